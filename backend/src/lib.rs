@@ -1,0 +1,1 @@
+//! The storage floor: io_uring files and block devices, memory, null.

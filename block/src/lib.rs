@@ -1,0 +1,1 @@
+//! Sectors: geometry, operations, errors, and the contract of a block backend.

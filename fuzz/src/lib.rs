@@ -1,0 +1,1 @@
+//! Fuzz targets, and the replay of their corpus.

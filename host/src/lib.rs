@@ -1,0 +1,1 @@
+//! The NVMe host engine: the initiator side, without I/O.

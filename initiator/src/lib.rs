@@ -1,0 +1,1 @@
+//! Remote NVMe namespaces as a userspace block API, and the nvmf command.

@@ -1,0 +1,1 @@
+//! Page-aligned memory that both the road and the floor register.

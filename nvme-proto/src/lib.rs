@@ -1,0 +1,1 @@
+//! Wire types of NVMe, NVMe over Fabrics, NVMe/RDMA and NVMe/TCP.

@@ -1,0 +1,1 @@
+//! Userspace iWARP (MPA, DDP, RDMAP) over TCP.

@@ -1,0 +1,1 @@
+//! The verbs-shaped contract, its reference implementation and its conformance suite.

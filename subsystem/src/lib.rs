@@ -1,0 +1,1 @@
+//! The NVM subsystem engine: the target side, without I/O.

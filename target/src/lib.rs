@@ -1,0 +1,1 @@
+//! nvmf-target: exports disks and files over NVMe/RDMA.

@@ -1,0 +1,1 @@
+//! Simulation, processes and the kernel lab.
