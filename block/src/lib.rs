@@ -1,1 +1,23 @@
-//! Sectors: geometry, operations, errors, and the contract of a block backend.
+//! Sectors: what a block device is, whatever stands behind it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`geometry`] | block size, capacity, what the device can do; [`BlockRange`] with checked arithmetic |
+//! | [`op`] | [`BlockOp`], the buffers that it names, [`BlockError`] |
+//! | [`backend`] | [`Backend`]: submit, flush, poll |
+//! | [`conformance`] | the suite that every backend passes, decorators and the remote disk included |
+//!
+//! What it does not do: it opens nothing, and knows neither NVMe nor RDMA.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod backend;
+pub mod conformance;
+pub mod geometry;
+pub mod op;
+
+pub use backend::{Backend, Completion, DeviceId, Full, Tag};
+pub use geometry::{BlockRange, Geometry};
+pub use op::{BlockError, BlockOp, Buffer, RegionId};

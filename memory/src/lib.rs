@@ -1,1 +1,21 @@
-//! Page-aligned memory that both the road and the floor register.
+//! Page-aligned memory that both the road (RDMA) and the floor (`io_uring`) register.
+//!
+//! | item | what it is |
+//! |---|---|
+//! | [`Memory`] | one pinned-down allocation, shared by handle; it lives as long as its last holder |
+//! | [`Pool`] | fixed-size buffers cut from a [`Memory`], handed out by index |
+//!
+//! Contract: a device, the kernel or a peer may read and write this memory at any moment, so nobody ever
+//! holds a `&[u8]` or `&mut [u8]` into it. Bytes go in and out by copy ([`Memory::read`], [`Memory::write`]), or
+//! stay where they are and are named by (offset, length) in a work request.
+//!
+//! What it does not do: huge pages, locking and registration belong to whoever holds the device.
+#![no_std]
+
+extern crate alloc;
+
+mod allocation;
+mod pool;
+
+pub use allocation::{Memory, OutOfMemory, PAGE};
+pub use pool::{BufferIndex, Pool};

@@ -1,0 +1,122 @@
+//! Block size, capacity and ranges.
+
+use core::fmt;
+
+/// What a device is, fixed while it is open but for a resize, which replaces the whole value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes in a logical block: a power of two, 512 to 65536.
+    pub block_size: u32,
+    /// Logical blocks in the device.
+    pub blocks: u64,
+    /// Blocks that the device prefers to move at once, aligned (1 when it does not care).
+    pub optimal_blocks: u32,
+    /// A completed write may be lost with the power unless a flush or FUA followed.
+    pub volatile_write_cache: bool,
+    /// [`crate::BlockOp::Deallocate`] frees space (elsewhere it is accepted and does nothing).
+    pub deallocate: bool,
+    /// Blocks that were deallocated read back as zeroes.
+    pub zero_after_deallocate: bool,
+    /// Writes fail with [`crate::BlockError::ReadOnly`].
+    pub read_only: bool,
+}
+
+impl Geometry {
+    /// A device of `blocks` blocks of `block_size` bytes, writable, with no write cache and no deallocation.
+    ///
+    /// # Panics
+    /// When `block_size` is not a power of two from 512 to 65536.
+    #[must_use]
+    pub fn new(block_size: u32, blocks: u64) -> Self {
+        assert!(block_size.is_power_of_two() && (512..=65536).contains(&block_size), "block size {block_size}");
+        Self {
+            block_size,
+            blocks,
+            optimal_blocks: 1,
+            volatile_write_cache: false,
+            deallocate: false,
+            zero_after_deallocate: false,
+            read_only: false,
+        }
+    }
+
+    /// Bytes in the device.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// Bytes in `range`, or `None` when it leaves the device or is too long for a `usize`.
+    #[must_use]
+    pub fn bytes_in(&self, range: BlockRange) -> Option<usize> {
+        if !self.contains(range) {
+            return None;
+        }
+        usize::try_from(range.blocks.checked_mul(u64::from(self.block_size))?).ok()
+    }
+
+    /// Whether the whole of `range` lies on the device.
+    #[must_use]
+    pub fn contains(&self, range: BlockRange) -> bool {
+        range.end().is_some_and(|end| end <= self.blocks)
+    }
+
+    /// Where `range` begins, in bytes; `None` past `u64`.
+    #[must_use]
+    pub fn byte_offset(&self, range: BlockRange) -> Option<u64> {
+        range.start.checked_mul(u64::from(self.block_size))
+    }
+}
+
+/// `blocks` logical blocks from `start` on. May be empty; may be nonsense until [`Geometry::contains`] says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockRange {
+    /// The first block.
+    pub start: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+impl BlockRange {
+    /// `blocks` blocks from `start` on.
+    #[must_use]
+    pub fn new(start: u64, blocks: u64) -> Self {
+        Self { start, blocks }
+    }
+
+    /// The block behind the last, or `None` past `u64`.
+    #[must_use]
+    pub fn end(&self) -> Option<u64> {
+        self.start.checked_add(self.blocks)
+    }
+
+    /// Cuts off the first `blocks` blocks: (they, the rest).
+    #[must_use]
+    pub fn split_at(&self, blocks: u64) -> (Self, Self) {
+        let first = blocks.min(self.blocks);
+        (Self::new(self.start, first), Self::new(self.start.saturating_add(first), self.blocks - first))
+    }
+}
+
+impl fmt::Display for BlockRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "blocks {}+{}", self.start, self.blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_at_the_edge_of_the_device_and_of_u64() {
+        let geometry = Geometry::new(512, 100);
+        assert_eq!(geometry.bytes_in(BlockRange::new(99, 1)), Some(512));
+        assert_eq!(geometry.bytes_in(BlockRange::new(100, 0)), Some(0));
+        for (start, blocks) in [(100, 1), (0, 101), (u64::MAX, 1), (u64::MAX, u64::MAX), (1, u64::MAX)] {
+            assert_eq!(geometry.bytes_in(BlockRange::new(start, blocks)), None, "{start}+{blocks}");
+        }
+        assert_eq!(BlockRange::new(5, 3).split_at(2), (BlockRange::new(5, 2), BlockRange::new(7, 1)));
+        assert_eq!(BlockRange::new(5, 3).split_at(9).1.blocks, 0);
+    }
+}

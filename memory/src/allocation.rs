@@ -1,0 +1,188 @@
+//! The one allocation, and the only unsafe code of this crate.
+#![expect(unsafe_code, reason = "owns raw memory that devices write to; see the SAFETY comments")]
+
+use alloc::alloc::{alloc_zeroed, dealloc};
+use alloc::sync::Arc;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// Alignment and granularity of every [`Memory`], in bytes.
+pub const PAGE: usize = 4096;
+
+/// A zeroed, page-aligned allocation that devices may read and write while any handle to it lives.
+///
+/// Cloning shares it. A provider or ring that has work in flight on it holds a clone, which is what makes the
+/// safe interface sound: the bytes cannot be freed under a device.
+#[derive(Clone)]
+pub struct Memory(Arc<Allocation>);
+
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the allocation is plain bytes, reached only by raw copies; handles carry no thread affinity.
+unsafe impl Send for Allocation {}
+// SAFETY: as above. Concurrent copies of the same bytes may tear, as any memory that a device writes may;
+// no reference to the bytes is ever made, so tearing cannot invalidate one.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from `alloc_zeroed` with this very layout, and this is the last holder.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// The system has no memory of this size left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub len: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no memory left for a buffer of {} bytes: lower the queue depths or the pool size", self.len)
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
+
+impl Memory {
+    /// `len` zeroed bytes, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses, or when `len` is no size that memory can have.
+    pub fn alloc(len: usize) -> Result<Self, OutOfMemory> {
+        let error = OutOfMemory { len };
+        let size = len.max(1).checked_next_multiple_of(PAGE).ok_or(error)?;
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| error)?;
+        // SAFETY: the layout has a non-zero size (at least one page).
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
+        Ok(Self(Arc::new(Allocation { base, layout })))
+    }
+
+    /// Bytes in it: a multiple of [`PAGE`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.layout.size()
+    }
+
+    /// Never: there is at least one page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it begins. To follow the pointer is unsafe: the caller holds a handle for as long as it does so, stays
+    /// within [`Memory::len`], and makes no reference out of it.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+
+    /// Whether two handles name the same allocation.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether `[offset, offset + len)` lies inside.
+    #[must_use]
+    pub fn contains(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len())
+    }
+
+    /// Copies out of it, from `offset`.
+    ///
+    /// # Panics
+    /// When the range is not inside: offsets are ours, and checked before a peer's word reaches here.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(self.contains(offset, into.len()), "read of {} at {offset} in {}", into.len(), self.len());
+        // SAFETY: the range was checked; `into` is ours alone and cannot overlap, as no slice into us exists.
+        unsafe { self.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies into it, at `offset`.
+    ///
+    /// # Panics
+    /// As [`Memory::read`].
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        assert!(self.contains(offset, from.len()), "write of {} at {offset} in {}", from.len(), self.len());
+        // SAFETY: the range was checked; `from` cannot overlap, as no slice into us exists.
+        unsafe { self.as_ptr().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
+    }
+
+    /// Sets `len` bytes at `offset` to `byte`.
+    ///
+    /// # Panics
+    /// As [`Memory::read`].
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        assert!(self.contains(offset, len), "fill of {len} at {offset} in {}", self.len());
+        // SAFETY: the range was checked.
+        unsafe { self.as_ptr().add(offset).write_bytes(byte, len) }
+    }
+
+    /// Copies `len` bytes at `offset` to `to_offset` of `to`, which may be this memory and may overlap.
+    ///
+    /// # Panics
+    /// As [`Memory::read`].
+    pub fn copy_to(&self, offset: usize, to: &Memory, to_offset: usize, len: usize) {
+        assert!(self.contains(offset, len) && to.contains(to_offset, len), "copy of {len} out of bounds");
+        // SAFETY: both ranges were checked; `copy_to` allows overlap.
+        unsafe { self.as_ptr().add(offset).copy_to(to.as_ptr().add(to_offset), len) }
+    }
+
+    /// Whether `len` bytes at `offset` equal `len` bytes at `other_offset` of `other`.
+    ///
+    /// # Panics
+    /// As [`Memory::read`].
+    #[must_use]
+    pub fn equals(&self, offset: usize, other: &Memory, other_offset: usize, len: usize) -> bool {
+        let (mut a, mut b) = ([0; 512], [0; 512]);
+        (0..len).step_by(512).all(|at| {
+            let n = (len - at).min(512);
+            self.read(offset + at, &mut a[..n]);
+            other.read(other_offset + at, &mut b[..n]);
+            a[..n] == b[..n]
+        })
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_and_the_edges_hold() {
+        let memory = Memory::alloc(5000).unwrap();
+        assert_eq!(memory.len(), 2 * PAGE);
+        assert_eq!(memory.as_ptr() as usize % PAGE, 0);
+        memory.write(8187, b"tail!");
+        let mut out = [0; 5];
+        memory.read(8187, &mut out);
+        assert_eq!(&out, b"tail!");
+        assert!(memory.contains(8192, 0) && !memory.contains(8192, 1) && !memory.contains(usize::MAX, 2));
+        memory.copy_to(8187, &memory, 0, 5);
+        assert!(memory.equals(0, &memory, 8187, 5) && !memory.equals(1, &memory, 8187, 5));
+    }
+
+    #[test]
+    #[should_panic(expected = "write of 2")]
+    fn a_write_past_the_end_is_refused() {
+        Memory::alloc(1).unwrap().write(PAGE - 1, b"ab");
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        assert_eq!(Memory::alloc(usize::MAX).unwrap_err(), OutOfMemory { len: usize::MAX });
+    }
+}
