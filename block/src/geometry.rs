@@ -28,7 +28,10 @@ impl Geometry {
     /// When `block_size` is not a power of two from 512 to 65536.
     #[must_use]
     pub fn new(block_size: u32, blocks: u64) -> Self {
-        assert!(block_size.is_power_of_two() && (512..=65536).contains(&block_size), "block size {block_size}");
+        assert!(
+            block_size.is_power_of_two() && (512..=65536).contains(&block_size),
+            "block size {block_size}"
+        );
         Self {
             block_size,
             blocks,

@@ -44,7 +44,11 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no memory left for a buffer of {} bytes: lower the queue depths or the pool size", self.len)
+        write!(
+            f,
+            "no memory left for a buffer of {} bytes: lower the queue depths or the pool size",
+            self.len
+        )
     }
 }
 

@@ -1,1 +1,30 @@
-//! The verbs-shaped contract, its reference implementation and its conformance suite.
+//! The verbs-shaped contract: what the product asks of any RDMA, whatever moves the bytes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`provider`] | [`Provider`]: the trait, and its laws |
+//! | [`memory`] | keys, access rights, scatter/gather elements |
+//! | [`queue_pair`] | queue pairs, shared receive queues, work requests |
+//! | [`completion`] | completions and their statuses |
+//! | [`connection`] | listening, connecting, private data, connection events |
+//!
+//! What it does not do: it knows no NVMe, and sets no policy (how deep, how many, when to retry).
+#![forbid(unsafe_code)]
+
+pub mod completion;
+pub mod connection;
+pub mod memory;
+pub mod provider;
+pub mod queue_pair;
+
+pub use completion::{Completion, CompletionQueueId, Opcode, WcStatus};
+pub use connection::{
+    CmEvent, ConnectError, ConnectFailure, ConnectParameters, DisconnectCause, ListenError, ListenerId,
+    PrivateData, RequestId,
+};
+pub use memory::{Access, LocalKey, MemoryRegion, RegisterError, RemoteKey, RemoteMemory, Sge};
+pub use provider::{Capabilities, PostError, Provider, ResourceError};
+pub use queue_pair::{
+    Payload, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, SendOperation, SendRequest,
+    SharedReceiveQueueId, WorkRequestId,
+};

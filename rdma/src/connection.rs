@@ -1,0 +1,186 @@
+//! Listening, connecting, and what becomes of it.
+
+use crate::QueuePairId;
+use core::fmt;
+use core::time::Duration;
+use std::io;
+use std::net::SocketAddr;
+use thiserror::Error;
+
+/// A listening address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub u32);
+
+/// A peer's connection request that waits for `accept` or `reject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u32);
+
+/// What a connection set-up message carries for the layer above: at most [`PrivateData::MAX`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PrivateData {
+    bytes: [u8; Self::MAX],
+    len: u16,
+}
+
+impl PrivateData {
+    /// What every provider here carries. Peers that send more are cut off by their provider's own rules.
+    pub const MAX: usize = 256;
+
+    /// No bytes.
+    pub const EMPTY: Self = Self { bytes: [0; Self::MAX], len: 0 };
+
+    /// A copy of `bytes`; `None` when there are more than [`PrivateData::MAX`].
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut data = Self { bytes: [0; Self::MAX], len: u16::try_from(bytes.len()).ok()? };
+        data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(data)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateData({:02x?})", self.as_bytes())
+    }
+}
+
+/// What one side offers when it connects or accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectParameters {
+    /// For the layer above.
+    pub private_data: PrivateData,
+    /// RDMA READs of the peer's that we serve at once (IRD).
+    pub responder_resources: u16,
+    /// RDMA READs that we want outstanding at once (ORD).
+    pub initiator_depth: u16,
+    /// How long the set-up may take before it fails with [`ConnectFailure::TimedOut`].
+    pub timeout: Duration,
+}
+
+/// What happens to connections; from [`crate::Provider::poll_cm`].
+#[derive(Debug)]
+pub enum CmEvent {
+    /// A peer asks. Nobody has to hurry but the peer: an unanswered request is dropped when its set-up time is over,
+    /// and then `accept` says so.
+    ConnectRequest {
+        /// Where it came in.
+        listener: ListenerId,
+        /// To accept, reject or hand over.
+        request: RequestId,
+        /// Who asks.
+        peer: SocketAddr,
+        /// Whom they asked.
+        local: SocketAddr,
+        /// What they said.
+        private_data: PrivateData,
+        /// RDMA READs of ours that the peer serves at once (its IRD).
+        peer_responder_resources: u16,
+        /// RDMA READs that the peer wants outstanding (its ORD).
+        peer_initiator_depth: u16,
+    },
+    /// Set up, on either side: sends may be posted.
+    Established {
+        /// The queue pair.
+        queue_pair: QueuePairId,
+        /// What the acceptor said (empty on the acceptor's own side).
+        private_data: PrivateData,
+        /// RDMA READs of the peer's that are served at once.
+        responder_resources: u16,
+        /// RDMA READs that may be outstanding: the lesser of what we wanted and the peer serves.
+        initiator_depth: u16,
+    },
+    /// `connect` came to nothing. The queue pair is in error.
+    ConnectFailed {
+        /// The queue pair.
+        queue_pair: QueuePairId,
+        /// Why.
+        failure: ConnectFailure,
+    },
+    /// An established connection ended. Comes once, after which the flushed completions are all there to be polled.
+    Disconnected {
+        /// The queue pair.
+        queue_pair: QueuePairId,
+        /// Why.
+        cause: DisconnectCause,
+    },
+}
+
+/// Why `connect` came to nothing.
+#[derive(Debug, Error)]
+pub enum ConnectFailure {
+    /// Nobody listens there, or no way leads there.
+    #[error("cannot reach it")]
+    Unreachable(#[source] io::Error),
+    /// The peer's layer above said no.
+    #[error("the peer rejected the connection")]
+    Rejected {
+        /// Its reason, for the layer above to read.
+        private_data: PrivateData,
+    },
+    /// No answer in time.
+    #[error("no answer within the set-up time")]
+    TimedOut,
+    /// It answers, but does not speak this.
+    #[error("the peer does not speak the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DisconnectCause {
+    /// We said so.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed it in good order.
+    #[error("closed by the peer")]
+    Peer,
+    /// It broke: reset, half a message, an errno.
+    #[error("the connection broke")]
+    Broken,
+    /// The peer broke the protocol, and was told so. The text names the rule.
+    #[error("the peer broke the protocol: {0}")]
+    PeerViolation(&'static str),
+    /// The peer says that we broke the protocol. The text is what it named.
+    #[error("the peer terminated the stream: {0}")]
+    PeerTerminated(&'static str),
+    /// The device went away.
+    #[error("the RDMA device is gone")]
+    DeviceRemoved,
+}
+
+/// An address could not be listened on.
+#[derive(Debug, Error)]
+#[error("cannot listen on {address}")]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// `connect`, `accept` or `reject` was refused on the spot.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The request is gone: the peer left or its time is over.
+    #[error("the connection request is gone")]
+    RequestGone,
+    /// The queue pair does not exist or is past `Idle`.
+    #[error("the queue pair is not idle")]
+    NotIdle,
+    /// The system refused.
+    #[error("cannot start the connection to {address}")]
+    Os {
+        /// Whereto.
+        address: SocketAddr,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,227 @@
+//! The trait that every provider implements.
+
+use crate::{
+    Access, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters, ListenError, ListenerId,
+    LocalKey, MemoryRegion, PrivateData, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest,
+    RegisterError, RemoteMemory, RequestId, SendRequest, Sge, SharedReceiveQueueId,
+};
+use core::time::Duration;
+use nvmf_memory::Memory;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use thiserror::Error;
+
+/// What a provider can do, and up to where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Elements in a gather list.
+    pub max_sge: u32,
+    /// Bytes that can be posted inline.
+    pub max_inline: u32,
+    /// RDMA READs that can be served, and be outstanding, on a queue pair.
+    pub max_read_depth: u16,
+    /// Work requests on a queue.
+    pub max_queue_depth: u32,
+    /// [`Provider::expose`] makes a key for one command (an STag, a memory window).
+    pub per_command_keys: bool,
+    /// A SEND with invalidate of the peer's ends such a key.
+    pub remote_invalidate: bool,
+    /// The memory that an RDMA READ of ours lands in must have been registered with remote write access.
+    pub read_sink_needs_remote_write: bool,
+    /// A completed SEND or WRITE is at the peer (InfiniBand, RoCE), rather than handed to the network (iWARP).
+    pub completion_is_ack: bool,
+}
+
+/// A queue could not be made.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ResourceError {
+    /// More than the provider takes.
+    #[error("{what}: {asked} asked for, the provider takes {limit}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        asked: u32,
+        /// How many there can be.
+        limit: u32,
+    },
+    /// A queue that the attributes name does not exist.
+    #[error("the attributes name a queue that does not exist")]
+    NoSuchQueue,
+    /// The device or the kernel refused.
+    #[error("the system refused to make the queue: errno {0}")]
+    Os(i32),
+}
+
+/// A work request was not taken. These are errors of the caller, except that a peer can cause `NotReady` at any moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PostError {
+    /// As many as the queue was made for are outstanding.
+    #[error("the queue is full")]
+    Full,
+    /// The queue pair is not in a state that takes it.
+    #[error("the queue pair is not ready")]
+    NotReady,
+    /// No such queue.
+    #[error("there is no such queue")]
+    NoSuchQueue,
+    /// An element outside its region or without the access; too many elements, too much inline.
+    #[error("the work request is malformed")]
+    Invalid,
+}
+
+/// One thread's way to one kind of RDMA. Everything of it (queue pairs, queues, regions, listeners) belongs to one
+/// protection domain and to that thread.
+///
+/// The laws, which the conformance suite checks:
+///
+/// 1. Nothing blocks. Every wait is bounded by a time that the caller gave or that the provider documents.
+/// 2. Posting does not ring: work starts at [`Provider::flush`] or at the next poll.
+/// 3. Sends of one queue pair take effect in the order posted, and complete in it. An RDMA WRITE is placed before a later SEND is received.
+/// 4. A posted work request completes exactly once (an unsignalled one, silently on success). When a connection ends, everything
+///    outstanding completes as flushed, in order, before or with [`CmEvent::Disconnected`].
+/// 5. A peer reaches only memory that was exposed to it, by key, within bounds, with the right access, while the key lives. What it does wrong
+///    ends its own connection and nothing else.
+/// 6. A SEND that finds no receive posted waits in a bounded place; it does not cost the connection until that is full.
+/// 7. Memory that work is in flight on is held by the provider; dropping the caller's handle is safe.
+pub trait Provider {
+    /// A connection request under way from one thread's provider to another's.
+    type Detached: Send;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Registers all of `memory`.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    fn register(&mut self, memory: &Memory, access: Access) -> Result<MemoryRegion, RegisterError>;
+
+    /// Ends a registration. Its keys are dead at once; work in flight keeps the bytes alive.
+    fn deregister(&mut self, key: LocalKey);
+
+    /// Makes a key under which the peer of this one queue pair reaches exactly `range`, until it is invalidated by the peer's SEND with invalidate,
+    /// by [`crate::SendOperation::LocalInvalidate`], or with the queue pair. In effect before any SEND that is posted later.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        range: Sge,
+        access: Access,
+    ) -> Result<RemoteMemory, RegisterError>;
+
+    /// A completion queue with room for `capacity` completions.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError>;
+
+    /// A shared receive queue with room for `capacity` receives.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    fn create_shared_receive_queue(&mut self, capacity: u32) -> Result<SharedReceiveQueueId, ResourceError>;
+
+    /// A queue pair, idle.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    fn create_queue_pair(&mut self, attributes: &QueuePairAttributes) -> Result<QueuePairId, ResourceError>;
+
+    /// Ends a queue pair and its connection at once, without ceremony. No completion or event of it is seen afterwards; its keys are dead.
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePairId);
+
+    /// Its state; `Error` when there is none of that name.
+    fn state(&self, queue_pair: QueuePairId) -> QueuePairState;
+
+    /// Listens. Port 0 takes a free one; the address that was taken is returned.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError>;
+
+    /// Stops listening. Requests that were not yet answered are dropped.
+    fn unlisten(&mut self, listener: ListenerId);
+
+    /// Starts a connection, from `source` if given. [`CmEvent::Established`] or [`CmEvent::ConnectFailed`] follows within the time in `parameters`.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: then no event follows.
+    fn connect(
+        &mut self,
+        now: Duration,
+        queue_pair: QueuePairId,
+        address: SocketAddr,
+        source: Option<SocketAddr>,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError>;
+
+    /// Accepts a request on an idle queue pair, whose receives are posted already. [`CmEvent::Established`] or
+    /// [`CmEvent::ConnectFailed`] follows.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: then no event follows, and the queue pair is still idle.
+    fn accept(
+        &mut self,
+        now: Duration,
+        request: RequestId,
+        queue_pair: QueuePairId,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError>;
+
+    /// Rejects a request; the peer sees [`crate::ConnectFailure::Rejected`] with this private data.
+    fn reject(&mut self, request: RequestId, private_data: &PrivateData);
+
+    /// Takes a request out of this provider, to be adopted by another thread's of the same kind. `None` when it is gone.
+    fn detach(&mut self, request: RequestId) -> Option<Self::Detached>;
+
+    /// Takes over a request that another provider let go.
+    fn adopt(&mut self, now: Duration, detached: Self::Detached) -> RequestId;
+
+    /// Ends a connection in good order: what was posted is still sent, as far as the peer takes it within a bounded time;
+    /// then everything outstanding is flushed, and [`CmEvent::Disconnected`] comes.
+    fn disconnect(&mut self, queue_pair: QueuePairId);
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]: nothing was taken.
+    fn post_receive(&mut self, queue_pair: QueuePairId, request: ReceiveRequest) -> Result<(), PostError>;
+
+    /// Posts a receive to a shared queue.
+    ///
+    /// # Errors
+    /// [`PostError`]: nothing was taken.
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueueId,
+        request: ReceiveRequest,
+    ) -> Result<(), PostError>;
+
+    /// Posts to the send queue.
+    ///
+    /// # Errors
+    /// [`PostError`]: nothing was taken.
+    fn post_send(&mut self, queue_pair: QueuePairId, request: SendRequest<'_>) -> Result<(), PostError>;
+
+    /// Rings the doorbell for everything posted, on all queue pairs.
+    fn flush(&mut self);
+
+    /// Makes progress, and appends the completions that are there, up to the capacity left in `completions`; never grows it.
+    fn poll_cq(&mut self, queue: CompletionQueueId, completions: &mut Vec<Completion>);
+
+    /// Makes progress on set-up, tear-down and their deadlines; `now` only ever grows. One event a call.
+    fn poll_cm(&mut self, now: Duration) -> Option<CmEvent>;
+
+    /// When [`Provider::poll_cm`] must be called again even if nothing arrives.
+    fn poll_timeout(&self) -> Option<Duration>;
+
+    /// Arms [`Provider::fd`]: it becomes readable at the next thing there is to poll (completion or event). `false` when
+    /// something is there already: poll, do not sleep.
+    fn arm(&mut self) -> bool;
+
+    /// The descriptor to sleep on, readable once armed and something came; `None` for a provider without one (virtual time).
+    fn fd(&self) -> Option<RawFd>;
+}
