@@ -1,0 +1,5 @@
+//! Fabrics commands.
+
+mod connect;
+
+pub use connect::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
