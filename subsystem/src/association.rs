@@ -1,8 +1,7 @@
 //! A host and its controller: the few facts that queues on several workers share.
 
 use crate::namespace::NamespaceTable;
-use crate::{Cntlid, Options};
-use alloc::string::String;
+use crate::{Cntlid, HostId, Nqn, Options};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -35,9 +34,9 @@ pub enum ControllerType {
 pub struct Association {
     pub(crate) key: AssociationKey,
     pub(crate) controller_type: ControllerType,
-    pub(crate) subsystem_nqn: Arc<str>,
-    pub(crate) host_nqn: String,
-    pub(crate) host_id: [u8; 16],
+    pub(crate) subsystem_nqn: Nqn,
+    pub(crate) host_nqn: Nqn,
+    pub(crate) host_id: HostId,
     pub(crate) port: u16,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
@@ -76,9 +75,9 @@ pub struct Counters {
 pub(crate) struct AssociationParts {
     pub(crate) key: AssociationKey,
     pub(crate) controller_type: ControllerType,
-    pub(crate) subsystem_nqn: Arc<str>,
-    pub(crate) host_nqn: String,
-    pub(crate) host_id: [u8; 16],
+    pub(crate) subsystem_nqn: Nqn,
+    pub(crate) host_nqn: Nqn,
+    pub(crate) host_id: HostId,
     pub(crate) port: u16,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
@@ -129,19 +128,19 @@ impl Association {
 
     /// The NQN of the subsystem.
     #[must_use]
-    pub fn subsystem_nqn(&self) -> &str {
+    pub fn subsystem_nqn(&self) -> &Nqn {
         &self.subsystem_nqn
     }
 
     /// The host's NQN.
     #[must_use]
-    pub fn host_nqn(&self) -> &str {
+    pub fn host_nqn(&self) -> &Nqn {
         &self.host_nqn
     }
 
     /// The Host Identifier.
     #[must_use]
-    pub fn host_id(&self) -> [u8; 16] {
+    pub fn host_id(&self) -> HostId {
         self.host_id
     }
 

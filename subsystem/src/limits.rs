@@ -29,6 +29,8 @@ pub const CNTLID_MAX: u16 = 0xffef;
 
 /// The most namespaces of a subsystem: what one Identify active namespace list and one changed namespace list hold.
 pub const NAMESPACES_MAX: usize = 1024;
+/// The highest Namespace ID (NN).
+pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
 /// The most subsystems of a registry.
 pub const SUBSYSTEMS_MAX: usize = 1024;
 /// The most ports of a registry.
@@ -58,14 +60,8 @@ pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
-/// The longest Keep Alive Timeout that is honoured; longer wishes are shortened to it.
-pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);
-/// The Keep Alive Timeout of a discovery controller whose host named none but wants events.
-pub const DISCOVERY_KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(120);
 /// How long a connection may live without an accepted Connect.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a controller may live without being enabled, when no Keep Alive Timeout ends it.
-pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);

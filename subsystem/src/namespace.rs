@@ -8,7 +8,7 @@ use nvmf_block::{DeviceId, Geometry};
 /// again by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamespaceDefinition {
-    /// 1 to 0xfffffffe.
+    /// 1 to [`crate::limits::NSID_MAX`].
     pub nsid: Nsid,
     /// Where its blocks are.
     pub device: DeviceId,

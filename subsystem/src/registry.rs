@@ -43,7 +43,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`DefinitionError::Unknown`].
-    pub fn remove_subsystem(&mut self, _nqn: &str) -> Result<(), DefinitionError> {
+    pub fn remove_subsystem(&mut self, _nqn: &Nqn) -> Result<(), DefinitionError> {
         unimplemented!()
     }
 
@@ -51,7 +51,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
-    pub fn set_hosts(&mut self, _nqn: &str, _hosts: HostAccess) -> Result<(), DefinitionError> {
+    pub fn set_hosts(&mut self, _nqn: &Nqn, _hosts: HostAccess) -> Result<(), DefinitionError> {
         unimplemented!()
     }
 
@@ -61,7 +61,7 @@ impl Registry {
     /// [`DefinitionError`]; nothing was changed.
     pub fn set_namespaces(
         &mut self,
-        _nqn: &str,
+        _nqn: &Nqn,
         _namespaces: Vec<NamespaceDefinition>,
     ) -> Result<(), DefinitionError> {
         unimplemented!()
@@ -73,7 +73,7 @@ impl Registry {
     /// [`DefinitionError`]; nothing was changed.
     pub fn add_namespace(
         &mut self,
-        _nqn: &str,
+        _nqn: &Nqn,
         _namespace: NamespaceDefinition,
     ) -> Result<(), DefinitionError> {
         unimplemented!()
@@ -83,7 +83,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
-    pub fn remove_namespace(&mut self, _nqn: &str, _nsid: Nsid) -> Result<(), DefinitionError> {
+    pub fn remove_namespace(&mut self, _nqn: &Nqn, _nsid: Nsid) -> Result<(), DefinitionError> {
         unimplemented!()
     }
 

@@ -1,6 +1,6 @@
 //! NVM subsystems, as configured.
 
-use crate::{NamespaceDefinition, Nsid};
+use crate::{NamespaceDefinition, Nqn, Nsid};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubsystemDefinition {
     /// Its NQN.
-    pub nqn: String,
+    pub nqn: Nqn,
     /// Serial number: 1 to 20 characters of printable ASCII.
     pub serial: String,
     /// Model number: 1 to 40 characters of printable ASCII.
@@ -27,13 +27,13 @@ pub enum HostAccess {
     /// Everyone.
     Any,
     /// These host NQNs.
-    Only(BTreeSet<String>),
+    Only(BTreeSet<Nqn>),
 }
 
 impl HostAccess {
     /// Whether this host may.
     #[must_use]
-    pub fn allows(&self, host_nqn: &str) -> bool {
+    pub fn allows(&self, host_nqn: &Nqn) -> bool {
         match self {
             Self::Any => true,
             Self::Only(hosts) => hosts.contains(host_nqn),
@@ -51,40 +51,37 @@ impl Default for HostAccess {
 /// A definition that the registry does not take. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
-    /// Not an NQN.
-    #[error("{0:?} is no NQN: give `nqn.yyyy-mm.reverse.domain:name`, at most 223 bytes")]
-    Nqn(String),
     /// The name is there already, or is that of discovery.
     #[error("subsystem {0} exists already")]
-    Duplicate(String),
+    Duplicate(Nqn),
     /// There is no such subsystem.
     #[error("there is no subsystem {0}")]
-    Unknown(String),
+    Unknown(Nqn),
     /// Serial or model number.
     #[error("the {what} of {nqn} must have 1 to {max} characters of printable ASCII")]
     Text {
         /// Serial number or model number.
         what: &'static str,
         /// Of which subsystem.
-        nqn: String,
+        nqn: Nqn,
         /// The longest that fits.
         max: usize,
     },
-    /// An NSID of 0 or 0xffffffff, or one that is there twice.
-    #[error("NSID {nsid:?} of {nqn} is reserved, or there twice")]
+    /// An NSID outside 1 to [`crate::limits::NSID_MAX`], or one that is there twice.
+    #[error("NSID {nsid} of {nqn} is not from 1 to 1024, or there twice")]
     Nsid {
         /// The NSID.
         nsid: Nsid,
         /// Of which subsystem.
-        nqn: String,
+        nqn: Nqn,
     },
     /// No UUID, or an identifier that two namespaces share.
-    #[error("namespace {nsid:?} of {nqn} needs a UUID of its own: hosts tell disks apart by it")]
+    #[error("namespace {nsid} of {nqn} needs a UUID of its own: hosts tell disks apart by it")]
     Identifier {
         /// The NSID.
         nsid: Nsid,
         /// Of which subsystem.
-        nqn: String,
+        nqn: Nqn,
     },
     /// A port with an ID that is there twice, or an address that does not fit the discovery log.
     #[error("port {id}: {reason}")]

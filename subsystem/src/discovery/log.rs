@@ -1,13 +1,19 @@
 //! The discovery log page: what one host may find, written out only as far as it is read.
 
 use super::Port;
+use crate::Nqn;
 use crate::subsystem::HostAccess;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use nvme_proto::fabrics::discovery::{
+    DiscoveryEntry, DiscoveryHeader, RdmaAddressSubtype, SubsystemType, TransportType,
+};
+use zerocopy::IntoBytes;
 
 /// Bytes of the header, and of each entry.
-const RECORD_LEN: usize = 1024;
+const RECORD_LEN: usize = DiscoveryEntry::LEN;
+
+const _: () = assert!(DiscoveryHeader::LEN == RECORD_LEN);
 
 /// Everything that can be found, for every host: immutable, replaced as a whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +25,7 @@ pub struct DiscoveryView {
 /// A subsystem on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) nqn: Arc<str>,
+    pub(crate) nqn: Nqn,
     pub(crate) hosts: Arc<HostAccess>,
     pub(crate) port: Arc<Port>,
 }
@@ -28,19 +34,30 @@ pub(crate) struct Record {
 #[derive(Debug, PartialEq, Eq)]
 pub struct DiscoveryLog {
     generation: u64,
-    records: Vec<Record>,
+    records: Vec<(Nqn, Arc<Port>)>,
 }
 
 impl DiscoveryView {
     /// What this host may find.
-    pub(crate) fn log_for(&self, host_nqn: &str) -> DiscoveryLog {
-        let records = self.records.iter().filter(|record| record.hosts.allows(host_nqn)).cloned().collect();
+    pub(crate) fn log_for(&self, host_nqn: &Nqn) -> DiscoveryLog {
+        let allowed = self.records.iter().filter(|record| record.hosts.allows(host_nqn));
+        let records = allowed.map(|record| (record.nqn, Arc::clone(&record.port))).collect();
         DiscoveryLog { generation: self.generation, records }
     }
 }
 
 impl DiscoveryLog {
-    /// Copies the log's bytes from `from` on; zeroes behind its end.
+    /// Bytes of the whole page.
+    pub(crate) fn len(&self) -> u64 {
+        (self.records.len() as u64 + 1) * RECORD_LEN as u64
+    }
+
+    /// Whether the host finds the same in both.
+    pub(crate) fn finds_the_same(&self, other: &Self) -> bool {
+        self.records == other.records
+    }
+
+    /// Copies the page's bytes from `from` on; zeroes behind its end.
     pub(crate) fn read(&self, from: u64, out: &mut [u8]) {
         let mut position = from;
         let mut out = out;
@@ -48,8 +65,7 @@ impl DiscoveryLog {
             let (index, within) = (position / RECORD_LEN as u64, (position % RECORD_LEN as u64) as usize);
             let len = out.len().min(RECORD_LEN - within);
             let (piece, rest) = out.split_at_mut(len);
-            let record = self.record(index);
-            piece.copy_from_slice(&record[within..within + len]);
+            piece.copy_from_slice(&self.record(index)[within..within + len]);
             position = position.saturating_add(len as u64);
             out = rest;
         }
@@ -57,24 +73,28 @@ impl DiscoveryLog {
 
     /// The header is record 0, the first entry record 1.
     fn record(&self, index: u64) -> [u8; RECORD_LEN] {
-        let Some(entry) = index.checked_sub(1) else { return self.header() };
-        let entry = usize::try_from(entry).ok().and_then(|entry| self.records.get(entry));
-        entry.map_or([0; RECORD_LEN], Record::to_bytes)
-    }
-
-    fn header(&self) -> [u8; RECORD_LEN] {
-        let mut header = [0; RECORD_LEN];
-        header[0..8].copy_from_slice(&self.generation.to_le_bytes());
-        header[8..16].copy_from_slice(&(self.records.len() as u64).to_le_bytes());
-        header
-    }
-}
-
-impl Record {
-    fn to_bytes(&self) -> [u8; RECORD_LEN] {
-        unimplemented!()
+        let mut bytes = [0; RECORD_LEN];
+        match index.checked_sub(1) {
+            None => {
+                let header = DiscoveryHeader::new(self.generation, self.records.len() as u64);
+                bytes.copy_from_slice(header.as_bytes());
+            }
+            Some(entry) => {
+                if let Some((nqn, port)) = usize::try_from(entry).ok().and_then(|entry| self.records.get(entry)) {
+                    bytes.copy_from_slice(entry_of(nqn, port).as_bytes());
+                }
+            }
+        }
+        bytes
     }
 }
 
-/// Shortens nothing: lengths were checked when the port and the subsystem were defined.
-pub(crate) type Text = String;
+fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
+    let mut entry =
+        DiscoveryEntry::rdma(SubsystemType::NVM, port.family, &port.address, &port.service, port.id, nqn);
+    if port.transport == TransportType::RDMA {
+        entry = entry.with_rdma_subtype(RdmaAddressSubtype::new(port.rdma_provider));
+    }
+    entry.trtype = port.transport;
+    entry
+}

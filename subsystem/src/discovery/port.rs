@@ -1,7 +1,9 @@
 //! Ports of the target, as hosts find them.
 
+use crate::Nqn;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
+pub use nvme_proto::fabrics::discovery::{AddressFamily, RdmaProviderType, TransportType};
 
 /// An address that the target listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,57 +31,16 @@ pub enum PortSubsystems {
     #[default]
     All,
     /// These NQNs.
-    Only(BTreeSet<String>),
+    Only(BTreeSet<Nqn>),
 }
 
 impl PortSubsystems {
     /// Whether the port serves this one.
     #[must_use]
-    pub fn contains(&self, nqn: &str) -> bool {
+    pub fn contains(&self, nqn: &Nqn) -> bool {
         match self {
             Self::All => true,
             Self::Only(nqns) => nqns.contains(nqn),
         }
     }
-}
-
-/// TRTYPE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TransportType {
-    /// RDMA.
-    Rdma = 1,
-    /// TCP.
-    Tcp = 3,
-    /// Within one machine.
-    Loop = 254,
-}
-
-/// ADRFAM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum AddressFamily {
-    /// IPv4.
-    Ipv4 = 1,
-    /// IPv6.
-    Ipv6 = 2,
-    /// InfiniBand.
-    Infiniband = 3,
-}
-
-/// PRTYPE of the RDMA transport specific address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum RdmaProviderType {
-    /// Not said.
-    #[default]
-    None = 1,
-    /// InfiniBand.
-    Infiniband = 2,
-    /// RoCE, version 1.
-    Roce = 3,
-    /// RoCE, version 2.
-    RoceV2 = 4,
-    /// iWARP.
-    Iwarp = 5,
 }
