@@ -19,4 +19,6 @@ mod model;
 pub mod size;
 
 pub use error::ConfigError;
-pub use model::{Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target};
+pub use model::{
+    Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
+};

@@ -149,14 +149,19 @@ impl Config {
     /// [`ConfigError`]: the line and column, what is wrong there, and what would be right.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let file: file::File = toml::from_str(text).map_err(|e| ConfigError::syntax(text, &e))?;
-        check::check(text, file)
+        check::check(text, &file)
     }
 
     /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.
     ///
     /// # Errors
     /// [`ConfigError`] when the path cannot name anything.
-    pub fn export(path: &Path, create: Option<u64>, address: SocketAddr, nqn: Option<Nqn>) -> Result<Self, ConfigError> {
+    pub fn export(
+        path: &Path,
+        create: Option<u64>,
+        address: SocketAddr,
+        nqn: Option<Nqn>,
+    ) -> Result<Self, ConfigError> {
         check::export(path, create, address, nqn)
     }
 }

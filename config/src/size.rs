@@ -4,7 +4,9 @@ use thiserror::Error;
 
 /// Not a size.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is not a size: write a whole number with one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, such as 10GiB")]
+#[error(
+    "`{0}` is not a size: write a whole number with one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, such as 10GiB"
+)]
 pub struct NotASize(String);
 
 const UNITS: [(&str, u64); 17] = [
@@ -52,9 +54,15 @@ mod tests {
 
     #[test]
     fn sizes_as_people_write_them() {
-        for (text, bytes) in
-            [("0", 0), ("4096", 4096), ("10GiB", 10 << 30), (" 512 MiB ", 512 << 20), ("4k", 4096), ("1TB", 1_000_000_000_000), ("7B", 7)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("10GiB", 10 << 30),
+            (" 512 MiB ", 512 << 20),
+            ("4k", 4096),
+            ("1TB", 1_000_000_000_000),
+            ("7B", 7),
+        ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
         for text in ["", "GiB", "-1", "1.5GiB", "0x10", "10 gib", "99999999999TiB", "1 000"] {
