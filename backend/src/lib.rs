@@ -6,6 +6,8 @@
 //! | [`floor`] | [`Floor`]: one worker's devices behind [`nvmf_block::Backend`], and the ring that the worker sleeps in |
 //! | [`uring`] | the ring itself, and the operations on files |
 //! | [`ram`] | memory and null disks |
+//! | [`decorator`] | backends around backends: delays, faults, write protection |
+//! | [`simulated`] | a disk with a volatile cache, a virtual clock and power cuts |
 //!
 //! | kind | volatile cache | deallocate | block size by default |
 //! |---|---|---|---|
@@ -16,9 +18,12 @@
 //!
 //! What it does not do: it knows neither NVMe nor RDMA, and starts no thread.
 
+pub mod decorator;
 pub mod disk;
 pub mod floor;
 pub mod ram;
+mod rng;
+pub mod simulated;
 pub mod uring;
 
 pub use disk::{Disk, DiskSpec, OpenError};
