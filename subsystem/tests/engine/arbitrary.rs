@@ -2,11 +2,20 @@
 
 use crate::host::*;
 use nvme_proto::Cqe;
+use nvme_proto::nvm::ReadWrite;
+use nvme_proto::opcode::NvmOpcode;
 use nvmf_block::BlockError;
 use nvmf_subsystem::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
+
+/// MDTS: small, so that transfers get past it.
+const TRANSFER_LEN_MAX: u32 = 64 * 1024;
+
+fn options() -> Options {
+    Options { transfer_len_max: TRANSFER_LEN_MAX, ..Options::default() }
+}
 
 /// One event at a queue.
 #[derive(Debug, Clone)]
@@ -48,7 +57,17 @@ fn bytes() -> impl Strategy<Value = [u8; 64]> {
     });
     let wild = (any::<[u8; 32]>(), any::<[u8; 32]>())
         .prop_map(|(a, b)| core::array::from_fn(|at| if at < 32 { a[at] } else { b[at - 32] }));
-    prop_oneof![4 => plausible, 1 => wild]
+    prop_oneof![4 => plausible, 3 => transfers(), 1 => wild]
+}
+
+/// Reads, writes and compares around the end of the disk and around MDTS, with the SGL that fits.
+fn transfers() -> impl Strategy<Value = [u8; 64]> {
+    let opcodes = vec![NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE];
+    let fields = (prop::sample::select(opcodes), 0u64..1100, 1u32..300, any::<bool>(), 0u16..64);
+    fields.prop_map(|(opcode, slba, blocks, fua, cid)| {
+        let sqe = ReadWrite { fua, ..ReadWrite::new(slba, blocks) }.emit(opcode, Nsid(1));
+        zerocopy::transmute!(with_cid(keyed(sqe, blocks * 512), cid))
+    })
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -93,13 +112,7 @@ impl Transport {
                     assert!(offset as usize + len as usize <= in_capsule_len);
                 }
                 if let Transfer::FromHost { len, .. } | Transfer::ToHost { len, .. } = transfer {
-                    assert!(len <= 1024 * 1024, "MDTS");
-                }
-                if let Work::Block {
-                    op: BlockWork::Read { range } | BlockWork::Write { range, .. }, ..
-                } = work
-                {
-                    assert!(range.end().unwrap() <= 2000);
+                    assert!(len <= TRANSFER_LEN_MAX, "MDTS");
                 }
                 assert!(pulled.unwrap_or(0) as usize <= limits::PARAMETERS_LEN_MAX);
                 assert!(self.work.insert(ticket.cid().0, (ticket, pulled)).is_none());
@@ -130,6 +143,7 @@ impl Transport {
 
 fn run(registry: &mut Registry, queue: &mut Queue, events: Vec<Event>) {
     let mut transport = Transport::default();
+    let mut end = disk().blocks;
     let mut now = NOW;
     for event in events {
         match event {
@@ -137,6 +151,9 @@ fn run(registry: &mut Registry, queue: &mut Queue, events: Vec<Event>) {
                 let cid = u16::from_le_bytes([bytes[2], bytes[3]]);
                 *transport.open.entry(cid).or_default() += 1;
                 let step = queue.on_capsule(now, &bytes, in_capsule_len);
+                if let Step::Execute { work: Work::Block { op: BlockWork::Read { range }, .. }, .. } = &step {
+                    assert!(range.end().unwrap() <= end);
+                }
                 transport.take(step, in_capsule_len);
             }
             Event::Finish { which, fails, fill } => transport.finish(queue, which, fails, fill),
@@ -145,6 +162,7 @@ fn run(registry: &mut Registry, queue: &mut Queue, events: Vec<Event>) {
                 queue.on_timeout(now);
             }
             Event::Resize(blocks) => {
+                end = blocks;
                 let geometry = nvmf_block::Geometry { blocks, ..disk() };
                 registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, geometry)]).unwrap();
                 for notice in registry.take_notices() {
@@ -177,19 +195,19 @@ proptest! {
 
     #[test]
     fn any_capsules_on_an_admin_queue(events in prop::collection::vec(event(), 1..80)) {
-        let mut house = House::new();
+        let mut house = House::with(options());
         run(&mut house.registry, &mut house.admin, events);
     }
 
     #[test]
     fn any_capsules_on_an_io_queue(events in prop::collection::vec(event(), 1..80)) {
-        let mut house = House::new();
+        let mut house = House::with(options());
         run(&mut house.registry, &mut house.io, events);
     }
 
     #[test]
     fn any_capsules_on_a_discovery_controller(events in prop::collection::vec(event(), 1..80)) {
-        let mut registry = registry(Options::default());
+        let mut registry = registry(options());
         let (mut queue, ..) = Hello::discovery().connect(&mut registry);
         enable(&mut queue);
         run(&mut registry, &mut queue, events);
