@@ -5,7 +5,7 @@ use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, DISCOVERY_KEEP_ALIVE_MS};
 use crate::subsystem::Identity;
 use crate::{
     Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Qid,
@@ -119,7 +119,11 @@ impl Registry {
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let controller = Controller::new(now, Arc::clone(&association), identity, content, command.kato_ms);
+        let kato_ms = match (controller_type, command.kato_ms) {
+            (ControllerType::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
+            (_, kato_ms) => kato_ms,
+        };
+        let controller = Controller::new(now, Arc::clone(&association), identity, content, kato_ms);
         Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
     }
 

@@ -135,6 +135,9 @@ fn a_discovery_controller_does_what_it_is_for_and_no_more() {
     assert_eq!((id.cntrltype, id.oaes.get(), id.nn.get()), (2, 1 << 31, 0));
     assert!(id.subnqn.starts_with(b"nqn.2014-08.org.nvmexpress.discovery\0"));
     assert_eq!(queue.association().unwrap().controller_type(), ControllerType::Discovery);
+    assert_eq!((id.lpa, id.elpe), (1 << 2, 0));
+    let silence = core::time::Duration::from_millis(limits::DISCOVERY_KEEP_ALIVE_MS.into());
+    assert_eq!(queue.poll_timeout(), Some(NOW + silence), "a host that named no timeout");
     assert_eq!(code(&ask(&mut queue, &keep_alive())), OK);
     let refused = [
         (keyed(Identify::new(Cns::ACTIVE_NAMESPACES, Nsid(0)).emit(), 4096), (0, 0x02)),

@@ -221,3 +221,9 @@ fn definitions_that_hosts_could_not_live_with_are_refused() {
     assert!(Registry::new(Options { in_capsule_len: 4097, ..Options::default() }).is_err());
     assert!(Registry::new(Options { io_queues_max: 0, ..Options::default() }).is_err());
 }
+
+#[test]
+fn a_step_is_small_enough_to_be_moved_about() {
+    assert!(size_of::<Step>() <= 256, "{}", size_of::<Step>());
+    assert!(size_of::<Ticket>() <= 128, "{}", size_of::<Ticket>());
+}
