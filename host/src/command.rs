@@ -1,17 +1,13 @@
 //! A submission queue entry that still lacks its CID and its data pointer.
 
-use crate::Cid;
-
-/// Bytes in a submission queue entry.
-pub const SQE_LEN: usize = 64;
-/// Bytes in a completion queue entry.
-pub const CQE_LEN: usize = 16;
+use core::fmt;
+use nvme_proto::sgl::SglDescriptor;
+use nvme_proto::{Cid, Sqe};
+use zerocopy::transmute;
 
 /// An SQE but for the CID, which the [`crate::Queue`] gives, and the data pointer, which the transport knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Command {
-    sqe: [u8; SQE_LEN],
-}
+pub struct Command(Sqe);
 
 /// Where a command's data are: SGL 1 of the SQE. One descriptor a command, which is what every controller takes (MSDBD 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +33,22 @@ pub enum DataPointer {
 }
 
 impl Command {
-    /// A command with this opcode and nothing else.
+    /// This command, whatever its CID and data pointer say.
     #[must_use]
-    pub fn new(opcode: u8) -> Self {
-        let mut sqe = [0; SQE_LEN];
-        sqe[0] = opcode;
-        // PSDT 01b: the data pointer is an SGL. Fabrics knows nothing else.
-        sqe[1] = 0x40;
-        Self { sqe }
+    pub fn new(sqe: Sqe) -> Self {
+        Self(sqe)
     }
 
     /// The opcode.
     #[must_use]
     pub fn opcode(&self) -> u8 {
-        self.sqe[0]
+        self.0.opcode
+    }
+
+    /// The command so far.
+    #[must_use]
+    pub fn sqe(&self) -> &Sqe {
+        &self.0
     }
 
     /// The 64 bytes to send.
@@ -58,54 +56,41 @@ impl Command {
     /// # Panics
     /// When a keyed length does not fit 24 bits: [`crate::limits`] keeps every part below that.
     #[must_use]
-    pub fn encode(&self, cid: Cid, data: DataPointer) -> [u8; SQE_LEN] {
-        let mut sqe = self.sqe;
-        sqe[2..4].copy_from_slice(&cid.0.to_le_bytes());
-        sqe[24..40].copy_from_slice(&data.descriptor());
-        sqe
-    }
-
-    /// The same with command dword `index` (10 to 15) set.
-    #[must_use]
-    pub(crate) fn with_dword(mut self, index: usize, value: u32) -> Self {
-        self.sqe[index * 4..index * 4 + 4].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-}
-
-impl DataPointer {
-    fn descriptor(self) -> [u8; 16] {
-        let mut sgl = [0; 16];
-        let keyed = |sgl: &mut [u8; 16], address: u64, len: u32, key: u32, subtype: u8| {
-            assert!(len < 1 << 24, "a keyed descriptor of {len} bytes");
-            sgl[..8].copy_from_slice(&address.to_le_bytes());
-            sgl[8..11].copy_from_slice(&len.to_le_bytes()[..3]);
-            sgl[11..15].copy_from_slice(&key.to_le_bytes());
-            sgl[15] = KEYED_DATA_BLOCK << 4 | subtype;
+    pub fn encode(&self, cid: Cid, data: DataPointer) -> [u8; Sqe::LEN] {
+        let mut sqe = self.0;
+        sqe.cid = cid.0.into();
+        sqe.sgl = match data {
+            DataPointer::None => SglDescriptor::keyed(0, 0, 0, false),
+            // An offset from the end of the SQE, as ICDOFF is 0 (a gate of ours).
+            DataPointer::InCapsule { len } => SglDescriptor::in_capsule(0, len),
+            DataPointer::Keyed { address, len, key, invalidate } => {
+                SglDescriptor::keyed(address, len, key, invalidate)
+            }
         };
-        match self {
-            Self::None => keyed(&mut sgl, 0, 0, 0, 0),
-            Self::InCapsule { len } => {
-                // The address is an offset from the end of the SQE: ICDOFF is 0, a gate of ours.
-                sgl[8..12].copy_from_slice(&len.to_le_bytes());
-                sgl[15] = DATA_BLOCK << 4 | SUBTYPE_OFFSET;
-            }
-            Self::Keyed { address, len, key, invalidate } => {
-                let subtype = if invalidate { SUBTYPE_INVALIDATE } else { 0 };
-                keyed(&mut sgl, address, len, key, subtype);
-            }
-        }
-        sgl
+        transmute!(sqe)
     }
 }
 
-const DATA_BLOCK: u8 = 0x0;
-const KEYED_DATA_BLOCK: u8 = 0x4;
-const SUBTYPE_OFFSET: u8 = 0x1;
-const SUBTYPE_INVALIDATE: u8 = 0xf;
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command {{ opcode: {:#04x}, nsid: {} }}", self.opcode(), self.0.nsid)
+    }
+}
 
-impl core::fmt::Debug for Command {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Command {{ opcode: {:#04x} }}", self.opcode())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cid_and_data_pointer_stand_where_the_controller_looks() {
+        let command = Command::new(Sqe::new(0x18));
+        let none = command.encode(Cid(0x1234), DataPointer::None);
+        assert_eq!(none[..4], [0x18, 0x40, 0x34, 0x12]);
+        assert_eq!(none[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40]);
+        let pointer = DataPointer::Keyed { address: 0x10, len: 0x2000, key: 0xaabb_ccdd, invalidate: true };
+        let keyed = command.encode(Cid(0), pointer);
+        assert_eq!(keyed[24..40], [0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0xdd, 0xcc, 0xbb, 0xaa, 0x4f]);
+        let in_capsule = command.encode(Cid(0), DataPointer::InCapsule { len: 512 });
+        assert_eq!(in_capsule[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0x01]);
     }
 }

@@ -1,7 +1,11 @@
 //! Block operations on a namespace, split at the controller's limits.
 
-use crate::{Command, Nsid};
+use crate::{Command, Nsid, limits};
+use nvme_proto::nvm::rw::flush;
+use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
+use nvme_proto::opcode::NvmOpcode;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Geometry};
+use zerocopy::IntoBytes;
 
 /// A block operation without its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,33 +147,152 @@ impl Namespace {
     /// # Errors
     /// [`BlockError::OutOfRange`], [`BlockError::Unsupported`], [`BlockError::ReadOnly`]: found here, before anything is sent.
     pub fn split(&self, operation: Operation) -> Result<Parts, BlockError> {
-        let _ = operation;
-        Err(BlockError::Unsupported)
+        let (range, step) = match operation {
+            Operation::Read { range } | Operation::Write { range, .. } => (range, self.limits.transfer_blocks),
+            Operation::Compare { range } if self.limits.compare => (range, self.limits.transfer_blocks),
+            Operation::WriteZeroes { range, .. } => (range, self.limits.write_zeroes_blocks),
+            Operation::Verify { range } => (range, self.limits.verify_blocks),
+            Operation::Deallocate { range } => (range, self.limits.deallocate_blocks),
+            Operation::Compare { .. } => return Err(BlockError::Unsupported),
+            // Without a volatile write cache, what completed is durable already.
+            Operation::Flush => (BlockRange::new(0, u64::from(self.geometry.volatile_write_cache)), 1),
+        };
+        if operation != Operation::Flush && !self.geometry.contains(range) {
+            return Err(BlockError::OutOfRange);
+        }
+        if operation.writes() && self.geometry.read_only {
+            return Err(BlockError::ReadOnly);
+        }
+        if step == 0 {
+            return Err(BlockError::Unsupported);
+        }
+        Ok(Parts {
+            operation,
+            nsid: self.nsid,
+            start: range.start,
+            rest: range,
+            step,
+            block_size: self.geometry.block_size,
+            in_capsule_bytes: self.limits.in_capsule_bytes,
+        })
     }
 
     /// Takes as many of `ranges` (off the front) as fit one deallocation, writes them into `out` and gives the command and the bytes
-    /// used, at most 4096. `None` when none is left.
+    /// used, at most 4096. `None` when none is left, or `out` has no room for even one.
     ///
     /// # Errors
-    /// As [`Namespace::split`].
+    /// As [`Namespace::split`]; then nothing is taken. A range longer than one descriptor may name is [`BlockError::Unsupported`]
+    /// here: split it.
     pub fn deallocate(
         &self,
         ranges: &mut &[BlockRange],
         out: &mut [u8],
     ) -> Result<Option<(Command, usize)>, BlockError> {
-        let _ = (ranges, out);
-        Err(BlockError::Unsupported)
+        if self.limits.deallocate_blocks == 0 && !ranges.is_empty() {
+            return Err(BlockError::Unsupported);
+        }
+        let at_once = usize::from(self.limits.deallocate_ranges).min(limits::DSM_RANGES_MAX);
+        let count = at_once.min(ranges.len()).min(out.len() / DsmRange::LEN);
+        let (now, later) = ranges.split_at(count);
+        for (range, out) in now.iter().zip(out.chunks_exact_mut(DsmRange::LEN)) {
+            self.split(Operation::Deallocate { range: *range })?;
+            let blocks = u32::try_from(range.blocks).ok().filter(|&blocks| blocks <= self.limits.deallocate_blocks);
+            let blocks = blocks.ok_or(BlockError::Unsupported)?;
+            out.copy_from_slice(DsmRange::new(range.start, blocks).as_bytes());
+        }
+        *ranges = later;
+        Ok((count > 0).then(|| (dataset_management(self.nsid, count), count * DsmRange::LEN)))
+    }
+}
+
+impl Operation {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
     }
 }
 
 /// The commands of one operation: an iterator without memory of its own. They may be in flight together and complete in any order.
 #[derive(Debug, Clone)]
-pub struct Parts {}
+pub struct Parts {
+    operation: Operation,
+    nsid: Nsid,
+    start: u64,
+    rest: BlockRange,
+    /// Blocks in one command.
+    step: u32,
+    block_size: u32,
+    in_capsule_bytes: u32,
+}
 
 impl Iterator for Parts {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        None
+        if self.rest.blocks == 0 {
+            return None;
+        }
+        let (range, rest) = self.rest.split_at(u64::from(self.step));
+        self.rest = rest;
+        Some(self.part(range))
     }
 }
+
+impl Parts {
+    /// How many commands are left.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.rest.blocks.div_ceil(u64::from(self.step))
+    }
+
+    /// `range` is one command's: at most `step` blocks.
+    fn part(&self, range: BlockRange) -> Part {
+        let blocks = range.blocks as u32;
+        let plain = |opcode, rw: ReadWrite| Command::new(rw.emit(opcode, self.nsid));
+        let rw = ReadWrite::new;
+        let (command, data) = match self.operation {
+            Operation::Read { .. } => {
+                let (offset, len) = self.bytes(range);
+                (plain(NvmOpcode::READ, rw(range.start, blocks)), PartData::FromController { offset, len })
+            }
+            Operation::Write { fua, .. } => {
+                let rw = ReadWrite { fua, ..rw(range.start, blocks) };
+                (plain(NvmOpcode::WRITE, rw), self.to_controller(range))
+            }
+            Operation::Compare { .. } => {
+                (plain(NvmOpcode::COMPARE, rw(range.start, blocks)), self.to_controller(range))
+            }
+            Operation::WriteZeroes { deallocate, fua, .. } => {
+                let rw = ReadWrite { fua, deallocate, ..rw(range.start, blocks) };
+                (plain(NvmOpcode::WRITE_ZEROES, rw), PartData::None)
+            }
+            Operation::Verify { .. } => (plain(NvmOpcode::VERIFY, rw(range.start, blocks)), PartData::None),
+            Operation::Deallocate { .. } => {
+                let bytes = zerocopy::transmute!(DsmRange::new(range.start, blocks));
+                let in_capsule = self.in_capsule_bytes as usize >= DsmRange::LEN;
+                (dataset_management(self.nsid, 1), PartData::Range { bytes, in_capsule })
+            }
+            Operation::Flush => (Command::new(flush(self.nsid)), PartData::None),
+        };
+        Part { command, data }
+    }
+
+    fn to_controller(&self, range: BlockRange) -> PartData {
+        let (offset, len) = self.bytes(range);
+        PartData::ToController { offset, len, in_capsule: len <= self.in_capsule_bytes }
+    }
+
+    /// Offset in the operation's buffer, and length. A transfer's step is bounded by [`limits::TRANSFER_BYTES_MAX`].
+    fn bytes(&self, range: BlockRange) -> (usize, u32) {
+        let block_size = self.block_size as usize;
+        let offset = ((range.start - self.start) as usize).saturating_mul(block_size);
+        (offset, range.blocks as u32 * self.block_size)
+    }
+}
+
+fn dataset_management(nsid: Nsid, ranges: usize) -> Command {
+    let command = DatasetManagement { ranges: ranges as u16, deallocate: true, hints: 0 };
+    Command::new(command.emit(nsid))
+}
+
+#[cfg(test)]
+mod tests;

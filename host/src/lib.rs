@@ -26,7 +26,6 @@ pub mod admin;
 pub mod association;
 pub mod command;
 pub mod discovery;
-pub mod ident;
 pub mod io;
 pub mod limits;
 pub mod queue;
@@ -37,8 +36,7 @@ pub use association::{
     Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, QueueFailure,
 };
 pub use command::{Command, DataPointer};
-pub use ident::{Cid, Cntlid, Nsid, Qid};
+pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use io::{Namespace, Operation, Part, Parts};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
 pub use recovery::{Decision, Recovery, RecoveryPolicy};
-pub use status::Status;

@@ -1,10 +1,10 @@
 //! A submission queue's commands in flight.
 
-use crate::command::CQE_LEN;
-use crate::{Cid, Qid, Status};
 use alloc::vec::Vec;
 use core::time::Duration;
+use nvme_proto::{Cid, Cqe, Qid, Status};
 use thiserror::Error;
+use zerocopy::FromBytes;
 
 /// Whether the controller reports how far it has read the submission queue (SQHD).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +22,18 @@ pub struct Outcome {
     pub dw0: u32,
     /// Command-specific.
     pub dw1: u32,
+    /// Where the controller says the head of the submission queue is; [`Cqe::SQHD_NONE`] without flow control.
+    pub sqhd: u16,
     /// Success or not.
     pub status: Status,
+}
+
+impl Outcome {
+    /// The 64-bit result.
+    #[must_use]
+    pub fn result(&self) -> u64 {
+        u64::from(self.dw1) << 32 | u64::from(self.dw0)
+    }
 }
 
 /// No slot is free: wait for a completion. The owner comes back.
@@ -183,14 +193,13 @@ impl<T> Queue<T> {
     /// # Errors
     /// [`Violation`]: end the association.
     pub fn on_completion(&mut self, capsule: &[u8]) -> Result<(T, Outcome), Violation> {
-        let cqe: &[u8; CQE_LEN] = capsule
-            .try_into()
+        let cqe = Cqe::read_from_bytes(capsule)
             .map_err(|_| Violation::ResponseLength { qid: self.qid, len: capsule.len() })?;
-        let word = |at: usize| u16::from_le_bytes([cqe[at], cqe[at + 1]]);
-        let dword = |at: usize| u32::from_le_bytes([cqe[at], cqe[at + 1], cqe[at + 2], cqe[at + 3]]);
-        let owner = self.take(Cid(word(12)))?;
-        self.on_head(word(8));
-        Ok((owner, Outcome { dw0: dword(0), dw1: dword(4), status: Status::from_cqe(word(14)) }))
+        let owner = self.take(cqe.cid())?;
+        self.on_head(cqe.sqhd.get());
+        let outcome =
+            Outcome { dw0: cqe.dw0.get(), dw1: cqe.dw1.get(), sqhd: cqe.sqhd.get(), status: cqe.status() };
+        Ok((owner, outcome))
     }
 
     /// Takes back a command that was not sent after all (the post failed). `None` when it is not in flight.

@@ -1,7 +1,6 @@
 //! What an association is to be.
 
-use crate::{Cntlid, limits};
-use alloc::string::String;
+use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
 
 /// What the controller is for.
@@ -18,12 +17,12 @@ pub enum Purpose {
 /// What an [`super::Association`] is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssociationConfig {
-    /// Whom to connect to. For discovery: [`AssociationConfig::DISCOVERY_NQN`], or a unique discovery subsystem's.
-    pub subsystem_nqn: String,
+    /// Whom to connect to. For discovery: [`Nqn::DISCOVERY`], or a unique discovery subsystem's.
+    pub subsystem_nqn: Nqn,
     /// Who we are.
-    pub host_nqn: String,
+    pub host_nqn: Nqn,
     /// Who we are, for the controller's reservations; not all zeroes.
-    pub host_id: [u8; 16],
+    pub host_id: HostId,
     /// A controller by number (static model), or `None` for any.
     pub controller: Option<Cntlid>,
     /// What for.
@@ -47,15 +46,12 @@ pub struct AssociationConfig {
 }
 
 impl AssociationConfig {
-    /// The well-known discovery service.
-    pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-
     /// An I/O association with the defaults of kernel hosts: one I/O queue of 128 entries, keep-alive 5 s.
     #[must_use]
-    pub fn new(subsystem_nqn: &str, host_nqn: &str, host_id: [u8; 16]) -> Self {
+    pub fn new(subsystem_nqn: Nqn, host_nqn: Nqn, host_id: HostId) -> Self {
         Self {
-            subsystem_nqn: subsystem_nqn.into(),
-            host_nqn: host_nqn.into(),
+            subsystem_nqn,
+            host_nqn,
             host_id,
             controller: None,
             purpose: Purpose::Io,
@@ -72,23 +68,19 @@ impl AssociationConfig {
 
     /// A discovery association: one-shot without keep-alive, persistent with 30 s.
     #[must_use]
-    pub fn discovery(host_nqn: &str, host_id: [u8; 16], persistent: bool) -> Self {
+    pub fn discovery(host_nqn: Nqn, host_id: HostId, persistent: bool) -> Self {
         Self {
             purpose: if persistent { Purpose::DiscoveryPersistent } else { Purpose::DiscoveryOnce },
             keep_alive: if persistent { Duration::from_secs(30) } else { Duration::ZERO },
             io_queues: 0,
-            ..Self::new(Self::DISCOVERY_NQN, host_nqn, host_id)
+            ..Self::new(Nqn::DISCOVERY, host_nqn, host_id)
         }
     }
 
     /// What is wrong with it, if anything.
     pub(super) fn fault(&self) -> Option<&'static str> {
-        let nqn_ok = |nqn: &str| (1..=223).contains(&nqn.len());
-        if !nqn_ok(&self.subsystem_nqn) {
-            return Some("the subsystem NQN must have 1 to 223 bytes");
-        }
-        if !nqn_ok(&self.host_nqn) {
-            return Some("the host NQN must have 1 to 223 bytes");
+        if self.host_id.is_zero() {
+            return Some("the host identifier must not be all zeroes");
         }
         let entries = limits::QUEUE_ENTRIES_MIN..=limits::QUEUE_ENTRIES_MAX;
         match self.purpose {

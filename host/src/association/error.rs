@@ -2,6 +2,9 @@
 
 use super::State;
 use crate::{Cntlid, Qid, Status, Violation};
+use nvme_proto::fabrics::connect::InvalidParameter;
+use nvme_proto::rdma::{RejectData, RejectStatus};
+use core::time::Duration;
 use alloc::string::String;
 use core::fmt;
 use thiserror::Error;
@@ -14,7 +17,7 @@ pub enum QueueFailure {
     Unreachable(String),
     /// The controller's transport rejected the connection.
     #[error("the controller rejected the connection: {0}")]
-    Rejected(RejectStatus),
+    Rejected(Rejection),
     /// No answer in time.
     #[error("no answer to the connection request; check the fabric and the target's load")]
     TimedOut,
@@ -27,48 +30,28 @@ impl QueueFailure {
     /// From the private data of a rejected connection.
     #[must_use]
     pub fn from_reject(private_data: &[u8]) -> Self {
-        Self::Rejected(RejectStatus::parse(private_data))
+        Self::Rejected(Rejection(RejectData::parse(private_data)))
     }
 }
 
-/// What an NVMe/RDMA reject says.
+/// What the private data of a rejected connection say, if they are NVMe/RDMA's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectStatus {
-    /// STS of the private data.
-    Sts(u16),
-    /// The private data are not those of NVMe/RDMA.
-    NotNvme,
-}
+pub struct Rejection(pub Option<RejectStatus>);
 
-impl RejectStatus {
-    /// RECFMT and STS, two little-endian words.
-    #[must_use]
-    pub fn parse(private_data: &[u8]) -> Self {
-        match private_data {
-            [0, 0, low, high, ..] => Self::Sts(u16::from_le_bytes([*low, *high])),
-            _ => Self::NotNvme,
-        }
-    }
-}
-
-impl fmt::Display for RejectStatus {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Sts(sts) = *self else {
-            return f.write_str("without an NVMe/RDMA reason (is it an NVMe target?)");
+        let Some(status) = self.0 else {
+            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe target?");
         };
-        let (name, advice) = match sts {
-            0x01 => ("invalid private data length", "the peers speak different versions"),
-            0x02 => ("invalid RECFMT", "the peers speak different versions"),
-            0x03 => ("invalid QID", "ask for fewer I/O queues"),
-            0x04 => ("invalid HSQSIZE", "ask for a smaller queue size"),
-            0x05 => ("invalid HRQSIZE", "ask for a smaller queue size"),
-            0x06 => ("no resources", "the target is at its limit of queues; ask for fewer, or try later"),
-            0x07 => ("invalid IRD", "check the RDMA device's read depth"),
-            0x08 => ("invalid ORD", "check the RDMA device's read depth"),
-            0x09 => ("invalid CNTLID", "the controller is gone; connect anew"),
-            _ => ("unknown", "see the target's log"),
+        let advice = match status {
+            RejectStatus::INVALID_QID => "ask for fewer I/O queues",
+            RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "ask for a smaller queue size",
+            RejectStatus::NO_RESOURCES => "the target is at its limit of queues: ask for fewer, or try later",
+            RejectStatus::INVALID_IRD | RejectStatus::INVALID_ORD => "check the RDMA devices' read depths",
+            RejectStatus::INVALID_CNTLID => "the controller is gone: connect anew",
+            _ => "see the target's log",
         };
-        write!(f, "{name} (status {sts:#04x}); {advice}")
+        write!(f, "{status}; {advice}")
     }
 }
 
@@ -143,6 +126,12 @@ pub enum AssociationError {
         /// Why, in the transport's words.
         cause: String,
     },
+    /// A Keep Alive was not answered.
+    #[error("the controller did not answer a Keep Alive within {timeout:?}; it or the fabric is down")]
+    KeepAlive {
+        /// KATO.
+        timeout: Duration,
+    },
     /// The controller reports a fatal error (CSTS.CFS).
     #[error("the controller reports a fatal status (CSTS.CFS); it needs a reset on its side")]
     ControllerFatal,
@@ -163,7 +152,7 @@ impl AssociationError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Config(_) | Self::AuthenticationRequired | Self::Gate(_) => true,
-            Self::Connect { status, .. } | Self::Command { status, .. } => status.do_not_retry(),
+            Self::Connect { status, .. } | Self::Command { status, .. } => status.dnr(),
             _ => false,
         }
     }
@@ -196,8 +185,8 @@ pub enum Gate {
     #[error("SGLS is {0:#010x}: no keyed descriptors, which RDMA requires")]
     Sgls(u32),
     /// The NVM command set is not there.
-    #[error("CAP.CSS is {0:#04x}: the NVM command set is not supported")]
-    CommandSet(u8),
+    #[error("CAP is {0:#018x}: the NVM command set is not among its command sets")]
+    CommandSet(u64),
     /// Not the kind of controller that was asked for.
     #[error("CNTRLTYPE is {0}: not the type of controller that was asked for")]
     ControllerType(u8),
@@ -206,41 +195,27 @@ pub enum Gate {
     NoIoQueue,
     /// Pages larger than ours.
     #[error("CAP.MPSMIN is {0}: its smallest memory page is larger than 4 KiB")]
-    PageSize(u8),
-}
-
-/// A parameter of Connect that the controller did not like: IPO and IATTR.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InvalidParameter {
-    /// Byte offset.
-    pub offset: u16,
-    /// Into the Connect data, rather than the SQE.
-    pub in_data: bool,
-}
-
-impl fmt::Display for InvalidParameter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match (self.in_data, self.offset) {
-            (true, 0..=15) => "HOSTID",
-            (true, 16..=17) => "CNTLID: the controller is gone or of another host",
-            (true, 256..=511) => "SUBNQN: there is no such subsystem at this address",
-            (true, 512..=767) => "HOSTNQN: the subsystem does not know or allow this host",
-            (false, 40..=41) => "RECFMT",
-            (false, 42..=43) => "QID",
-            (false, 44..=45) => "SQSIZE",
-            (false, 46) => "CATTR",
-            (false, 48..=51) => "KATO",
-            _ => "an unnamed field",
-        };
-        let place = if self.in_data { "data" } else { "SQE" };
-        write!(f, "{name} (Connect {place}, byte {})", self.offset)
-    }
+    PageSize(u32),
 }
 
 struct Invalid(Option<InvalidParameter>);
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |parameter| write!(f, ": {parameter}"))
+        let Some(parameter) = self.0 else { return Ok(()) };
+        let (place, offset) = match parameter {
+            InvalidParameter::Command(offset) => ("command", offset),
+            InvalidParameter::Data(offset) => ("data", offset),
+        };
+        let field = parameter.field().unwrap_or("an unnamed field");
+        write!(f, "; it does not like {field} (byte {offset} of the Connect {place})")?;
+        f.write_str(match field {
+            "SUBNQN" => ": there is no such subsystem at this address",
+            "HOSTNQN" | "HOSTID" => ": the subsystem does not know or allow this host",
+            "CNTLID" => ": the controller is gone, or another host's",
+            "SQSIZE" => ": ask for a smaller queue size",
+            "KATO" => ": ask for another keep-alive timeout",
+            _ => "",
+        })
     }
 }

@@ -1,21 +1,41 @@
 //! One controller's life: connect → enable → identify → ready → shut down or lost.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `setup` | the sequence from the admin queue's connection to ready |
+//! | `namespaces` | which there are, now and after a change; the discovery log |
+//! | `upkeep` | Keep Alive and asynchronous events |
+//! | `closing` | shutdown, failure, the end |
+//! | `identify` | what Identify Controller says, and the gates |
 
 mod action;
+mod closing;
 mod config;
 mod error;
+mod identify;
 mod info;
+mod namespaces;
+mod setup;
+mod upkeep;
+
+#[cfg(test)]
+mod tests;
 
 pub use action::{Action, AdminData, CommandId, Reply};
 pub use config::{AssociationConfig, Purpose};
-pub use error::{AssociationError, Gate, InvalidParameter, QueueFailure, RejectStatus};
+pub use error::{AssociationError, Gate, QueueFailure, Rejection};
 pub use info::ControllerInfo;
 
-use crate::discovery::DiscoveryLog;
+use crate::admin::AdminCommand;
+use crate::discovery::{DiscoveryLog, LogReader};
 use crate::{Namespace, Nsid, Qid, Violation};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
+use namespaces::Scan;
+use setup::Setup;
+use upkeep::Upkeep;
 
 /// What an association is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +50,7 @@ pub enum State {
     Ready,
     /// CC.SHN is set; waiting for CSTS.SHST.
     ShuttingDown,
-    /// Waiting for the connections to be gone.
+    /// Waiting for the connections to be gone. The caller closes them; how long it may take is [`crate::Recovery`]'s to say.
     Closing,
     /// The end.
     Closed,
@@ -50,12 +70,61 @@ impl fmt::Display for State {
     }
 }
 
+/// What the association's own sequence waits for: one thing at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The RDMA connection of a queue.
+    Transport(Qid),
+    Connect(Qid),
+    Capabilities,
+    Version,
+    Enable,
+    /// CSTS.RDY; between two looks, `look_at` is set.
+    AwaitReady,
+    IdentifyController,
+    IdentifyNvm,
+    NumberOfQueues,
+    EventConfiguration,
+    ChangedNamespaces,
+    ActiveNamespaces,
+    Namespace,
+    Descriptors,
+    Log,
+    /// Nothing: in use.
+    Idle,
+    NotifyShutdown,
+    /// CSTS.SHST; between two looks, `look_at` is set.
+    AwaitShutdown,
+    /// Nothing more is sent.
+    Over,
+}
+
+/// What an outstanding command is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    Step,
+    KeepAlive,
+    EventRequest,
+}
+
 /// One association, from the first connection to the last. Made anew for every reconnect.
 #[derive(Debug)]
 pub struct Association {
     config: AssociationConfig,
     state: State,
     actions: VecDeque<Action>,
+    /// Outstanding commands: at most [`crate::limits::ASSOCIATION_COMMANDS_MAX`].
+    pending: Vec<(CommandId, Errand)>,
+    next_id: u32,
+    step: Step,
+    /// When the step fails.
+    step_deadline: Option<Duration>,
+    /// When CSTS is read again.
+    look_at: Option<Duration>,
+    setup: Setup,
+    scan: Scan,
+    upkeep: Upkeep,
+    reader: LogReader,
     controller: ControllerInfo,
     namespaces: Vec<Namespace>,
     log: DiscoveryLog,
@@ -70,15 +139,25 @@ impl Association {
         if let Some(fault) = config.fault() {
             return Err(AssociationError::Config(fault));
         }
-        let _ = now;
-        Ok(Self {
+        let mut association = Self {
+            upkeep: Upkeep::new(&config),
             config,
             state: State::Connecting(Qid(0)),
             actions: VecDeque::new(),
+            pending: Vec::new(),
+            next_id: 0,
+            step: Step::Over,
+            step_deadline: None,
+            look_at: None,
+            setup: Setup::default(),
+            scan: Scan::default(),
+            reader: LogReader::default(),
             controller: ControllerInfo::default(),
             namespaces: Vec::new(),
             log: DiscoveryLog::default(),
-        })
+        };
+        association.open_queue(now, Qid(0));
+        Ok(association)
     }
 
     /// What to do next. Drain it after every call of another method.
@@ -89,59 +168,60 @@ impl Association {
     /// When [`Association::on_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        None
+        [self.step_deadline, self.look_at, self.upkeep.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn on_timeout(&mut self, now: Duration) {
-        let _ = now;
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        if due(self.step_deadline) {
+            return self.on_step_timeout();
+        }
+        if due(self.look_at) {
+            self.look_at = None;
+            self.read_status(now);
+        }
+        self.on_upkeep_timeout(now);
     }
 
     /// A queue's connection is up, with this private data from the acceptor. Gives the entries that the queue may use: give them to
-    /// [`crate::Queue::agree`] before the Connect command is taken from [`Association::poll_action`]. `None`: the association failed over it.
+    /// [`crate::Queue::agree`] before the Connect command is taken from [`Association::poll_action`]. `None`: the association failed
+    /// over it, or does not wait for this queue.
     pub fn on_queue_connected(&mut self, now: Duration, qid: Qid, private_data: &[u8]) -> Option<u16> {
-        let _ = (now, qid, private_data);
-        None
+        if self.step != Step::Transport(qid) {
+            return None;
+        }
+        match self.on_transport(now, qid, private_data) {
+            Ok(entries) => Some(entries),
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
     }
 
     /// A queue's connection did not come up.
-    pub fn on_queue_failed(&mut self, now: Duration, qid: Qid, failure: QueueFailure) {
-        let _ = (now, qid, failure);
+    pub fn on_queue_failed(&mut self, _now: Duration, qid: Qid, failure: QueueFailure) {
+        if self.step == Step::Transport(qid) {
+            self.fail(AssociationError::Queue { qid, failure });
+        }
     }
 
-    /// A queue's connection is gone, or cannot take a command.
-    pub fn on_disconnected(&mut self, now: Duration, qid: Qid, cause: &str) {
-        let _ = (now, qid, cause);
-    }
-
-    /// A command of the association's is completed.
+    /// A command of the association's is completed. One that it no longer waits for is ignored.
     pub fn on_completion(&mut self, now: Duration, id: CommandId, reply: Reply<'_>) {
-        let _ = (now, id, reply);
-    }
-
-    /// A queue saw the controller break the protocol.
-    pub fn on_violation(&mut self, now: Duration, violation: Violation) {
-        let _ = (now, violation);
-    }
-
-    /// A command of the caller's was not completed by its deadline: the association is given up.
-    pub fn on_command_timeout(&mut self, now: Duration, qid: Qid) {
-        let _ = (now, qid);
-    }
-
-    /// A command of the caller's was completed: where the controller counts traffic as life, the next Keep Alive can wait.
-    pub fn on_traffic(&mut self, now: Duration) {
-        let _ = now;
-    }
-
-    /// Ends the association in good order.
-    pub fn shutdown(&mut self, now: Duration) {
-        let _ = now;
-    }
-
-    /// After [`Action::CloseQueues`]: all queue pairs are gone.
-    pub fn on_closed(&mut self, now: Duration) {
-        let _ = now;
+        let Some(at) = self.pending.iter().position(|(pending, _)| *pending == id) else { return };
+        let (_, errand) = self.pending.swap_remove(at);
+        let result = match errand {
+            Errand::Step => self.on_step(now, reply),
+            Errand::KeepAlive => self.on_keep_alive(reply.outcome),
+            Errand::EventRequest => {
+                self.on_event(now, reply.outcome);
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            self.fail(error);
+        }
     }
 
     /// What it is doing.
@@ -156,7 +236,7 @@ impl Association {
         &self.controller
     }
 
-    /// Its active namespaces that have a usable format, by NSID.
+    /// Its active namespaces that have a usable format (NVM command set, no metadata), by NSID.
     #[must_use]
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
@@ -178,5 +258,50 @@ impl Association {
     #[must_use]
     pub fn config(&self) -> &AssociationConfig {
         &self.config
+    }
+
+    /// Sends the sequence's next command, with the deadline of any admin command.
+    fn send_step(&mut self, now: Duration, step: Step, command: AdminCommand) {
+        self.step_deadline = Some(now.saturating_add(self.config.admin_timeout));
+        self.send_step_within_deadline(step, command);
+    }
+
+    /// The same under the deadline that is there.
+    fn send_step_within_deadline(&mut self, step: Step, command: AdminCommand) {
+        self.step = step;
+        let qid = if let Step::Connect(qid) = step { qid } else { Qid(0) };
+        self.send(qid, Errand::Step, command);
+    }
+
+    fn send(&mut self, qid: Qid, errand: Errand, AdminCommand { command, data }: AdminCommand) {
+        let id = CommandId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        self.pending.push((id, errand));
+        self.actions.push_back(Action::Send { qid, id, command, data });
+    }
+
+    /// Dispatches the completion of the sequence's command.
+    fn on_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
+        match self.step {
+            Step::Connect(_)
+            | Step::Capabilities
+            | Step::Version
+            | Step::Enable
+            | Step::AwaitReady
+            | Step::IdentifyController
+            | Step::IdentifyNvm
+            | Step::NumberOfQueues
+            | Step::EventConfiguration => self.on_setup_step(now, reply),
+            Step::ChangedNamespaces
+            | Step::ActiveNamespaces
+            | Step::Namespace
+            | Step::Descriptors
+            | Step::Log => self.on_scan_step(now, reply),
+            Step::NotifyShutdown | Step::AwaitShutdown => {
+                self.on_shutdown_step(now, reply.outcome);
+                Ok(())
+            }
+            Step::Transport(_) | Step::Idle | Step::Over => Ok(()),
+        }
     }
 }
