@@ -1,7 +1,10 @@
 //! Admin and Fabrics commands, one builder each. Each names the bytes that it moves.
 
-use crate::{AdminData, Command};
+use crate::{AdminData, Command, limits};
 use alloc::vec::Vec;
+use nvme_proto::admin::features::{FeatureId, GetFeatures, QueueCounts, SetFeatures};
+use nvme_proto::admin::identify::{self, Cns, Identify};
+use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Property, PropertyGet, PropertySet};
 use nvme_proto::opcode::AdminOpcode;
@@ -9,7 +12,7 @@ use nvme_proto::{Cntlid, HostId, Nqn, Nsid, Qid, Sqe};
 use zerocopy::IntoBytes;
 
 /// Bytes of every Identify data structure.
-pub const IDENTIFY_LEN: u32 = 4096;
+pub const IDENTIFY_LEN: u32 = identify::LEN as u32;
 
 /// A command with the data that it moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,83 +23,78 @@ pub struct AdminCommand {
     pub data: AdminData,
 }
 
-/// Identify Controller (CNS 01h).
+/// Identify Controller.
 #[must_use]
 pub fn identify_controller() -> AdminCommand {
-    identify(0x01, 0, Nsid(0))
+    identify(Cns::CONTROLLER, Nsid(0))
 }
 
-/// Identify Controller of the NVM command set (CNS 06h): limits of single commands.
+/// Identify Controller of the NVM command set: limits of single commands.
 #[must_use]
 pub fn identify_nvm_controller() -> AdminCommand {
-    identify(0x06, 0, Nsid(0))
+    identify(Cns::COMMAND_SET_CONTROLLER, Nsid(0))
 }
 
-/// Identify Namespace (CNS 00h).
+/// Identify Namespace.
 #[must_use]
 pub fn identify_namespace(nsid: Nsid) -> AdminCommand {
-    identify(0x00, 0, nsid)
+    identify(Cns::NAMESPACE, nsid)
 }
 
-/// The active namespaces above `after` (CNS 02h): 1024 NSIDs.
+/// The active namespaces above `after`: a list of 1024 NSIDs.
 #[must_use]
 pub fn identify_active_namespaces(after: Nsid) -> AdminCommand {
-    identify(0x02, 0, after)
+    identify(Cns::ACTIVE_NAMESPACES, after)
 }
 
-/// Namespace identification descriptors (CNS 03h).
+/// A namespace's identification descriptors.
 #[must_use]
 pub fn identify_descriptors(nsid: Nsid) -> AdminCommand {
-    identify(0x03, 0, nsid)
+    identify(Cns::NAMESPACE_DESCRIPTORS, nsid)
 }
 
-/// Identify with any CNS and command set: [`IDENTIFY_LEN`] bytes.
+/// Identify with any CNS: [`IDENTIFY_LEN`] bytes.
 #[must_use]
-pub fn identify(cns: u8, command_set: u8, nsid: Nsid) -> AdminCommand {
-    let cdw11 = u32::from(command_set) << 24;
-    reading(AdminOpcode::IDENTIFY, nsid, [u32::from(cns), cdw11, 0, 0, 0, 0], IDENTIFY_LEN)
+pub fn identify(cns: Cns, nsid: Nsid) -> AdminCommand {
+    reading(Identify::new(cns, nsid).emit(), IDENTIFY_LEN)
 }
 
-/// Get Log Page: `len` bytes (a multiple of 4, at most [`crate::limits::ADMIN_DATA_MAX`]) from `offset` on.
+/// Get Log Page: `len` bytes from `offset` on, rounded down to a multiple of 4, from 4 to [`crate::limits::ADMIN_DATA_MAX`].
 #[must_use]
-pub fn get_log_page(page: u8, nsid: Nsid, offset: u64, len: u32) -> AdminCommand {
-    let dwords_z = (len / 4).saturating_sub(1);
-    let cdw10 = u32::from(page) | (dwords_z & 0xffff) << 16;
-    let dwords = [cdw10, dwords_z >> 16, offset as u32, (offset >> 32) as u32, 0, 0];
-    reading(AdminOpcode::GET_LOG_PAGE, nsid, dwords, len)
+pub fn get_log_page(page: LogPageId, nsid: Nsid, offset: u64, len: u32) -> AdminCommand {
+    let len = len.clamp(4, limits::ADMIN_DATA_MAX) & !3;
+    reading(GetLogPage::new(page, nsid, offset, len.into()).emit(), len)
 }
 
 /// Get Features, of the current value, for features whose value is completion dword 0.
 #[must_use]
-pub fn get_features(feature: u8, nsid: Nsid) -> AdminCommand {
-    plain(admin(AdminOpcode::GET_FEATURES, nsid, [u32::from(feature), 0, 0, 0, 0, 0]))
+pub fn get_features(feature: FeatureId, nsid: Nsid) -> AdminCommand {
+    plain(GetFeatures { nsid, ..GetFeatures::new(feature) }.emit())
 }
 
 /// Set Features, until the next reset, for features whose value is dword 11.
 #[must_use]
-pub fn set_features(feature: u8, dword11: u32) -> AdminCommand {
-    plain(admin(AdminOpcode::SET_FEATURES, Nsid(0), [u32::from(feature), dword11, 0, 0, 0, 0]))
+pub fn set_features(feature: FeatureId, dword11: u32) -> AdminCommand {
+    plain(SetFeatures::new(feature, dword11).emit())
 }
 
-/// Asks for `queues` I/O submission and completion queues (Set Features, Number of Queues).
+/// Asks for `queues` I/O submission and completion queues.
 pub(crate) fn set_number_of_queues(queues: u16) -> AdminCommand {
-    const NUMBER_OF_QUEUES: u8 = 0x07;
-    let queues_z = u32::from(queues.saturating_sub(1));
-    set_features(NUMBER_OF_QUEUES, queues_z << 16 | queues_z)
+    let queues = u32::from(queues.max(1));
+    set_features(FeatureId::NUMBER_OF_QUEUES, QueueCounts { submission: queues, completion: queues }.emit())
 }
 
-/// Turns on these events and no others (Set Features, Asynchronous Event Configuration).
+/// Turns on these events and no others.
 pub(crate) fn set_event_configuration(events: u32) -> AdminCommand {
-    const ASYNCHRONOUS_EVENT_CONFIGURATION: u8 = 0x0b;
-    set_features(ASYNCHRONOUS_EVENT_CONFIGURATION, events)
+    set_features(FeatureId::ASYNC_EVENT_CONFIG, events)
 }
 
 pub(crate) fn asynchronous_event_request() -> AdminCommand {
-    plain(admin(AdminOpcode::ASYNC_EVENT_REQUEST, Nsid(0), [0; 6]))
+    plain(Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0))
 }
 
 pub(crate) fn keep_alive() -> AdminCommand {
-    plain(admin(AdminOpcode::KEEP_ALIVE, Nsid(0), [0; 6]))
+    plain(Sqe::new(AdminOpcode::KEEP_ALIVE.0))
 }
 
 /// Property Get of the property's own size.
@@ -125,8 +123,11 @@ pub(crate) struct ConnectQueue<'a> {
 }
 
 pub(crate) fn connect(queue: &ConnectQueue<'_>) -> AdminCommand {
-    let attributes =
-        if queue.disable_flow_control { ConnectAttributes::DISABLE_SQ_FLOW_CONTROL } else { ConnectAttributes(0) };
+    let attributes = if queue.disable_flow_control {
+        ConnectAttributes::DISABLE_SQ_FLOW_CONTROL
+    } else {
+        ConnectAttributes(0)
+    };
     let sqe = Connect {
         recfmt: 0,
         qid: queue.qid,
@@ -141,17 +142,10 @@ pub(crate) fn connect(queue: &ConnectQueue<'_>) -> AdminCommand {
     }
 }
 
-fn admin(opcode: AdminOpcode, nsid: Nsid, dwords: [u32; 6]) -> Sqe {
-    Sqe::new(opcode.0).with_nsid(nsid).with_dwords(dwords)
-}
-
 fn plain(sqe: Sqe) -> AdminCommand {
     AdminCommand { command: Command::new(sqe), data: AdminData::None }
 }
 
-fn reading(opcode: AdminOpcode, nsid: Nsid, dwords: [u32; 6], len: u32) -> AdminCommand {
-    AdminCommand {
-        command: Command::new(admin(opcode, nsid, dwords)),
-        data: AdminData::FromController { len },
-    }
+fn reading(sqe: Sqe, len: u32) -> AdminCommand {
+    AdminCommand { command: Command::new(sqe), data: AdminData::FromController { len } }
 }

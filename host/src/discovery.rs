@@ -4,10 +4,10 @@ use crate::admin::{self, AdminCommand};
 use crate::{AssociationError, Nsid, limits};
 use alloc::vec::Vec;
 use core::mem;
+use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::fabrics::discovery::{DiscoveryEntry, DiscoveryHeader};
 use zerocopy::FromBytes;
 
-const LOG_PAGE: u8 = 0x70;
 const ENTRIES_PER_COMMAND: usize = limits::ADMIN_DATA_MAX as usize / DiscoveryEntry::LEN;
 
 /// The discovery log page, as it was at one generation.
@@ -53,7 +53,7 @@ impl LogReader {
                 (DiscoveryHeader::LEN + done * DiscoveryEntry::LEN, entries * DiscoveryEntry::LEN)
             }
         };
-        admin::get_log_page(LOG_PAGE, Nsid(0), offset as u64, len as u32)
+        admin::get_log_page(LogPageId::DISCOVERY, Nsid(0), offset as u64, len as u32)
     }
 
     /// Its data. Gives the log when it is complete; then the reader is new again.
@@ -62,7 +62,8 @@ impl LogReader {
             self.on_entries(data)?;
             return Ok(None);
         }
-        let (header, _) = DiscoveryHeader::read_from_prefix(data).map_err(|_| malformed("its header is short"))?;
+        let (header, _) =
+            DiscoveryHeader::read_from_prefix(data).map_err(|_| malformed("its header is short"))?;
         if header.recfmt.get() != 0 {
             return Err(malformed("its record format is not 0"));
         }

@@ -148,7 +148,9 @@ impl Namespace {
     /// [`BlockError::OutOfRange`], [`BlockError::Unsupported`], [`BlockError::ReadOnly`]: found here, before anything is sent.
     pub fn split(&self, operation: Operation) -> Result<Parts, BlockError> {
         let (range, step) = match operation {
-            Operation::Read { range } | Operation::Write { range, .. } => (range, self.limits.transfer_blocks),
+            Operation::Read { range } | Operation::Write { range, .. } => {
+                (range, self.limits.transfer_blocks)
+            }
             Operation::Compare { range } if self.limits.compare => (range, self.limits.transfer_blocks),
             Operation::WriteZeroes { range, .. } => (range, self.limits.write_zeroes_blocks),
             Operation::Verify { range } => (range, self.limits.verify_blocks),
@@ -196,7 +198,8 @@ impl Namespace {
         let (now, later) = ranges.split_at(count);
         for (range, out) in now.iter().zip(out.chunks_exact_mut(DsmRange::LEN)) {
             self.split(Operation::Deallocate { range: *range })?;
-            let blocks = u32::try_from(range.blocks).ok().filter(|&blocks| blocks <= self.limits.deallocate_blocks);
+            let blocks =
+                u32::try_from(range.blocks).ok().filter(|&blocks| blocks <= self.limits.deallocate_blocks);
             let blocks = blocks.ok_or(BlockError::Unsupported)?;
             out.copy_from_slice(DsmRange::new(range.start, blocks).as_bytes());
         }

@@ -36,7 +36,7 @@ pub use association::{
     Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, QueueFailure,
 };
 pub use command::{Command, DataPointer};
-pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use io::{Namespace, Operation, Part, Parts};
+pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
 pub use recovery::{Decision, Recovery, RecoveryPolicy};

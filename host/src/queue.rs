@@ -286,3 +286,6 @@ impl<T> Queue<T> {
         self.head = if plausible { sqhd } else { (self.tail + self.entries - by_count) % self.entries };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,7 +180,9 @@ impl Recovery {
                 self.decisions.push_back(Decision::Abandon);
                 self.close(now);
             }
-            Phase::Waiting { .. } if self.loss_deadline().is_some_and(|deadline| deadline <= now) => self.give_up(),
+            Phase::Waiting { .. } if self.loss_deadline().is_some_and(|deadline| deadline <= now) => {
+                self.give_up();
+            }
             Phase::Waiting { until } if until <= now => {
                 self.attempts = self.attempts.saturating_add(1);
                 self.phase = Phase::Attempting { deadline: now.saturating_add(self.policy.attempt_timeout) };

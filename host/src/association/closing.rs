@@ -3,8 +3,8 @@
 use super::{Action, Association, AssociationError, State, Step};
 use crate::admin;
 use crate::{Outcome, Qid, Violation};
-use nvme_proto::fabrics::property::{ControllerStatus, Property};
 use core::time::Duration;
+use nvme_proto::fabrics::property::{ControllerStatus, Property};
 
 impl Association {
     /// A queue's connection is gone, or cannot take a command.

@@ -2,11 +2,11 @@
 
 use super::State;
 use crate::{Cntlid, Qid, Status, Violation};
-use nvme_proto::fabrics::connect::InvalidParameter;
-use nvme_proto::rdma::{RejectData, RejectStatus};
-use core::time::Duration;
 use alloc::string::String;
 use core::fmt;
+use core::time::Duration;
+use nvme_proto::fabrics::connect::InvalidParameter;
+use nvme_proto::rdma::{RejectData, RejectStatus};
 use thiserror::Error;
 
 /// Why a queue's connection did not come up.

@@ -28,7 +28,7 @@ pub use info::ControllerInfo;
 
 use crate::admin::AdminCommand;
 use crate::discovery::{DiscoveryLog, LogReader};
-use crate::{Namespace, Nsid, Qid, Violation};
+use crate::{Namespace, Nsid, Qid};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;

@@ -7,9 +7,9 @@ use crate::{Namespace, Nsid, admin, limits};
 use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
-
-/// Get Log Page, Changed Namespace List.
-const CHANGED_NAMESPACE_LIST: u8 = 0x04;
+use nvme_proto::admin::identify::IdList;
+use nvme_proto::admin::log_page::LogPageId;
+use zerocopy::FromBytes;
 
 /// A look at all namespaces, under way.
 #[derive(Debug, Default)]
@@ -38,7 +38,8 @@ impl Association {
             Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.read_log(now),
             // Reading the list is what lets the controller announce the next change; what is in it does not matter, as we look at all.
             Purpose::Io => {
-                let command = admin::get_log_page(CHANGED_NAMESPACE_LIST, Nsid::ALL, 0, limits::ADMIN_DATA_MAX);
+                let command =
+                    admin::get_log_page(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, limits::ADMIN_DATA_MAX);
                 self.send_step(now, Step::ChangedNamespaces, command);
             }
         }
@@ -46,12 +47,18 @@ impl Association {
 
     pub(super) fn on_scan_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
         let outcome = reply.outcome;
+        let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
+        if lists && self.state == State::Ready && !outcome.status.is_success() {
+            // What we knew is still good; I/O need not end for it.
+            self.settle(now);
+            return Ok(());
+        }
         match self.step {
             // Without that list there is still the look itself.
             Step::ChangedNamespaces => self.list_namespaces(now),
             Step::ActiveNamespaces => {
                 succeeded("Identify (active namespaces)", outcome)?;
-                self.scan = Scan { waiting: active(reply.data), ..Scan::default() };
+                self.scan = Scan { waiting: active(reply.data)?, ..Scan::default() };
                 self.next_namespace(now);
             }
             Step::Namespace => {
@@ -135,15 +142,18 @@ impl Association {
     }
 }
 
-/// The list, last first; it ends with the first 0, and its NSIDs grow.
-fn active(data: &[u8]) -> Vec<Nsid> {
-    let nsids = data.chunks_exact(4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-    let mut list: Vec<Nsid> = Vec::new();
-    for nsid in nsids.take_while(|&nsid| nsid != 0 && nsid != Nsid::ALL.0).take(limits::NAMESPACES_MAX) {
-        if list.last().is_none_or(|last| last.0 < nsid) {
-            list.push(Nsid(nsid));
+/// The list, last first. Its NSIDs grow, so a controller cannot make us look at one twice.
+fn active(data: &[u8]) -> Result<Vec<Nsid>, AssociationError> {
+    let list = IdList::ref_from_bytes(data).map_err(|_| AssociationError::Malformed {
+        what: "the list of active namespaces",
+        problem: "it is not 4096 bytes",
+    })?;
+    let mut nsids: Vec<Nsid> = Vec::new();
+    for nsid in list.iter().take(limits::NAMESPACES_MAX).map(Nsid) {
+        if nsid != Nsid::ALL && nsids.last().is_none_or(|last| *last < nsid) {
+            nsids.push(nsid);
         }
     }
-    list.reverse();
-    list
+    nsids.reverse();
+    Ok(nsids)
 }

@@ -1,16 +1,15 @@
 //! From the admin queue's connection to ready.
 
-use super::identify::ControllerIdentity;
-use super::{
-    Action, Association, AssociationError, Gate, Purpose, QueueFailure, Reply, State, Step,
-};
+use super::identify::{self, ControllerIdentity};
+use super::{Action, Association, AssociationError, Gate, Purpose, QueueFailure, Reply, State, Step};
 use crate::admin::{self, ConnectQueue};
 use crate::{Cntlid, FlowControl, Outcome, Qid, Status, limits};
 use alloc::format;
 use core::time::Duration;
 use nvme_proto::Cqe;
 use nvme_proto::admin::async_event::notice;
-use nvme_proto::fabrics::connect::{Connected, ConnectData, InvalidParameter};
+use nvme_proto::admin::features::QueueCounts;
+use nvme_proto::fabrics::connect::{ConnectData, Connected, InvalidParameter};
 use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property};
 use nvme_proto::rdma::{AcceptData, Request};
 use zerocopy::transmute;
@@ -20,10 +19,6 @@ use zerocopy::transmute;
 pub(super) struct Setup {
     /// CC as it was set.
     pub(super) configuration: Configuration,
-    /// AERL.
-    event_request_limit: u8,
-    /// OAES.
-    events: u32,
     /// Entries of each I/O queue as asked for.
     entries: u16,
     /// I/O queues that the controller gave.
@@ -58,8 +53,9 @@ impl Association {
         private_data: &[u8],
     ) -> Result<u16, AssociationError> {
         let fault = |text| AssociationError::Queue { qid, failure: QueueFailure::Other(text) };
-        let crqsize = AcceptData::parse(private_data)
-            .ok_or_else(|| fault("it accepted without NVMe/RDMA private data; is it an NVMe target?".into()))?;
+        let crqsize = AcceptData::parse(private_data).ok_or_else(|| {
+            fault("it accepted without NVMe/RDMA private data; is it an NVMe target?".into())
+        })?;
         let admin = qid == Qid(0);
         let asked = if admin { limits::ADMIN_QUEUE_ENTRIES } else { self.setup.entries };
         let entries = match crqsize {
@@ -105,7 +101,9 @@ impl Association {
         let outcome = reply.outcome;
         match self.step {
             Step::Connect(qid) => self.on_connected(now, qid, outcome),
-            Step::Capabilities => self.on_capabilities(now, succeeded("Property Get (CAP)", outcome)?.result()),
+            Step::Capabilities => {
+                self.on_capabilities(now, succeeded("Property Get (CAP)", outcome)?.result())
+            }
             Step::Version => {
                 let [tertiary, minor, low, high] = succeeded("Property Get (VS)", outcome)?.dw0.to_le_bytes();
                 self.controller.version = (u16::from_le_bytes([low, high]), minor, tertiary);
@@ -122,7 +120,7 @@ impl Association {
             }
             Step::AwaitReady => {
                 self.on_status(now, ControllerStatus(succeeded("Property Get (CSTS)", outcome)?.dw0))
-            },
+            }
             Step::IdentifyController => {
                 succeeded("Identify Controller", outcome)?;
                 self.on_identity(now, reply.data)
@@ -214,13 +212,8 @@ impl Association {
     }
 
     fn on_identity(&mut self, now: Duration, data: &[u8]) -> Result<(), AssociationError> {
-        let identity = ControllerIdentity::parse(data)?;
-        identity.check(&self.config, &self.controller)?;
-        identity.describe(&mut self.controller);
-        self.upkeep.traffic_counts = identity.traffic_based_keep_alive;
-        self.setup.event_request_limit = identity.event_request_limit;
-        self.setup.events = identity.events;
-        self.setup.identity = identity;
+        self.setup.identity = identify::controller(data, &self.config, &mut self.controller)?;
+        self.upkeep.traffic_counts = self.setup.identity.traffic_based_keep_alive;
         if self.config.purpose != Purpose::Io {
             self.configure_events(now);
         } else if self.controller.version.0 >= 2 {
@@ -237,8 +230,8 @@ impl Association {
     }
 
     fn on_queues(&mut self, now: Duration, granted: u32) -> Result<(), AssociationError> {
-        // Both counts are 0's based.
-        let given = (granted & 0xffff).min(granted >> 16) + 1;
+        let granted = QueueCounts::parse(granted);
+        let given = granted.submission.min(granted.completion);
         self.setup.io_queues = u16::try_from(given).unwrap_or(u16::MAX).min(self.config.io_queues);
         let entries_max = Capabilities(self.controller.capabilities).queue_entries();
         let outstanding_max = match self.setup.identity.commands_max {
@@ -259,7 +252,7 @@ impl Association {
             Purpose::DiscoveryPersistent => notice::DISCOVERY_LOG_CHANGE,
             Purpose::DiscoveryOnce => 0,
         };
-        let events = self.setup.events & wanted;
+        let events = self.setup.identity.events & wanted;
         if events == 0 {
             return self.start_scan(now);
         }
@@ -280,7 +273,7 @@ impl Association {
         self.step_deadline = None;
         self.actions.push_back(Action::Ready);
         if self.config.purpose != Purpose::DiscoveryOnce {
-            self.request_events(self.setup.event_request_limit);
+            self.request_events(self.setup.identity.event_request_limit);
         }
         if core::mem::take(&mut self.upkeep.scan_again) {
             self.rescan(now);
@@ -299,7 +292,8 @@ pub(super) fn succeeded(command: &'static str, outcome: Outcome) -> Result<Outco
 fn check_connect(qid: Qid, outcome: Outcome) -> Result<Cntlid, AssociationError> {
     let status = outcome.status;
     let connected = Connected::parse(outcome.dw0);
-    if status.is(Status::AUTHENTICATION_REQUIRED) || status.is_success() && connected.authentication_required {
+    if status.is(Status::AUTHENTICATION_REQUIRED) || status.is_success() && connected.authentication_required
+    {
         return Err(AssociationError::AuthenticationRequired);
     }
     if status.is_success() {
