@@ -129,6 +129,8 @@ pub struct CommandLimits {
     pub transfer_blocks: u32,
     /// Blocks in a Write Zeroes; 0 when it is not supported.
     pub write_zeroes_blocks: u32,
+    /// Write Zeroes can deallocate (DLFEAT bit 3).
+    pub write_zeroes_deallocate: bool,
     /// Blocks in a Verify; 0 when it is not supported.
     pub verify_blocks: u32,
     /// Blocks in one range of a deallocation; 0 when it is not supported.
@@ -176,6 +178,7 @@ impl Namespace {
             step,
             block_size: self.geometry.block_size,
             in_capsule_bytes: self.limits.in_capsule_bytes,
+            write_zeroes_deallocate: self.limits.write_zeroes_deallocate,
         })
     }
 
@@ -214,7 +217,8 @@ impl Operation {
     }
 }
 
-/// The commands of one operation: an iterator without memory of its own. They may be in flight together and complete in any order.
+/// The commands of one operation: an iterator without memory of its own. They may be in flight together and complete in any order;
+/// the operation is done when all are, and has failed if one has. Each is atomic for itself at best, the whole is not.
 #[derive(Debug, Clone)]
 pub struct Parts {
     operation: Operation,
@@ -225,6 +229,7 @@ pub struct Parts {
     step: u32,
     block_size: u32,
     in_capsule_bytes: u32,
+    write_zeroes_deallocate: bool,
 }
 
 impl Iterator for Parts {
@@ -265,6 +270,7 @@ impl Parts {
                 (plain(NvmOpcode::COMPARE, rw(range.start, blocks)), self.to_controller(range))
             }
             Operation::WriteZeroes { deallocate, fua, .. } => {
+                let deallocate = deallocate && self.write_zeroes_deallocate;
                 let rw = ReadWrite { fua, deallocate, ..rw(range.start, blocks) };
                 (plain(NvmOpcode::WRITE_ZEROES, rw), PartData::None)
             }

@@ -75,7 +75,7 @@ impl Association {
         match self.step {
             Step::NotifyShutdown => {
                 self.step = Step::AwaitShutdown;
-                self.read_status(now);
+                self.read_status();
             }
             _ if ControllerStatus(outcome.dw0).shutdown_complete() => self.close(),
             _ => self.look_again(now),

@@ -67,7 +67,6 @@ pub enum AssociationError {
         /// The queue.
         qid: Qid,
         /// Why.
-        #[source]
         failure: QueueFailure,
     },
     /// Connect failed.
@@ -137,13 +136,19 @@ pub enum AssociationError {
     ControllerFatal,
     /// The controller broke the protocol.
     #[error("the controller broke the protocol: {0}")]
-    Violation(#[from] Violation),
+    Violation(Violation),
     /// An I/O command was not completed in time.
     #[error("queue {}: a command was not completed in time", qid.0)]
     CommandTimedOut {
         /// The queue.
         qid: Qid,
     },
+}
+
+impl From<Violation> for AssociationError {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
 }
 
 impl AssociationError {

@@ -14,6 +14,8 @@ use zerocopy::FromBytes;
 
 /// NSATTR bit 0: currently write protected.
 const WRITE_PROTECTED: u8 = 1 << 0;
+/// DLFEAT bit 3: Write Zeroes takes the Deallocate bit.
+const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
 /// Bytes that MDTS and its like count in powers of two of: MPSMIN is 0, a gate of ours.
 const PAGE: u64 = 4096;
 
@@ -139,7 +141,7 @@ impl ControllerIdentity {
         };
     }
 
-    fn command_limits(&self, info: &ControllerInfo, block_size: u32) -> CommandLimits {
+    fn command_limits(&self, info: &ControllerInfo, block_size: u32, dlfeat: u8) -> CommandLimits {
         let has = |command: u16| info.optional_commands & command != 0;
         let blocks = |bytes: u64| match bytes {
             0 => limits::COMMAND_BLOCKS_MAX,
@@ -156,6 +158,7 @@ impl ControllerIdentity {
             } else {
                 0
             },
+            write_zeroes_deallocate: dlfeat & WRITE_ZEROES_DEALLOCATES != 0,
             verify_blocks: if has(oncs::VERIFY) { blocks(self.nvm.verify_bytes) } else { 0 },
             deallocate_blocks: if deallocate { nonzero(self.nvm.deallocate_blocks, u32::MAX) } else { 0 },
             deallocate_ranges: nonzero(self.nvm.deallocate_ranges.into(), limits::DSM_RANGES_MAX as u32)
@@ -182,7 +185,7 @@ impl Namespace {
             return None;
         }
         let block_size = 1 << format.lbads;
-        let command_limits = identity.command_limits(info, block_size);
+        let command_limits = identity.command_limits(info, block_size, identify.dlfeat);
         let optimal = identify.nsfeat & nsfeat::OPTIMAL_IO != 0;
         let geometry = Geometry {
             optimal_blocks: if optimal { u32::from(identify.npwg_z.get()) + 1 } else { 1 },

@@ -179,7 +179,7 @@ impl Association {
         }
         if due(self.look_at) {
             self.look_at = None;
-            self.read_status(now);
+            self.read_status();
         }
         self.on_upkeep_timeout(now);
     }

@@ -115,7 +115,7 @@ impl Association {
                 let units = Capabilities(self.controller.capabilities).timeout_500ms().max(1);
                 self.step_deadline = Some(now.saturating_add(Duration::from_millis(500) * units.into()));
                 self.step = Step::AwaitReady;
-                self.read_status(now);
+                self.read_status();
                 Ok(())
             }
             Step::AwaitReady => {
@@ -189,7 +189,7 @@ impl Association {
     }
 
     /// Reads CSTS, for the step that waits for a bit of it.
-    pub(super) fn read_status(&mut self, _now: Duration) {
+    pub(super) fn read_status(&mut self) {
         self.send_step_within_deadline(self.step, admin::property_get(Property::CSTS));
     }
 

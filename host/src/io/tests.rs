@@ -15,6 +15,7 @@ fn namespace() -> Namespace {
         limits: CommandLimits {
             transfer_blocks: 256,
             write_zeroes_blocks: limits::COMMAND_BLOCKS_MAX,
+            write_zeroes_deallocate: true,
             verify_blocks: limits::COMMAND_BLOCKS_MAX,
             deallocate_blocks: u32::MAX,
             deallocate_ranges: 256,
@@ -52,6 +53,22 @@ fn what_cannot_be_is_refused_before_it_is_sent() {
     namespace.limits.verify_blocks = 0;
     assert_eq!(namespace.split(Operation::Compare { range }).err(), Some(BlockError::Unsupported));
     assert_eq!(namespace.split(Operation::Verify { range }).err(), Some(BlockError::Unsupported));
+}
+
+#[test]
+fn zeroes_deallocate_only_where_the_namespace_can() {
+    let mut namespace = namespace();
+    let zeroes = Operation::WriteZeroes { range: BlockRange::new(0, 1 << 17), deallocate: true, fua: false };
+    let deallocates = |namespace: &Namespace| {
+        let parts: Vec<Part> = namespace.split(zeroes).unwrap().collect();
+        assert_eq!((parts.len(), parts[1].data), (2, PartData::None));
+        let sqe = parts[1].command.encode(Cid(0), DataPointer::None);
+        assert_eq!(sqe[40..50], [0, 0, 1, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        sqe[51] == 0x02
+    };
+    assert!(deallocates(&namespace));
+    namespace.limits.write_zeroes_deallocate = false;
+    assert!(!deallocates(&namespace));
 }
 
 #[test]
