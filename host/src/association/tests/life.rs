@@ -204,14 +204,17 @@ fn happening() -> impl Strategy<Value = Happening> {
     use Happening as H;
     let completion =
         (0u32..40, any::<u32>(), any::<u32>(), prop_oneof![Just(0u16), any::<u16>()], any::<u8>());
+    let private_data = prop_oneof![
+        any::<u16>().prop_map(|crqsize| AcceptData::new(crqsize).as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..40),
+    ];
     prop_oneof![
         6 => Just(H::Serve),
         6 => Just(H::ServeOne),
         3 => Just(H::Timeout),
         3 => (completion, prop_oneof![Just(4096usize), Just(1024), 0usize..5000])
             .prop_map(|((id, dw0, dw1, status, fill), len)| H::Completion { id, dw0, dw1, status, len, fill }),
-        2 => (0u16..3, prop::collection::vec(any::<u8>(), 0..40))
-            .prop_map(|(qid, private_data)| H::Connected { qid, private_data }),
+        2 => (0u16..3, private_data).prop_map(|(qid, private_data)| H::Connected { qid, private_data }),
         1 => (0u16..3).prop_map(H::Failed),
         1 => (0u16..3).prop_map(H::Disconnected),
         2 => prop_oneof![Just(2u32), Just(0x0070_f002), any::<u32>()].prop_map(H::Announce),

@@ -1,4 +1,7 @@
 use super::*;
+use crate::{Cid, DataPointer, Operation};
+use nvmf_block::BlockRange;
+use proptest::prelude::*;
 
 #[test]
 fn the_golden_way() {
@@ -168,5 +171,56 @@ fn limits_of_single_commands_are_obeyed() {
         controller.identify.mdts = mdts;
         let association = ready(&mut controller, config());
         assert_eq!(association.controller().transfer_bytes_max, crate::limits::TRANSFER_BYTES_MAX);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_passes_the_gates_can_be_used(
+        identify in prop::collection::vec(any::<u8>(), 4096),
+        nvm: [u8; 16],
+        disk in prop::collection::vec(any::<u8>(), 128),
+        (lbads, start, blocks) in (9u8..=16, any::<u64>(), 0u64..1 << 33),
+        queues_granted in 1u16..,
+        crqsize in prop_oneof![8u16.., Just(0u16)],
+    ) {
+        let mut controller = Controller::new();
+        controller.identify = IdentifyController::read_from_bytes(&identify).unwrap();
+        let identify = &mut controller.identify;
+        identify.cntlid = CNTLID.into();
+        (identify.kas, identify.icdoff, identify.cntrltype) = (1.into(), 0.into(), 1);
+        identify.ioccsz = identify.ioccsz.get().max(4).into();
+        identify.iorcsz = identify.iorcsz.get().max(1).into();
+        identify.sgls = (identify.sgls.get() | sgls::KEYED).into();
+        controller.nvm.as_mut_bytes()[..16].copy_from_slice(&nvm);
+        let namespace = controller.namespaces.get_mut(&1).unwrap();
+        namespace.as_mut_bytes()[..128].copy_from_slice(&disk);
+        namespace.flbas = 0;
+        namespace.lbaf[0].lbads = lbads;
+        controller.queues_granted = queues_granted;
+        controller.crqsize = Some(crqsize);
+        let association = ready(&mut controller, AssociationConfig { io_queues: 3, ..config() });
+        let Some(namespace) = association.namespace(Nsid(1)) else { return Ok(()) };
+        let range = BlockRange::new(start % namespace.geometry.blocks, blocks);
+        for operation in [
+            Operation::Read { range },
+            Operation::Write { range, fua: true },
+            Operation::Flush,
+            Operation::WriteZeroes { range, deallocate: true, fua: false },
+            Operation::Deallocate { range },
+            Operation::Compare { range },
+            Operation::Verify { range },
+        ] {
+            for part in namespace.split(operation).into_iter().flatten().take(20) {
+                let pointer = match part.data {
+                    crate::io::PartData::FromController { len, .. } | crate::io::PartData::ToController { len, .. } => {
+                        prop_assert!(len <= crate::limits::TRANSFER_BYTES_MAX);
+                        DataPointer::Keyed { address: 0, len, key: 0, invalidate: true }
+                    }
+                    _ => DataPointer::None,
+                };
+                let _ = part.command.encode(Cid(0), pointer);
+            }
+        }
     }
 }
