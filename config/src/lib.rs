@@ -1,1 +1,24 @@
-//! The configuration of the target, validated at the border.
+//! The configuration of the target: read, checked and made plain at the border.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`file`](self) | the TOML text as it may be written, with the place of every value |
+//! | [`Config`] | what it means: defaults filled in, identities derived, everything checked against everything else |
+//! | [`size`] | `10GiB` and its like |
+//! | [`ConfigError`] | what is wrong, in which line, and what would be right |
+//!
+//! Contract: a [`Config`] that parsed can be served, as far as the text alone can tell. Nothing is opened here: files,
+//! devices and addresses are somebody else's to find missing.
+#![forbid(unsafe_code)]
+
+mod check;
+mod error;
+mod file;
+mod identity;
+mod model;
+pub mod size;
+
+pub use error::ConfigError;
+pub use model::{
+    Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
+};

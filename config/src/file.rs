@@ -1,0 +1,82 @@
+//! The text as it may be written: every key there is, and the place of each value.
+
+use serde::Deserialize;
+use std::path::PathBuf;
+use toml::Spanned;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    #[serde(default)]
+    pub(crate) target: Target,
+    #[serde(default)]
+    pub(crate) listener: Vec<Spanned<Listener>>,
+    #[serde(default)]
+    pub(crate) subsystem: Vec<Spanned<Subsystem>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Target {
+    pub(crate) workers: Option<Spanned<i64>>,
+    pub(crate) poll: Option<Spanned<String>>,
+    pub(crate) spin_us: Option<Spanned<i64>>,
+    pub(crate) in_capsule_data: Option<Spanned<Size>>,
+    pub(crate) queue_depth: Option<Spanned<i64>>,
+    pub(crate) io_queues: Option<Spanned<i64>>,
+    pub(crate) transfer_max: Option<Spanned<Size>>,
+    pub(crate) buffer_memory: Option<Spanned<Size>>,
+    pub(crate) connections: Option<Spanned<i64>>,
+    pub(crate) duplicate_host_id: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listener {
+    pub(crate) address: Spanned<String>,
+    pub(crate) provider: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Subsystem {
+    pub(crate) nqn: Spanned<String>,
+    pub(crate) serial: Option<Spanned<String>>,
+    pub(crate) model: Option<Spanned<String>>,
+    pub(crate) allow_any_host: Option<Spanned<bool>>,
+    pub(crate) allowed_hosts: Option<Spanned<Vec<Spanned<String>>>>,
+    #[serde(default)]
+    pub(crate) namespace: Vec<Spanned<Namespace>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Namespace {
+    pub(crate) nsid: Spanned<i64>,
+    pub(crate) path: Option<Spanned<PathBuf>>,
+    pub(crate) memory: Option<Spanned<Size>>,
+    pub(crate) null: Option<Spanned<Size>>,
+    pub(crate) size: Option<Spanned<Size>>,
+    pub(crate) block_size: Option<Spanned<Size>>,
+    pub(crate) read_only: Option<bool>,
+    pub(crate) uuid: Option<Spanned<String>>,
+}
+
+/// A size: a number of bytes, or a text such as `10GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size: a number of bytes, or a text such as \"10GiB\"")]
+        enum Form {
+            Bytes(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Bytes(bytes) => Ok(Self(bytes)),
+            Form::Text(text) => crate::size::parse(&text).map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}

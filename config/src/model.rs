@@ -1,0 +1,184 @@
+//! What a configuration means.
+
+use crate::{ConfigError, check, file};
+use nvme_proto::nqn::Nqn;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Everything that the target serves, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The daemon itself.
+    pub target: Target,
+    /// Where it listens: at least one, no address twice.
+    pub listeners: Vec<Listener>,
+    /// What it exports: no NQN twice.
+    pub subsystems: Vec<Subsystem>,
+}
+
+/// The daemon itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Worker threads, 1 to 64.
+    pub workers: usize,
+    /// How a worker waits.
+    pub poll: Poll,
+    /// How long an adaptive worker spins before it sleeps.
+    pub spin: Duration,
+    /// Bytes of data that a command capsule may carry on an I/O queue: 0 to 16384, a multiple of 512.
+    pub in_capsule_data: u32,
+    /// Commands in flight on an I/O queue: 2 to 1024. A host that wants more gets this.
+    pub queue_depth: u16,
+    /// I/O queues that a host may open on one controller: 1 to 128.
+    pub io_queues: u16,
+    /// The largest transfer of a command, in bytes: a power of two from 4 KiB to 1 MiB.
+    pub transfer_max: u32,
+    /// Memory for data buffers, in bytes, a worker: at least four of the largest transfers.
+    pub buffer_memory: u64,
+    /// Queue pairs that a worker takes.
+    pub connections: u32,
+    /// What happens when one host NQN is seen with two host IDs.
+    pub duplicate_host_id: DuplicateHostId,
+}
+
+/// How a worker waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poll {
+    /// Spins for a moment, then sleeps.
+    Adaptive,
+    /// Never sleeps: burns its core for the last microsecond.
+    Busy,
+    /// Sleeps at once.
+    Interrupt,
+}
+
+/// What happens when one host NQN is seen with two host IDs (two machines that share an identity corrupt shared disks).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DuplicateHostId {
+    /// It is logged and counted.
+    Report,
+    /// The second is refused, too.
+    Refuse,
+}
+
+/// A listening address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// The address and port.
+    pub address: SocketAddr,
+    /// Which RDMA stands behind it.
+    pub provider: ProviderChoice,
+}
+
+/// Which RDMA stands behind an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderChoice {
+    /// The best one that the address has.
+    Auto,
+    /// Userspace iWARP over TCP.
+    Iwarp,
+}
+
+/// An NVM subsystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number: 1 to 20 printable ASCII characters.
+    pub serial: String,
+    /// Model: 1 to 40 printable ASCII characters.
+    pub model: String,
+    /// Who may connect.
+    pub hosts: Hosts,
+    /// Its namespaces: at least one, no NSID twice.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// Who may connect to a subsystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    /// Anyone who reaches the address.
+    Any,
+    /// These, by host NQN.
+    Only(Vec<Nqn>),
+}
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its number, 1 to 1024.
+    pub nsid: u32,
+    /// What stands behind it.
+    pub backing: Backing,
+    /// Bytes in a logical block, when given: 512, 1024, 2048 or 4096.
+    pub block_size: Option<u32>,
+    /// Hosts may not write.
+    pub read_only: bool,
+    /// Its identity, which hosts find it by: given, or derived from the subsystem's NQN and the NSID, so that it
+    /// stays the same over restarts and moves.
+    pub uuid: [u8; 16],
+}
+
+/// What stands behind a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// A file or block device. With a size, a file that is not there is made, sparse.
+    Path {
+        /// Where.
+        path: PathBuf,
+        /// Bytes of the file to make.
+        create: Option<u64>,
+    },
+    /// Memory that is gone with the daemon.
+    Memory {
+        /// Bytes.
+        size: u64,
+    },
+    /// Nothing: writes vanish, reads give zeroes. For measuring.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+}
+
+impl Config {
+    /// Reads a configuration file's text.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the line and column, what is wrong there, and what would be right.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let file: file::File = toml::from_str(text).map_err(|e| ConfigError::syntax(text, &e))?;
+        check::check(text, &file)
+    }
+
+    /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the path cannot name anything.
+    pub fn export(
+        path: &Path,
+        create: Option<u64>,
+        address: SocketAddr,
+        nqn: Option<Nqn>,
+    ) -> Result<Self, ConfigError> {
+        check::export(path, create, address, nqn)
+    }
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            workers: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2).min(8)),
+            poll: Poll::Adaptive,
+            spin: Duration::from_micros(50),
+            in_capsule_data: 4096,
+            queue_depth: 128,
+            io_queues: 128,
+            transfer_max: 1 << 20,
+            buffer_memory: 64 << 20,
+            connections: 1024,
+            duplicate_host_id: DuplicateHostId::Report,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What a user sees of a right and of a wrong configuration.
+
+use super::*;
+
+const GOOD: &str = r#"
+[target]
+workers = 2
+poll = "busy"
+in_capsule_data = "8KiB"
+
+[[listener]]
+address = "127.0.0.1:4420"
+
+[[listener]]
+address = "[::1]:4420"
+provider = "iwarp"
+
+[[subsystem]]
+nqn = "nqn.2026-11.com.example:one"
+allowed_hosts = ["nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001"]
+
+[[subsystem.namespace]]
+nsid = 1
+path = "/srv/one.img"
+size = "10GiB"
+
+[[subsystem.namespace]]
+nsid = 7
+memory = "1GiB"
+block_size = 4096
+uuid = "c0ffee00-0000-4000-8000-000000000007"
+
+[[subsystem]]
+nqn = "nqn.2026-11.com.example:two"
+serial = "TWO"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+null = "1TiB"
+"#;
+
+#[test]
+fn a_whole_configuration_means_what_it_says() {
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!(
+        (config.target.workers, config.target.poll, config.target.in_capsule_data),
+        (2, Poll::Busy, 8192)
+    );
+    assert_eq!(config.listeners[1].address, "[::1]:4420".parse().unwrap());
+    let one = &config.subsystems[0];
+    assert!(matches!(&one.hosts, Hosts::Only(hosts) if hosts.len() == 1));
+    assert_eq!(
+        one.namespaces[0].backing,
+        Backing::Path { path: "/srv/one.img".into(), create: Some(10 << 30) }
+    );
+    assert_eq!(one.namespaces[1].uuid[..3], [0xc0, 0xff, 0xee]);
+    assert_eq!((config.subsystems[1].serial.as_str(), &config.subsystems[1].hosts), ("TWO", &Hosts::Any));
+}
+
+#[test]
+fn identities_are_the_same_after_a_restart_and_differ_between_namespaces() {
+    let (a, b) = (Config::parse(GOOD).unwrap(), Config::parse(GOOD).unwrap());
+    assert_eq!(a, b);
+    assert_ne!(a.subsystems[0].namespaces[0].uuid, a.subsystems[1].namespaces[0].uuid);
+    assert_eq!(a.subsystems[0].serial.len(), 16);
+}
+
+/// Each: what is replaced, by what, the line that is named, and words that the message has.
+const BAD: &[(&str, &str, usize, &[&str])] = &[
+    ("workers = 2", "wrokers = 2", 3, &["unknown field `wrokers`", "workers"]),
+    ("workers = 2", "workers = 0", 3, &["workers is 0", "from 1 to 64"]),
+    ("workers = 2", "workers = \"two\"", 3, &["expected", "string"]),
+    ("\"busy\"", "\"bussy\"", 4, &["\"adaptive\", \"busy\", \"interrupt\""]),
+    ("\"8KiB\"", "\"8 KB of data\"", 5, &["such as 10GiB"]),
+    ("\"8KiB\"", "\"1MiB\"", 5, &["in_capsule_data", "16384"]),
+    ("\"8KiB\"", "1000", 5, &["multiple of 512"]),
+    ("127.0.0.1:4420", "localhost", 8, &["IP address and a port", "192.0.2.1:4420"]),
+    ("[::1]:4420", "127.0.0.1:4420", 11, &["stands in line 8 already"]),
+    ("\"iwarp\"", "\"verbz\"", 12, &["one of", "\"iwarp\""]),
+    ("com.example:two", "com.example:one", 30, &["stands in line 15 already"]),
+    ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
+    ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),
+    ("allow_any_host = true", "allow_any_host = false", 29, &["nobody may connect", "allowed_hosts"]),
+    (
+        "allow_any_host = true",
+        "allow_any_host = true\nallowed_hosts = [\"nqn.2026-11.a:b\"]",
+        32,
+        &["keep one"],
+    ),
+    ("nsid = 7", "nsid = 1", 24, &["nsid 1", "line 19"]),
+    ("nsid = 7", "nsid = 0", 24, &["from 1 to 1024"]),
+    ("path = \"/srv/one.img\"", "path = \"one.img\"", 20, &["absolute"]),
+    ("path = \"/srv/one.img\"", "path = \"/a\"\nnull = 512", 18, &["exactly one of"]),
+    ("memory = \"1GiB\"", "memory = 1000", 25, &["multiple of 512"]),
+    ("memory = \"1GiB\"", "memory = 0", 25, &["at least one block"]),
+    ("memory = \"1GiB\"", "memory = 512\nsize = 512", 26, &["size goes with path"]),
+    ("block_size = 4096", "block_size = 520", 26, &["512, 1024, 2048 or 4096"]),
+    ("serial = \"TWO\"", "serial = \"123456789012345678901\"", 31, &["1 to 20"]),
+    ("c0ffee00-0000", "coffee", 27, &["uuid", "uuidgen"]),
+    ("[[subsystem.namespace]]\nnsid = 1\nnull = \"1TiB\"", "", 29, &["has no [[subsystem.namespace]]"]),
+];
+
+#[test]
+fn a_wrong_configuration_names_the_line_and_what_would_be_right() {
+    for (from, to, line, words) in BAD {
+        assert!(GOOD.contains(from), "{from} is not in the text");
+        let text = GOOD.replacen(from, to, 1);
+        let error = Config::parse(&text).expect_err(to);
+        assert_eq!(error.line, *line, "{to}: {error}");
+        for word in *words {
+            assert!(error.to_string().contains(word), "{to}: `{word}` is not in: {error}");
+        }
+    }
+    assert!(Config::parse("").unwrap_err().to_string().contains("no [[listener]]"));
+}
+
+#[test]
+fn exporting_a_path_needs_no_file() {
+    let address = "127.0.0.1:4420".parse().unwrap();
+    let config = Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap();
+    assert_eq!(config, Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap());
+    assert!(config.subsystems[0].nqn.to_string().starts_with("nqn.2014-08.org.nvmexpress:uuid:"));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,200}", cut in 0usize..GOOD.len(), junk in "\\PC{0,8}") {
+        let _ = Config::parse(&text);
+        if GOOD.is_char_boundary(cut) {
+            let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));
+        }
+    }
+}
