@@ -4,6 +4,7 @@ use crate::{AdminData, Command, limits};
 use alloc::vec::Vec;
 use nvme_proto::admin::features::{FeatureId, GetFeatures, QueueCounts, SetFeatures};
 use nvme_proto::admin::identify::{self, Cns, Identify};
+use nvme_proto::admin::keep_alive;
 use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Property, PropertyGet, PropertySet};
@@ -94,7 +95,7 @@ pub(crate) fn asynchronous_event_request() -> AdminCommand {
 }
 
 pub(crate) fn keep_alive() -> AdminCommand {
-    plain(Sqe::new(AdminOpcode::KEEP_ALIVE.0))
+    plain(keep_alive::keep_alive())
 }
 
 /// Property Get of the property's own size.
