@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 /// A listening address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
 /// A peer's connection request that waits for `accept` or `reject`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u32);
 
 /// What a connection set-up message carries for the layer above: at most [`PrivateData::MAX`] bytes.
@@ -113,6 +113,7 @@ pub enum CmEvent {
 
 /// Why `connect` came to nothing.
 #[derive(Debug, Error)]
+#[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
 pub enum ConnectFailure {
     /// Nobody listens there, or no way leads there.
     #[error("cannot reach it")]
