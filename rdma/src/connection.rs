@@ -84,7 +84,8 @@ pub enum CmEvent {
         /// RDMA READs that the peer wants outstanding (its ORD).
         peer_initiator_depth: u16,
     },
-    /// Set up, on either side: sends may be posted.
+    /// Set up, on either side: sends may be posted. What the peer sends at once may be found in the completion queue
+    /// before this event is polled.
     Established {
         /// The queue pair.
         queue_pair: QueuePairId,
