@@ -96,10 +96,13 @@ pub(super) fn early_messages_wait<P: Provider>(pair: Pair<P>) {
     }
     rig.settle();
     let sink = rig.sides[RIGHT].sink(64);
-    for n in 0..3 {
-        rig.sides[RIGHT].receive(link[RIGHT], n, sink.sge(16 * n as usize, 16));
-    }
-    for n in 0..3 {
+    let slot = |n: u64| sink.sge(16 * n as usize, 16);
+    // A message that finds this receive posted must not overtake those that wait.
+    rig.sides[RIGHT].receive(link[RIGHT], 0, slot(0));
+    rig.sides[LEFT].post(link[LEFT], 3, message(Payload::Inline(&[3; 10])));
+    rig.settle_one(LEFT);
+    (1..4).for_each(|n| rig.sides[RIGHT].receive(link[RIGHT], n, slot(n)));
+    for n in 0..4 {
         assert_eq!(rig.success(RIGHT, n, Opcode::Receive).byte_len, 10);
         assert_eq!(sink.bytes(16 * n as usize, 10), [n as u8; 10]);
         rig.success(LEFT, n, Opcode::Send);

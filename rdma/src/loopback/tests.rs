@@ -230,6 +230,29 @@ fn latency_reorders_between_connections_and_never_within() {
 }
 
 #[test]
+fn reads_beyond_the_credits_wait_for_those_before() {
+    let trip = Duration::from_micros(100);
+    let options = FabricOptions { latency: trip..=trip, descriptor: false, ..Default::default() };
+    let mut linked = Linked::new(options);
+    let memory = nvmf_memory::Memory::alloc(64).unwrap();
+    let remote = linked.sides[1].register(&memory, Access::REMOTE_READ).unwrap().remote.unwrap();
+    let local_key = linked.sides[0].register(&memory, Access::LOCAL_WRITE).unwrap().local_key;
+    let into = Sge { local_key, offset: 0, len: 64 };
+    for id in 0..6 {
+        let operation = SendOperation::Read { into, remote };
+        let request = SendRequest { id: WorkRequestId(id), operation, signaled: true };
+        linked.sides[0].post_send(linked.qp[0], request).unwrap();
+    }
+    let start = Duration::from_secs(1);
+    assert!(linked.sides[0].poll_cm(start).is_none());
+    // Four credits: four arrive after one trip, the others, which started then, after two.
+    for (trips, arrived) in [(1, 4), (2, 2)] {
+        assert!(linked.sides[0].poll_cm(start + trips * trip).is_none());
+        assert_eq!(linked.polled(0).len(), arrived);
+    }
+}
+
+#[test]
 fn two_threads_sleep_and_wake_each_other() {
     let Linked { sides, cq, qp, .. } = Linked::new(FabricOptions::default());
     let [left, right] = sides;
