@@ -43,7 +43,7 @@ impl Registry {
         check_command(&command, link, &self.options)?;
         let names = read_names(request)?;
         if !command.qid.is_admin() {
-            return self.admit_io(&command, link, &names);
+            return self.admit_io(now, &command, link, &names);
         }
         if names.cntlid != Cntlid::DYNAMIC {
             return Err(Refusal::StaticController(names.cntlid));
@@ -127,7 +127,13 @@ impl Registry {
         Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
     }
 
-    fn admit_io(&mut self, command: &Connect, link: Link, names: &Names) -> Result<Admitted, Refusal> {
+    fn admit_io(
+        &mut self,
+        now: Duration,
+        command: &Connect,
+        link: Link,
+        names: &Names,
+    ) -> Result<Admitted, Refusal> {
         let (qid, cntlid) = (command.qid, names.cntlid);
         let nqn = names.subsystem_nqn;
         if nqn == Nqn::DISCOVERY {
@@ -157,6 +163,7 @@ impl Registry {
         // Counted first, then looked whether the controller is enabled: a reset on another worker either is seen here, or
         // sees the queue and waits for it.
         association.on_io_queue_connected();
+        association.touch(now);
         let epoch = association.epoch();
         if !association.is_enabled() {
             associations.close_queue(&association, qid);

@@ -320,6 +320,21 @@ fn a_resized_namespace_has_its_new_end_at_once() {
 }
 
 #[test]
+fn a_late_notice_does_not_bring_back_what_is_gone() {
+    let mut house = House::new();
+    let with_two = namespace(2, disk());
+    house.registry.add_namespace(&nqn(SUBSYSTEM), with_two).unwrap();
+    let late = house.registry.take_notices();
+    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(2)).unwrap();
+    let (mut io, ..) = Hello::io(2, 1).connect(&mut house.registry);
+    for notice in &late {
+        io.on_notice(NOW, notice);
+    }
+    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
+    assert_eq!(code(&ask(&mut io, &read)), (0, 0x0b));
+}
+
+#[test]
 fn a_command_id_in_flight_conflicts() {
     let mut house = House::new();
     let read = with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), 5);
