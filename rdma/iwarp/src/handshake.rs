@@ -65,7 +65,8 @@ pub(crate) struct Agreement {
 /// Why a reply does not make a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    Rejected(PrivateData),
+    /// What its layer above said is in the reply.
+    Rejected,
     Protocol(&'static str),
 }
 
@@ -169,7 +170,7 @@ pub(crate) fn on_reply(
     reply: &Frame,
 ) -> Result<Agreement, Refusal> {
     if reply.flags.has(Flags::REJECT) {
-        return Err(Refusal::Rejected(reply.private_data));
+        return Err(Refusal::Rejected);
     }
     if reply.flags.has(Flags::MARKERS) {
         return Err(Refusal::Protocol("its reply wants MPA markers"));

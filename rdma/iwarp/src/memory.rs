@@ -122,7 +122,8 @@ impl StagTable {
         if !memory.contains(range.offset, range.len as usize) {
             return Err(RegisterError::OutOfBounds);
         }
-        if !granted.allows(access) {
+        // Remote rights are this key's own; but what may not be written at all may not be written from afar.
+        if access.allows(Access::REMOTE_WRITE) && !granted.allows(Access::LOCAL_WRITE) {
             return Err(RegisterError::Access);
         }
         let (region, offset, len) = (range.local_key.0, range.offset, range.len);

@@ -2,7 +2,7 @@
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 64;
@@ -99,8 +99,8 @@ impl Poller {
         (Token::unpack(event.data()), event.events().contains(EpollFlags::EPOLLOUT))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.epoll.0.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
     }
 }
 

@@ -110,6 +110,7 @@ pub(super) struct Pending {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "once per connection, and half-open ones are few")]
 pub(super) enum Stage {
     Reading(Box<FrameReader>),
     /// The request is with the layer above.

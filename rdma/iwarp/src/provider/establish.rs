@@ -311,10 +311,11 @@ impl IwarpProvider {
         let Link::Connecting(connecting) = &connection.link else { return };
         let agreed = handshake::on_reply(&self.config, &connecting.parameters, &connecting.request, reply);
         match agreed {
-            Err(Refusal::Rejected(_)) if reply.revision == 1 && may_ask_again => {
+            Err(Refusal::Rejected) if reply.revision == 1 && may_ask_again => {
                 self.ask_again(key);
             }
-            Err(Refusal::Rejected(private_data)) => {
+            Err(Refusal::Rejected) => {
+                let private_data = reply.private_data;
                 self.fail_connect(key, ConnectFailure::Rejected { private_data });
             }
             Err(Refusal::Protocol(text)) => self.fail_connect(key, ConnectFailure::Protocol(text)),

@@ -32,7 +32,7 @@ use nvmf_rdma::{
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// Bytes of the staging buffer, which all queue pairs share.
 const STAGING: usize = 64 * 1024;
@@ -307,7 +307,7 @@ impl Provider for IwarpProvider {
         self.events.is_empty() && !completed && !sendable
     }
 
-    fn fd(&self) -> Option<RawFd> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.poller.fd())
     }
 }

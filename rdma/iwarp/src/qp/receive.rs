@@ -109,7 +109,10 @@ impl Spill {
 
     /// The oldest message, if it is whole.
     pub(crate) fn take(&mut self, domain: &mut Domain) -> Option<Early> {
-        let message = self.messages.pop_front_if(|message| message.whole)?;
+        if !self.is_ready() {
+            return None;
+        }
+        let message = self.messages.pop_front()?;
         self.give_back(domain, message.bytes.len());
         if self.messages.is_empty() {
             self.messages = VecDeque::new();

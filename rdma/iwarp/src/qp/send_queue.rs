@@ -188,7 +188,8 @@ impl SendQueue {
         if let Some(entry) = self.entry_mut(sequence) {
             entry.done = true;
         }
-        while let Some(entry) = self.entries.pop_front_if(|entry| entry.done) {
+        while self.entries.front().is_some_and(|entry| entry.done) {
+            let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
             if entry.signaled {
                 self.complete(domain, &entry, WcStatus::Success);

@@ -419,13 +419,15 @@ fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut d
                 each(Chunk::Region(memory, offset + at, len));
             }
         }
-        Source::Work(sequence) => match parts.send_queue.entry(sequence).map(|entry| &entry.work) {
-            Some(Work::Send { data, .. } | Work::Write { data, .. }) => match data {
-                Data::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
-                Data::Gather { pieces, .. } => gather(pieces, at, len, each),
-            },
-            _ => {}
-        },
+        Source::Work(sequence) => {
+            let work = parts.send_queue.entry(sequence).map(|entry| &entry.work);
+            if let Some(Work::Send { data, .. } | Work::Write { data, .. }) = work {
+                match data {
+                    Data::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
+                    Data::Gather { pieces, .. } => gather(pieces, at, len, each),
+                }
+            }
+        }
     }
 }
 
