@@ -1,1 +1,51 @@
-//! The NVM subsystem engine: the target side, without I/O.
+//! The NVM subsystem engine: the target side of NVMe over Fabrics, without I/O.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`registry`] | the control path: subsystems, ports, associations; judges Connects |
+//! | [`subsystem`], [`namespace`], [`options`] | what is served, as configured |
+//! | [`discovery`] | ports, the discovery log, discovery controllers |
+//! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
+//! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
+//! | [`association`] | what the queues of one host and controller share |
+//! | [`limits`] | every bound |
+//!
+//! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response. The
+//! I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
+//!
+//! What it does not do: it moves no data and opens no device; it has no clock; no fused commands, no metadata, no
+//! reservations, no asymmetric access, no authentication in this version, and it says so to hosts that ask.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod association;
+pub mod discovery;
+mod fabrics;
+mod data;
+mod flight;
+mod io;
+pub mod limits;
+pub mod namespace;
+pub mod options;
+pub mod page;
+pub mod queue;
+pub mod registry;
+mod status;
+pub mod step;
+pub mod subsystem;
+pub mod ticket;
+
+pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
+pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
+pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
+pub use namespace::{NamespaceDefinition, NamespaceTable};
+pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
+pub use options::{DuplicateHostId, Options, OptionsError};
+pub use page::Page;
+pub use queue::{Link, Queue};
+pub use registry::Registry;
+pub use step::{BlockWork, Keyed, Response, Source, Step, Transfer, Violation, Work};
+pub use subsystem::{DefinitionError, HostAccess, SubsystemDefinition};
+pub use ticket::Ticket;

@@ -1,0 +1,244 @@
+//! A host and its controller: the few facts that queues on several workers share.
+
+use crate::namespace::NamespaceTable;
+use crate::{Cntlid, HostId, Nqn, Options};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+/// A subsystem of the registry. Never used twice in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubsystemId(pub u32);
+
+/// Names an association in the whole registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AssociationKey {
+    /// The subsystem.
+    pub subsystem: SubsystemId,
+    /// The controller within it.
+    pub cntlid: Cntlid,
+}
+
+/// What a controller is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControllerType {
+    /// It has namespaces and I/O queues.
+    Io,
+    /// It has the discovery log.
+    Discovery,
+}
+
+/// One host's association with one controller: from the Connect of its Admin queue until its last queue is closed.
+/// Atomics, no lock: its queues live on several workers.
+#[derive(Debug)]
+pub struct Association {
+    pub(crate) key: AssociationKey,
+    pub(crate) controller_type: ControllerType,
+    pub(crate) subsystem_nqn: Nqn,
+    pub(crate) host_nqn: Nqn,
+    pub(crate) host_id: HostId,
+    pub(crate) port: u16,
+    pub(crate) options: Arc<Options>,
+    pub(crate) counters: Arc<Counters>,
+    /// CC.EN and CSTS.RDY: I/O queues may connect, and commands run.
+    enabled: AtomicBool,
+    /// Every queue closes at its next step.
+    closing: AtomicBool,
+    /// The host lets writes stay in volatile caches (the Volatile Write Cache feature).
+    write_cache: AtomicBool,
+    /// I/O queues that are connected.
+    io_queues: AtomicU16,
+    /// I/O queues that Set Features granted; until then, the option.
+    io_queues_granted: AtomicU16,
+    /// Moves on with each reset: an I/O queue that was connected under an older one closes.
+    epoch: AtomicU32,
+    /// When the last capsule came in, in milliseconds of the caller's clock.
+    last_activity_ms: AtomicU64,
+}
+
+/// What the SMART / Health log counts, for the life of the subsystem.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Read commands that completed.
+    pub reads: AtomicU64,
+    /// Write commands that completed.
+    pub writes: AtomicU64,
+    /// Bytes read.
+    pub bytes_read: AtomicU64,
+    /// Bytes written.
+    pub bytes_written: AtomicU64,
+    /// Commands that failed on the medium.
+    pub media_errors: AtomicU64,
+}
+
+/// What a new association is made of.
+pub(crate) struct AssociationParts {
+    pub(crate) key: AssociationKey,
+    pub(crate) controller_type: ControllerType,
+    pub(crate) subsystem_nqn: Nqn,
+    pub(crate) host_nqn: Nqn,
+    pub(crate) host_id: HostId,
+    pub(crate) port: u16,
+    pub(crate) options: Arc<Options>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Association {
+    pub(crate) fn new(now: Duration, parts: AssociationParts) -> Self {
+        let AssociationParts {
+            key,
+            controller_type,
+            subsystem_nqn,
+            host_nqn,
+            host_id,
+            port,
+            options,
+            counters,
+        } = parts;
+        Self {
+            enabled: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            write_cache: AtomicBool::new(true),
+            io_queues: AtomicU16::new(0),
+            io_queues_granted: AtomicU16::new(options.io_queues_max),
+            epoch: AtomicU32::new(0),
+            last_activity_ms: AtomicU64::new(millis(now)),
+            key,
+            controller_type,
+            subsystem_nqn,
+            host_nqn,
+            host_id,
+            port,
+            options,
+            counters,
+        }
+    }
+
+    /// Its name in the registry.
+    #[must_use]
+    pub fn key(&self) -> AssociationKey {
+        self.key
+    }
+
+    /// What the controller is for.
+    #[must_use]
+    pub fn controller_type(&self) -> ControllerType {
+        self.controller_type
+    }
+
+    /// The NQN of the subsystem.
+    #[must_use]
+    pub fn subsystem_nqn(&self) -> &Nqn {
+        &self.subsystem_nqn
+    }
+
+    /// The host's NQN.
+    #[must_use]
+    pub fn host_nqn(&self) -> &Nqn {
+        &self.host_nqn
+    }
+
+    /// The Host Identifier.
+    #[must_use]
+    pub fn host_id(&self) -> HostId {
+        self.host_id
+    }
+
+    /// The port that the host came in through.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the host enabled the controller, and it is ready.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Acquire)
+    }
+
+    /// Whether its queues are to close.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// I/O queues that are connected now.
+    #[must_use]
+    pub fn io_queues(&self) -> u16 {
+        self.io_queues.load(Ordering::Acquire)
+    }
+
+    /// When the last capsule came in, on any queue.
+    #[must_use]
+    pub fn last_activity(&self) -> Duration {
+        Duration::from_millis(self.last_activity_ms.load(Ordering::Relaxed))
+    }
+
+    /// Ends the association by the operator's will: every queue gives [`crate::Step::CloseQueue`] at its next
+    /// [`crate::Queue::poll_step`]. The caller sees to it that each is polled.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Release);
+    }
+
+    /// Disables the controller, and makes its I/O queues close.
+    pub(crate) fn reset(&self) {
+        self.set_enabled(false);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn on_io_queue_connected(&self) {
+        self.io_queues.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn on_io_queue_closed(&self) {
+        let before = self.io_queues.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "an I/O queue closed that was never connected");
+    }
+
+    pub(crate) fn io_queues_granted(&self) -> u16 {
+        self.io_queues_granted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn grant_io_queues(&self, queues: u16) {
+        self.io_queues_granted.store(queues, Ordering::Release);
+    }
+
+    pub(crate) fn write_cache(&self) -> bool {
+        self.write_cache.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_write_cache(&self, on: bool) {
+        self.write_cache.store(on, Ordering::Relaxed);
+    }
+
+    /// A capsule came in. Only the newest time is kept, whichever worker saw it.
+    pub(crate) fn touch(&self, now: Duration) {
+        let now = millis(now);
+        if self.last_activity_ms.load(Ordering::Relaxed) < now {
+            self.last_activity_ms.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+}
+
+fn millis(now: Duration) -> u64 {
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// News from the registry for every worker, which hands it to each of its queues ([`crate::Queue::on_notice`]).
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// A subsystem has these namespaces from now on.
+    Namespaces(Arc<NamespaceTable>),
+    /// The discovery log changed.
+    Discovery(Arc<crate::discovery::DiscoveryView>),
+    /// Associations of the subsystem are closing: poll their queues.
+    Closing(SubsystemId),
+}

@@ -1,0 +1,150 @@
+//! Where a command's data are: its SGL against what the command moves and what the capsule holds.
+
+use crate::status;
+use crate::step::{Keyed, Source, Transfer};
+use nvme_proto::{Sgl, Sqe, Status};
+
+/// How long the SGL must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// As long as the data.
+    Exact,
+    /// Hosts give more room than the data takes: Admin commands, Dataset Management, Connect.
+    AtLeast,
+}
+
+/// Data from the host.
+pub(crate) fn from_host(sqe: &Sqe, len: u32, fit: Fit, in_capsule_len: usize) -> Result<Transfer, Status> {
+    let source = match sqe.sgl.parse().map_err(Status::with_dnr)? {
+        Sgl::Keyed { address, len: room, key, .. } => {
+            check_len(len, room, fit)?;
+            Source::Keyed(Keyed { address, key })
+        }
+        Sgl::InCapsule { offset, len: room } => {
+            check_len(len, room, fit)?;
+            // ICDOFF is 0: offsets count from the end of the submission queue entry.
+            let offset = u32::try_from(offset).map_err(|_| status::SGL_OFFSET_INVALID)?;
+            let end = offset.checked_add(room).ok_or(status::SGL_OFFSET_INVALID)?;
+            if usize::try_from(end).is_ok_and(|end| end <= in_capsule_len) {
+                Source::InCapsule { offset }
+            } else {
+                return Err(status::SGL_OFFSET_INVALID);
+            }
+        }
+        // MSDBD is 1: there is nothing that a list of descriptors could hold.
+        Sgl::InCapsuleList { .. } => return Err(status::INVALID_SGL_COUNT),
+        Sgl::Transport { .. } => return Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
+    };
+    Ok(Transfer::FromHost { len, source })
+}
+
+/// Data to the host. They cannot go into a capsule.
+pub(crate) fn to_host(sqe: &Sqe, len: u32, fit: Fit) -> Result<Transfer, Status> {
+    match sqe.sgl.parse().map_err(Status::with_dnr)? {
+        Sgl::Keyed { address, len: room, key, .. } => {
+            check_len(len, room, fit)?;
+            Ok(Transfer::ToHost { len, sink: Keyed { address, key } })
+        }
+        Sgl::InCapsule { .. } => Err(status::INVALID_FIELD),
+        Sgl::InCapsuleList { .. } => Err(status::INVALID_SGL_COUNT),
+        Sgl::Transport { .. } => Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
+    }
+}
+
+fn check_len(len: u32, room: u32, fit: Fit) -> Result<(), Status> {
+    let fits = match fit {
+        Fit::Exact => len == room,
+        Fit::AtLeast => len <= room,
+    };
+    if fits { Ok(()) } else { Err(status::DATA_SGL_LENGTH_INVALID) }
+}
+
+/// The remote key that the host asks to have invalidated with the response, whatever that response is.
+pub(crate) fn key_to_invalidate(sqe: &Sqe) -> Option<u32> {
+    match sqe.sgl.parse() {
+        Ok(Sgl::Keyed { len, key, invalidate: true, .. }) if len > 0 => Some(key),
+        _ => None,
+    }
+}
+
+/// Every command of Fabrics has an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0).
+pub(crate) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
+    if sqe.psdt() == 1 && sqe.fuse() == 0 && sqe.flags & 0b0011_1100 == 0 {
+        Ok(())
+    } else {
+        Err(status::INVALID_FIELD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme_proto::SglDescriptor;
+
+    fn with(sgl: SglDescriptor) -> Sqe {
+        let mut sqe = Sqe::new(1);
+        sqe.sgl = sgl;
+        sqe
+    }
+
+    #[test]
+    fn in_capsule_data_lie_within_the_capsule() {
+        for (offset, len, capsule, good) in [
+            (0, 512, 512, true),
+            (512, 512, 1024, true),
+            (1, 512, 512, false),
+            (0, 512, 0, false),
+            (0, 512, 511, false),
+            (u64::MAX, 512, 4096, false),
+            (u64::from(u32::MAX), 512, 4096, false),
+            (u64::MAX - 511, 512, 4096, false),
+        ] {
+            let result = from_host(&with(SglDescriptor::in_capsule(offset, len)), len, Fit::Exact, capsule);
+            let expected = if good {
+                let source = Source::InCapsule { offset: u32::try_from(offset).unwrap() };
+                Ok(Transfer::FromHost { len, source })
+            } else {
+                Err(status::SGL_OFFSET_INVALID)
+            };
+            assert_eq!(result, expected, "{offset}+{len} of {capsule}");
+        }
+    }
+
+    #[test]
+    fn data_to_the_host_need_a_key() {
+        assert_eq!(to_host(&with(SglDescriptor::in_capsule(0, 512)), 512, Fit::Exact), Err(status::INVALID_FIELD));
+        let keyed = SglDescriptor::keyed(0x1000, 512, 7, false);
+        let sink = Keyed { address: 0x1000, key: 7 };
+        assert_eq!(to_host(&with(keyed), 512, Fit::Exact), Ok(Transfer::ToHost { len: 512, sink }));
+    }
+
+    #[test]
+    fn lists_and_foreign_descriptors_are_refused_by_name() {
+        for (sgl, status) in [
+            (SglDescriptor::in_capsule_list(0, 32), status::INVALID_SGL_COUNT),
+            (SglDescriptor::transport(512), status::SGL_DESCRIPTOR_TYPE_INVALID),
+            (SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x10 }, status::SGL_DESCRIPTOR_TYPE_INVALID),
+            (SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x41 }, status::INVALID_FIELD),
+        ] {
+            assert_eq!(from_host(&with(sgl), 512, Fit::Exact, 4096), Err(status), "{sgl:?}");
+            assert_eq!(to_host(&with(sgl), 512, Fit::Exact), Err(status), "{sgl:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_keyed_descriptor_with_data_is_invalidated() {
+        assert_eq!(key_to_invalidate(&with(SglDescriptor::keyed(0, 1, 9, true))), Some(9));
+        assert_eq!(key_to_invalidate(&with(SglDescriptor::keyed(0, 0, 9, true))), None);
+        assert_eq!(key_to_invalidate(&with(SglDescriptor::keyed(0, 1, 9, false))), None);
+        assert_eq!(key_to_invalidate(&with(SglDescriptor::in_capsule(0, 1))), None);
+    }
+
+    #[test]
+    fn psdt_must_say_sgl_and_nothing_may_be_fused() {
+        for (flags, good) in [(0x40, true), (0x00, false), (0x80, false), (0xc0, false), (0x41, false), (0x42, false)] {
+            let mut sqe = Sqe::new(1);
+            sqe.flags = flags;
+            assert_eq!(check_flags(&sqe).is_ok(), good, "{flags:#x}");
+        }
+    }
+}

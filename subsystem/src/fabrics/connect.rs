@@ -1,0 +1,96 @@
+//! Connect: from a bare connection to a queue of a controller.
+
+use crate::controller::Controller;
+use crate::io::Io;
+use crate::ticket::Kind;
+use crate::{Association, HostId, Link, Nqn, Qid, Refusal, Ticket};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use nvme_proto::fabrics::connect::{Connect, ConnectData};
+
+/// Bytes of Connect data.
+pub(crate) const CONNECT_LEN: u32 = ConnectData::LEN as u32;
+
+/// A Connect command and its data, on the way from a queue to the registry and back.
+#[must_use = "take it to the registry, then to Queue::on_admission"]
+pub struct ConnectRequest {
+    pub(crate) ticket: Ticket,
+    pub(crate) link: Link,
+    pub(crate) data: ConnectData,
+}
+
+impl ConnectRequest {
+    pub(crate) fn command(&self) -> Connect {
+        match self.ticket.kind {
+            Kind::Connect(connect) => connect,
+            other => panic!("a Connect request holds the ticket of {other:?}"),
+        }
+    }
+
+    /// The connection is gone.
+    pub fn abandon(self) {
+        self.ticket.abandon();
+    }
+}
+
+impl fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectRequest")
+            .field("command", &self.command())
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The registry's answer to a Connect: for [`crate::Queue::on_admission`], after the caller has looked into it for its
+/// log and counters.
+#[derive(Debug)]
+#[must_use]
+pub struct Admission {
+    /// Yes or no.
+    pub outcome: Result<Admitted, Refusal>,
+    /// The host NQN is in use with another Host Identifier: warn, and count. Present whether admitted or not.
+    pub duplicate_host_id: Option<DuplicateHost>,
+}
+
+/// A queue was let in.
+#[derive(Debug)]
+pub struct Admitted {
+    pub(crate) association: Arc<Association>,
+    pub(crate) qid: Qid,
+    pub(crate) role: Role,
+}
+
+/// What the queue becomes.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Admin(Box<Controller>),
+    Io { io: Io, epoch: u32 },
+}
+
+impl Admitted {
+    /// The association, new if this is an Admin queue.
+    #[must_use]
+    pub fn association(&self) -> &Arc<Association> {
+        &self.association
+    }
+
+    /// Which queue of it.
+    #[must_use]
+    pub fn qid(&self) -> Qid {
+        self.qid
+    }
+}
+
+/// One host NQN with two Host Identifiers: mostly two machines made from one image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("host {host_nqn} comes with host ID {new}, but is connected with host ID {known}: two machines must not share a host NQN")]
+pub struct DuplicateHost {
+    /// The NQN.
+    pub host_nqn: Nqn,
+    /// The Host Identifier of an association that lives.
+    pub known: HostId,
+    /// The Host Identifier that came now.
+    pub new: HostId,
+}

@@ -1,0 +1,24 @@
+//! Fabrics commands.
+
+mod connect;
+mod property;
+mod refusal;
+
+pub use connect::{Admission, Admitted, ConnectRequest, DuplicateHost};
+pub(crate) use connect::{CONNECT_LEN, Role};
+pub use refusal::Refusal;
+
+use crate::status;
+use nvme_proto::fabrics::record_format;
+use nvme_proto::{Sqe, Status};
+
+/// Disconnect ends one I/O queue; the Admin queue ends with its connection.
+pub(crate) fn check_disconnect(sqe: &Sqe, is_admin: bool) -> Result<(), Status> {
+    if is_admin {
+        Err(Status::INVALID_QUEUE_TYPE.with_dnr())
+    } else if record_format(sqe) != 0 {
+        Err(status::CONNECT_INCOMPATIBLE_FORMAT)
+    } else {
+        Ok(())
+    }
+}

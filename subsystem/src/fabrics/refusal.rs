@@ -1,0 +1,112 @@
+//! Why a Connect is refused.
+
+use crate::{Cntlid, DuplicateHost, Nqn, Qid, status};
+use nvme_proto::Status;
+use nvme_proto::fabrics::connect::{InvalidParameter, command_offset, data_offset};
+
+/// Why a Connect was refused: for people, and ([`Refusal::status`], [`Refusal::dw0`]) for the host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// RECFMT is not 0.
+    #[error("record format {0} is not supported, only 0")]
+    Format(u16),
+    /// SQSIZE (0's based) is 0, or more than the queue may have.
+    #[error("SQSIZE {sqsize_z} of queue {qid} is not from 1 to {max_z}")]
+    QueueSize {
+        /// The queue.
+        qid: Qid,
+        /// What the host asked for, 0's based.
+        sqsize_z: u16,
+        /// The most, 0's based.
+        max_z: u16,
+    },
+    /// The Queue ID is not the one that the connection was made for.
+    #[error("Connect names queue {connect}, but the connection was made for queue {connection}")]
+    QueueMismatch {
+        /// In the Connect command.
+        connect: Qid,
+        /// In the connection request.
+        connection: Qid,
+    },
+    /// More queues than the controller was granted.
+    #[error("queue {qid} is beyond the {max} I/O queues of the controller")]
+    QueueId {
+        /// The queue.
+        qid: Qid,
+        /// How many were granted; none on a discovery controller.
+        max: u16,
+    },
+    /// HOSTNQN is no name.
+    #[error("HOSTNQN is not a valid NQN")]
+    HostNqn,
+    /// HOSTID is zero.
+    #[error("HOSTID is all zeroes")]
+    HostId,
+    /// CNTLID does not ask for a dynamic controller, in the Connect of an Admin queue.
+    #[error("CNTLID {0:#x} asks for a certain controller: this subsystem has dynamic ones, ask for 0xffff")]
+    StaticController(Cntlid),
+    /// There is no such controller, or it is not this host's, or it is about to go.
+    #[error("controller {0} does not exist, or belongs to another host")]
+    Controller(Cntlid),
+    /// No such subsystem on this port.
+    #[error("there is no subsystem {nqn} on port {port}")]
+    Subsystem {
+        /// What the host asked for.
+        nqn: Nqn,
+        /// Where.
+        port: u16,
+    },
+    /// SUBNQN is no name.
+    #[error("SUBNQN is not a valid NQN")]
+    SubsystemNqn,
+    /// The host is not on the subsystem's list.
+    #[error("host {host} may not connect to {subsystem}: add it to the subsystem's hosts if it should")]
+    Host {
+        /// Who.
+        host: Nqn,
+        /// To what.
+        subsystem: Nqn,
+    },
+    /// The host's NQN is in use with another Host Identifier, and policy says no.
+    #[error("{0}")]
+    DuplicateHostId(DuplicateHost),
+    /// The subsystem has as many controllers as it may.
+    #[error("the subsystem has all of its {0} controllers in use")]
+    Busy(u16),
+    /// The controller is not enabled and ready.
+    #[error("controller {0} is not enabled")]
+    NotEnabled(Cntlid),
+    /// The queue is connected already.
+    #[error("queue {0} is connected already")]
+    QueueInUse(Qid),
+}
+
+impl Refusal {
+    /// What the host is told.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Format(_) => status::CONNECT_INCOMPATIBLE_FORMAT,
+            Self::Host { .. } | Self::DuplicateHostId(_) => status::CONNECT_INVALID_HOST,
+            // Another controller may end at any time.
+            Self::Busy(_) => Status::CONNECT_CONTROLLER_BUSY,
+            Self::NotEnabled(_) | Self::QueueInUse(_) => status::COMMAND_SEQUENCE_ERROR,
+            _ => status::CONNECT_INVALID_PARAMETERS,
+        }
+    }
+
+    /// With Connect Invalid Parameters: which field (IPO and IATTR). Else 0.
+    #[must_use]
+    pub fn dw0(&self) -> u32 {
+        let parameter = match self {
+            Self::QueueSize { .. } => InvalidParameter::Command(command_offset::SQSIZE),
+            Self::QueueMismatch { .. } | Self::QueueId { .. } => InvalidParameter::Command(command_offset::QID),
+            Self::HostNqn => InvalidParameter::Data(data_offset::HOSTNQN),
+            Self::HostId => InvalidParameter::Data(data_offset::HOSTID),
+            Self::StaticController(_) | Self::Controller(_) => InvalidParameter::Data(data_offset::CNTLID),
+            Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),
+            _ => return 0,
+        };
+        parameter.emit()
+    }
+}

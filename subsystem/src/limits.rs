@@ -1,0 +1,76 @@
+//! Every bound of the engine, and what must hold between them.
+
+use core::time::Duration;
+
+/// Bytes of a submission queue entry.
+pub const SQE_LEN: usize = 64;
+/// Bytes of a completion queue entry.
+pub const CQE_LEN: usize = 16;
+/// Bytes of the data of a Connect command.
+pub const CONNECT_DATA_LEN: usize = 1024;
+/// Bytes of an Identify data structure, and the unit that small log pages are built in.
+pub const PAGE_LEN: usize = 4096;
+
+/// The smallest queue, in entries: NVMe wants at least two.
+pub const QUEUE_ENTRIES_MIN: u16 = 2;
+/// The largest queue that an option may ask for, in entries.
+pub const QUEUE_ENTRIES_MAX: u16 = 4096;
+/// The largest Admin queue, in entries. Hosts ask for 32.
+pub const ADMIN_QUEUE_ENTRIES_MAX: u16 = 128;
+/// The most I/O queues that an option may grant one controller.
+pub const IO_QUEUES_MAX: u16 = 1024;
+/// The most controllers of one subsystem at a time that an option may grant.
+pub const CONTROLLERS_MAX: u16 = 4096;
+
+/// The first and the last Controller ID that is given out; the rest is reserved or has a meaning of its own.
+pub const CNTLID_MIN: u16 = 1;
+/// See [`CNTLID_MIN`].
+pub const CNTLID_MAX: u16 = 0xffef;
+
+/// The most namespaces of a subsystem: what one Identify active namespace list and one changed namespace list hold.
+pub const NAMESPACES_MAX: usize = 1024;
+/// The highest Namespace ID (NN).
+pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
+/// The most subsystems of a registry.
+pub const SUBSYSTEMS_MAX: usize = 1024;
+/// The most ports of a registry.
+pub const PORTS_MAX: usize = 64;
+/// The most host NQNs in one allow-list.
+pub const HOSTS_MAX: usize = 1024;
+
+/// The most in-capsule data that an option may ask for, in bytes.
+pub const IN_CAPSULE_LEN_MAX: u32 = 16 * 1024;
+/// The smallest and the largest data transfer limit (MDTS), in bytes; a keyed SGL cannot name more than 2^24-1.
+pub const TRANSFER_LEN_MIN: u32 = 4096;
+/// See [`TRANSFER_LEN_MIN`].
+pub const TRANSFER_LEN_MAX: u32 = 8 * 1024 * 1024;
+
+/// Asynchronous Event Requests that may wait at once (AERL + 1).
+pub const ASYNC_EVENT_REQUESTS_MAX: usize = 4;
+/// Abort commands that may run at once (ACL + 1).
+pub const ABORTS_MAX: u8 = 4;
+/// Entries of the Error Information log (ELPE + 1).
+pub const ERROR_LOG_ENTRIES: usize = 16;
+/// Ranges of one Dataset Management command.
+pub const DSM_RANGES_MAX: usize = 256;
+/// Bytes of one Dataset Management range.
+pub const DSM_RANGE_LEN: usize = 16;
+/// Bytes of the largest Parameters that a command brings: DSM ranges, or Set Features data.
+pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
+
+/// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
+pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
+/// How long a connection may live without an accepted Connect.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
+const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);
+const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole command");
+const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());
+const _: () = assert!(IN_CAPSULE_LEN_MAX.is_multiple_of(16), "IOCCSZ counts 16 bytes");
+const _: () = assert!(NAMESPACES_MAX * 4 <= PAGE_LEN, "one page lists every namespace");
+const _: () = assert!(ASYNC_EVENT_REQUESTS_MAX < ADMIN_QUEUE_ENTRIES_MAX as usize);
+const _: () = assert!(CONTROLLERS_MAX < CNTLID_MAX - CNTLID_MIN, "an ID can rest before it is used again");
+const _: () =
+    assert!(QUEUE_ENTRIES_MIN <= ADMIN_QUEUE_ENTRIES_MAX && ADMIN_QUEUE_ENTRIES_MAX <= QUEUE_ENTRIES_MAX);
+const _: () = assert!(CNTLID_MIN > 0 && CNTLID_MAX < 0xfff0);

@@ -1,0 +1,86 @@
+//! What controllers serve, and therefore advertise.
+
+use crate::limits;
+
+/// What every controller of a registry serves. Identify, CAP and the checks of commands all read the same values,
+/// so that nothing is advertised that is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// I/O queues of one controller (1 to [`limits::IO_QUEUES_MAX`]).
+    pub io_queues_max: u16,
+    /// Entries of an I/O queue (CAP.MQES + 1; 2 to [`limits::QUEUE_ENTRIES_MAX`]).
+    pub queue_entries_max: u16,
+    /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`limits::IN_CAPSULE_LEN_MAX`]).
+    pub in_capsule_len: u32,
+    /// The longest data transfer of a command, in bytes (MDTS; a power of two).
+    pub transfer_len_max: u32,
+    /// Controllers of one subsystem at a time (1 to [`limits::CONTROLLERS_MAX`]).
+    pub controllers_max: u16,
+    /// What to do with a host NQN that comes with two different host IDs.
+    pub duplicate_host_id: DuplicateHostId,
+    /// Firmware revision in ASCII, padded with spaces.
+    pub firmware: [u8; 8],
+}
+
+/// Policy for one host NQN seen with two different host IDs: mostly two machines cloned from one image, which then
+/// corrupt what they both believe to own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DuplicateHostId {
+    /// Accept, and say so in [`crate::Admission::duplicate_host_id`].
+    #[default]
+    Report,
+    /// Refuse with Connect Invalid Host, and say so.
+    Refuse,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            io_queues_max: 128,
+            queue_entries_max: 128,
+            in_capsule_len: 4096,
+            transfer_len_max: 1024 * 1024,
+            controllers_max: 1024,
+            duplicate_host_id: DuplicateHostId::Report,
+            firmware: *b"0.1     ",
+        }
+    }
+}
+
+impl Options {
+    /// Holds every value against its bound in [`limits`].
+    ///
+    /// # Errors
+    /// The first value that lies outside, with its bounds.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let check = |name, value: u32, min: u32, max: u32| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(OptionsError { name, value, min, max }) }
+        };
+        check("io_queues_max", self.io_queues_max.into(), 1, limits::IO_QUEUES_MAX.into())?;
+        check(
+            "queue_entries_max",
+            self.queue_entries_max.into(),
+            limits::QUEUE_ENTRIES_MIN.into(),
+            limits::QUEUE_ENTRIES_MAX.into(),
+        )?;
+        check("controllers_max", self.controllers_max.into(), 1, limits::CONTROLLERS_MAX.into())?;
+        check("in_capsule_len", self.in_capsule_len, 0, limits::IN_CAPSULE_LEN_MAX)?;
+        check("in_capsule_len modulo 16", self.in_capsule_len % 16, 0, 0)?;
+        check("transfer_len_max", self.transfer_len_max, limits::TRANSFER_LEN_MIN, limits::TRANSFER_LEN_MAX)?;
+        check("ones in transfer_len_max", self.transfer_len_max.count_ones(), 1, 1)
+    }
+}
+
+/// An option outside its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}: it must lie in {min}..={max}")]
+pub struct OptionsError {
+    /// The option.
+    pub name: &'static str,
+    /// What it was.
+    pub value: u32,
+    /// The least that it may be.
+    pub min: u32,
+    /// The most that it may be.
+    pub max: u32,
+}

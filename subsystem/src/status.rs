@@ -1,0 +1,70 @@
+//! How failures look to the host. The only place where a [`BlockError`] becomes a [`Status`].
+
+use nvme_proto::Status;
+use nvmf_block::BlockError;
+
+/// Statuses that a retry of the same command would only see again.
+macro_rules! final_statuses {
+    ($($name:ident)*) => { $(pub(crate) const $name: Status = Status::$name.with_dnr();)* };
+}
+
+final_statuses! {
+    INVALID_OPCODE INVALID_FIELD COMMAND_ID_CONFLICT INVALID_NAMESPACE COMMAND_SEQUENCE_ERROR
+    DATA_SGL_LENGTH_INVALID SGL_DESCRIPTOR_TYPE_INVALID SGL_OFFSET_INVALID INVALID_SGL_COUNT
+    NAMESPACE_WRITE_PROTECTED LBA_OUT_OF_RANGE INVALID_PROTECTION_INFORMATION INVALID_LOG_PAGE
+    FEATURE_NOT_SAVEABLE FEATURE_NOT_CHANGEABLE FEATURE_NOT_NAMESPACE_SPECIFIC COMMAND_SET_COMBINATION_REJECTED
+    ASYNC_EVENT_LIMIT_EXCEEDED CONNECT_INCOMPATIBLE_FORMAT CONNECT_INVALID_PARAMETERS CONNECT_INVALID_HOST
+}
+
+/// What the device was doing when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// What the host is told of a device's failure. Without "do not retry" where the same command may succeed later, or on
+/// another path.
+pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status {
+    match error {
+        BlockError::OutOfRange => LBA_OUT_OF_RANGE,
+        BlockError::ReadOnly => NAMESPACE_WRITE_PROTECTED,
+        BlockError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        BlockError::CompareFailed => Status::COMPARE_FAILURE.with_dnr(),
+        BlockError::Unsupported => INVALID_OPCODE,
+        BlockError::Medium => match direction {
+            Direction::Read => Status::UNRECOVERED_READ_ERROR,
+            Direction::Write => Status::WRITE_FAULT,
+        },
+        BlockError::Gone => Status::NAMESPACE_NOT_READY,
+        BlockError::Aborted => Status::ABORTED_BY_REQUEST,
+        BlockError::BadBuffer | BlockError::Os(_) => Status::INTERNAL_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_error_has_its_status() {
+        use Direction::{Read, Write};
+        for (error, direction, code, retry) in [
+            (BlockError::OutOfRange, Read, (0, 0x80), false),
+            (BlockError::BadBuffer, Read, (0, 0x06), true),
+            (BlockError::ReadOnly, Write, (0, 0x20), false),
+            (BlockError::NoSpace, Write, (0, 0x81), false),
+            (BlockError::Medium, Read, (2, 0x81), true),
+            (BlockError::Medium, Write, (2, 0x80), true),
+            (BlockError::CompareFailed, Read, (2, 0x85), false),
+            (BlockError::Unsupported, Write, (0, 0x01), false),
+            (BlockError::Gone, Read, (0, 0x82), true),
+            (BlockError::Aborted, Write, (0, 0x07), true),
+            (BlockError::Os(5), Write, (0, 0x06), true),
+        ] {
+            let status = of_block_error(error, direction);
+            assert_eq!((status.sct(), status.sc()), code, "{error:?}");
+            assert_eq!(!status.dnr(), retry, "{error:?}");
+        }
+    }
+}

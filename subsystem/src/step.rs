@@ -1,0 +1,179 @@
+//! What the engine asks of its transport.
+
+use crate::{ConnectRequest, Page, Ticket};
+use alloc::boxed::Box;
+use core::time::Duration;
+use nvmf_block::{BlockRange, DeviceId};
+
+/// The transport's next deed for a queue.
+#[derive(Debug)]
+#[must_use = "a step that is not taken loses a command"]
+pub enum Step {
+    /// Send this response. The command is over.
+    Respond(Response),
+    /// Move the data that `transfer` names, do `work`, then hand the ticket back:
+    ///
+    /// - [`Work::Block`]: pull (`FromHost`), run on the device, push (`ToHost`), then [`crate::Queue::on_done`].
+    /// - [`Work::Parameters`]: pull, then [`crate::Queue::on_parameters`].
+    /// - [`Work::Page`]: [`Page::fill`] a buffer, push, then [`crate::Queue::on_done`].
+    ///
+    /// Both calls may answer with another `Execute` (a flush before a read, the ranges of a deallocation).
+    Execute {
+        /// Goes back into the engine exactly once, or is abandoned by name with its connection.
+        ticket: Ticket,
+        /// What to do.
+        work: Work,
+        /// The data of the command.
+        transfer: Transfer,
+    },
+    /// The engine keeps the command (an Asynchronous Event Request): nothing to send now, and the transport may reuse
+    /// whatever it held for it. The response comes from [`crate::Queue::poll_step`].
+    Held,
+    /// A Connect: take the registry, `registry.connect(now, &request)`, then [`crate::Queue::on_admission`].
+    Connect(Box<ConnectRequest>),
+    /// Send what was responded, then disconnect this queue. On an Admin queue that ends the association
+    /// ([`crate::Registry::close_queue`] names the I/O queues).
+    CloseQueue,
+    /// The controller was reset or shut down: close every I/O queue of the association, on whichever worker they live,
+    /// and report each to [`crate::Registry::close_queue`]; this Admin queue lives on.
+    CloseIoQueues,
+    /// The peer broke the protocol, or is gone: disconnect every queue of the association (of an unconnected queue:
+    /// that queue), do not wait for sends, count and log the violation.
+    CloseAssociation(Violation),
+}
+
+/// One completion, ready to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Response {
+    /// The completion queue entry, as on the wire.
+    pub cqe: [u8; 16],
+    /// The host asks that this remote key be invalidated with the response. May be ignored. Only after every
+    /// RDMA operation of the command is complete.
+    pub invalidate: Option<u32>,
+}
+
+/// What a command wants done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Work {
+    /// An operation on a device.
+    Block {
+        /// Which.
+        device: DeviceId,
+        /// What. Its buffer is the transfer's.
+        op: BlockWork,
+    },
+    /// The engine must read the data of the command itself (at most [`crate::limits::PARAMETERS_LEN_MAX`] bytes).
+    Parameters,
+    /// The engine has the data of the command.
+    Page(Page),
+}
+
+/// [`nvmf_block::BlockOp`] without the buffer, which is the transport's affair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BlockWork {
+    /// Device to host.
+    Read {
+        /// What to read.
+        range: BlockRange,
+    },
+    /// Host to device.
+    Write {
+        /// What to overwrite.
+        range: BlockRange,
+        /// Durable before it completes.
+        fua: bool,
+    },
+    /// All completed writes become durable.
+    Flush,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes {
+        /// The range.
+        range: BlockRange,
+        /// The space may be given back.
+        deallocate: bool,
+        /// Durable before it completes.
+        fua: bool,
+    },
+    /// The ranges' contents are no longer needed. At least one, at most [`crate::limits::DSM_RANGES_MAX`]; one result
+    /// for all: the first error.
+    Deallocate(Box<[BlockRange]>),
+    /// The range is held against the data from the host.
+    Compare {
+        /// The range.
+        range: BlockRange,
+    },
+    /// The range can be read.
+    Verify {
+        /// The range.
+        range: BlockRange,
+    },
+}
+
+/// The data of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transfer {
+    /// None.
+    None,
+    /// Host to controller.
+    FromHost {
+        /// Bytes: what the command takes, which is never more than its SGL describes.
+        len: u32,
+        /// Where they are.
+        source: Source,
+    },
+    /// Controller to host.
+    ToHost {
+        /// Bytes.
+        len: u32,
+        /// Where they go.
+        sink: Keyed,
+    },
+}
+
+/// Where data from the host are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// In the capsule.
+    InCapsule {
+        /// Bytes from the end of the submission queue entry. `offset + len` lies within the capsule.
+        offset: u32,
+    },
+    /// In the host's memory.
+    Keyed(Keyed),
+}
+
+/// A keyed SGL data block: memory of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keyed {
+    /// Where it begins, in the host's addresses.
+    pub address: u64,
+    /// The remote key.
+    pub key: u32,
+}
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// More commands in flight than the queue has entries.
+    #[error("the host has more commands in flight than the {entries} entries of queue {qid}")]
+    QueueOverrun {
+        /// The queue.
+        qid: u16,
+        /// Its entries.
+        entries: u16,
+    },
+    /// Nothing was heard from the host for its Keep Alive Timeout.
+    #[error("nothing was heard from the host for {silent:?}; its keep alive timeout is {timeout:?}")]
+    KeepAliveExpired {
+        /// How long ago the last capsule came in.
+        silent: Duration,
+        /// What was agreed.
+        timeout: Duration,
+    },
+    /// The connection brought no acceptable Connect command in time.
+    #[error("the connection brought no acceptable Connect within {0:?}")]
+    ConnectTimeout(Duration),
+    /// The capsule is shorter than a submission queue entry.
+    #[error("a capsule of {0} bytes holds no command")]
+    ShortCapsule(usize),
+}

@@ -1,0 +1,97 @@
+//! One ticket, one response.
+
+use crate::admin::AdminKind;
+use crate::io::IoKind;
+use crate::step::{Transfer, Work};
+use crate::{Cid, Qid};
+use nvme_proto::Status;
+use nvme_proto::fabrics::connect::Connect;
+
+/// A command that the transport works on. It goes back into the queue that gave it, exactly once; or it is abandoned by
+/// name, with its connection.
+///
+/// # Panics
+/// When dropped otherwise: a command would be lost, and the host would wait for ever.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a command that is not completed hangs the host"]
+pub struct Ticket {
+    pub(crate) qid: Qid,
+    pub(crate) cid: Cid,
+    pub(crate) kind: Kind,
+    pub(crate) invalidate: Option<u32>,
+    armed: bool,
+}
+
+/// What the engine does when the ticket comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The data of a Connect are on their way.
+    Connect(Connect),
+    /// An I/O command.
+    Io(IoKind),
+    /// An Admin command.
+    Admin(AdminKind),
+}
+
+/// What a command handler wants, before a ticket is made of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// The command is done, with this result in DW0 and DW1.
+    Done(u64),
+    /// As [`crate::Step::Execute`].
+    Execute { kind: Kind, work: Work, transfer: Transfer },
+    /// As [`crate::Step::Held`].
+    Held,
+}
+
+/// What a command handler returns: the status is what leaves.
+pub(crate) type Outcome = Result<Reply, Status>;
+
+impl Ticket {
+    pub(crate) fn new(qid: Qid, cid: Cid, kind: Kind, invalidate: Option<u32>) -> Self {
+        Self { qid, cid, kind, invalidate, armed: true }
+    }
+
+    /// The host's name for the command.
+    #[must_use]
+    pub fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// The connection is gone: nobody waits for a response any more.
+    pub fn abandon(mut self) {
+        self.armed = false;
+    }
+
+    /// Takes the ticket apart: the engine answers now.
+    pub(crate) fn redeem(mut self) -> (Cid, Kind, Option<u32>) {
+        self.armed = false;
+        (self.cid, self.kind, self.invalidate)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        assert!(!self.armed, "the ticket of command {} was dropped without a response", self.cid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket::new(Qid(1), Cid(7), Kind::Io(IoKind::Plain(crate::status::Direction::Read)), None)
+    }
+
+    #[test]
+    #[should_panic(expected = "the ticket of command 7 was dropped without a response")]
+    fn a_ticket_cannot_be_forgotten() {
+        drop(ticket());
+    }
+
+    #[test]
+    fn a_ticket_may_be_abandoned_by_name() {
+        ticket().abandon();
+    }
+}
