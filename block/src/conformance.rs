@@ -1,1 +1,278 @@
-//! The suite that every backend passes.
+//! The suite that every backend passes: files, memory, decorators, and the remote disk.
+//!
+//! Asserts only what [`Backend`](crate::Backend) promises. Call it from a test with a device of at least [`BLOCKS_MIN`] blocks whose content may be overwritten.
+
+use crate::{
+    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Geometry, RegionId, Tag,
+};
+use alloc::vec;
+use alloc::vec::Vec;
+use nvmf_memory::Memory;
+
+/// Blocks that a device needs for the suite.
+pub const BLOCKS_MIN: u64 = 64;
+/// Times that the suite waits for one completion before it gives up.
+const WAITS_MAX: usize = 100_000;
+
+/// The backend under test, a device of it, and how to wait.
+pub struct Bench<'a, B: Backend> {
+    backend: &'a mut B,
+    device: DeviceId,
+    geometry: Geometry,
+    memory: Memory,
+    region: RegionId,
+    /// Called when nothing completed: blocks for a moment, or moves a virtual clock on.
+    wait: &'a mut dyn FnMut(&mut B),
+    tag: u64,
+}
+
+/// Runs the whole suite.
+///
+/// # Panics
+/// At the first promise that the backend does not keep.
+pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut(&mut B)) {
+    let geometry = backend.geometry(device).expect("the device is there");
+    assert!(geometry.blocks >= BLOCKS_MIN, "the suite needs {BLOCKS_MIN} blocks");
+    let memory = Memory::alloc(64 * geometry.block_size as usize).expect("memory");
+    let region = backend.register(&memory).expect("a region");
+    let mut bench = Bench { backend, device, geometry, memory, region, wait, tag: 0 };
+    bench.refusals();
+    if geometry.read_only {
+        bench.read_only();
+        return;
+    }
+    bench.what_is_written_is_read();
+    bench.zeroes();
+    bench.compare_and_verify();
+    bench.many_at_once();
+    bench.full_takes_nothing();
+}
+
+/// The suite for a device that keeps nothing of what is written.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_forgetful<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut(&mut B)) {
+    let geometry = backend.geometry(device).expect("the device is there");
+    let memory = Memory::alloc(64 * geometry.block_size as usize).expect("memory");
+    let region = backend.register(&memory).expect("a region");
+    let mut bench = Bench { backend, device, geometry, memory, region, wait, tag: 0 };
+    bench.refusals();
+    bench.many_at_once();
+    bench.full_takes_nothing();
+}
+
+impl<B: Backend> Bench<'_, B> {
+    fn size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// `blocks` blocks of the buffer from block `at` of it on.
+    fn buffer(&self, at: usize, blocks: usize) -> Buffer {
+        Buffer { region: self.region, offset: at * self.size(), len: blocks * self.size() }
+    }
+
+    fn submit(&mut self, op: BlockOp) -> Tag {
+        self.tag += 1;
+        let tag = Tag(self.tag);
+        self.backend.submit(tag, self.device, op).expect("room for an operation");
+        tag
+    }
+
+    /// Waits for this many completions; no more come than were submitted.
+    fn collect(&mut self, count: usize) -> Vec<Completion> {
+        let mut all = Vec::with_capacity(count);
+        let mut some = Vec::with_capacity(4);
+        self.backend.flush();
+        for _ in 0..WAITS_MAX {
+            let room = some.capacity();
+            self.backend.poll(&mut some);
+            assert!(some.len() <= room && some.capacity() == room, "poll grew the vector");
+            if some.is_empty() {
+                (self.wait)(self.backend);
+            }
+            all.append(&mut some);
+            if all.len() >= count {
+                assert_eq!(all.len(), count, "more completions than operations");
+                return all;
+            }
+        }
+        panic!("{} of {count} operations completed", all.len());
+    }
+
+    fn run(&mut self, op: BlockOp) -> Result<(), BlockError> {
+        let tag = self.submit(op);
+        let [completion] = self.collect(1)[..] else { unreachable!("one was waited for") };
+        assert_eq!(completion.tag, tag, "the completion bears another tag");
+        completion.result
+    }
+
+    fn fill(&mut self, at: usize, blocks: usize, seed: u8) -> Vec<u8> {
+        let len = blocks * self.size();
+        let bytes: Vec<u8> = (0..len).map(|i| seed.wrapping_add((i / 7) as u8) ^ i as u8).collect();
+        self.memory.write(at * self.size(), &bytes);
+        bytes
+    }
+
+    fn read(&mut self, start: u64, blocks: usize) -> Vec<u8> {
+        self.memory.fill(0, self.memory.len(), 0xee);
+        let op = BlockOp::Read { range: BlockRange::new(start, blocks as u64), into: self.buffer(0, blocks) };
+        assert_eq!(self.run(op), Ok(()));
+        let mut bytes = vec![0; blocks * self.size()];
+        self.memory.read(0, &mut bytes);
+        let mut behind = vec![0; self.memory.len() - bytes.len()];
+        self.memory.read(bytes.len(), &mut behind);
+        assert!(behind.iter().all(|&b| b == 0xee), "a read wrote behind its buffer");
+        bytes
+    }
+
+    fn write(&mut self, start: u64, blocks: usize, seed: u8, fua: bool) -> Vec<u8> {
+        let bytes = self.fill(0, blocks, seed);
+        let op = BlockOp::Write {
+            range: BlockRange::new(start, blocks as u64),
+            from: self.buffer(0, blocks),
+            fua,
+        };
+        assert_eq!(self.run(op), Ok(()));
+        bytes
+    }
+
+    fn refusals(&mut self) {
+        let end = self.geometry.blocks;
+        for (start, blocks) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 3)] {
+            let range = BlockRange::new(start, blocks);
+            let into = self.buffer(0, blocks as usize);
+            assert_eq!(self.run(BlockOp::Read { range, into }), Err(BlockError::OutOfRange), "{range}");
+            assert_eq!(self.run(BlockOp::Verify { range }), Err(BlockError::OutOfRange), "{range}");
+        }
+        let range = BlockRange::new(0, 2);
+        let long = self.buffer(0, 3);
+        let outside = Buffer { offset: self.memory.len() - self.size(), ..self.buffer(0, 2) };
+        let overflowing = Buffer { offset: usize::MAX - 511, ..self.buffer(0, 2) };
+        let elsewhere = Buffer { region: RegionId(u16::MAX), ..self.buffer(0, 2) };
+        for into in [long, outside, overflowing, elsewhere] {
+            assert_eq!(self.run(BlockOp::Read { range, into }), Err(BlockError::BadBuffer), "{into:?}");
+        }
+        let (device, nowhere) = (self.device, DeviceId(u32::MAX));
+        assert_eq!(self.backend.geometry(nowhere), None);
+        self.device = nowhere;
+        assert_eq!(self.run(BlockOp::Flush), Err(BlockError::Gone));
+        self.device = device;
+        // All of this would also hold for a backend that refuses everything.
+        assert_eq!(self.run(BlockOp::Read { range, into: self.buffer(0, 2) }), Ok(()));
+        assert_eq!(self.run(BlockOp::Flush), Ok(()));
+    }
+
+    fn read_only(&mut self) {
+        let range = BlockRange::new(0, 1);
+        let before = self.read(0, 1);
+        for op in [
+            BlockOp::Write { range, from: self.buffer(0, 1), fua: false },
+            BlockOp::WriteZeroes { range, deallocate: true, fua: false },
+            BlockOp::Deallocate { range },
+        ] {
+            assert_eq!(self.run(op), Err(BlockError::ReadOnly), "{op:?}");
+        }
+        assert_eq!(self.read(0, 1), before);
+    }
+
+    fn what_is_written_is_read(&mut self) {
+        let last = self.geometry.blocks - 1;
+        for (start, blocks, fua) in
+            [(0, 1, false), (last, 1, true), (1, 17, false), (last - 31, 32, false), (5, 64 - 5, true)]
+        {
+            let bytes = self.write(start, blocks, (start as u8).wrapping_mul(31), fua);
+            assert_eq!(self.read(start, blocks), bytes, "block {start}, {blocks} of them");
+        }
+        let (before, after) = (self.write(8, 1, 1, false), self.write(10, 1, 2, false));
+        let between = self.write(9, 1, 3, false);
+        assert_eq!(self.run(BlockOp::Flush), Ok(()));
+        assert_eq!(self.read(8, 3), [before, between, after].concat(), "neighbours stay as they are");
+    }
+
+    fn zeroes(&mut self) {
+        let size = self.size();
+        for (deallocate, fua) in [(false, false), (true, false), (false, true), (true, true)] {
+            let bytes = self.write(0, 16, 9, false);
+            assert_eq!(
+                self.run(BlockOp::WriteZeroes { range: BlockRange::new(3, 10), deallocate, fua }),
+                Ok(())
+            );
+            let after = self.read(0, 16);
+            assert_eq!(after[..3 * size], bytes[..3 * size]);
+            assert!(
+                after[3 * size..13 * size].iter().all(|&b| b == 0),
+                "not zero (deallocate {deallocate}, fua {fua})"
+            );
+            assert_eq!(after[13 * size..], bytes[13 * size..]);
+        }
+        let bytes = self.write(0, 16, 10, false);
+        assert_eq!(self.run(BlockOp::Deallocate { range: BlockRange::new(4, 4) }), Ok(()));
+        let after = self.read(0, 16);
+        for block in 0..16 {
+            let (now, then) = (&after[block * size..][..size], &bytes[block * size..][..size]);
+            let zero = now.iter().all(|&b| b == 0);
+            let freed = (4..8).contains(&block);
+            assert!(
+                now == then && !(freed && self.geometry.zero_after_deallocate) || freed && zero,
+                "block {block}"
+            );
+        }
+    }
+
+    fn compare_and_verify(&mut self) {
+        let range = BlockRange::new(20, 12);
+        self.write(20, 12, 77, false);
+        let with = self.buffer(0, 12);
+        assert_eq!(self.run(BlockOp::Compare { range, with }), Ok(()));
+        let last = with.len - 1;
+        let mut byte = [0];
+        self.memory.read(last, &mut byte);
+        self.memory.write(last, &[byte[0] ^ 1]);
+        assert_eq!(
+            self.run(BlockOp::Compare { range, with }),
+            Err(BlockError::CompareFailed),
+            "the last bit differs"
+        );
+        assert_eq!(
+            self.run(BlockOp::Verify { range: BlockRange::new(0, self.geometry.blocks.min(4096)) }),
+            Ok(())
+        );
+    }
+
+    fn many_at_once(&mut self) {
+        let mut tags = Vec::new();
+        for at in 0..16_usize {
+            let range = BlockRange::new(at as u64 * 2, 1);
+            let buffer = self.buffer(at, 1);
+            tags.push(self.submit(match at % 4 {
+                0 => BlockOp::Flush,
+                1 => BlockOp::Verify { range },
+                _ => BlockOp::Read { range, into: buffer },
+            }));
+        }
+        let mut completions = self.collect(16);
+        completions.sort_by_key(|c| c.tag.0);
+        assert!(completions.iter().map(|c| c.tag).eq(tags), "every operation completes once");
+        assert!(completions.iter().all(|c| c.result == Ok(())));
+    }
+
+    /// A backend that never says "full" in 100,000 operations passes too: it has found them room.
+    fn full_takes_nothing(&mut self) {
+        let mut taken = 0;
+        while taken < 100_000 {
+            self.tag += 1;
+            if self.backend.submit(Tag(self.tag), self.device, BlockOp::Flush).is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        let refused = self.tag;
+        let completions = self.collect(taken);
+        assert!(
+            taken == 100_000 || completions.iter().all(|c| c.tag.0 != refused),
+            "a refused operation completed"
+        );
+        assert_eq!(self.run(BlockOp::Flush), Ok(()), "there is room again");
+    }
+}

@@ -66,6 +66,12 @@ statuses! {
     TRANSIENT_TRANSPORT_ERROR = (0, 0x22) "Transient Transport Error",
     PROHIBITED_BY_LOCKDOWN = (0, 0x23) "Command Prohibited by Command and Feature Lockdown",
     ADMIN_MEDIA_NOT_READY = (0, 0x24) "Admin Command Media Not Ready",
+    INVALID_KEY_TAG = (0, 0x25) "Invalid Key Tag",
+    HOST_DISPERSED_NAMESPACE_NOT_ENABLED = (0, 0x26) "Host Dispersed Namespace Support Not Enabled",
+    HOST_ID_NOT_INITIALIZED = (0, 0x27) "Host Identifier Not Initialized",
+    INCORRECT_KEY = (0, 0x28) "Incorrect Key",
+    FDP_DISABLED = (0, 0x29) "FDP Disabled",
+    INVALID_PLACEMENT_HANDLE_LIST = (0, 0x2a) "Invalid Placement Handle List",
     LBA_OUT_OF_RANGE = (0, 0x80) "LBA Out of Range",
     CAPACITY_EXCEEDED = (0, 0x81) "Capacity Exceeded",
     NAMESPACE_NOT_READY = (0, 0x82) "Namespace Not Ready",
@@ -110,17 +116,41 @@ statuses! {
     INVALID_SECONDARY_STATE = (1, 0x20) "Invalid Secondary Controller State",
     INVALID_RESOURCE_COUNT = (1, 0x21) "Invalid Number of Controller Resources",
     INVALID_RESOURCE_ID = (1, 0x22) "Invalid Resource Identifier",
+    SANITIZE_PROHIBITED_PMR = (1, 0x23) "Sanitize Prohibited While Persistent Memory Region is Enabled",
     ANA_GROUP_ID_INVALID = (1, 0x24) "ANA Group Identifier Invalid",
     ANA_ATTACH_FAILED = (1, 0x25) "ANA Attach Failed",
+    INSUFFICIENT_CAPACITY = (1, 0x26) "Insufficient Capacity",
+    NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED = (1, 0x27) "Namespace Attachment Limit Exceeded",
+    LOCKDOWN_NOT_SUPPORTED = (1, 0x28) "Prohibition of Command Execution Not Supported",
     COMMAND_SET_NOT_SUPPORTED = (1, 0x29) "I/O Command Set Not Supported",
     COMMAND_SET_NOT_ENABLED = (1, 0x2a) "I/O Command Set Not Enabled",
     COMMAND_SET_COMBINATION_REJECTED = (1, 0x2b) "I/O Command Set Combination Rejected",
     INVALID_COMMAND_SET = (1, 0x2c) "Invalid I/O Command Set",
     IDENTIFIER_UNAVAILABLE = (1, 0x2d) "Identifier Unavailable",
+    NAMESPACE_IS_DISPERSED = (1, 0x2e) "Namespace Is Dispersed",
+    INVALID_DISCOVERY_INFORMATION = (1, 0x2f) "Invalid Discovery Information",
+    ZONING_DATA_LOCKED = (1, 0x30) "Zoning Data Structure Locked",
+    ZONING_DATA_NOT_FOUND = (1, 0x31) "Zoning Data Structure Not Found",
+    INSUFFICIENT_DISCOVERY_RESOURCES = (1, 0x32) "Insufficient Discovery Resources",
+    FUNCTION_DISABLED = (1, 0x33) "Requested Function Disabled",
+    ZONEGROUP_ORIGINATOR_INVALID = (1, 0x34) "ZoneGroup Originator Invalid",
     CONFLICTING_ATTRIBUTES = (1, 0x80) "Conflicting Attributes",
     INVALID_PROTECTION_INFORMATION = (1, 0x81) "Invalid Protection Information",
     WRITE_TO_READ_ONLY_RANGE = (1, 0x82) "Attempted Write to Read Only Range",
     COMMAND_SIZE_LIMIT_EXCEEDED = (1, 0x83) "Command Size Limit Exceeded",
+    INCOMPATIBLE_NAMESPACE_OR_FORMAT = (1, 0x85) "Incompatible Namespace or Format",
+    FAST_COPY_NOT_POSSIBLE = (1, 0x86) "Fast Copy Not Possible",
+    OVERLAPPING_IO_RANGE = (1, 0x87) "Overlapping I/O Range",
+    NAMESPACE_NOT_REACHABLE = (1, 0x88) "Namespace Not Reachable",
+    INSUFFICIENT_RESOURCES = (1, 0x89) "Insufficient Resources",
+    ZONE_BOUNDARY_ERROR = (1, 0xb8) "Zone Boundary Error",
+    ZONE_IS_FULL = (1, 0xb9) "Zone Is Full",
+    ZONE_IS_READ_ONLY = (1, 0xba) "Zone Is Read Only",
+    ZONE_IS_OFFLINE = (1, 0xbb) "Zone Is Offline",
+    ZONE_INVALID_WRITE = (1, 0xbc) "Zone Invalid Write",
+    TOO_MANY_ACTIVE_ZONES = (1, 0xbd) "Too Many Active Zones",
+    TOO_MANY_OPEN_ZONES = (1, 0xbe) "Too Many Open Zones",
+    INVALID_ZONE_STATE_TRANSITION = (1, 0xbf) "Invalid Zone State Transition",
     // Command specific status of Fabrics commands (SCT 1; the codes overlap with those of the NVM command set).
     CONNECT_INCOMPATIBLE_FORMAT = (1, 0x80) "Connect Incompatible Format",
     CONNECT_CONTROLLER_BUSY = (1, 0x81) "Connect Controller Busy",
@@ -197,6 +227,24 @@ impl Status {
     #[must_use]
     pub const fn dnr(self) -> bool {
         self.0 & DNR != 0
+    }
+
+    /// Command retry delay: 0 none, 1 to 3 the time that Identify Controller has in CRDT1 to CRDT3.
+    #[must_use]
+    pub const fn crd(self) -> u8 {
+        (self.0 >> 11) as u8 & 3
+    }
+
+    /// The same, to be retried after the time in CRDT`crd` (1 to 3; 0 at once).
+    #[must_use]
+    pub const fn with_crd(self, crd: u8) -> Self {
+        Self(self.0 & !(3 << 11) | (crd as u16 & 3) << 11)
+    }
+
+    /// The same, and the error log has more to say.
+    #[must_use]
+    pub const fn with_more(self) -> Self {
+        Self(self.0 | MORE)
     }
 
     /// The error log has more to say.

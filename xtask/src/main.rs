@@ -1,2 +1,43 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`.
+#![forbid(unsafe_code)]
+
+mod demo;
+mod fuzz;
+mod packages;
+mod step;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the main job on this machine: exports a file system image and uses it from another process
+    Demo(demo::Demo),
+    /// Passes every test: format, clippy, rustdoc, licences, unit, property, conformance, integration, fuzz corpus
+    Test(test::Test),
+    /// Fuzzes every target for a while (needs a nightly toolchain and cargo-fuzz)
+    Fuzz(fuzz::Fuzz),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Demo(demo) => demo.run(),
+        Command::Test(test) => test.run(),
+        Command::Fuzz(fuzz) => fuzz.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nfailed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -35,6 +35,19 @@ impl AsyncEvent {
         Self { kind: EventType::NOTICE, info: 0x00, log_page: 0x04 };
     /// Notice: asymmetric namespace access changed.
     pub const ANA_CHANGE: Self = Self { kind: EventType::NOTICE, info: 0x03, log_page: 0x0c };
+    /// Error: the controller is broken for good.
+    pub const PERSISTENT_INTERNAL_ERROR: Self = Self { kind: EventType::ERROR, info: 0x03, log_page: 0x01 };
+    /// Error: the controller was broken for a while.
+    pub const TRANSIENT_INTERNAL_ERROR: Self = Self { kind: EventType::ERROR, info: 0x04, log_page: 0x01 };
+    /// Health: the subsystem's reliability is degraded.
+    pub const RELIABILITY: Self = Self { kind: EventType::SMART, info: 0x00, log_page: 0x02 };
+    /// Health: a temperature crossed its threshold.
+    pub const TEMPERATURE: Self = Self { kind: EventType::SMART, info: 0x01, log_page: 0x02 };
+    /// Health: the spare is below its threshold.
+    pub const SPARE: Self = Self { kind: EventType::SMART, info: 0x02, log_page: 0x02 };
+    /// I/O command specific: a reservation notification waits.
+    pub const RESERVATION_LOG_AVAILABLE: Self =
+        Self { kind: EventType::IO_COMMAND_SPECIFIC, info: 0x00, log_page: 0x80 };
     /// Notice: the discovery log page changed.
     pub const DISCOVERY_LOG_CHANGED: Self = Self { kind: EventType::NOTICE, info: 0xf0, log_page: 0x70 };
 

@@ -94,6 +94,12 @@ impl Capabilities {
         Self(mqes_z | 1 << 16 | u64::from(timeout_500ms) << 24 | 1 << 37)
     }
 
+    /// The same with the choice of command sets (CSS bit 6: the host may write 110b to CC.CSS).
+    #[must_use]
+    pub fn with_all_command_sets(self) -> Self {
+        Self(self.0 | 1 << 43)
+    }
+
     /// Entries in the largest queue.
     #[must_use]
     pub fn queue_entries(self) -> u32 {
@@ -191,6 +197,8 @@ impl ControllerStatus {
     pub const READY: Self = Self(1);
     /// Fatal.
     pub const FATAL: Self = Self(1 << 1);
+    /// Shutdown occurring.
+    pub const SHUTDOWN_OCCURRING: Self = Self(0b01 << 2);
     /// Shutdown complete.
     pub const SHUTDOWN_COMPLETE: Self = Self(0b10 << 2);
 

@@ -24,7 +24,11 @@ pub struct IdentifyController {
     pub oaes: U32,
     pub ctratt: U32,
     pub rrls: U16,
-    reserved0: [u8; 9],
+    pub bpcap: u8,
+    reserved0: u8,
+    pub nssl: U32,
+    reserved8: [u8; 2],
+    pub plsi: u8,
     pub cntrltype: u8,
     pub fguid: [u8; 16],
     pub crdt1: U16,
@@ -72,12 +76,19 @@ pub struct IdentifyController {
     pub nanagrpid: U32,
     pub pels: U32,
     pub domain: U16,
-    reserved2: [u8; 10],
+    pub kpioc: u8,
+    reserved2: u8,
+    pub mptfawr: U16,
+    reserved9: [u8; 6],
     pub megcap: [u8; 16],
     pub tmpthha: u8,
     reserved3: u8,
     pub cqt: U16,
-    reserved4: [u8; 124],
+    pub cdpa: U16,
+    pub mup: U16,
+    pub ipmsr: U16,
+    pub msmt: U16,
+    reserved4: [u8; 116],
     pub sqes: u8,
     pub cqes: u8,
     pub maxcmd: U16,
@@ -117,10 +128,33 @@ pub struct IdentifyController {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PowerStateDescriptor {
-    /// Maximum power.
+    /// Maximum power, in centiwatts; in units of 0.1 mW when bit 0 of `flags` is set.
     pub mp: U16,
-    /// The rest, which a Fabrics controller leaves at zero.
-    pub rest: [u8; 30],
+    reserved0: u8,
+    /// Bit 0 the scale of `mp`, bit 1 "non-operational".
+    pub flags: u8,
+    /// Entry latency in microseconds.
+    pub enlat: U32,
+    /// Exit latency in microseconds.
+    pub exlat: U32,
+    /// Relative read throughput.
+    pub rrt: u8,
+    /// Relative read latency.
+    pub rrl: u8,
+    /// Relative write throughput.
+    pub rwt: u8,
+    /// Relative write latency.
+    pub rwl: u8,
+    /// Idle power.
+    pub idlp: U16,
+    /// Scale of `idlp`, in bits 7:6.
+    pub ips: u8,
+    reserved1: u8,
+    /// Active power.
+    pub actp: U16,
+    /// Workload in bits 2:0, scale of `actp` in bits 7:6.
+    pub apws: u8,
+    reserved2: [u8; 9],
 }
 
 const _: () = {
@@ -130,6 +164,9 @@ const _: () = {
     assert!(offset_of!(IdentifyController, cntlid) == 78);
     assert!(offset_of!(IdentifyController, ver) == 80);
     assert!(offset_of!(IdentifyController, ctratt) == 96);
+    assert!(size_of::<PowerStateDescriptor>() == 32 && offset_of!(PowerStateDescriptor, actp) == 20);
+    assert!(offset_of!(IdentifyController, nssl) == 104);
+    assert!(offset_of!(IdentifyController, plsi) == 110);
     assert!(offset_of!(IdentifyController, cntrltype) == 111);
     assert!(offset_of!(IdentifyController, ciu) == 135);
     assert!(offset_of!(IdentifyController, cirn) == 136);
@@ -139,7 +176,10 @@ const _: () = {
     assert!(offset_of!(IdentifyController, kas) == 320);
     assert!(offset_of!(IdentifyController, anatt) == 342);
     assert!(offset_of!(IdentifyController, nanagrpid) == 348);
+    assert!(offset_of!(IdentifyController, mptfawr) == 360);
+    assert!(offset_of!(IdentifyController, megcap) == 368);
     assert!(offset_of!(IdentifyController, cqt) == 386);
+    assert!(offset_of!(IdentifyController, msmt) == 394);
     assert!(offset_of!(IdentifyController, sqes) == 512);
     assert!(offset_of!(IdentifyController, maxcmd) == 514);
     assert!(offset_of!(IdentifyController, nn) == 516);

@@ -15,6 +15,8 @@ const _: () = assert!(size_of::<IdList>() == super::LEN);
 impl IdList {
     /// Identifiers that fit.
     pub const COUNT_MAX: usize = 1024;
+    /// The only entry of a Changed Namespace List that could not name them all: read every namespace again.
+    pub const TOO_MANY_CHANGED: u32 = 0xffff_ffff;
 
     /// The first [`IdList::COUNT_MAX`] of `ids`.
     pub fn new(ids: impl IntoIterator<Item = u32>) -> Self {

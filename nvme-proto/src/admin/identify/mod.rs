@@ -1,11 +1,13 @@
 //! Identify (NVMe Base, "Identify command").
 
 mod controller;
+mod controller_lists;
 mod lists;
 mod namespace;
 mod nvm_specific;
 
 pub use controller::{IdentifyController, PowerStateDescriptor, cmic, ctratt, lpa, oacs, oncs, sgls, vwc};
+pub use controller_lists::{CommandSets, ControllerList, SecondaryController, SecondaryControllerList};
 pub use lists::{Descriptor, DescriptorWriter, Descriptors, IdList, NamespaceIdType};
 pub use namespace::{IdentifyNamespace, IndependentNamespace, LbaFormat, nsfeat};
 pub use nvm_specific::{NvmController, NvmNamespace};

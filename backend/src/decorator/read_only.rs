@@ -1,0 +1,51 @@
+//! Devices that take no writes.
+
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_memory::Memory;
+use std::collections::VecDeque;
+
+/// Refuses what would change a device.
+pub struct ReadOnly<B> {
+    inner: B,
+    refused: VecDeque<Completion>,
+}
+
+impl<B: Backend> ReadOnly<B> {
+    /// Protects all devices of `inner`.
+    pub fn new(inner: B) -> Self {
+        Self { inner, refused: VecDeque::new() }
+    }
+}
+
+impl<B: Backend> Backend for ReadOnly<B> {
+    /// Passthrough.
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.inner.register(memory)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.inner.geometry(device).map(|geometry| Geometry { read_only: true, ..geometry })
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        if op.writes() {
+            self.refused.push_back(Completion { tag, result: Err(BlockError::ReadOnly) });
+            return Ok(());
+        }
+        self.inner.submit(tag, device, op)
+    }
+
+    /// Passthrough.
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        while completions.len() < completions.capacity()
+            && let Some(completion) = self.refused.pop_front()
+        {
+            completions.push(completion);
+        }
+        self.inner.poll(completions);
+    }
+}

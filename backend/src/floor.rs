@@ -1,0 +1,342 @@
+//! One worker's devices.
+
+use crate::disk::{Disk, Inner, Kind};
+use crate::ram;
+use crate::uring::file::{FileOperation, Next};
+use crate::uring::{Event, FILES_MAX, Ring, RingError};
+use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Buffers for what compares, verifies, or writes zeroes by hand.
+const BOUNCE_BUFFERS: usize = 8;
+/// Bytes in each.
+const BOUNCE_LEN: usize = 128 << 10;
+
+/// How large a floor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FloorOptions {
+    /// Operations in flight, 1 to 16384.
+    pub depth: u32,
+}
+
+impl Default for FloorOptions {
+    fn default() -> Self {
+        Self { depth: 1024 }
+    }
+}
+
+/// A floor could not be made, or a disk not attached.
+#[derive(Debug, Error)]
+pub enum FloorError {
+    /// The ring could not be made.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// No memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// Too many devices, or the id is taken.
+    #[error(
+        "device {0:?} cannot be attached: the id is in use, or past the number of devices that a worker takes"
+    )]
+    Device(DeviceId),
+    /// The kernel refused the file.
+    #[error("the ring refused a file: {0}")]
+    File(#[source] io::Error),
+}
+
+/// A descriptor that [`Floor::wait`] watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchId(usize);
+
+struct Device {
+    disk: Arc<Inner>,
+    in_flight: u32,
+    closing: bool,
+}
+
+struct Operation {
+    tag: Tag,
+    device: usize,
+    file: FileOperation,
+    bounce: Option<BufferIndex>,
+}
+
+/// One worker's devices: files and block devices through one `io_uring`, memory and null at once.
+///
+/// Belongs to the thread that made it. Ending it waits for what the kernel still has in hand.
+pub struct Floor {
+    ring: Ring,
+    devices: Vec<Option<Device>>,
+    operations: Vec<Option<Operation>>,
+    free: Vec<usize>,
+    /// Completions that need no kernel.
+    ready: VecDeque<Completion>,
+    bounce: Pool,
+    bounce_region: RegionId,
+    /// Operations that wait for a bounce buffer, in order; `true` wants zeroes.
+    awaiting_bounce: VecDeque<(usize, bool)>,
+    depth: usize,
+}
+
+impl Floor {
+    /// A floor without devices.
+    ///
+    /// # Errors
+    /// [`FloorError`].
+    pub fn new(options: FloorOptions) -> Result<Self, FloorError> {
+        let depth = options.depth.clamp(1, 16384);
+        let bounce = Pool::new(BOUNCE_BUFFERS, BOUNCE_LEN)?;
+        let mut ring = Ring::new(depth)?;
+        let bounce_region =
+            ring.register(bounce.memory()).map_err(|_| OutOfMemory { len: bounce.memory().len() })?;
+        let depth = depth as usize;
+        Ok(Self {
+            ring,
+            devices: Vec::new(),
+            operations: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            ready: VecDeque::with_capacity(depth),
+            bounce,
+            bounce_region,
+            awaiting_bounce: VecDeque::with_capacity(depth),
+            depth,
+        })
+    }
+
+    /// Makes a disk this worker's device `id`.
+    ///
+    /// # Errors
+    /// [`FloorError::Device`], [`FloorError::File`].
+    pub fn attach(&mut self, id: DeviceId, disk: &Disk) -> Result<(), FloorError> {
+        let index = id.0 as usize;
+        if id.0 >= FILES_MAX || self.devices.get(index).is_some_and(Option::is_some) {
+            return Err(FloorError::Device(id));
+        }
+        if let Kind::File(file) = &disk.0.kind {
+            self.ring.set_file(id.0, file.file.as_raw_fd()).map_err(FloorError::File)?;
+        }
+        if self.devices.len() <= index {
+            self.devices.resize_with(index + 1, || None);
+        }
+        self.devices[index] = Some(Device { disk: Arc::clone(&disk.0), in_flight: 0, closing: false });
+        Ok(())
+    }
+
+    /// Lets a device go: what is in flight completes, what is submitted from now on fails with [`BlockError::Gone`].
+    pub fn detach(&mut self, id: DeviceId) {
+        if let Some(Some(device)) = self.devices.get_mut(id.0 as usize) {
+            device.closing = true;
+            self.close_if_idle(id.0 as usize);
+        }
+    }
+
+    fn close_if_idle(&mut self, index: usize) {
+        let Some(device) = self.devices[index].take_if(|d| d.closing && d.in_flight == 0) else { return };
+        if matches!(device.disk.kind, Kind::File(_)) {
+            // The slot is emptied so that the kernel lets go of the file; if it will not, the next attach replaces it.
+            let _ = self.ring.set_file(u32::try_from(index).expect("a device id"), -1);
+        }
+    }
+
+    /// Whether some registered memory could not be pinned because of the memlock limit: everything works, slower.
+    #[must_use]
+    pub fn unpinned(&self) -> bool {
+        self.ring.unpinned
+    }
+
+    /// Watches a descriptor while waiting; `None` past the few that a floor watches.
+    pub fn watch(&mut self, fd: RawFd) -> Option<WatchId> {
+        self.ring.watch(fd).map(WatchId)
+    }
+
+    /// Whether a watched descriptor has become readable since this was last asked.
+    pub fn take_fired(&mut self, watch: WatchId) -> bool {
+        self.ring.take_fired(watch.0)
+    }
+
+    /// Operations that have not been polled yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.depth - self.free.len() + self.ready.len()
+    }
+
+    /// Rings the doorbell and sleeps until there may be something to poll, a watched descriptor is readable, or `timeout` is over.
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        if self.ready.is_empty() {
+            self.ring.wait(timeout);
+        } else {
+            self.ring.submit();
+        }
+    }
+
+    /// Checks an operation against its device: its place in the file and its bytes.
+    fn check(&self, device: &Device, op: &BlockOp) -> Result<(u64, usize), BlockError> {
+        let geometry = &device.disk.geometry;
+        if op.writes() && geometry.read_only {
+            return Err(BlockError::ReadOnly);
+        }
+        let Some(range) = op.range() else { return Ok((0, 0)) };
+        let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
+        let start = geometry.byte_offset(range).ok_or(BlockError::OutOfRange)?;
+        if let Some(buffer) = op.buffer() {
+            let aligned = match &device.disk.kind {
+                Kind::File(file) => buffer.offset.is_multiple_of(file.memory_alignment),
+                Kind::Ram(_) | Kind::Null => true,
+            };
+            if buffer.len != len
+                || !aligned
+                || self.ring.resolve(&buffer).is_none()
+                || u32::try_from(len).is_err()
+            {
+                return Err(BlockError::BadBuffer);
+            }
+        }
+        Ok((start, len))
+    }
+
+    /// Starts an operation: `Some` when it is over already.
+    fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
+        let Some(Some(device)) = self.devices.get(id.0 as usize) else { return Some(Err(BlockError::Gone)) };
+        if device.closing {
+            return Some(Err(BlockError::Gone));
+        }
+        let (start, len) = match self.check(device, &op) {
+            Ok(place) => place,
+            Err(error) => return Some(Err(error)),
+        };
+        let buffer = op.buffer().and_then(|b| Some((self.ring.resolve(&b)?, b.offset)));
+        match &device.disk.kind {
+            Kind::Ram(disk) => return Some(disk.carry_out(&op, &device.disk.geometry, buffer)),
+            Kind::Null => return Some(ram::carry_out_on_null(&op, len, buffer)),
+            Kind::File(_) => {}
+        }
+        let (file, next) = FileOperation::new(op, id.0, start, len);
+        if let Next::Done(result) = next {
+            return Some(result);
+        }
+        let index = self.free.pop().expect("submit has seen that there is room");
+        self.operations[index] = Some(Operation { tag, device: id.0 as usize, file, bounce: None });
+        if let Some(Some(device)) = self.devices.get_mut(id.0 as usize) {
+            device.in_flight += 1;
+        }
+        self.go_on(index, next);
+        None
+    }
+
+    /// Does what an operation needs next; `Some` when it is over, and its place free.
+    fn go_on(&mut self, index: usize, next: Next) -> Option<Completion> {
+        match next {
+            Next::Continue => {
+                let file = self.operation(index).file;
+                let entry = file.entry(&self.ring);
+                self.ring.push(index, entry);
+                None
+            }
+            Next::NeedBounce(zeroes) => {
+                self.awaiting_bounce.push_back((index, zeroes));
+                self.hand_out_bounce();
+                None
+            }
+            Next::Done(result) => Some(self.finish(index, result)),
+        }
+    }
+
+    fn operation(&mut self, index: usize) -> &mut Operation {
+        self.operations[index].as_mut().expect("the kernel completes what is in flight, once")
+    }
+
+    fn hand_out_bounce(&mut self) {
+        while !self.awaiting_bounce.is_empty()
+            && let Some(bounce) = self.bounce.take()
+        {
+            let (index, zeroes) = self.awaiting_bounce.pop_front().expect("it is not empty");
+            let buffer =
+                Buffer { region: self.bounce_region, offset: self.bounce.offset(bounce), len: BOUNCE_LEN };
+            if zeroes {
+                self.bounce.memory().fill(buffer.offset, buffer.len, 0);
+            }
+            let operation = self.operation(index);
+            operation.bounce = Some(bounce);
+            operation.file.give_bounce(buffer);
+            self.go_on(index, Next::Continue);
+        }
+    }
+
+    fn finish(&mut self, index: usize, result: Result<(), BlockError>) -> Completion {
+        let operation = self.operations[index].take().expect("it is in flight");
+        self.free.push(index);
+        if let Some(bounce) = operation.bounce {
+            debug_assert!(operation.file.bounce().is_some());
+            self.bounce.put(bounce);
+            self.hand_out_bounce();
+        }
+        if let Some(Some(device)) = self.devices.get_mut(operation.device) {
+            device.in_flight -= 1;
+            self.close_if_idle(operation.device);
+        }
+        Completion { tag: operation.tag, result }
+    }
+
+    fn on_event(&mut self, event: Event) -> Option<Completion> {
+        let mut file = self.operation(event.index).file;
+        let next = file.on_result(event.result, &self.ring);
+        self.operation(event.index).file = file;
+        self.go_on(event.index, next)
+    }
+}
+
+impl Backend for Floor {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.ring.register(memory)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        let device = self.devices.get(device.0 as usize)?.as_ref()?;
+        (!device.closing).then_some(device.disk.geometry)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        if self.in_flight() >= self.depth {
+            return Err(Full);
+        }
+        if let Some(result) = self.start(tag, device, op) {
+            self.ready.push_back(Completion { tag, result });
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.ring.submit();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let room = completions.capacity();
+        while completions.len() < room
+            && let Some(completion) = self.ready.pop_front()
+        {
+            completions.push(completion);
+        }
+        while completions.len() < room
+            && let Some(event) = self.ring.pop()
+        {
+            if let Some(completion) = self.on_event(event) {
+                completions.push(completion);
+            }
+        }
+        // An operation that goes on has a new entry in the queue.
+        self.ring.submit();
+    }
+}
+
+impl Drop for Floor {
+    /// Operations that wait for a bounce buffer have nothing in the kernel; the ring waits for those that have.
+    fn drop(&mut self) {
+        self.awaiting_bounce.clear();
+    }
+}

@@ -1,0 +1,67 @@
+//! Disks without a medium.
+
+use nvmf_block::{BlockError, BlockOp, Geometry};
+use nvmf_memory::{Memory, OutOfMemory};
+
+/// Memory as a disk. Workers share it: what one wrote, another reads; blocks that two write at once may mix, as on any disk.
+#[derive(Debug)]
+pub(crate) struct RamDisk {
+    memory: Memory,
+}
+
+impl RamDisk {
+    /// `bytes` zeroes; the system backs them with pages as they are written.
+    pub(crate) fn new(bytes: u64) -> Result<Self, OutOfMemory> {
+        let bytes = usize::try_from(bytes).map_err(|_| OutOfMemory { len: usize::MAX })?;
+        Ok(Self { memory: Memory::alloc(bytes)? })
+    }
+
+    /// Carries out an operation whose range lies on the disk and whose buffer, as long as the range, lies at `offset` of `memory`.
+    pub(crate) fn carry_out(
+        &self,
+        op: &BlockOp,
+        geometry: &Geometry,
+        buffer: Option<(&Memory, usize)>,
+    ) -> Result<(), BlockError> {
+        let Some(range) = op.range() else { return Ok(()) };
+        let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
+        let at = geometry
+            .byte_offset(range)
+            .and_then(|at| usize::try_from(at).ok())
+            .ok_or(BlockError::OutOfRange)?;
+        match (op, buffer) {
+            (BlockOp::Read { .. }, Some((memory, offset))) => self.memory.copy_to(at, memory, offset, len),
+            (BlockOp::Write { .. }, Some((memory, offset))) => memory.copy_to(offset, &self.memory, at, len),
+            (BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. }, _) => self.memory.fill(at, len, 0),
+            (BlockOp::Compare { .. }, Some((memory, offset)))
+                if !self.memory.equals(at, memory, offset, len) =>
+            {
+                return Err(BlockError::CompareFailed);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Carries out an operation on nothing.
+pub(crate) fn carry_out_on_null(
+    op: &BlockOp,
+    len: usize,
+    buffer: Option<(&Memory, usize)>,
+) -> Result<(), BlockError> {
+    match (op, buffer) {
+        (BlockOp::Read { .. }, Some((memory, offset))) => memory.fill(offset, len, 0),
+        (BlockOp::Compare { .. }, Some((memory, offset))) => {
+            let mut chunk = [0; 512];
+            for at in (0..len).step_by(512) {
+                memory.read(offset + at, &mut chunk);
+                if chunk != [0; 512] {
+                    return Err(BlockError::CompareFailed);
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! A disk with a volatile cache, a virtual clock and power cuts, for simulation.
+//!
+//! The fault model. A write completes when it is in the cache; a flush, or FUA, makes it durable. [`SimulatedDisk::crash`] cuts the power: what is
+//! durable stays, and of every block in the cache some version that was written since it was last durable may be found on
+//! the medium, or the durable one; operations in flight never complete, and their blocks may have been written or not. Blocks are never torn,
+//! as NVMe promises of a single block (AWUPF 0).
+
+use crate::rng::Rng;
+use nvmf_block::{
+    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag,
+};
+use nvmf_memory::Memory;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How a disk behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulatedOptions {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// An operation takes from here …
+    pub latency_min: Duration,
+    /// … to here, at random: so they are reordered.
+    pub latency_max: Duration,
+}
+
+type Block = Rc<[u8]>;
+
+/// The medium and its cache; outlives the floors that use it, and crashes.
+pub struct SimulatedDisk {
+    options: SimulatedOptions,
+    /// What a power cut cannot take.
+    durable: BTreeMap<u64, Block>,
+    /// Versions written since, oldest first; the last is what reads see.
+    cached: BTreeMap<u64, Vec<Block>>,
+    rng: Rng,
+}
+
+/// A disk that several simulated floors, one after the other, use.
+pub type SharedDisk = Rc<RefCell<SimulatedDisk>>;
+
+impl SimulatedDisk {
+    /// A disk of zeroes.
+    #[must_use]
+    pub fn new(options: SimulatedOptions, seed: u64) -> SharedDisk {
+        Rc::new(RefCell::new(Self {
+            options,
+            durable: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            rng: Rng::new(seed),
+        }))
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            volatile_write_cache: true,
+            deallocate: true,
+            zero_after_deallocate: true,
+            ..Geometry::new(self.options.block_size, self.options.blocks)
+        }
+    }
+
+    fn zero(&self) -> Block {
+        vec![0; self.options.block_size as usize].into()
+    }
+
+    /// What a read of a block sees now.
+    #[must_use]
+    pub fn block(&self, lba: u64) -> Block {
+        let cached = self.cached.get(&lba).and_then(|versions| versions.last());
+        cached.or_else(|| self.durable.get(&lba)).cloned().unwrap_or_else(|| self.zero())
+    }
+
+    fn write(&mut self, lba: u64, block: Block) {
+        self.cached.entry(lba).or_default().push(block);
+    }
+
+    fn sync(&mut self, range: Option<BlockRange>) {
+        let blocks: Vec<u64> = match range {
+            None => self.cached.keys().copied().collect(),
+            Some(range) => {
+                self.cached.range(range.start..range.start + range.blocks).map(|(lba, _)| *lba).collect()
+            }
+        };
+        for lba in blocks {
+            if let Some(last) = self.cached.remove(&lba).and_then(|mut versions| versions.pop()) {
+                self.durable.insert(lba, last);
+            }
+        }
+    }
+
+    /// Cuts the power: see the module's fault model.
+    pub fn crash(&mut self) {
+        for (lba, mut versions) in core::mem::take(&mut self.cached) {
+            let survivor = self.rng.below(versions.len() as u64 + 1) as usize;
+            if survivor < versions.len() {
+                self.durable.insert(lba, versions.swap_remove(survivor));
+            }
+        }
+    }
+}
+
+struct InFlight {
+    due: Duration,
+    /// Breaks ties, so that the order never depends on anything but the seed.
+    sequence: u64,
+    tag: Tag,
+    op: BlockOp,
+    /// Refused when it was submitted; it completes all the same.
+    refused: Option<BlockError>,
+}
+
+/// A floor with one simulated disk per device, under a virtual clock.
+pub struct SimulatedFloor {
+    disks: Vec<SharedDisk>,
+    regions: Vec<Memory>,
+    in_flight: Vec<(usize, InFlight)>,
+    depth: usize,
+    now: Duration,
+    sequence: u64,
+    rng: Rng,
+}
+
+impl SimulatedFloor {
+    /// A floor whose device `n` is `disks[n]`, with `depth` operations at once.
+    #[must_use]
+    pub fn new(disks: Vec<SharedDisk>, depth: usize, seed: u64) -> Self {
+        let in_flight = Vec::with_capacity(depth);
+        Self {
+            disks,
+            regions: Vec::new(),
+            in_flight,
+            depth,
+            now: Duration::ZERO,
+            sequence: 0,
+            rng: Rng::new(seed),
+        }
+    }
+
+    /// Moves the clock; it only ever grows.
+    pub fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    /// When the next operation completes.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Duration> {
+        self.in_flight.iter().map(|(_, operation)| operation.due).min()
+    }
+
+    /// The power is cut: of the operations in flight, which never complete, some have reached the cache. Then each disk's
+    /// [`SimulatedDisk::crash`] is called.
+    pub fn crash(mut self) {
+        for (device, operation) in core::mem::take(&mut self.in_flight) {
+            if operation.op.writes() && operation.refused.is_none() && self.rng.below(2) == 0 {
+                let _ = self.carry_out(device, &operation.op);
+            }
+        }
+        for disk in &self.disks {
+            disk.borrow_mut().crash();
+        }
+    }
+
+    fn check(&self, device: DeviceId, op: &BlockOp) -> Result<(), BlockError> {
+        let geometry = self.geometry(device).ok_or(BlockError::Gone)?;
+        let Some(range) = op.range() else { return Ok(()) };
+        let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
+        match op.buffer() {
+            Some(buffer) if buffer.len != len || self.memory(&buffer).is_none() => Err(BlockError::BadBuffer),
+            _ => Ok(()),
+        }
+    }
+
+    fn memory(&self, buffer: &Buffer) -> Option<&Memory> {
+        self.regions
+            .get(usize::from(buffer.region.0))
+            .filter(|memory| memory.contains(buffer.offset, buffer.len))
+    }
+
+    fn carry_out(&self, device: usize, op: &BlockOp) -> Result<(), BlockError> {
+        let mut disk = self.disks[device].borrow_mut();
+        let size = disk.options.block_size as usize;
+        let Some(range) = op.range() else {
+            disk.sync(None);
+            return Ok(());
+        };
+        let buffer = op.buffer().and_then(|buffer| Some((self.memory(&buffer)?, buffer.offset)));
+        let mut block = vec![0; size];
+        for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
+            match (op, buffer) {
+                (BlockOp::Read { .. }, Some((memory, offset))) => {
+                    memory.write(offset + at * size, &disk.block(lba));
+                }
+                (BlockOp::Write { .. }, Some((memory, offset))) => {
+                    memory.read(offset + at * size, &mut block);
+                    disk.write(lba, block.as_slice().into());
+                }
+                (BlockOp::Compare { .. }, Some((memory, offset))) => {
+                    memory.read(offset + at * size, &mut block);
+                    if block != *disk.block(lba) {
+                        return Err(BlockError::CompareFailed);
+                    }
+                }
+                (BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. }, _) => {
+                    let zero = disk.zero();
+                    disk.write(lba, zero);
+                }
+                _ => {}
+            }
+        }
+        if matches!(op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. }) {
+            disk.sync(Some(range));
+        }
+        Ok(())
+    }
+}
+
+impl Backend for SimulatedFloor {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        let region = u16::try_from(self.regions.len()).map_err(|_| BlockError::Unsupported)?;
+        self.regions.push(memory.clone());
+        Ok(RegionId(region))
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.disks.get(device.0 as usize).map(|disk| disk.borrow().geometry())
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        if self.in_flight.len() == self.depth {
+            return Err(Full);
+        }
+        let refused = self.check(device, &op).err();
+        let disk = self.disks.get(device.0 as usize).map(|disk| disk.borrow().options);
+        let latency = disk.map_or(Duration::ZERO, |options| {
+            let spread = options.latency_max.saturating_sub(options.latency_min).as_nanos() as u64;
+            options.latency_min + Duration::from_nanos(self.rng.below(spread + 1))
+        });
+        self.sequence += 1;
+        let operation = InFlight { due: self.now + latency, sequence: self.sequence, tag, op, refused };
+        self.in_flight.push((device.0 as usize, operation));
+        Ok(())
+    }
+
+    /// Nothing to ring: the clock alone brings completions.
+    fn flush(&mut self) {}
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        while completions.len() < completions.capacity() {
+            let due =
+                self.in_flight.iter().enumerate().filter(|(_, (_, operation))| operation.due <= self.now);
+            let Some((at, _)) = due.min_by_key(|(_, (_, operation))| (operation.due, operation.sequence))
+            else {
+                return;
+            };
+            let (device, operation) = self.in_flight.swap_remove(at);
+            let result = operation.refused.map_or_else(|| self.carry_out(device, &operation.op), Err);
+            completions.push(Completion { tag: operation.tag, result });
+        }
+    }
+}

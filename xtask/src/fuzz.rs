@@ -1,0 +1,52 @@
+//! `cargo xtask fuzz`: every fuzz target, one after the other.
+
+use crate::step;
+use anyhow::{Context, Result, bail};
+use std::process::Command;
+
+#[derive(clap::Args)]
+pub(crate) struct Fuzz {
+    /// How long each target runs, in seconds
+    #[arg(long, default_value_t = 600)]
+    seconds: u32,
+    /// Only these targets
+    targets: Vec<String>,
+}
+
+impl Fuzz {
+    pub(crate) fn run(&self) -> Result<()> {
+        if !step::on_path("cargo-fuzz") && Command::new("cargo-fuzz").arg("--version").output().is_err() {
+            bail!("cargo-fuzz is not installed: cargo install cargo-fuzz");
+        }
+        let all = self.all_targets()?;
+        let targets = if self.targets.is_empty() { &all } else { &self.targets };
+        for target in targets {
+            let limit = format!("-max_total_time={}", self.seconds);
+            let mut fuzz = Command::new("cargo");
+            fuzz.current_dir(step::root());
+            fuzz.args([
+                "+nightly",
+                "fuzz",
+                "run",
+                "--features",
+                "libfuzzer",
+                target,
+                "--",
+                &limit,
+                "-rss_limit_mb=2048",
+            ]);
+            step::run(&format!("fuzz {target}"), &mut fuzz)?;
+        }
+        Ok(())
+    }
+
+    fn all_targets(&self) -> Result<Vec<String>> {
+        let folder = step::root().join("fuzz/fuzz_targets");
+        let entries =
+            std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let mut names: Vec<_> =
+            entries.filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned())).collect();
+        names.sort();
+        Ok(names)
+    }
+}

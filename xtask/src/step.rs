@@ -1,0 +1,37 @@
+//! Running other programs, and saying so.
+
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The repository's root folder.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
+}
+
+/// This cargo, in the root folder.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(arguments);
+    command
+}
+
+/// Runs a step whose output the user sees.
+pub(crate) fn run(name: &str, command: &mut Command) -> Result<()> {
+    println!("\n== {name}");
+    let status = command
+        .status()
+        .with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
+    if !status.success() {
+        bail!("{name}: {} ended with {status}", command.get_program().display());
+    }
+    Ok(())
+}
+
+/// Whether a program is on the PATH.
+pub(crate) fn on_path(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|dir| dir.join(program).is_file())
+}

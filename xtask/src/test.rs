@@ -1,0 +1,66 @@
+//! `cargo xtask test`: everything that must hold before a change lands.
+
+use crate::{packages, step};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The licence checker's version, installed once into the user's cache.
+const CARGO_DENY: &str = "0.20";
+
+#[derive(clap::Args)]
+pub(crate) struct Test {
+    /// Only the tests themselves: no format, clippy, rustdoc and licence checks
+    #[arg(long)]
+    only_tests: bool,
+}
+
+impl Test {
+    pub(crate) fn run(&self) -> Result<()> {
+        packages::ensure(packages::TEST)?;
+        if !self.only_tests {
+            step::run("format", &mut step::cargo(&["fmt", "--all", "--check"]))?;
+            step::run(
+                "clippy",
+                &mut step::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+            )?;
+            step::run(
+                "rustdoc",
+                step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
+            )?;
+            licences()?;
+        }
+        step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
+        println!("\nevery check held");
+        Ok(())
+    }
+}
+
+/// Licences, bans and sources; the advisory database is not asked, so that the result depends on this tree alone.
+fn licences() -> Result<()> {
+    let tools = tools_folder()?;
+    let binary = tools.join("bin/cargo-deny");
+    if !binary.exists() {
+        let root = tools.to_str().context("the cache folder's name is not UTF-8")?;
+        let install =
+            ["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY, "--root", root];
+        step::run("installing cargo-deny (once)", &mut step::cargo(&install))?;
+    }
+    let mut deny = Command::new(binary);
+    deny.current_dir(step::root()).args([
+        "--all-features",
+        "check",
+        "--hide-inclusion-graph",
+        "licenses",
+        "bans",
+        "sources",
+    ]);
+    step::run("licences, bans, sources", &mut deny)
+}
+
+/// Where tools live between runs, outside the repository.
+fn tools_folder() -> Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Ok(cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set")?.join("nvmf-xtask"))
+}
