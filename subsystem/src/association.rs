@@ -29,7 +29,9 @@ pub enum ControllerType {
 }
 
 /// One host's association with one controller: from the Connect of its Admin queue until its last queue is closed.
-/// Atomics, no lock: its queues live on several workers.
+/// Atomics, no lock: its queues live on several workers. `enabled`, `epoch` and `io_queues` are read against each other (an
+/// I/O queue that connects while the controller is reset must be seen by one side or the other), hence their order is
+/// sequentially consistent.
 #[derive(Debug)]
 pub struct Association {
     pub(crate) key: AssociationKey,
@@ -153,7 +155,7 @@ impl Association {
     /// Whether the host enabled the controller, and it is ready.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        self.enabled.load(Ordering::Acquire)
+        self.enabled.load(Ordering::SeqCst)
     }
 
     /// Whether its queues are to close.
@@ -165,7 +167,7 @@ impl Association {
     /// I/O queues that are connected now.
     #[must_use]
     pub fn io_queues(&self) -> u16 {
-        self.io_queues.load(Ordering::Acquire)
+        self.io_queues.load(Ordering::SeqCst)
     }
 
     /// When the last capsule came in, on any queue.
@@ -181,25 +183,31 @@ impl Association {
     }
 
     pub(crate) fn set_enabled(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Release);
+        self.enabled.store(enabled, Ordering::SeqCst);
     }
 
     /// Disables the controller, and makes its I/O queues close.
     pub(crate) fn reset(&self) {
         self.set_enabled(false);
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// After a controller level reset.
+    pub(crate) fn reset_features(&self) {
+        self.set_write_cache(true);
+        self.grant_io_queues(self.options.io_queues_max);
     }
 
     pub(crate) fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
+        self.epoch.load(Ordering::SeqCst)
     }
 
     pub(crate) fn on_io_queue_connected(&self) {
-        self.io_queues.fetch_add(1, Ordering::AcqRel);
+        self.io_queues.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn on_io_queue_closed(&self) {
-        let before = self.io_queues.fetch_sub(1, Ordering::AcqRel);
+        let before = self.io_queues.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "an I/O queue closed that was never connected");
     }
 

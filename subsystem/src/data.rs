@@ -112,7 +112,10 @@ mod tests {
 
     #[test]
     fn data_to_the_host_need_a_key() {
-        assert_eq!(to_host(&with(SglDescriptor::in_capsule(0, 512)), 512, Fit::Exact), Err(status::INVALID_FIELD));
+        assert_eq!(
+            to_host(&with(SglDescriptor::in_capsule(0, 512)), 512, Fit::Exact),
+            Err(status::INVALID_FIELD)
+        );
         let keyed = SglDescriptor::keyed(0x1000, 512, 7, false);
         let sink = Keyed { address: 0x1000, key: 7 };
         assert_eq!(to_host(&with(keyed), 512, Fit::Exact), Ok(Transfer::ToHost { len: 512, sink }));
@@ -123,7 +126,10 @@ mod tests {
         for (sgl, status) in [
             (SglDescriptor::in_capsule_list(0, 32), status::INVALID_SGL_COUNT),
             (SglDescriptor::transport(512), status::SGL_DESCRIPTOR_TYPE_INVALID),
-            (SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x10 }, status::SGL_DESCRIPTOR_TYPE_INVALID),
+            (
+                SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x10 },
+                status::SGL_DESCRIPTOR_TYPE_INVALID,
+            ),
             (SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x41 }, status::INVALID_FIELD),
         ] {
             assert_eq!(from_host(&with(sgl), 512, Fit::Exact, 4096), Err(status), "{sgl:?}");
@@ -141,7 +147,9 @@ mod tests {
 
     #[test]
     fn psdt_must_say_sgl_and_nothing_may_be_fused() {
-        for (flags, good) in [(0x40, true), (0x00, false), (0x80, false), (0xc0, false), (0x41, false), (0x42, false)] {
+        for (flags, good) in
+            [(0x40, true), (0x00, false), (0x80, false), (0xc0, false), (0x41, false), (0x42, false)]
+        {
             let mut sqe = Sqe::new(1);
             sqe.flags = flags;
             assert_eq!(check_flags(&sqe).is_ok(), good, "{flags:#x}");

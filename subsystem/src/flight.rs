@@ -1,7 +1,7 @@
 //! The commands of one queue that are in flight, and its submission queue head.
 
 use crate::status;
-use crate::step::{Response, Step, Violation};
+use crate::step::{Response, Violation};
 use crate::{Cid, Qid};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -19,12 +19,28 @@ pub(crate) struct Flight {
     head: Option<u16>,
 }
 
+/// A command that cannot begin.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// Its Command ID is in flight: this is the answer.
+    Conflict(Response),
+    /// There is no room for it in the queue.
+    Overrun(Violation),
+}
+
 impl Flight {
     /// An empty queue of so many entries.
     pub(crate) fn new(qid: Qid, entries: u16, flow_control: bool) -> Self {
         assert!(entries > 1, "a queue of {entries} entries");
         let used = vec![0; (usize::from(u16::MAX) + 1) / 64].into_boxed_slice();
         Self { qid, entries, in_flight: 0, used, head: flow_control.then_some(0) }
+    }
+
+    /// The queue is what its Connect says from now on; that Connect is its first command.
+    pub(crate) fn connect(&mut self, qid: Qid, entries: u16, flow_control: bool) {
+        assert!(entries > 1, "a queue of {entries} entries");
+        (self.qid, self.entries) = (qid, entries);
+        self.head = flow_control.then_some(0);
     }
 
     pub(crate) fn qid(&self) -> Qid {
@@ -38,14 +54,14 @@ impl Flight {
     /// A command came in.
     ///
     /// # Errors
-    /// The step that answers a command that may not be.
-    pub(crate) fn begin(&mut self, cid: Cid) -> Result<(), Step> {
+    /// [`Unfit`].
+    pub(crate) fn begin(&mut self, cid: Cid) -> Result<(), Unfit> {
         if self.in_flight >= self.entries {
             let (qid, entries) = (self.qid.0, self.entries);
-            return Err(Step::CloseAssociation(Violation::QueueOverrun { qid, entries }));
+            return Err(Unfit::Overrun(Violation::QueueOverrun { qid, entries }));
         }
         if self.is_used(cid) {
-            return Err(Step::Respond(self.response(cid, status::COMMAND_ID_CONFLICT, 0, None)));
+            return Err(Unfit::Conflict(self.response(cid, status::COMMAND_ID_CONFLICT, 0, None)));
         }
         self.used[usize::from(cid.0 / 64)] |= bit(cid);
         self.in_flight += 1;
@@ -116,7 +132,7 @@ mod tests {
     fn a_command_id_in_flight_conflicts_until_its_response() {
         let mut flight = Flight::new(Qid(1), 4, true);
         flight.begin(Cid(7)).unwrap();
-        let Err(Step::Respond(conflict)) = flight.begin(Cid(7)) else { panic!("no conflict") };
+        let Err(Unfit::Conflict(conflict)) = flight.begin(Cid(7)) else { panic!("no conflict") };
         assert!(cqe(conflict).status().is(Status::COMMAND_ID_CONFLICT));
         assert_eq!(flight.in_flight(), 1);
         let _ = flight.end(Cid(7), Status::SUCCESS, 0, None);
@@ -129,9 +145,6 @@ mod tests {
         flight.begin(Cid(0)).unwrap();
         flight.begin(Cid(1)).unwrap();
         let over = flight.begin(Cid(2));
-        assert!(matches!(
-            over,
-            Err(Step::CloseAssociation(Violation::QueueOverrun { qid: 5, entries: 2 }))
-        ));
+        assert!(matches!(over, Err(Unfit::Overrun(Violation::QueueOverrun { qid: 5, entries: 2 }))));
     }
 }

@@ -298,4 +298,3 @@ fn check_range(namespace: &NamespaceDefinition, slba: u64, blocks: u32) -> Resul
     let range = BlockRange::new(slba, blocks.into());
     if namespace.geometry.contains(range) { Ok(range) } else { Err(status::LBA_OUT_OF_RANGE) }
 }
-

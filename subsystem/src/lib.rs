@@ -17,13 +17,19 @@
 //! reservations, no asymmetric access, no authentication in this version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::result_large_err,
+    reason = "names are held inline, and only the control path fails with one"
+)]
 
 extern crate alloc;
 
+mod admin;
 pub mod association;
+mod controller;
+mod data;
 pub mod discovery;
 mod fabrics;
-mod data;
 mod flight;
 mod io;
 pub mod limits;
@@ -36,6 +42,7 @@ mod status;
 pub mod step;
 pub mod subsystem;
 pub mod ticket;
+mod timer;
 
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
 pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};

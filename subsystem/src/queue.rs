@@ -1,10 +1,23 @@
 //! A queue pair: from its first capsule, which must be a Connect, to its end.
 
-use crate::{Admission, Association, ConnectRequest, Notice, Qid, Step, Ticket};
+use crate::controller::Controller;
+use crate::data::{self, Fit};
+use crate::fabrics::{self, Admission, Admitted, CONNECT_LEN, ConnectRequest, Role};
+use crate::flight::{Flight, Unfit};
+use crate::io::Io;
+use crate::limits::{CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
+use crate::step::{Step, Violation, Work};
+use crate::ticket::{Kind, Outcome, Reply};
+use crate::{Association, Cid, Notice, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
+use nvme_proto::fabrics::connect::{Connect, ConnectData, Connected};
+use nvme_proto::fabrics::fabrics_type;
+use nvme_proto::opcode::FabricsType;
+use nvme_proto::{Sqe, Status};
 use nvmf_block::BlockError;
+use zerocopy::FromBytes;
 
 /// What the transport knows of a connection before its first capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,77 +36,260 @@ pub struct Link {
 ///
 /// After every `on_*`, and after [`Queue::on_timeout`], drain [`Queue::poll_step`] before the next.
 #[derive(Debug)]
-pub struct Queue {}
+pub struct Queue {
+    flight: Flight,
+    state: State,
+    /// [`Step::CloseQueue`] or [`Step::CloseAssociation`] was given: there is nothing more to come.
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No Connect was accepted yet.
+    Connecting { link: Link, deadline: Duration, connecting: bool, expired: bool },
+    /// An Admin queue, and with it the controller.
+    Admin(Box<Controller>),
+    /// An I/O queue.
+    Io { association: Arc<Association>, io: Io, epoch: u32, disconnected: bool },
+}
 
 impl Queue {
     /// A connection without a Connect yet. It must come within [`crate::limits::CONNECT_TIMEOUT`].
     #[must_use]
-    pub fn new(_now: Duration, _link: Link) -> Self {
-        unimplemented!()
+    pub fn new(now: Duration, link: Link) -> Self {
+        let deadline = now.saturating_add(CONNECT_TIMEOUT);
+        Self {
+            flight: Flight::new(Qid(0), link.entries.max(QUEUE_ENTRIES_MIN), true),
+            state: State::Connecting { link, deadline, connecting: false, expired: false },
+            closed: false,
+        }
     }
 
     /// A capsule came in: the 64 bytes of the submission queue entry, and how many bytes of data follow it in the capsule.
-    /// (A capsule with fewer bytes is [`crate::Violation::ShortCapsule`], which the transport finds itself.)
-    pub fn on_capsule(&mut self, _now: Duration, _sqe: &[u8; 64], _in_capsule_len: usize) -> Step {
-        unimplemented!()
+    /// (A capsule with fewer bytes is [`Violation::ShortCapsule`], which the transport finds itself.)
+    pub fn on_capsule(&mut self, now: Duration, sqe: &[u8; 64], in_capsule_len: usize) -> Step {
+        let sqe: Sqe = zerocopy::transmute!(*sqe);
+        if let Some(association) = self.association() {
+            association.touch(now);
+        }
+        match self.flight.begin(sqe.cid()) {
+            Ok(()) => {}
+            Err(Unfit::Conflict(response)) => return Step::Respond(response),
+            Err(Unfit::Overrun(violation)) => return Step::CloseAssociation(violation),
+        }
+        let outcome = match data::check_flags(&sqe) {
+            Ok(()) => self.on_command(now, &sqe, in_capsule_len),
+            Err(status) => Err(status),
+        };
+        self.note_error(&sqe, &outcome);
+        self.step(sqe.cid(), data::key_to_invalidate(&sqe), outcome)
     }
 
-    /// The parameters of [`crate::Work::Parameters`] are there: exactly the bytes of the transfer.
-    pub fn on_parameters(&mut self, _now: Duration, _ticket: Ticket, _parameters: &[u8]) -> Step {
-        unimplemented!()
+    fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+        match &mut self.state {
+            State::Connecting { connecting, .. } => {
+                let reply = on_first_command(sqe, in_capsule_len, *connecting)?;
+                *connecting = true;
+                Ok(reply)
+            }
+            State::Admin(controller) => controller.on_command(now, sqe, in_capsule_len),
+            State::Io { io, disconnected, .. } => match fabrics_type(sqe) {
+                None => io.on_command(sqe, in_capsule_len),
+                Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
+                Some(FabricsType::DISCONNECT) => {
+                    fabrics::check_disconnect(sqe, false)?;
+                    *disconnected = true;
+                    Ok(Reply::Done(0))
+                }
+                // Properties belong to the Admin queue, and there is no authentication.
+                Some(_) => Err(status::INVALID_OPCODE),
+            },
+        }
+    }
+
+    /// The parameters of [`Work::Parameters`] are there: exactly the bytes of the transfer.
+    ///
+    /// # Panics
+    /// When the ticket is of another queue, or did not ask for parameters of that length.
+    pub fn on_parameters(&mut self, now: Duration, ticket: Ticket, parameters: &[u8]) -> Step {
+        self.check_ticket(&ticket);
+        if let (State::Connecting { link, .. }, Kind::Connect(_)) = (&self.state, ticket.kind) {
+            let data = ConnectData::read_from_bytes(parameters).expect("Connect data of 1024 bytes");
+            return Step::Connect(Box::new(ConnectRequest { ticket, link: *link, data }));
+        }
+        let (cid, kind, invalidate) = ticket.redeem();
+        let outcome = match (&mut self.state, kind) {
+            (State::Admin(controller), Kind::Admin(kind)) => controller.on_parameters(now, kind, parameters),
+            (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(kind, parameters),
+            (_, kind) => panic!("parameters for {kind:?} came to a queue of another kind"),
+        };
+        self.step(cid, invalidate, outcome)
     }
 
     /// The registry's answer to [`Step::Connect`].
+    ///
+    /// # Panics
+    /// When the request is of another queue.
     pub fn on_admission(
         &mut self,
         _now: Duration,
-        _request: Box<ConnectRequest>,
-        _admission: Admission,
+        request: Box<ConnectRequest>,
+        admission: Admission,
     ) -> Step {
-        unimplemented!()
+        self.check_ticket(&request.ticket);
+        let command = request.command();
+        let (cid, _, invalidate) = request.ticket.redeem();
+        let response = match admission.outcome {
+            Ok(admitted) => {
+                let cntlid = admitted.association.key.cntlid;
+                self.become_connected(&command, admitted);
+                let dw0 = Connected { cntlid, authentication_required: false }.emit();
+                self.flight.end(cid, Status::SUCCESS, dw0.into(), invalidate)
+            }
+            Err(refusal) => {
+                if let State::Connecting { connecting, .. } = &mut self.state {
+                    *connecting = false;
+                }
+                self.flight.end(cid, refusal.status(), refusal.dw0().into(), invalidate)
+            }
+        };
+        Step::Respond(response)
+    }
+
+    fn become_connected(&mut self, command: &Connect, admitted: Admitted) {
+        let entries = command.sqsize_z.checked_add(1).expect("the registry checked SQSIZE");
+        let flow_control = !command.attributes.disables_sq_flow_control();
+        self.flight.connect(admitted.qid, entries, flow_control);
+        self.state = match admitted.role {
+            Role::Admin(controller) => State::Admin(controller),
+            Role::Io { io, epoch } => {
+                State::Io { association: admitted.association, io, epoch, disconnected: false }
+            }
+        };
     }
 
     /// The work and the transfer of a command are done, or failed on the device.
-    pub fn on_done(&mut self, _now: Duration, _ticket: Ticket, _result: Result<(), BlockError>) -> Step {
-        unimplemented!()
+    ///
+    /// # Panics
+    /// When the ticket is of another queue, or waits for parameters.
+    pub fn on_done(&mut self, _now: Duration, ticket: Ticket, result: Result<(), BlockError>) -> Step {
+        self.check_ticket(&ticket);
+        let (cid, kind, invalidate) = ticket.redeem();
+        let outcome = match (&mut self.state, kind) {
+            (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(kind, result),
+            (State::Admin(_), Kind::Admin(_)) => match result {
+                Ok(()) => Ok(Reply::Done(0)),
+                Err(error) => Err(status::of_block_error(error, status::Direction::Read)),
+            },
+            (_, kind) => panic!("{kind:?} was done on a queue of another kind"),
+        };
+        self.step(cid, invalidate, outcome)
     }
 
     /// The registry has news.
-    pub fn on_notice(&mut self, _now: Duration, _notice: &Notice) {
-        unimplemented!()
+    pub fn on_notice(&mut self, _now: Duration, notice: &Notice) {
+        match (&mut self.state, notice) {
+            (State::Io { association, io, .. }, Notice::Namespaces(table))
+                if table.subsystem() == association.key.subsystem =>
+            {
+                io.set_namespaces(table);
+            }
+            (State::Admin(controller), notice) => controller.on_notice(notice),
+            _ => {}
+        }
     }
 
     /// What the queue wants done that no capsule asked for: event completions, closes. `None` when there is nothing.
     pub fn poll_step(&mut self, _now: Duration) -> Option<Step> {
-        unimplemented!()
+        if self.closed {
+            return None;
+        }
+        let step = match &mut self.state {
+            State::Connecting { expired, .. } => {
+                expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(CONNECT_TIMEOUT)))
+            }
+            State::Io { association, epoch, disconnected, .. } => {
+                let over = *disconnected || association.is_closing() || association.epoch() != *epoch;
+                over.then_some(Step::CloseQueue)
+            }
+            State::Admin(controller) => controller.poll_step(&mut self.flight),
+        };
+        self.closed = matches!(step, Some(Step::CloseQueue | Step::CloseAssociation(_)));
+        step
     }
 
     /// When [`Queue::on_timeout`] is to be called, on the clock of `now`. May move with every call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        unimplemented!()
+        match &self.state {
+            _ if self.closed => None,
+            State::Connecting { deadline, expired, .. } => (!expired).then_some(*deadline),
+            State::Admin(controller) => controller.poll_timeout(),
+            State::Io { .. } => None,
+        }
     }
 
     /// A time came. Too early does no harm.
-    pub fn on_timeout(&mut self, _now: Duration) {
-        unimplemented!()
+    pub fn on_timeout(&mut self, now: Duration) {
+        match &mut self.state {
+            State::Connecting { deadline, expired, .. } => *expired |= now >= *deadline,
+            State::Admin(controller) => controller.on_timeout(now),
+            State::Io { .. } => {}
+        }
     }
 
     /// The association, once connected.
     #[must_use]
     pub fn association(&self) -> Option<&Arc<Association>> {
-        unimplemented!()
+        match &self.state {
+            State::Connecting { .. } => None,
+            State::Admin(controller) => Some(controller.association()),
+            State::Io { association, .. } => Some(association),
+        }
     }
 
     /// The Queue ID, once connected; 0 is the Admin queue.
     #[must_use]
     pub fn qid(&self) -> Option<Qid> {
-        unimplemented!()
+        self.association().map(|_| self.flight.qid())
     }
 
     /// Commands that have a ticket out, or are held.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
-        unimplemented!()
+        self.flight.in_flight()
     }
+
+    fn step(&mut self, cid: Cid, invalidate: Option<u32>, outcome: Outcome) -> Step {
+        let (status, result) = match outcome {
+            Ok(Reply::Done(result)) => (Status::SUCCESS, result),
+            Ok(Reply::Held) => return Step::Held,
+            Ok(Reply::Execute { kind, work, transfer }) => {
+                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate);
+                return Step::Execute { ticket, work, transfer };
+            }
+            Err(status) => (status, 0),
+        };
+        Step::Respond(self.flight.end(cid, status, result, invalidate))
+    }
+
+    /// The Error Information log holds what failed on the Admin queue.
+    fn note_error(&mut self, sqe: &Sqe, outcome: &Outcome) {
+        if let (State::Admin(controller), Err(status)) = (&mut self.state, outcome) {
+            controller.on_error(sqe, *status);
+        }
+    }
+
+    fn check_ticket(&self, ticket: &Ticket) {
+        assert_eq!(ticket.qid, self.flight.qid(), "a ticket came back to another queue");
+    }
+}
+
+/// The only command of a queue that is not connected: one Connect at a time, its data in the capsule or in host memory.
+fn on_first_command(sqe: &Sqe, in_capsule_len: usize, connecting: bool) -> Outcome {
+    if fabrics_type(sqe) != Some(FabricsType::CONNECT) || connecting {
+        return Err(status::COMMAND_SEQUENCE_ERROR);
+    }
+    let transfer = data::from_host(sqe, CONNECT_LEN, Fit::AtLeast, in_capsule_len)?;
+    Ok(Reply::Execute { kind: Kind::Connect(Connect::parse(sqe)), work: Work::Parameters, transfer })
 }

@@ -21,6 +21,14 @@ pub struct SubsystemDefinition {
     pub namespaces: Vec<NamespaceDefinition>,
 }
 
+/// What Identify says of a subsystem, on every controller the same.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) nqn: Nqn,
+    pub(crate) serial: String,
+    pub(crate) model: String,
+}
+
 /// Who may connect to a subsystem, and sees it in the discovery log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAccess {

@@ -80,7 +80,9 @@ impl DiscoveryLog {
                 bytes.copy_from_slice(header.as_bytes());
             }
             Some(entry) => {
-                if let Some((nqn, port)) = usize::try_from(entry).ok().and_then(|entry| self.records.get(entry)) {
+                if let Some((nqn, port)) =
+                    usize::try_from(entry).ok().and_then(|entry| self.records.get(entry))
+                {
                     bytes.copy_from_slice(entry_of(nqn, port).as_bytes());
                 }
             }

@@ -3,5 +3,6 @@
 mod log;
 mod port;
 
+pub(crate) use log::Record;
 pub use log::{DiscoveryLog, DiscoveryView};
 pub use port::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};

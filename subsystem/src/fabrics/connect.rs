@@ -85,7 +85,9 @@ impl Admitted {
 
 /// One host NQN with two Host Identifiers: mostly two machines made from one image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host {host_nqn} comes with host ID {new}, but is connected with host ID {known}: two machines must not share a host NQN")]
+#[error(
+    "host {host_nqn} comes with host ID {new}, but is connected with host ID {known}: two machines must not share a host NQN"
+)]
 pub struct DuplicateHost {
     /// The NQN.
     pub host_nqn: Nqn,

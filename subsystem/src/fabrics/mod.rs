@@ -6,6 +6,7 @@ mod refusal;
 
 pub use connect::{Admission, Admitted, ConnectRequest, DuplicateHost};
 pub(crate) use connect::{CONNECT_LEN, Role};
+pub(crate) use property::{Change, Properties, VERSION};
 pub use refusal::Refusal;
 
 use crate::status;

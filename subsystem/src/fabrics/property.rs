@@ -44,7 +44,8 @@ impl Properties {
         let get = PropertyGet::parse(sqe);
         match (get.property, get.size) {
             (Property::CAP, 1) => {
-                let cap = Capabilities::new(association.options.queue_entries_max.into(), READY_TIMEOUT_500MS);
+                let cap =
+                    Capabilities::new(association.options.queue_entries_max.into(), READY_TIMEOUT_500MS);
                 Ok(cap.0 | CAP_COMMAND_SETS | CAP_READY_WITH_MEDIA)
             }
             (Property::VS, 0) => Ok(VERSION.into()),

@@ -43,7 +43,7 @@ pub enum Refusal {
     #[error("HOSTID is all zeroes")]
     HostId,
     /// CNTLID does not ask for a dynamic controller, in the Connect of an Admin queue.
-    #[error("CNTLID {0:#x} asks for a certain controller: this subsystem has dynamic ones, ask for 0xffff")]
+    #[error("CNTLID {0} asks for a certain controller: this subsystem has dynamic ones only, ask for 65535")]
     StaticController(Cntlid),
     /// There is no such controller, or it is not this host's, or it is about to go.
     #[error("controller {0} does not exist, or belongs to another host")]
@@ -100,7 +100,9 @@ impl Refusal {
     pub fn dw0(&self) -> u32 {
         let parameter = match self {
             Self::QueueSize { .. } => InvalidParameter::Command(command_offset::SQSIZE),
-            Self::QueueMismatch { .. } | Self::QueueId { .. } => InvalidParameter::Command(command_offset::QID),
+            Self::QueueMismatch { .. } | Self::QueueId { .. } => {
+                InvalidParameter::Command(command_offset::QID)
+            }
             Self::HostNqn => InvalidParameter::Data(data_offset::HOSTNQN),
             Self::HostId => InvalidParameter::Data(data_offset::HOSTID),
             Self::StaticController(_) | Self::Controller(_) => InvalidParameter::Data(data_offset::CNTLID),

@@ -1,0 +1,115 @@
+//! Asynchronous events: requests that wait for news, and news that wait for requests.
+
+use crate::limits::ASYNC_EVENT_REQUESTS_MAX;
+use crate::ticket::{Outcome, Reply};
+use crate::{Cid, status};
+use nvme_proto::Status;
+use nvme_proto::admin::async_event::{AsyncEvent, notice};
+
+/// News of a kind that hosts can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notification {
+    NamespaceAttributeChanged,
+    DiscoveryLogChanged,
+}
+
+/// Where a kind of news stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Quiet,
+    /// Something happened that the host has not heard of.
+    Pending,
+    /// The host was told, and has not read the log page yet: more of the same is not worth a word.
+    Told,
+}
+
+/// The Asynchronous Event Requests and the events of a controller.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    requests: [Option<Cid>; ASYNC_EVENT_REQUESTS_MAX],
+    aborted: [Option<Cid>; ASYNC_EVENT_REQUESTS_MAX],
+    namespaces: State,
+    discovery: State,
+}
+
+impl Notification {
+    const ALL: [Self; 2] = [Self::NamespaceAttributeChanged, Self::DiscoveryLogChanged];
+
+    fn event(self) -> AsyncEvent {
+        match self {
+            Self::NamespaceAttributeChanged => AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED,
+            Self::DiscoveryLogChanged => AsyncEvent::DISCOVERY_LOG_CHANGED,
+        }
+    }
+
+    /// Its bit in the Asynchronous Event Configuration.
+    fn bit(self) -> u32 {
+        match self {
+            Self::NamespaceAttributeChanged => notice::NAMESPACE_ATTRIBUTE,
+            Self::DiscoveryLogChanged => notice::DISCOVERY_LOG_CHANGE,
+        }
+    }
+}
+
+impl Events {
+    /// An Asynchronous Event Request: it waits.
+    pub(crate) fn on_request(&mut self, cid: Cid) -> Outcome {
+        // Requests that are about to be completed as aborted still count: the host has not seen them end.
+        let free = self.requests.iter().zip(&self.aborted).position(|pair| pair == (&None, &None));
+        let slot = free.ok_or(status::ASYNC_EVENT_LIMIT_EXCEEDED)?;
+        self.requests[slot] = Some(cid);
+        Ok(Reply::Held)
+    }
+
+    /// Aborts a request that waits; `false` when there is none of that ID.
+    pub(crate) fn abort(&mut self, cid: Cid) -> bool {
+        let Some(slot) = self.requests.iter().position(|&request| request == Some(cid)) else { return false };
+        self.aborted[slot] = self.requests[slot].take();
+        true
+    }
+
+    /// A controller level reset: every request is aborted, and no news are left.
+    pub(crate) fn reset(&mut self) {
+        for (request, aborted) in self.requests.iter_mut().zip(&mut self.aborted) {
+            *aborted = request.take().or(*aborted);
+        }
+        (self.namespaces, self.discovery) = (State::Quiet, State::Quiet);
+    }
+
+    /// Something happened.
+    pub(crate) fn raise(&mut self, notification: Notification) {
+        let state = self.state(notification);
+        if *state == State::Quiet {
+            *state = State::Pending;
+        }
+    }
+
+    /// The host read the log page that belongs to the news.
+    pub(crate) fn clear(&mut self, notification: Notification) {
+        *self.state(notification) = State::Quiet;
+    }
+
+    fn state(&mut self, notification: Notification) -> &mut State {
+        match notification {
+            Notification::NamespaceAttributeChanged => &mut self.namespaces,
+            Notification::DiscoveryLogChanged => &mut self.discovery,
+        }
+    }
+
+    /// The next request that is over, its status, and DW0. `enabled` is the Asynchronous Event Configuration.
+    pub(crate) fn poll(&mut self, enabled: u32) -> Option<(Cid, Status, u32)> {
+        if let Some(cid) = self.aborted.iter_mut().find_map(Option::take) {
+            return Some((cid, Status::ABORTED_BY_REQUEST, 0));
+        }
+        for notification in Notification::ALL {
+            if *self.state(notification) != State::Pending || enabled & notification.bit() == 0 {
+                continue;
+            }
+            let cid = self.requests.iter_mut().find_map(Option::take)?;
+            *self.state(notification) = State::Told;
+            return Some((cid, Status::SUCCESS, notification.event().emit()));
+        }
+        None
+    }
+}

@@ -1,0 +1,314 @@
+//! Get Features and Set Features.
+
+use super::AdminKind;
+use crate::controller::Controller;
+use crate::data::{self, Fit};
+use crate::step::Work;
+use crate::ticket::{Kind, Outcome, Reply};
+use crate::{HostId, Nsid, Page, status};
+use core::time::Duration;
+use nvme_proto::admin::async_event::notice;
+use nvme_proto::admin::features::{
+    EXTENDED_HOST_ID, FeatureId, GetFeatures, HOST_BEHAVIOR_LEN, QueueCounts, Select, SetFeatures,
+    TIMESTAMP_LEN, capability,
+};
+use nvme_proto::{Sqe, Status};
+
+/// Arbitration Burst: no limit.
+const ARBITRATION_DEFAULT: u32 = 0b111;
+/// The over-temperature threshold that is never reached.
+const TEMPERATURE_DEFAULT: u16 = 0xffff;
+/// Asynchronous Event Configuration, bits 7:0: critical warnings of SMART. May be asked for; none ever comes.
+const SMART_WARNINGS: u32 = 0xff;
+/// Error Recovery, bit 16 (DULBE): an error for deallocated blocks, which no namespace here gives.
+const DULBE: u32 = 1 << 16;
+/// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE, HDISNS.
+const HOST_BEHAVIOR_FIELDS: usize = 4;
+
+/// Features that a controller of either type has; those of I/O controllers only.
+const FEATURES: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
+const IO_FEATURES: [FeatureId; 11] = [
+    FeatureId::ARBITRATION,
+    FeatureId::POWER_MANAGEMENT,
+    FeatureId::TEMPERATURE_THRESHOLD,
+    FeatureId::ERROR_RECOVERY,
+    FeatureId::VOLATILE_WRITE_CACHE,
+    FeatureId::NUMBER_OF_QUEUES,
+    FeatureId::WRITE_ATOMICITY,
+    FeatureId::TIMESTAMP,
+    FeatureId::HOST_BEHAVIOR,
+    FeatureId::COMMAND_SET_PROFILE,
+    FeatureId::HOST_ID,
+];
+
+/// The values that live in the controller itself; the rest belong to its association or its timer.
+#[derive(Debug, Clone)]
+pub(crate) struct Features {
+    arbitration: u32,
+    power_management: u32,
+    temperature_over: u16,
+    temperature_under: u16,
+    error_recovery: u32,
+    write_atomicity: u32,
+    async_event_config: u32,
+    timestamp: Timestamp,
+    host_behavior: [u8; HOST_BEHAVIOR_FIELDS],
+}
+
+/// Milliseconds that the host set, and when.
+#[derive(Debug, Clone, Copy, Default)]
+struct Timestamp {
+    millis: u64,
+    set_at: Option<Duration>,
+}
+
+/// What Get Features returns: DW0, or data.
+enum Value {
+    Dword(u32),
+    HostId(HostId),
+    Timestamp([u8; TIMESTAMP_LEN]),
+    HostBehavior([u8; HOST_BEHAVIOR_FIELDS]),
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self {
+            arbitration: ARBITRATION_DEFAULT,
+            power_management: 0,
+            temperature_over: TEMPERATURE_DEFAULT,
+            temperature_under: 0,
+            error_recovery: 0,
+            write_atomicity: 0,
+            async_event_config: 0,
+            timestamp: Timestamp::default(),
+            host_behavior: [0; HOST_BEHAVIOR_FIELDS],
+        }
+    }
+}
+
+impl Features {
+    pub(crate) fn async_event_config(&self) -> u32 {
+        self.async_event_config
+    }
+}
+
+/// Whether this controller has the feature.
+pub(crate) fn is_supported(controller: &Controller, fid: FeatureId) -> bool {
+    match fid {
+        _ if FEATURES.contains(&fid) => true,
+        _ if controller.is_discovery() => false,
+        FeatureId::VOLATILE_WRITE_CACHE => has_write_cache(controller),
+        _ => IO_FEATURES.contains(&fid),
+    }
+}
+
+fn has_write_cache(controller: &Controller) -> bool {
+    controller.namespaces().is_some_and(|table| table.has_volatile_write_cache())
+}
+
+pub(crate) fn on_get_features(controller: &Controller, now: Duration, sqe: &Sqe) -> Outcome {
+    let command = GetFeatures::parse(sqe);
+    if !is_supported(controller, command.fid) {
+        return Err(status::INVALID_FIELD);
+    }
+    let value = match command.select {
+        Select::CURRENT => current(controller, now, &command)?,
+        // Nothing is saved: the saved value is the default.
+        Select::DEFAULT | Select::SAVED => default(controller, now, &command)?,
+        Select::SUPPORTED_CAPABILITIES => Value::Dword(capabilities(command.fid)),
+        _ => return Err(status::INVALID_FIELD),
+    };
+    match value {
+        Value::Dword(dword) => Ok(Reply::Done(dword.into())),
+        Value::HostId(id) => send(sqe, &id.0, id.0.len()),
+        Value::Timestamp(bytes) => send(sqe, &bytes, bytes.len()),
+        Value::HostBehavior(bytes) => send(sqe, &bytes, HOST_BEHAVIOR_LEN),
+    }
+}
+
+fn send(sqe: &Sqe, bytes: &[u8], len: usize) -> Outcome {
+    let page = Page::build(|out| out[..bytes.len()].copy_from_slice(bytes));
+    Controller::send_page(sqe, page, len as u32)
+}
+
+fn capabilities(fid: FeatureId) -> u32 {
+    // The Host Identifier comes with Connect.
+    if fid == FeatureId::HOST_ID { 0 } else { capability::CHANGEABLE }
+}
+
+fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Result<Value, Status> {
+    let features = &controller.features;
+    Ok(Value::Dword(match command.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::POWER_MANAGEMENT => features.power_management,
+        FeatureId::TEMPERATURE_THRESHOLD => match threshold(command.cdw11)? {
+            Threshold::Over => features.temperature_over.into(),
+            Threshold::Under => features.temperature_under.into(),
+        },
+        FeatureId::ERROR_RECOVERY => features.error_recovery,
+        FeatureId::VOLATILE_WRITE_CACHE => controller.association.write_cache().into(),
+        FeatureId::NUMBER_OF_QUEUES => queue_counts(controller.association.io_queues_granted()),
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity,
+        FeatureId::ASYNC_EVENT_CONFIG => features.async_event_config,
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
+        // The one combination of I/O command sets: NVM alone.
+        FeatureId::COMMAND_SET_PROFILE => 0,
+        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.to_bytes(now))),
+        FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
+        FeatureId::HOST_ID if command.cdw11 & EXTENDED_HOST_ID != 0 => {
+            return Ok(Value::HostId(controller.association.host_id()));
+        }
+        // Fabrics knows only the Host Identifier of 128 bits.
+        _ => return Err(status::INVALID_FIELD),
+    }))
+}
+
+fn default(controller: &Controller, now: Duration, command: &GetFeatures) -> Result<Value, Status> {
+    let features = Features::default();
+    Ok(Value::Dword(match command.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::TEMPERATURE_THRESHOLD => match threshold(command.cdw11)? {
+            Threshold::Over => features.temperature_over.into(),
+            Threshold::Under => features.temperature_under.into(),
+        },
+        FeatureId::VOLATILE_WRITE_CACHE => 1,
+        FeatureId::NUMBER_OF_QUEUES => queue_counts(controller.association.options.io_queues_max),
+        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(Timestamp::default().to_bytes(now))),
+        FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
+        FeatureId::HOST_ID => return current(controller, now, command),
+        _ => 0,
+    }))
+}
+
+fn queue_counts(queues: u16) -> u32 {
+    QueueCounts { submission: queues.into(), completion: queues.into() }.emit()
+}
+
+pub(crate) fn on_set_features(controller: &mut Controller, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+    let command = SetFeatures::parse(sqe);
+    if !is_supported(controller, command.fid) {
+        return Err(status::INVALID_FIELD);
+    }
+    if command.save {
+        return Err(status::FEATURE_NOT_SAVEABLE);
+    }
+    if command.nsid != Nsid(0) && command.nsid != Nsid::ALL {
+        return Err(status::FEATURE_NOT_NAMESPACE_SPECIFIC);
+    }
+    let word = command.cdw11;
+    let features = &mut controller.features;
+    match command.fid {
+        FeatureId::ARBITRATION => features.arbitration = word,
+        // There is one power state.
+        FeatureId::POWER_MANAGEMENT => features.power_management = only(word & 0x1f == 0, word)?,
+        FeatureId::TEMPERATURE_THRESHOLD => match threshold(word)? {
+            Threshold::Over => features.temperature_over = word as u16,
+            Threshold::Under => features.temperature_under = word as u16,
+        },
+        FeatureId::ERROR_RECOVERY => features.error_recovery = only(word & DULBE == 0, word)?,
+        FeatureId::VOLATILE_WRITE_CACHE => controller.association.set_write_cache(word & 1 == 1),
+        FeatureId::NUMBER_OF_QUEUES => return set_queue_counts(controller, word),
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity = word & 1,
+        FeatureId::ASYNC_EVENT_CONFIG => {
+            let offered = SMART_WARNINGS | notices(controller);
+            controller.features.async_event_config = only(word & !offered == 0, word)?;
+        }
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.set(word),
+        FeatureId::COMMAND_SET_PROFILE if word & 0x1ff != 0 => {
+            return Err(status::COMMAND_SET_COMBINATION_REJECTED);
+        }
+        FeatureId::COMMAND_SET_PROFILE => {}
+        FeatureId::TIMESTAMP => return pull(sqe, AdminKind::Timestamp, TIMESTAMP_LEN, in_capsule_len),
+        FeatureId::HOST_BEHAVIOR => {
+            return pull(sqe, AdminKind::HostBehavior, HOST_BEHAVIOR_LEN, in_capsule_len);
+        }
+        // The Host Identifier came with Connect, and stays.
+        FeatureId::HOST_ID => return Err(status::COMMAND_SEQUENCE_ERROR),
+        _ => return Err(status::INVALID_FIELD),
+    }
+    Ok(Reply::Done(0))
+}
+
+/// `value` if it may be.
+fn only(allowed: bool, value: u32) -> Result<u32, Status> {
+    if allowed { Ok(value) } else { Err(status::INVALID_FIELD) }
+}
+
+/// The notices that the controller gives: OAES, and what the Asynchronous Event Configuration may ask for.
+pub(crate) fn notices(controller: &Controller) -> u32 {
+    if controller.is_discovery() { notice::DISCOVERY_LOG_CHANGE } else { notice::NAMESPACE_ATTRIBUTE }
+}
+
+fn set_queue_counts(controller: &Controller, word: u32) -> Outcome {
+    if word as u16 == u16::MAX || word >> 16 == u32::from(u16::MAX) {
+        return Err(status::INVALID_FIELD);
+    }
+    let association = &controller.association;
+    if association.io_queues() > 0 {
+        return Err(status::COMMAND_SEQUENCE_ERROR);
+    }
+    // A queue of Fabrics is both.
+    let QueueCounts { submission, completion } = QueueCounts::parse(word);
+    let wished = u16::try_from(submission.max(completion)).unwrap_or(u16::MAX);
+    let granted = wished.min(association.options.io_queues_max);
+    association.grant_io_queues(granted);
+    Ok(Reply::Done(queue_counts(granted).into()))
+}
+
+fn pull(sqe: &Sqe, kind: AdminKind, len: usize, in_capsule_len: usize) -> Outcome {
+    let transfer = data::from_host(sqe, len as u32, Fit::AtLeast, in_capsule_len)?;
+    Ok(Reply::Execute { kind: Kind::Admin(kind), work: Work::Parameters, transfer })
+}
+
+/// Data of Set Features.
+pub(crate) fn on_parameters(
+    controller: &mut Controller,
+    now: Duration,
+    kind: AdminKind,
+    parameters: &[u8],
+) -> Outcome {
+    let features = &mut controller.features;
+    match kind {
+        AdminKind::Timestamp => features.timestamp = Timestamp::from_bytes(parameters, now),
+        AdminKind::HostBehavior => {
+            let fields = parameters.first_chunk::<HOST_BEHAVIOR_FIELDS>().ok_or(status::INVALID_FIELD)?;
+            if fields.iter().any(|&field| field > 1) {
+                return Err(status::INVALID_FIELD);
+            }
+            features.host_behavior = *fields;
+        }
+        AdminKind::Page => panic!("parameters for a page"),
+    }
+    Ok(Reply::Done(0))
+}
+
+impl Timestamp {
+    /// 48 bits of milliseconds; bits 3:1 of the next byte say where they come from (0: reset, 1: Set Features).
+    fn to_bytes(self, now: Duration) -> [u8; TIMESTAMP_LEN] {
+        let since = now.saturating_sub(self.set_at.unwrap_or_default());
+        let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let millis = self.millis.saturating_add(since) & 0xffff_ffff_ffff;
+        let origin = u64::from(self.set_at.is_some());
+        (millis | origin << 49).to_le_bytes()
+    }
+
+    fn from_bytes(bytes: &[u8], now: Duration) -> Self {
+        let mut millis = [0; 8];
+        millis[..6].copy_from_slice(&bytes[..6]);
+        Self { millis: u64::from_le_bytes(millis), set_at: Some(now) }
+    }
+}
+
+enum Threshold {
+    Over,
+    Under,
+}
+
+/// THSEL and TMPSEL: there is the composite temperature only.
+fn threshold(cdw11: u32) -> Result<Threshold, Status> {
+    match (cdw11 >> 20 & 3, cdw11 >> 16 & 0xf) {
+        (0, 0 | 0xf) => Ok(Threshold::Over),
+        (1, 0 | 0xf) => Ok(Threshold::Under),
+        _ => Err(status::INVALID_FIELD),
+    }
+}

@@ -1,0 +1,216 @@
+//! Identify: the controller says what it serves.
+
+use super::features::notices;
+use crate::controller::Controller;
+use crate::fabrics::VERSION;
+use crate::limits::{
+    ABORTS_MAX, ASYNC_EVENT_REQUESTS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX,
+    NSID_MAX, PAGE_LEN,
+};
+use crate::namespace::{NamespaceDefinition, NamespaceTable};
+use crate::ticket::Outcome;
+use crate::{Nsid, Page, status};
+use nvme_proto::admin::identify::{
+    CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
+    IndependentNamespace, LbaFormat, NamespaceIdType, cmic, ctratt, lpa, nsfeat, oncs, sgls, vwc,
+};
+use nvme_proto::{Sqe, Status};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// CNTRLTYPE.
+const TYPE_IO: u8 = 1;
+const TYPE_DISCOVERY: u8 = 2;
+/// FRMW: one slot, which cannot be written.
+const FIRMWARE_ONE_SLOT_READ_ONLY: u8 = 1 << 1 | 1;
+/// VWC bits 2:1: a flush of all namespaces is not supported.
+const VWC_NO_FLUSH_ALL: u8 = 0b10 << 1;
+/// OFCS bit 0: Disconnect.
+const OFCS_DISCONNECT: u16 = 1;
+/// NMIC: other controllers may have it as well.
+const NMIC_SHARED: u8 = 1;
+/// NSATTR: write protected.
+const NSATTR_WRITE_PROTECTED: u8 = 1;
+/// NSTAT: ready.
+const NSTAT_READY: u8 = 1;
+/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+const DLFEAT_ZEROES: u8 = 0b001;
+const DLFEAT_WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
+
+pub(crate) fn on_identify(controller: &Controller, sqe: &Sqe) -> Outcome {
+    let command = Identify::parse(sqe);
+    let page = match controller.namespaces() {
+        None if command.cns == Cns::CONTROLLER => page_of(&identify_controller(controller)),
+        None => return Err(status::INVALID_FIELD),
+        Some(table) => io_page(controller, table, &command)?,
+    };
+    Controller::send_page(sqe, page, PAGE_LEN as u32)
+}
+
+fn io_page(controller: &Controller, table: &NamespaceTable, command: &Identify) -> Result<Page, Status> {
+    let nsid = command.nsid;
+    if is_command_set_specific(command.cns) && command.csi != CSI_NVM {
+        return Err(status::INVALID_FIELD);
+    }
+    Ok(match command.cns {
+        Cns::CONTROLLER => page_of(&identify_controller(controller)),
+        // A namespace that is not there is all zeroes, one that can never be there is an error.
+        Cns::NAMESPACE => match table.get(check_nsid(nsid)?) {
+            Some(namespace) => page_of(&identify_namespace(namespace)),
+            None => zeroes(),
+        },
+        Cns::ACTIVE_NAMESPACES | Cns::COMMAND_SET_ACTIVE_NAMESPACES => page_of(&active_list(table, nsid)?),
+        Cns::NAMESPACE_DESCRIPTORS => descriptors(active(table, nsid)?),
+        Cns::INDEPENDENT_NAMESPACE => page_of(&independent(active(table, nsid)?)),
+        // No protection information, no extended formats: nothing to say.
+        Cns::COMMAND_SET_NAMESPACE => {
+            active(table, nsid)?;
+            zeroes()
+        }
+        // No limits beside MDTS.
+        Cns::COMMAND_SET_CONTROLLER => zeroes(),
+        // One combination: the NVM command set alone.
+        Cns::COMMAND_SETS => Page::build(|out| out[0] = 1 << CSI_NVM),
+        // No namespace management, no sets, no virtualization, no granularities, no UUID list.
+        _ => return Err(status::INVALID_FIELD),
+    })
+}
+
+fn is_command_set_specific(cns: Cns) -> bool {
+    matches!(
+        cns,
+        Cns::COMMAND_SET_NAMESPACE | Cns::COMMAND_SET_CONTROLLER | Cns::COMMAND_SET_ACTIVE_NAMESPACES
+    )
+}
+
+fn check_nsid(nsid: Nsid) -> Result<Nsid, Status> {
+    if (1..=NSID_MAX).contains(&nsid.0) { Ok(nsid) } else { Err(status::INVALID_NAMESPACE) }
+}
+
+fn active(table: &NamespaceTable, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
+    table.get(nsid).ok_or(status::INVALID_NAMESPACE)
+}
+
+fn zeroes() -> Page {
+    Page::build(|_| ())
+}
+
+fn page_of(structure: &impl IdentifyPage) -> Page {
+    Page::build(|out| out.copy_from_slice(structure.as_bytes()))
+}
+
+/// A structure of 4096 bytes.
+trait IdentifyPage: IntoBytes + zerocopy::Immutable {}
+impl IdentifyPage for IdentifyController {}
+impl IdentifyPage for IdentifyNamespace {}
+impl IdentifyPage for IndependentNamespace {}
+impl IdentifyPage for IdList {}
+
+fn identify_controller(controller: &Controller) -> IdentifyController {
+    let (association, identity) = (&controller.association, &controller.identity);
+    let mut id = IdentifyController::new();
+    IdentifyController::set_text(&mut id.sn, &identity.serial);
+    IdentifyController::set_text(&mut id.mn, &identity.model);
+    id.fr = association.options.firmware;
+    id.subnqn = identity.nqn.to_field();
+    id.cntlid = association.key.cntlid.0.into();
+    id.ver = VERSION.into();
+    id.mdts = association.options.transfer_len_max.ilog2() as u8 - PAGE_LEN.ilog2() as u8;
+    id.cmic = cmic::MULTI_PORT | cmic::MULTI_CONTROLLER;
+    id.oaes = notices(controller).into();
+    id.ctratt = (ctratt::HOST_ID_128 | ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
+    id.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
+    id.aerl = ASYNC_EVENT_REQUESTS_MAX as u8 - 1;
+    id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
+    id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
+    id.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
+    id.iorcsz = 1.into();
+    id.ioccsz = ((64 + association.options.in_capsule_len) / 16).into();
+    id.msdbd = 1;
+    id.maxcmd = association.options.queue_entries_max.into();
+    match controller.namespaces() {
+        None => id.cntrltype = TYPE_DISCOVERY,
+        Some(table) => identify_io(&mut id, table),
+    }
+    id
+}
+
+/// What only an I/O controller has.
+fn identify_io(id: &mut IdentifyController, table: &NamespaceTable) {
+    id.cntrltype = TYPE_IO;
+    id.acl = ABORTS_MAX - 1;
+    id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;
+    (id.sqes, id.cqes) = (0x66, 0x44);
+    id.nn = NSID_MAX.into();
+    id.mnan = (NAMESPACES_MAX as u32).into();
+    id.oncs = (oncs::COMPARE
+        | oncs::DATASET_MANAGEMENT
+        | oncs::WRITE_ZEROES
+        | oncs::SAVE_SELECT
+        | oncs::TIMESTAMP
+        | oncs::VERIFY)
+        .into();
+    id.vwc = VWC_NO_FLUSH_ALL | if table.has_volatile_write_cache() { vwc::PRESENT } else { 0 };
+    id.ofcs = OFCS_DISCONNECT.into();
+}
+
+fn identify_namespace(namespace: &NamespaceDefinition) -> IdentifyNamespace {
+    let geometry = &namespace.geometry;
+    let mut id = IdentifyNamespace::new_zeroed();
+    (id.nsze, id.ncap, id.nuse) = (geometry.blocks.into(), geometry.blocks.into(), geometry.blocks.into());
+    id.nvmcap = (u128::from(geometry.blocks) * u128::from(geometry.block_size)).to_le_bytes();
+    id.nmic = NMIC_SHARED;
+    id.nsattr = nsattr(namespace);
+    id.nguid = namespace.nguid;
+    id.eui64 = namespace.eui64;
+    id.lbaf[0] = LbaFormat { ms: 0.into(), lbads: geometry.block_size.ilog2() as u8, rp: 0 };
+    if geometry.zero_after_deallocate {
+        id.dlfeat = DLFEAT_ZEROES | DLFEAT_WRITE_ZEROES_DEALLOCATES;
+    }
+    if let Some(preferred_z) = preferred_z(namespace) {
+        id.nsfeat = nsfeat::OPTIMAL_IO;
+        (id.npwg_z, id.npwa_z, id.nows_z) = (preferred_z.into(), preferred_z.into(), preferred_z.into());
+        (id.npdg_z, id.npda_z) = (preferred_z.into(), preferred_z.into());
+    }
+    id
+}
+
+/// Blocks that the device prefers to move at once, 0's based; `None` when it does not care.
+fn preferred_z(namespace: &NamespaceDefinition) -> Option<u16> {
+    let blocks = namespace.geometry.optimal_blocks;
+    if blocks > 1 { u16::try_from(blocks - 1).ok() } else { None }
+}
+
+fn nsattr(namespace: &NamespaceDefinition) -> u8 {
+    if namespace.is_read_only() { NSATTR_WRITE_PROTECTED } else { 0 }
+}
+
+fn independent(namespace: &NamespaceDefinition) -> IndependentNamespace {
+    let mut id = IndependentNamespace::new_zeroed();
+    id.nmic = NMIC_SHARED;
+    id.nsattr = nsattr(namespace);
+    id.nstat = NSTAT_READY;
+    id
+}
+
+/// The NSIDs above `nsid`.
+fn active_list(table: &NamespaceTable, nsid: Nsid) -> Result<IdList, Status> {
+    if nsid.0 >= 0xffff_fffe {
+        return Err(status::INVALID_NAMESPACE);
+    }
+    Ok(IdList::new(table.iter().map(|namespace| namespace.nsid.0).filter(|&id| id > nsid.0)))
+}
+
+fn descriptors(namespace: &NamespaceDefinition) -> Page {
+    Page::build(|out| {
+        let Some(page) = out.first_chunk_mut::<PAGE_LEN>() else { return };
+        let mut writer = DescriptorWriter::new(page);
+        if namespace.eui64 != [0; 8] {
+            writer.push(NamespaceIdType::EUI64, &namespace.eui64);
+        }
+        if namespace.nguid != [0; 16] {
+            writer.push(NamespaceIdType::NGUID, &namespace.nguid);
+        }
+        writer.push(NamespaceIdType::UUID, &namespace.uuid);
+        writer.push(NamespaceIdType::CSI, &[CSI_NVM]);
+    })
+}

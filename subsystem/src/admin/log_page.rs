@@ -1,0 +1,173 @@
+//! Get Log Page.
+
+use super::{ErrorLog, Notification, features};
+use crate::controller::{Content, Controller};
+use crate::limits::PAGE_LEN;
+use crate::ticket::Outcome;
+use crate::{Nsid, Page, status};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use nvme_proto::admin::features::FeatureId;
+use nvme_proto::admin::identify::{CSI_NVM, IdList};
+use nvme_proto::admin::log_page::{
+    CommandsSupportedLog, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages, effects,
+};
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvme_proto::{Sqe, Status};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// NVMe-MI Commands Supported and Effects: a word for each command, and none is supported.
+const MANAGEMENT_COMMANDS: LogPageId = LogPageId(0x13);
+/// Bytes of a page that has a word for each of 256 identifiers.
+const WORDS_LEN: u64 = 1024;
+/// Scope of a feature: the controller (FSP bit 1, which begins at bit 20).
+const FEATURE_SCOPE_CONTROLLER: u32 = 1 << 21;
+/// Bytes of a data unit of the SMART log: thousand blocks of 512 bytes.
+const DATA_UNIT: u64 = 512_000;
+
+const DISCOVERY_PAGES: [LogPageId; 2] = [LogPageId::SUPPORTED_LOG_PAGES, LogPageId::DISCOVERY];
+const IO_PAGES: [LogPageId; 8] = [
+    LogPageId::SUPPORTED_LOG_PAGES,
+    LogPageId::ERROR,
+    LogPageId::SMART,
+    LogPageId::FIRMWARE_SLOT,
+    LogPageId::CHANGED_NAMESPACES,
+    LogPageId::COMMANDS_SUPPORTED,
+    LogPageId::FEATURES_SUPPORTED,
+    MANAGEMENT_COMMANDS,
+];
+const ADMIN_COMMANDS: [AdminOpcode; 7] = [
+    AdminOpcode::GET_LOG_PAGE,
+    AdminOpcode::IDENTIFY,
+    AdminOpcode::ABORT,
+    AdminOpcode::SET_FEATURES,
+    AdminOpcode::GET_FEATURES,
+    AdminOpcode::ASYNC_EVENT_REQUEST,
+    AdminOpcode::KEEP_ALIVE,
+];
+const READ_COMMANDS: [NvmOpcode; 4] =
+    [NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY];
+const WRITE_COMMANDS: [NvmOpcode; 3] =
+    [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT];
+
+pub(crate) fn on_get_log_page(controller: &mut Controller, sqe: &Sqe) -> Outcome {
+    let command = GetLogPage::parse(sqe);
+    if !pages(controller).contains(&command.lid) {
+        return Err(status::INVALID_LOG_PAGE);
+    }
+    let (page, page_len) = page(controller, &command)?;
+    let within = command.offset.is_multiple_of(4) && command.offset <= page_len;
+    let len = u32::try_from(command.len).ok();
+    let len = len.filter(|&len| len <= controller.association.options.transfer_len_max);
+    let (Some(len), true, false) = (len, within, command.offset_is_index) else {
+        return Err(status::INVALID_FIELD);
+    };
+    let outcome = Controller::send_page(sqe, page.starting_at(command.offset), len)?;
+    if !command.retain_event {
+        clear_event(controller, command.lid);
+    }
+    Ok(outcome)
+}
+
+fn pages(controller: &Controller) -> &'static [LogPageId] {
+    if controller.is_discovery() { &DISCOVERY_PAGES } else { &IO_PAGES }
+}
+
+/// The host has read the page: the next news are news again.
+fn clear_event(controller: &mut Controller, lid: LogPageId) {
+    match lid {
+        LogPageId::CHANGED_NAMESPACES => {
+            controller.changed_namespaces.clear();
+            controller.events.clear(Notification::NamespaceAttributeChanged);
+        }
+        LogPageId::DISCOVERY => controller.events.clear(Notification::DiscoveryLogChanged),
+        _ => {}
+    }
+}
+
+/// The page as it is now, and its length.
+fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), Status> {
+    Ok(match command.lid {
+        LogPageId::SUPPORTED_LOG_PAGES => (supported_pages(controller), WORDS_LEN),
+        LogPageId::ERROR => (Page::build(|out| controller.errors.write(out)), ErrorLog::LEN as u64),
+        LogPageId::SMART => {
+            // LPA bit 0 is clear: the log is about the controller, not about a namespace.
+            if command.nsid != Nsid(0) && command.nsid != Nsid::ALL {
+                return Err(status::INVALID_FIELD);
+            }
+            build(&smart(controller))
+        }
+        LogPageId::FIRMWARE_SLOT => build(&firmware_slot(controller)),
+        LogPageId::CHANGED_NAMESPACES => {
+            build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
+        }
+        LogPageId::COMMANDS_SUPPORTED if command.csi == CSI_NVM => build(&commands_supported()),
+        LogPageId::FEATURES_SUPPORTED => (features_supported(controller), WORDS_LEN),
+        MANAGEMENT_COMMANDS => (Page::build(|_| ()), WORDS_LEN),
+        LogPageId::DISCOVERY => match &controller.content {
+            Content::Discovery(log) => (Page::discovery(Arc::clone(log)), log.len()),
+            Content::Namespaces(_) => return Err(status::INVALID_LOG_PAGE),
+        },
+        _ => return Err(status::INVALID_FIELD),
+    })
+}
+
+fn build<T: IntoBytes + zerocopy::Immutable>(structure: &T) -> (Page, u64) {
+    const { assert!(size_of::<T>() <= PAGE_LEN) };
+    let page = Page::build(|out| out[..size_of::<T>()].copy_from_slice(structure.as_bytes()));
+    (page, size_of::<T>() as u64)
+}
+
+fn supported_pages(controller: &Controller) -> Page {
+    let mut log = SupportedLogPages::new_zeroed();
+    for lid in pages(controller) {
+        log.pages[usize::from(lid.0)] = 1.into();
+    }
+    build(&log).0
+}
+
+fn features_supported(controller: &Controller) -> Page {
+    Page::build(|out| {
+        for (fid, word) in (0..=u8::MAX).zip(out.chunks_exact_mut(4)) {
+            if features::is_supported(controller, FeatureId(fid)) {
+                word.copy_from_slice(&(effects::SUPPORTED | FEATURE_SCOPE_CONTROLLER).to_le_bytes());
+            }
+        }
+    })
+}
+
+fn commands_supported() -> CommandsSupportedLog {
+    let mut log = CommandsSupportedLog::new_zeroed();
+    for opcode in ADMIN_COMMANDS {
+        log.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    for opcode in READ_COMMANDS {
+        log.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    for opcode in WRITE_COMMANDS {
+        log.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::LOGICAL_BLOCK_CHANGE).into();
+    }
+    log
+}
+
+fn firmware_slot(controller: &Controller) -> FirmwareSlotLog {
+    let mut log = FirmwareSlotLog::new_zeroed();
+    log.afi = 1;
+    log.revisions[0] = controller.association.options.firmware;
+    log
+}
+
+fn smart(controller: &Controller) -> SmartLog {
+    let counters = &controller.association.counters;
+    let count = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let wide = |value: u64| u128::from(value).to_le_bytes();
+    let mut log = SmartLog::new_zeroed();
+    log.available_spare = 100;
+    log.data_units_read = wide(count(&counters.bytes_read).div_ceil(DATA_UNIT));
+    log.data_units_written = wide(count(&counters.bytes_written).div_ceil(DATA_UNIT));
+    log.host_reads = wide(count(&counters.reads));
+    log.host_writes = wide(count(&counters.writes));
+    log.media_errors = wide(count(&counters.media_errors));
+    log.error_log_entries = wide(controller.errors.count());
+    log
+}

@@ -1,0 +1,23 @@
+//! Admin commands, one family a file.
+
+pub(crate) mod abort;
+mod error_log;
+mod event;
+pub(crate) mod features;
+pub(crate) mod identify;
+pub(crate) mod log_page;
+
+pub(crate) use error_log::ErrorLog;
+pub(crate) use event::{Events, Notification};
+pub(crate) use features::Features;
+
+/// What is left to do when an Admin command comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdminKind {
+    /// Nothing: a page was sent.
+    Page,
+    /// The data of the Timestamp feature are on their way.
+    Timestamp,
+    /// The data of the Host Behavior Support feature are on their way.
+    HostBehavior,
+}

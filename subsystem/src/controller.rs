@@ -1,0 +1,200 @@
+//! A controller: lives with its Admin queue.
+
+use crate::admin::{AdminKind, Notification};
+use crate::admin::{ErrorLog, Events, Features, abort, features, identify, log_page};
+use crate::association::{Association, ControllerType, Notice};
+use crate::data::{self, Fit};
+use crate::discovery::DiscoveryLog;
+use crate::fabrics::{self, Change, Properties};
+use crate::flight::Flight;
+use crate::namespace::NamespaceTable;
+use crate::status;
+use crate::step::Step;
+use crate::subsystem::Identity;
+use crate::ticket::{Kind, Outcome, Reply};
+use crate::timer::KeepAlive;
+use crate::{Nsid, Page, Work};
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use core::time::Duration;
+use nvme_proto::fabrics::fabrics_type;
+use nvme_proto::opcode::{AdminOpcode, FabricsType};
+use nvme_proto::{Sqe, Status};
+
+/// The controller of one association.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) association: Arc<Association>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) content: Content,
+    pub(crate) properties: Properties,
+    pub(crate) features: Features,
+    pub(crate) events: Events,
+    pub(crate) errors: ErrorLog,
+    pub(crate) keep_alive: KeepAlive,
+    /// Namespaces that changed since the host read their list.
+    pub(crate) changed_namespaces: BTreeSet<Nsid>,
+    /// [`Step::CloseIoQueues`] is to be given.
+    close_io_queues: bool,
+}
+
+/// What the controller has for its host.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Namespaces(Arc<NamespaceTable>),
+    Discovery(Arc<DiscoveryLog>),
+}
+
+impl Controller {
+    pub(crate) fn new(
+        association: Arc<Association>,
+        identity: Arc<Identity>,
+        content: Content,
+        kato_ms: u32,
+    ) -> Self {
+        Self {
+            association,
+            identity,
+            content,
+            properties: Properties::default(),
+            features: Features::default(),
+            events: Events::default(),
+            errors: ErrorLog::default(),
+            keep_alive: KeepAlive::new(kato_ms),
+            changed_namespaces: BTreeSet::new(),
+            close_io_queues: false,
+        }
+    }
+
+    pub(crate) fn association(&self) -> &Arc<Association> {
+        &self.association
+    }
+
+    /// The namespaces; none on a discovery controller.
+    pub(crate) fn namespaces(&self) -> Option<&NamespaceTable> {
+        match &self.content {
+            Content::Namespaces(table) => Some(table),
+            Content::Discovery(_) => None,
+        }
+    }
+
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.association.controller_type == ControllerType::Discovery
+    }
+
+    /// Any command of the Admin queue.
+    pub(crate) fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+        if let Some(fctype) = fabrics_type(sqe) {
+            return self.on_fabrics(fctype, sqe);
+        }
+        // Until CSTS.RDY, only Fabrics commands.
+        if !self.association.is_enabled() {
+            return Err(status::COMMAND_SEQUENCE_ERROR);
+        }
+        match AdminOpcode(sqe.opcode) {
+            AdminOpcode::IDENTIFY => identify::on_identify(self, sqe),
+            AdminOpcode::GET_LOG_PAGE => log_page::on_get_log_page(self, sqe),
+            AdminOpcode::GET_FEATURES => features::on_get_features(self, now, sqe),
+            AdminOpcode::SET_FEATURES => features::on_set_features(self, sqe, in_capsule_len),
+            AdminOpcode::ASYNC_EVENT_REQUEST => self.events.on_request(sqe.cid()),
+            // The capsule has fed the timer already.
+            AdminOpcode::KEEP_ALIVE => Ok(Reply::Done(0)),
+            AdminOpcode::ABORT if !self.is_discovery() => Ok(abort::on_abort(self, sqe)),
+            _ => Err(status::INVALID_OPCODE),
+        }
+    }
+
+    fn on_fabrics(&mut self, fctype: FabricsType, sqe: &Sqe) -> Outcome {
+        match fctype {
+            FabricsType::PROPERTY_GET => self.properties.get(sqe, &self.association).map(Reply::Done),
+            FabricsType::PROPERTY_SET => {
+                let change = self.properties.set(sqe)?;
+                self.on_change(change);
+                Ok(Reply::Done(0))
+            }
+            FabricsType::CONNECT => Err(status::COMMAND_SEQUENCE_ERROR),
+            FabricsType::DISCONNECT => fabrics::check_disconnect(sqe, true).map(|()| Reply::Done(0)),
+            _ => Err(status::INVALID_OPCODE),
+        }
+    }
+
+    fn on_change(&mut self, change: Change) {
+        match change {
+            Change::None => {}
+            Change::Enabled => self.association.set_enabled(true),
+            Change::Shutdown => self.leave(),
+            Change::Reset => {
+                self.leave();
+                // A controller level reset: what the host set is as it was at first, but for the connection itself.
+                self.features = Features::default();
+                self.events.reset();
+                self.changed_namespaces.clear();
+                self.association.reset_features();
+            }
+        }
+    }
+
+    /// The controller no longer serves I/O: its I/O queues go.
+    fn leave(&mut self) {
+        self.association.reset();
+        self.close_io_queues = self.association.io_queues() > 0;
+    }
+
+    /// Data of Set Features.
+    pub(crate) fn on_parameters(&mut self, now: Duration, kind: AdminKind, parameters: &[u8]) -> Outcome {
+        features::on_parameters(self, now, kind, parameters)
+    }
+
+    /// Answers with `page`, `len` bytes of it.
+    pub(crate) fn send_page(sqe: &Sqe, page: Page, len: u32) -> Outcome {
+        let transfer = data::to_host(sqe, len, Fit::AtLeast)?;
+        Ok(Reply::Execute { kind: Kind::Admin(AdminKind::Page), work: Work::Page(page), transfer })
+    }
+
+    pub(crate) fn on_error(&mut self, sqe: &Sqe, status: Status) {
+        self.errors.record(sqe, status);
+    }
+
+    pub(crate) fn on_notice(&mut self, notice: &Notice) {
+        match (&mut self.content, notice) {
+            (Content::Namespaces(old), Notice::Namespaces(new)) if new.subsystem() == old.subsystem() => {
+                let news = old.changed_in(new).next().is_some();
+                self.changed_namespaces.extend(old.changed_in(new));
+                *old = Arc::clone(new);
+                if news {
+                    self.events.raise(Notification::NamespaceAttributeChanged);
+                }
+            }
+            (Content::Discovery(old), Notice::Discovery(view)) => {
+                let new = view.log_for(&self.association.host_nqn);
+                let news = !new.finds_the_same(old);
+                *old = Arc::new(new);
+                if news {
+                    self.events.raise(Notification::DiscoveryLogChanged);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn poll_step(&mut self, flight: &mut Flight) -> Option<Step> {
+        if let Some(violation) = self.keep_alive.expired() {
+            return Some(Step::CloseAssociation(violation));
+        }
+        if let Some((cid, status, dw0)) = self.events.poll(self.features.async_event_config()) {
+            return Some(Step::Respond(flight.end(cid, status, dw0.into(), None)));
+        }
+        if core::mem::take(&mut self.close_io_queues) {
+            return Some(Step::CloseIoQueues);
+        }
+        self.association.is_closing().then_some(Step::CloseQueue)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        self.keep_alive.deadline(&self.association)
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Duration) {
+        self.keep_alive.on_timeout(now, &self.association);
+    }
+}

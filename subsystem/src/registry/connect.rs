@@ -1,0 +1,202 @@
+//! Who is let in.
+
+use super::{DISCOVERY, Registry};
+use crate::association::{AssociationParts, ControllerType};
+use crate::controller::{Content, Controller};
+use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
+use crate::io::Io;
+use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use crate::subsystem::Identity;
+use crate::{
+    Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Qid,
+    SubsystemId,
+};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::time::Duration;
+use nvme_proto::fabrics::connect::Connect;
+
+/// A Connect, its names read.
+struct Names {
+    host_nqn: Nqn,
+    host_id: HostId,
+    subsystem_nqn: Nqn,
+    cntlid: Cntlid,
+}
+
+impl Registry {
+    /// Judges a Connect. The answer goes into [`crate::Queue::on_admission`]; should the connection be gone by then, an
+    /// admitted queue must still be reported to [`Registry::close_queue`].
+    pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
+        let mut duplicate_host_id = None;
+        let outcome = self.judge(now, request, &mut duplicate_host_id);
+        Admission { outcome, duplicate_host_id }
+    }
+
+    fn judge(
+        &mut self,
+        now: Duration,
+        request: &ConnectRequest,
+        duplicate: &mut Option<DuplicateHost>,
+    ) -> Result<Admitted, Refusal> {
+        let (command, link) = (request.command(), request.link);
+        check_command(&command, link, &self.options)?;
+        let names = read_names(request)?;
+        if !command.qid.is_admin() {
+            return self.admit_io(&command, link, &names);
+        }
+        if names.cntlid != Cntlid::DYNAMIC {
+            return Err(Refusal::StaticController(names.cntlid));
+        }
+        let place = self.place(&names, link.port)?;
+        *duplicate = self.duplicate_host(&names);
+        match duplicate {
+            Some(duplicate) if self.options.duplicate_host_id == DuplicateHostId::Refuse => {
+                Err(Refusal::DuplicateHostId(duplicate.clone()))
+            }
+            _ => self.admit_admin(now, &command, link, &names, place),
+        }
+    }
+
+    /// The subsystem, if this host may have it through this port.
+    fn place(&self, names: &Names, port: u16) -> Result<Place, Refusal> {
+        let nqn = names.subsystem_nqn;
+        if nqn == Nqn::DISCOVERY {
+            return Ok(Place {
+                id: DISCOVERY,
+                controller_type: ControllerType::Discovery,
+                identity: Arc::clone(&self.discovery_identity),
+                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn))),
+                counters: Arc::default(),
+            });
+        }
+        let served = self.ports.iter().any(|served| served.id == port && served.subsystems.contains(&nqn));
+        let subsystem =
+            self.subsystems.get(&nqn).filter(|_| served).ok_or(Refusal::Subsystem { nqn, port })?;
+        if !subsystem.hosts.allows(&names.host_nqn) {
+            return Err(Refusal::Host { host: names.host_nqn, subsystem: nqn });
+        }
+        Ok(Place {
+            id: subsystem.id,
+            controller_type: ControllerType::Io,
+            identity: Arc::clone(&subsystem.identity),
+            content: Content::Namespaces(Arc::clone(&subsystem.namespaces)),
+            counters: Arc::clone(&subsystem.counters),
+        })
+    }
+
+    fn duplicate_host(&self, names: &Names) -> Option<DuplicateHost> {
+        let known = self.associations().find(|association| {
+            association.host_nqn == names.host_nqn && association.host_id != names.host_id
+        })?;
+        Some(DuplicateHost { host_nqn: names.host_nqn, known: known.host_id, new: names.host_id })
+    }
+
+    fn admit_admin(
+        &mut self,
+        now: Duration,
+        command: &Connect,
+        link: Link,
+        names: &Names,
+        place: Place,
+    ) -> Result<Admitted, Refusal> {
+        let Place { id, controller_type, identity, content, counters } = place;
+        let associations = self.associations.entry(id).or_default();
+        let busy = Refusal::Busy(self.options.controllers_max);
+        if associations.len() >= usize::from(self.options.controllers_max) {
+            return Err(busy);
+        }
+        let cntlid = associations.next_cntlid().ok_or(busy)?;
+        let parts = AssociationParts {
+            key: AssociationKey { subsystem: id, cntlid },
+            controller_type,
+            subsystem_nqn: names.subsystem_nqn,
+            host_nqn: names.host_nqn,
+            host_id: names.host_id,
+            port: link.port,
+            options: Arc::clone(&self.options),
+            counters,
+        };
+        let association = Arc::new(Association::new(now, parts));
+        associations.insert(Arc::clone(&association));
+        let controller = Controller::new(Arc::clone(&association), identity, content, command.kato_ms);
+        Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
+    }
+
+    fn admit_io(&mut self, command: &Connect, link: Link, names: &Names) -> Result<Admitted, Refusal> {
+        let (qid, cntlid) = (command.qid, names.cntlid);
+        let nqn = names.subsystem_nqn;
+        if nqn == Nqn::DISCOVERY {
+            return Err(Refusal::QueueId { qid, max: 0 });
+        }
+        let subsystem = self.subsystems.get(&nqn).ok_or(Refusal::Subsystem { nqn, port: link.port })?;
+        let unknown = Refusal::Controller(cntlid);
+        // Older hosts leave the Controller ID of the connection request at 0.
+        if link.cntlid.is_some_and(|of_link| of_link != 0 && of_link != cntlid.0) {
+            return Err(unknown);
+        }
+        let associations = self.associations.get_mut(&subsystem.id);
+        let Some(associations) = associations else { return Err(unknown) };
+        let same_host = |association: &&Arc<Association>| {
+            association.host_nqn == names.host_nqn
+                && association.host_id == names.host_id
+                && !association.is_closing()
+        };
+        let association = associations.get(cntlid).filter(same_host).cloned().ok_or(unknown)?;
+        let max = association.io_queues_granted();
+        if qid.0 > max {
+            return Err(Refusal::QueueId { qid, max });
+        }
+        if !associations.connect_queue(cntlid, qid) {
+            return Err(Refusal::QueueInUse(qid));
+        }
+        // Counted first, then looked whether the controller is enabled: a reset on another worker either is seen here, or
+        // sees the queue and waits for it.
+        association.on_io_queue_connected();
+        let epoch = association.epoch();
+        if !association.is_enabled() {
+            associations.close_queue(&association, qid);
+            return Err(Refusal::NotEnabled(cntlid));
+        }
+        let io = Io::new(Arc::clone(&association), Arc::clone(&subsystem.namespaces));
+        Ok(Admitted { association, qid, role: Role::Io { io, epoch } })
+    }
+}
+
+/// Where an Admin queue goes.
+struct Place {
+    id: SubsystemId,
+    controller_type: ControllerType,
+    identity: Arc<Identity>,
+    content: Content,
+    counters: Arc<Counters>,
+}
+
+fn check_command(command: &Connect, link: Link, options: &Options) -> Result<(), Refusal> {
+    let qid = command.qid;
+    if command.recfmt != 0 {
+        return Err(Refusal::Format(command.recfmt));
+    }
+    if let Some(connection) = link.qid.map(Qid).filter(|&of_link| of_link != qid) {
+        return Err(Refusal::QueueMismatch { connect: qid, connection });
+    }
+    let entries_max = if qid.is_admin() { ADMIN_QUEUE_ENTRIES_MAX } else { options.queue_entries_max };
+    let max_z = entries_max.min(link.entries).saturating_sub(1);
+    if !(1..=max_z).contains(&command.sqsize_z) {
+        return Err(Refusal::QueueSize { qid, sqsize_z: command.sqsize_z, max_z });
+    }
+    Ok(())
+}
+
+fn read_names(request: &ConnectRequest) -> Result<Names, Refusal> {
+    let data = &request.data;
+    if data.hostid().is_zero() {
+        return Err(Refusal::HostId);
+    }
+    Ok(Names {
+        host_nqn: Nqn::from_field(&data.hostnqn).map_err(|_| Refusal::HostNqn)?,
+        host_id: data.hostid(),
+        subsystem_nqn: Nqn::from_field(&data.subnqn).map_err(|_| Refusal::SubsystemNqn)?,
+        cntlid: data.cntlid(),
+    })
+}

@@ -1,0 +1,270 @@
+//! The control path: what exists, who may have it, who has it.
+
+mod associations;
+mod connect;
+mod definitions;
+#[cfg(test)]
+mod tests;
+
+use crate::discovery::{DiscoveryView, Port, Record};
+use crate::namespace::NamespaceTable;
+use crate::subsystem::Identity;
+use crate::{
+    Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn, Nsid, Options,
+    OptionsError, Qid, SubsystemDefinition, SubsystemId,
+};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use associations::Associations;
+
+/// The discovery subsystem.
+const DISCOVERY: SubsystemId = SubsystemId(0);
+
+/// Everything that the target serves, and every association. One for the whole target, under one lock, which is taken
+/// for a Connect, the end of a queue and a change of the configuration, and for nothing else.
+///
+/// A change leaves [`Notice`]s: take them with [`Registry::take_notices`] and deliver each to every worker, in order.
+#[derive(Debug)]
+pub struct Registry {
+    options: Arc<Options>,
+    subsystems: BTreeMap<Nqn, Subsystem>,
+    /// The last that was given out.
+    last_id: SubsystemId,
+    ports: Vec<Arc<Port>>,
+    /// Of every subsystem, and of those that are gone but for a few connections.
+    associations: BTreeMap<SubsystemId, Associations>,
+    discovery: Arc<DiscoveryView>,
+    discovery_identity: Arc<Identity>,
+    notices: Vec<Notice>,
+}
+
+/// A subsystem that is served.
+#[derive(Debug)]
+struct Subsystem {
+    id: SubsystemId,
+    identity: Arc<Identity>,
+    hosts: Arc<HostAccess>,
+    namespaces: Arc<NamespaceTable>,
+    counters: Arc<Counters>,
+}
+
+impl Registry {
+    /// A registry without subsystems and ports: it serves discovery, of nothing.
+    ///
+    /// # Errors
+    /// The first option outside its bounds.
+    pub fn new(options: Options) -> Result<Self, OptionsError> {
+        options.validate()?;
+        let identity = Identity {
+            nqn: Nqn::DISCOVERY,
+            serial: String::from("discovery"),
+            model: String::from("discovery controller"),
+        };
+        Ok(Self {
+            options: Arc::new(options),
+            subsystems: BTreeMap::new(),
+            last_id: DISCOVERY,
+            ports: Vec::new(),
+            associations: BTreeMap::new(),
+            discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
+            discovery_identity: Arc::new(identity),
+            notices: Vec::new(),
+        })
+    }
+
+    /// What its controllers serve.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Adds a subsystem, reachable at once on the ports that serve it.
+    ///
+    /// # Errors
+    /// What is wrong with the definition.
+    pub fn add_subsystem(&mut self, definition: SubsystemDefinition) -> Result<(), DefinitionError> {
+        let nqn = definition.nqn;
+        if nqn == Nqn::DISCOVERY || self.subsystems.contains_key(&nqn) {
+            return Err(DefinitionError::Duplicate(nqn));
+        }
+        definitions::check_subsystem(&definition, self.subsystems.len())?;
+        self.last_id.0 += 1;
+        let id = self.last_id;
+        let SubsystemDefinition { serial, model, hosts, namespaces, .. } = definition;
+        let subsystem = Subsystem {
+            id,
+            identity: Arc::new(Identity { nqn, serial, model }),
+            hosts: Arc::new(hosts),
+            namespaces: Arc::new(NamespaceTable::new(id, namespaces)),
+            counters: Arc::default(),
+        };
+        self.subsystems.insert(nqn, subsystem);
+        self.publish_discovery();
+        Ok(())
+    }
+
+    /// Removes a subsystem: its associations close ([`Notice::Closing`]).
+    ///
+    /// # Errors
+    /// [`DefinitionError::Unknown`].
+    pub fn remove_subsystem(&mut self, nqn: &Nqn) -> Result<(), DefinitionError> {
+        let subsystem = self.subsystems.remove(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
+        self.close_associations(subsystem.id, |_| true);
+        self.publish_discovery();
+        Ok(())
+    }
+
+    /// Replaces who may connect. Associations of hosts that no longer may close.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn set_hosts(&mut self, nqn: &Nqn, hosts: HostAccess) -> Result<(), DefinitionError> {
+        definitions::check_hosts(&hosts)?;
+        let subsystem = self.subsystem_mut(nqn)?;
+        subsystem.hosts = Arc::new(hosts);
+        let (id, hosts) = (subsystem.id, Arc::clone(&subsystem.hosts));
+        self.close_associations(id, |association| !hosts.allows(&association.host_nqn));
+        self.publish_discovery();
+        Ok(())
+    }
+
+    /// Replaces all namespaces of a subsystem: hosts hear of those that are new, gone or different.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn set_namespaces(
+        &mut self,
+        nqn: &Nqn,
+        namespaces: Vec<NamespaceDefinition>,
+    ) -> Result<(), DefinitionError> {
+        let subsystem = self.subsystem_mut(nqn)?;
+        definitions::check_namespaces(nqn, &namespaces)?;
+        let new = NamespaceTable::new(subsystem.id, namespaces);
+        if new != *subsystem.namespaces {
+            subsystem.namespaces = Arc::new(new);
+            let notice = Notice::Namespaces(Arc::clone(&subsystem.namespaces));
+            self.notices.push(notice);
+        }
+        Ok(())
+    }
+
+    /// Adds one namespace.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn add_namespace(
+        &mut self,
+        nqn: &Nqn,
+        namespace: NamespaceDefinition,
+    ) -> Result<(), DefinitionError> {
+        let mut namespaces = self.namespaces_of(nqn)?;
+        namespaces.push(namespace);
+        self.set_namespaces(nqn, namespaces)
+    }
+
+    /// Removes one namespace.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn remove_namespace(&mut self, nqn: &Nqn, nsid: Nsid) -> Result<(), DefinitionError> {
+        let mut namespaces = self.namespaces_of(nqn)?;
+        let before = namespaces.len();
+        namespaces.retain(|namespace| namespace.nsid != nsid);
+        if namespaces.len() == before {
+            return Err(DefinitionError::Nsid { nsid, nqn: *nqn });
+        }
+        self.set_namespaces(nqn, namespaces)
+    }
+
+    /// Replaces the ports. Associations that came in through a port that is gone, or that no longer serves their
+    /// subsystem, live on; new Connects are refused.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn set_ports(&mut self, ports: Vec<Port>) -> Result<(), DefinitionError> {
+        definitions::check_ports(&ports)?;
+        self.ports = ports.into_iter().map(Arc::new).collect();
+        self.publish_discovery();
+        Ok(())
+    }
+
+    /// What the changes since the last call mean to queues. Deliver each notice to every worker.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        core::mem::take(&mut self.notices)
+    }
+
+    /// An admitted queue's connection is gone, for whatever reason. Call it once for each admitted queue, after the last
+    /// command of the queue has left the devices. Returns the queues of the association that must be closed as well:
+    /// its I/O queues when the Admin queue went.
+    pub fn close_queue(&mut self, association: &Association, qid: Qid) -> Vec<Qid> {
+        let id = association.key.subsystem;
+        let Some(associations) = self.associations.get_mut(&id) else { return Vec::new() };
+        let others = associations.close_queue(association, qid);
+        if associations.is_empty() && !self.subsystems.values().any(|subsystem| subsystem.id == id) {
+            self.associations.remove(&id);
+        }
+        others
+    }
+
+    /// Every association that has a queue left.
+    pub fn associations(&self) -> impl Iterator<Item = &Arc<Association>> {
+        self.associations.values().flat_map(Associations::iter)
+    }
+
+    /// The namespaces of a subsystem as they are now.
+    #[must_use]
+    pub fn namespaces(&self, nqn: &Nqn) -> Option<&Arc<NamespaceTable>> {
+        self.subsystems.get(nqn).map(|subsystem| &subsystem.namespaces)
+    }
+
+    /// How often the discovery log changed (GENCTR).
+    #[must_use]
+    pub fn discovery_generation(&self) -> u64 {
+        self.discovery.generation
+    }
+
+    fn subsystem_mut(&mut self, nqn: &Nqn) -> Result<&mut Subsystem, DefinitionError> {
+        self.subsystems.get_mut(nqn).ok_or(DefinitionError::Unknown(*nqn))
+    }
+
+    fn namespaces_of(&self, nqn: &Nqn) -> Result<Vec<NamespaceDefinition>, DefinitionError> {
+        let table = self.namespaces(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
+        Ok(table.iter().copied().collect())
+    }
+
+    fn close_associations(&mut self, id: SubsystemId, which: impl Fn(&Association) -> bool) {
+        let mut any = false;
+        for association in self.associations.get(&id).into_iter().flat_map(Associations::iter) {
+            if which(association) {
+                association.close();
+                any = true;
+            }
+        }
+        if any {
+            self.notices.push(Notice::Closing(id));
+        }
+    }
+
+    /// Makes the discovery log anew, if it changed.
+    fn publish_discovery(&mut self) {
+        let mut records = Vec::new();
+        for port in &self.ports {
+            for subsystem in self.subsystems.values() {
+                let nqn = subsystem.identity.nqn;
+                if port.subsystems.contains(&nqn) {
+                    records.push(Record { nqn, hosts: Arc::clone(&subsystem.hosts), port: Arc::clone(port) });
+                }
+            }
+        }
+        if records == self.discovery.records {
+            return;
+        }
+        let generation = self.discovery.generation + 1;
+        self.discovery = Arc::new(DiscoveryView { generation, records });
+        // Only the last view matters.
+        self.notices.retain(|notice| !matches!(notice, Notice::Discovery(_)));
+        self.notices.push(Notice::Discovery(Arc::clone(&self.discovery)));
+    }
+}
