@@ -47,6 +47,7 @@ pub(crate) enum Content {
 
 impl Controller {
     pub(crate) fn new(
+        now: Duration,
         association: Arc<Association>,
         identity: Arc<Identity>,
         content: Content,
@@ -57,7 +58,7 @@ impl Controller {
             identity,
             content,
             properties: Properties::default(),
-            features: Features::default(),
+            features: Features::new(now),
             events: Events::default(),
             errors: ErrorLog::default(),
             keep_alive: KeepAlive::new(kato_ms),
@@ -85,7 +86,7 @@ impl Controller {
     /// Any command of the Admin queue.
     pub(crate) fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
         if let Some(fctype) = fabrics_type(sqe) {
-            return self.on_fabrics(fctype, sqe);
+            return self.on_fabrics(now, fctype, sqe);
         }
         // Until CSTS.RDY, only Fabrics commands.
         if !self.association.is_enabled() {
@@ -104,12 +105,12 @@ impl Controller {
         }
     }
 
-    fn on_fabrics(&mut self, fctype: FabricsType, sqe: &Sqe) -> Outcome {
+    fn on_fabrics(&mut self, now: Duration, fctype: FabricsType, sqe: &Sqe) -> Outcome {
         match fctype {
             FabricsType::PROPERTY_GET => self.properties.get(sqe, &self.association).map(Reply::Done),
             FabricsType::PROPERTY_SET => {
                 let change = self.properties.set(sqe)?;
-                self.on_change(change);
+                self.on_change(now, change);
                 Ok(Reply::Done(0))
             }
             FabricsType::CONNECT => Err(status::COMMAND_SEQUENCE_ERROR),
@@ -118,7 +119,7 @@ impl Controller {
         }
     }
 
-    fn on_change(&mut self, change: Change) {
+    fn on_change(&mut self, now: Duration, change: Change) {
         match change {
             Change::None => {}
             Change::Enabled => self.association.set_enabled(true),
@@ -126,7 +127,7 @@ impl Controller {
             Change::Reset => {
                 self.leave();
                 // A controller level reset: what the host set is as it was at first, but for the connection itself.
-                self.features = Features::default();
+                self.features = Features::new(now);
                 self.events.reset();
                 self.changed_namespaces.clear();
                 self.association.reset_features();

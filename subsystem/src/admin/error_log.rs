@@ -28,16 +28,14 @@ impl ErrorLog {
 
     pub(crate) fn record(&mut self, sqe: &Sqe, status: Status) {
         self.count += 1;
-        let entry = ErrorEntry {
-            error_count: self.count.into(),
-            cid: sqe.cid,
-            status: status.to_field().into(),
-            parameter_error_location: NO_LOCATION.into(),
-            nsid: sqe.nsid,
-            opcode: sqe.opcode,
-            ..ErrorEntry::new_zeroed()
-        };
-        self.ring[slot(self.count)] = entry;
+        let entry = &mut self.ring[slot(self.count)];
+        *entry = ErrorEntry::new_zeroed();
+        entry.error_count = self.count.into();
+        entry.cid = sqe.cid;
+        entry.status = status.to_field().into();
+        entry.parameter_error_location = NO_LOCATION.into();
+        entry.nsid = sqe.nsid;
+        entry.opcode = sqe.opcode;
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -8,11 +8,16 @@ use crate::ticket::{Kind, Outcome, Reply};
 use crate::{HostId, Nsid, Page, status};
 use core::time::Duration;
 use nvme_proto::admin::async_event::notice;
+use nvme_proto::admin::feature_values::{
+    DISABLE_NORMAL_ATOMICITY, ErrorRecovery, PowerManagement, TemperatureThreshold, TimestampData,
+    WRITE_CACHE_ENABLE,
+};
 use nvme_proto::admin::features::{
     EXTENDED_HOST_ID, FeatureId, GetFeatures, HOST_BEHAVIOR_LEN, QueueCounts, Select, SetFeatures,
     TIMESTAMP_LEN, capability,
 };
 use nvme_proto::{Sqe, Status};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Arbitration Burst: no limit.
 const ARBITRATION_DEFAULT: u32 = 0b111;
@@ -20,8 +25,6 @@ const ARBITRATION_DEFAULT: u32 = 0b111;
 const TEMPERATURE_DEFAULT: u16 = 0xffff;
 /// Asynchronous Event Configuration, bits 7:0: critical warnings of SMART. May be asked for; none ever comes.
 const SMART_WARNINGS: u32 = 0xff;
-/// Error Recovery, bit 16 (DULBE): an error for deallocated blocks, which no namespace here gives.
-const DULBE: u32 = 1 << 16;
 /// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE, HDISNS.
 const HOST_BEHAVIOR_FIELDS: usize = 4;
 
@@ -55,23 +58,25 @@ pub(crate) struct Features {
     host_behavior: [u8; HOST_BEHAVIOR_FIELDS],
 }
 
-/// Milliseconds that the host set, and when.
-#[derive(Debug, Clone, Copy, Default)]
+/// What it was, and when: it goes on counting.
+#[derive(Debug, Clone, Copy)]
 struct Timestamp {
     millis: u64,
-    set_at: Option<Duration>,
+    since: Duration,
+    by_host: bool,
 }
 
 /// What Get Features returns: DW0, or data.
 enum Value {
     Dword(u32),
     HostId(HostId),
-    Timestamp([u8; TIMESTAMP_LEN]),
+    Timestamp(TimestampData),
     HostBehavior([u8; HOST_BEHAVIOR_FIELDS]),
 }
 
-impl Default for Features {
-    fn default() -> Self {
+impl Features {
+    /// As they are after a controller level reset.
+    pub(crate) fn new(now: Duration) -> Self {
         Self {
             arbitration: ARBITRATION_DEFAULT,
             power_management: 0,
@@ -80,13 +85,11 @@ impl Default for Features {
             error_recovery: 0,
             write_atomicity: 0,
             async_event_config: 0,
-            timestamp: Timestamp::default(),
+            timestamp: Timestamp::reset(now),
             host_behavior: [0; HOST_BEHAVIOR_FIELDS],
         }
     }
-}
 
-impl Features {
     pub(crate) fn async_event_config(&self) -> u32 {
         self.async_event_config
     }
@@ -121,7 +124,7 @@ pub(crate) fn on_get_features(controller: &Controller, now: Duration, sqe: &Sqe)
     match value {
         Value::Dword(dword) => Ok(Reply::Done(dword.into())),
         Value::HostId(id) => send(sqe, &id.0, id.0.len()),
-        Value::Timestamp(bytes) => send(sqe, &bytes, bytes.len()),
+        Value::Timestamp(data) => send(sqe, data.as_bytes(), TIMESTAMP_LEN),
         Value::HostBehavior(bytes) => send(sqe, &bytes, HOST_BEHAVIOR_LEN),
     }
 }
@@ -153,7 +156,7 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
         // The one combination of I/O command sets: NVM alone.
         FeatureId::COMMAND_SET_PROFILE => 0,
-        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.to_bytes(now))),
+        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
         FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::HOST_ID if command.cdw11 & EXTENDED_HOST_ID != 0 => {
             return Ok(Value::HostId(controller.association.host_id()));
@@ -164,16 +167,16 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
 }
 
 fn default(controller: &Controller, now: Duration, command: &GetFeatures) -> Result<Value, Status> {
-    let features = Features::default();
+    let features = Features::new(now);
     Ok(Value::Dword(match command.fid {
         FeatureId::ARBITRATION => features.arbitration,
         FeatureId::TEMPERATURE_THRESHOLD => match threshold(command.cdw11)? {
             Threshold::Over => features.temperature_over.into(),
             Threshold::Under => features.temperature_under.into(),
         },
-        FeatureId::VOLATILE_WRITE_CACHE => 1,
+        FeatureId::VOLATILE_WRITE_CACHE => WRITE_CACHE_ENABLE,
         FeatureId::NUMBER_OF_QUEUES => queue_counts(controller.association.options.io_queues_max),
-        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(Timestamp::default().to_bytes(now))),
+        FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
         FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::HOST_ID => return current(controller, now, command),
         _ => 0,
@@ -200,15 +203,22 @@ pub(crate) fn on_set_features(controller: &mut Controller, sqe: &Sqe, in_capsule
     match command.fid {
         FeatureId::ARBITRATION => features.arbitration = word,
         // There is one power state.
-        FeatureId::POWER_MANAGEMENT => features.power_management = only(word & 0x1f == 0, word)?,
+        FeatureId::POWER_MANAGEMENT => {
+            features.power_management = only(PowerManagement::parse(word).state == 0, word)?
+        }
         FeatureId::TEMPERATURE_THRESHOLD => match threshold(word)? {
             Threshold::Over => features.temperature_over = word as u16,
             Threshold::Under => features.temperature_under = word as u16,
         },
-        FeatureId::ERROR_RECOVERY => features.error_recovery = only(word & DULBE == 0, word)?,
-        FeatureId::VOLATILE_WRITE_CACHE => controller.association.set_write_cache(word & 1 == 1),
+        // No namespace gives errors for deallocated blocks.
+        FeatureId::ERROR_RECOVERY => {
+            features.error_recovery = only(!ErrorRecovery::parse(word).deallocated_is_error, word)?;
+        }
+        FeatureId::VOLATILE_WRITE_CACHE => {
+            controller.association.set_write_cache(word & WRITE_CACHE_ENABLE != 0)
+        }
         FeatureId::NUMBER_OF_QUEUES => return set_queue_counts(controller, word),
-        FeatureId::WRITE_ATOMICITY => features.write_atomicity = word & 1,
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity = word & DISABLE_NORMAL_ATOMICITY,
         FeatureId::ASYNC_EVENT_CONFIG => {
             let offered = SMART_WARNINGS | notices(controller);
             controller.features.async_event_config = only(word & !offered == 0, word)?;
@@ -269,7 +279,10 @@ pub(crate) fn on_parameters(
 ) -> Outcome {
     let features = &mut controller.features;
     match kind {
-        AdminKind::Timestamp => features.timestamp = Timestamp::from_bytes(parameters, now),
+        AdminKind::Timestamp => {
+            let data = TimestampData::read_from_bytes(parameters).expect("a Timestamp of 8 bytes");
+            features.timestamp = Timestamp { millis: data.millis(), since: now, by_host: true };
+        }
         AdminKind::HostBehavior => {
             let fields = parameters.first_chunk::<HOST_BEHAVIOR_FIELDS>().ok_or(status::INVALID_FIELD)?;
             if fields.iter().any(|&field| field > 1) {
@@ -283,19 +296,14 @@ pub(crate) fn on_parameters(
 }
 
 impl Timestamp {
-    /// 48 bits of milliseconds; bits 3:1 of the next byte say where they come from (0: reset, 1: Set Features).
-    fn to_bytes(self, now: Duration) -> [u8; TIMESTAMP_LEN] {
-        let since = now.saturating_sub(self.set_at.unwrap_or_default());
-        let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let millis = self.millis.saturating_add(since) & 0xffff_ffff_ffff;
-        let origin = u64::from(self.set_at.is_some());
-        (millis | origin << 49).to_le_bytes()
+    /// Counts from a reset on.
+    fn reset(now: Duration) -> Self {
+        Self { millis: 0, since: now, by_host: false }
     }
 
-    fn from_bytes(bytes: &[u8], now: Duration) -> Self {
-        let mut millis = [0; 8];
-        millis[..6].copy_from_slice(&bytes[..6]);
-        Self { millis: u64::from_le_bytes(millis), set_at: Some(now) }
+    fn now(self, now: Duration) -> TimestampData {
+        let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
+        TimestampData::new(self.millis.saturating_add(elapsed), self.by_host)
     }
 }
 
@@ -306,7 +314,8 @@ enum Threshold {
 
 /// THSEL and TMPSEL: there is the composite temperature only.
 fn threshold(cdw11: u32) -> Result<Threshold, Status> {
-    match (cdw11 >> 20 & 3, cdw11 >> 16 & 0xf) {
+    let TemperatureThreshold { sensor, select, .. } = TemperatureThreshold::parse(cdw11);
+    match (select, sensor) {
         (0, 0 | 0xf) => Ok(Threshold::Over),
         (1, 0 | 0xf) => Ok(Threshold::Under),
         _ => Err(status::INVALID_FIELD),

@@ -11,14 +11,11 @@ use nvme_proto::{Sqe, Status};
 pub(crate) const VERSION: u32 = version(2, 0, 0);
 /// How long enabling and disabling may take (CAP.TO): a reset waits for the I/O queues to go.
 const READY_TIMEOUT_500MS: u8 = 30;
-/// CAP.CSS bit 6: the host may choose I/O command sets (CC.CSS 110b).
-const CAP_COMMAND_SETS: u64 = 1 << 43;
 /// CAP.CRMS: controller ready with media.
 const CAP_READY_WITH_MEDIA: u64 = 1 << 59;
 /// CC.CSS: the NVM command set, or all that are supported (which is the same here).
 const CSS_NVM: u8 = 0b000;
 const CSS_ALL: u8 = 0b110;
-const CSTS_SHUTDOWN_OCCURRING: ControllerStatus = ControllerStatus(0b01 << 2);
 
 /// What Property Set changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +43,7 @@ impl Properties {
             (Property::CAP, 1) => {
                 let cap =
                     Capabilities::new(association.options.queue_entries_max.into(), READY_TIMEOUT_500MS);
-                Ok(cap.0 | CAP_COMMAND_SETS | CAP_READY_WITH_MEDIA)
+                Ok(cap.with_all_command_sets().0 | CAP_READY_WITH_MEDIA)
             }
             (Property::VS, 0) => Ok(VERSION.into()),
             (Property::CC, 0) => Ok(self.configuration.0.into()),
@@ -85,7 +82,7 @@ impl Properties {
         }
         if self.configuration.shutdown() != 0 {
             status = status.with(match has_io_queues {
-                true => CSTS_SHUTDOWN_OCCURRING,
+                true => ControllerStatus::SHUTDOWN_OCCURRING,
                 false => ControllerStatus::SHUTDOWN_COMPLETE,
             });
         }

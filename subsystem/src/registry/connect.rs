@@ -119,7 +119,7 @@ impl Registry {
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let controller = Controller::new(Arc::clone(&association), identity, content, command.kato_ms);
+        let controller = Controller::new(now, Arc::clone(&association), identity, content, command.kato_ms);
         Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
     }
 

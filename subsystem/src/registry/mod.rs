@@ -3,8 +3,6 @@
 mod associations;
 mod connect;
 mod definitions;
-#[cfg(test)]
-mod tests;
 
 use crate::discovery::{DiscoveryView, Port, Record};
 use crate::namespace::NamespaceTable;

@@ -1,0 +1,251 @@
+//! Connect: every check, with its status and the field that it names.
+
+use crate::host::*;
+use nvme_proto::fabrics::disconnect;
+use nvme_proto::fabrics::property::{Configuration, Property};
+use nvme_proto::nvm::ReadWrite;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvmf_subsystem::*;
+use zerocopy::IntoBytes;
+
+/// IATTR 1: the field is in the data.
+const DATA: u32 = 1 << 16;
+const OK: (u8, u8) = (0, 0);
+const INVALID_PARAMETERS: (u8, u8) = (1, 0x82);
+const SEQUENCE: (u8, u8) = (0, 0x0c);
+
+fn field(text: &[u8]) -> [u8; 256] {
+    let mut field = [0; 256];
+    field[..text.len()].copy_from_slice(text);
+    field
+}
+
+#[test]
+fn connect_of_an_admin_queue_names_status_and_field() {
+    let good = Hello::admin();
+    let link = |link: Link| Hello { link, ..good.clone() };
+    let cases = [
+        ("good", good.clone(), OK, 1),
+        ("RECFMT", Hello { recfmt: 1, ..good.clone() }, (1, 0x80), 0),
+        ("SQSIZE 0", Hello { sqsize_z: 0, ..good.clone() }, INVALID_PARAMETERS, 44),
+        ("SQSIZE at the bound", Hello { sqsize_z: 127, ..good.clone() }, OK, 2),
+        ("SQSIZE over the bound", Hello { sqsize_z: 128, ..good.clone() }, INVALID_PARAMETERS, 44),
+        ("SQSIZE over the link", link(Link { entries: 31, ..good.link }), INVALID_PARAMETERS, 44),
+        ("SQSIZE of the link", link(Link { entries: 32, ..good.link }), OK, 3),
+        ("QID of the CM", link(Link { qid: Some(1), ..good.link }), INVALID_PARAMETERS, 42),
+        ("same QID", link(Link { qid: Some(0), ..good.link }), OK, 4),
+        ("HOSTID zero", Hello { host_id: HostId([0; 16]), ..good.clone() }, INVALID_PARAMETERS, DATA),
+        ("CNTLID static", Hello { cntlid: 0xfffe, ..good.clone() }, INVALID_PARAMETERS, DATA | 16),
+        ("CNTLID of a controller", Hello { cntlid: 1, ..good.clone() }, INVALID_PARAMETERS, DATA | 16),
+        (
+            "SUBNQN unknown",
+            Hello { subnqn: field(b"nqn.2026-11.x:y"), ..good.clone() },
+            INVALID_PARAMETERS,
+            DATA | 256,
+        ),
+        ("SUBNQN empty", Hello { subnqn: [0; 256], ..good.clone() }, INVALID_PARAMETERS, DATA | 256),
+        ("SUBNQN without end", Hello { subnqn: [b'n'; 256], ..good.clone() }, INVALID_PARAMETERS, DATA | 256),
+        ("HOSTNQN empty", Hello { hostnqn: [0; 256], ..good.clone() }, INVALID_PARAMETERS, DATA | 512),
+        (
+            "HOSTNQN without end",
+            Hello { hostnqn: [b'n'; 256], ..good.clone() },
+            INVALID_PARAMETERS,
+            DATA | 512,
+        ),
+        ("HOSTNQN not allowed", Hello { hostnqn: field(b"nqn.2026-11.x:z"), ..good.clone() }, (1, 0x84), 0),
+        ("port unknown", link(Link { port: 9, ..good.link }), INVALID_PARAMETERS, DATA | 256),
+        ("no flow control", Hello { attributes: 4, ..good.clone() }, OK, 5),
+        ("no keep alive", Hello { kato_ms: 0, ..good.clone() }, OK, 6),
+    ];
+    let mut registry = registry(Options::default());
+    for (name, hello, status, dw0) in cases {
+        let (queue, cqe, _) = hello.connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.dw0.get()), (status, dw0), "{name}");
+        assert_eq!(queue.association().is_some(), status == OK, "{name}");
+        let no_retry = status != OK;
+        assert_eq!(cqe.status().dnr(), no_retry, "{name}");
+    }
+}
+
+#[test]
+fn connect_of_an_io_queue_names_status_and_field() {
+    let mut house = House::new();
+    let good = Hello::io(2, 1);
+    let link = |link: Link| Hello { link, ..good.clone() };
+    let cases = [
+        ("good", good.clone(), OK, 1),
+        ("in use", good.clone(), SEQUENCE, 0),
+        ("RECFMT", Hello { recfmt: 2, ..Hello::io(3, 1) }, (1, 0x80), 0),
+        ("SQSIZE 0", Hello { sqsize_z: 0, ..Hello::io(3, 1) }, INVALID_PARAMETERS, 44),
+        ("SQSIZE over MQES", Hello { sqsize_z: 128, ..Hello::io(3, 1) }, INVALID_PARAMETERS, 44),
+        ("QID over the queues", Hello::io(129, 1), INVALID_PARAMETERS, 42),
+        ("QID at the bound", Hello::io(128, 1), OK, 1),
+        ("QID of the CM", link(Link { qid: Some(3), ..good.link }), INVALID_PARAMETERS, 42),
+        ("controller unknown", Hello::io(3, 2), INVALID_PARAMETERS, DATA | 16),
+        ("controller dynamic", Hello::io(3, 0xffff), INVALID_PARAMETERS, DATA | 16),
+        ("controller of the CM", link(Link { cntlid: Some(2), ..good.link }), INVALID_PARAMETERS, DATA | 16),
+        (
+            "other host ID",
+            Hello { host_id: HostId([8; 16]), ..Hello::io(3, 1) },
+            INVALID_PARAMETERS,
+            DATA | 16,
+        ),
+        (
+            "other host",
+            Hello { hostnqn: field(b"nqn.2026-11.x:z"), ..Hello::io(3, 1) },
+            INVALID_PARAMETERS,
+            DATA | 16,
+        ),
+        ("discovery", Hello { subnqn: Nqn::DISCOVERY.to_field(), ..Hello::io(3, 1) }, INVALID_PARAMETERS, 42),
+    ];
+    for (name, hello, status, dw0) in cases {
+        let (_, cqe, _) = hello.connect(&mut house.registry);
+        assert_eq!((code(&cqe), cqe.dw0.get()), (status, dw0), "{name}");
+    }
+    // Older hosts leave the controller ID of the connection request at 0.
+    let old = Hello { link: Link { cntlid: Some(0), ..good.link }, ..Hello::io(3, 1) };
+    assert_eq!(code(&old.connect(&mut house.registry).1), OK);
+}
+
+#[test]
+fn an_io_queue_needs_an_enabled_controller() {
+    let mut registry = registry(Options::default());
+    let (mut admin, ..) = Hello::admin().connect(&mut registry);
+    let (_, cqe, _) = Hello::io(1, 1).connect(&mut registry);
+    assert_eq!(code(&cqe), SEQUENCE);
+    enable(&mut admin);
+    assert_eq!(code(&Hello::io(1, 1).connect(&mut registry).1), OK);
+    assert_eq!(set(&mut admin, Property::CC, 0, 0), OK);
+    assert_eq!(code(&Hello::io(2, 1).connect(&mut registry).1), SEQUENCE);
+    assert_eq!(set(&mut admin, Property::CC, 0, Configuration::ENABLE.with_normal_shutdown().0.into()), OK);
+    assert_eq!(code(&Hello::io(2, 1).connect(&mut registry).1), SEQUENCE);
+}
+
+#[test]
+fn nothing_but_connect_runs_on_a_queue_that_is_not_connected() {
+    let mut queue = Queue::new(NOW, Hello::admin().link);
+    let commands = [
+        Sqe::new(AdminOpcode::IDENTIFY.0),
+        Sqe::new(AdminOpcode::KEEP_ALIVE.0),
+        ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)),
+        nvme_proto::fabrics::property::PropertyGet { size: 1, property: Property::CAP }.emit(),
+        disconnect(),
+    ];
+    for sqe in commands {
+        assert_eq!(code(&ask(&mut queue, &sqe)), SEQUENCE, "{sqe:?}");
+    }
+    let (first, _) = parameters(capsule(&mut queue, &Hello::admin().command(), 0));
+    let second = with_cid(Hello::admin().command(), 1);
+    assert_eq!(code(&ask(&mut queue, &second)), SEQUENCE, "one Connect at a time");
+    first.abandon();
+}
+
+#[test]
+fn connect_data_may_be_in_the_capsule_and_must_be_1024_bytes() {
+    let in_capsule = |offset, len| {
+        let mut sqe = Hello::admin().command();
+        sqe.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset, len });
+        sqe
+    };
+    let cases = [
+        (in_capsule(0, 1024), 1024, None),
+        (in_capsule(0, 1023), 1024, Some((0, 0x0f))),
+        (in_capsule(0, 1024), 1023, Some((0, 0x16))),
+        (in_capsule(64, 1024), 1088, None),
+        (in_capsule(u64::MAX, 1024), 4096, Some((0, 0x16))),
+        (keyed(Hello::admin().command(), 1023), 0, Some((0, 0x0f))),
+        (keyed(Hello::admin().command(), 4096), 0, None),
+    ];
+    for (sqe, len, error) in cases {
+        let mut queue = Queue::new(NOW, Hello::admin().link);
+        match (capsule(&mut queue, &sqe, len), error) {
+            (step, None) => {
+                let (ticket, transfer) = parameters(step);
+                assert!(matches!(transfer, Transfer::FromHost { len: 1024, .. }));
+                ticket.abandon();
+            }
+            (step, Some(status)) => assert_eq!(code(&responded(step)), status, "{sqe:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_refused_host_may_try_again_on_the_same_connection() {
+    let mut registry = registry(Options::default());
+    let bad = Hello { recfmt: 1, ..Hello::admin() };
+    let (mut queue, ..) = bad.connect(&mut registry);
+    let (ticket, _) = parameters(capsule(&mut queue, &Hello::admin().command(), 0));
+    let Step::Connect(request) = queue.on_parameters(NOW, ticket, Hello::admin().data().as_bytes()) else {
+        panic!("a second Connect is judged as well");
+    };
+    let admission = registry.connect(NOW, &request);
+    assert_eq!(code(&responded(queue.on_admission(NOW, request, admission))), OK);
+    assert_eq!(queue.qid(), Some(Qid(0)));
+}
+
+#[test]
+fn controller_ids_are_not_used_again_at_once() {
+    let mut registry = registry(Options::default());
+    for expected in 1..=5 {
+        let (queue, cqe, _) = Hello::admin().connect(&mut registry);
+        assert_eq!(cqe.dw0.get(), expected);
+        let association = std::sync::Arc::clone(queue.association().unwrap());
+        assert!(registry.close_queue(&association, Qid(0)).is_empty());
+    }
+    assert_eq!(registry.associations().count(), 0);
+}
+
+#[test]
+fn a_subsystem_with_all_controllers_in_use_is_busy_and_may_be_tried_again() {
+    let mut registry = registry(Options { controllers_max: 2, ..Options::default() });
+    let (first, ..) = Hello::admin().connect(&mut registry);
+    let _second = Hello::admin().connect(&mut registry);
+    let (_, cqe, _) = Hello::admin().connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
+    let association = std::sync::Arc::clone(first.association().unwrap());
+    registry.close_queue(&association, Qid(0));
+    assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK);
+}
+
+#[test]
+fn one_host_nqn_with_two_host_ids_is_reported_or_refused() {
+    let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
+    for (policy, status) in [(DuplicateHostId::Report, OK), (DuplicateHostId::Refuse, (1, 0x84))] {
+        let mut registry = registry(Options { duplicate_host_id: policy, ..Options::default() });
+        assert_eq!(Hello::admin().connect(&mut registry).2, None);
+        assert_eq!(Hello::admin().connect(&mut registry).2, None, "the same host may have two controllers");
+        let (_, cqe, duplicate) = other.connect(&mut registry);
+        assert_eq!(code(&cqe), status);
+        let duplicate = duplicate.unwrap();
+        assert_eq!((duplicate.known, duplicate.new), (HOST_ID, HostId([8; 16])));
+    }
+}
+
+#[test]
+fn the_submission_queue_head_counts_connect_and_is_ffff_without_flow_control() {
+    let mut registry = registry(Options::default());
+    let (mut queue, cqe, _) = Hello { sqsize_z: 2, ..Hello::admin() }.connect(&mut registry);
+    assert_eq!(cqe.sqhd.get(), 1);
+    let mut heads = Vec::new();
+    for _ in 0..3 {
+        let sqe = nvme_proto::fabrics::property::PropertyGet { size: 0, property: Property::VS }.emit();
+        heads.push(ask(&mut queue, &sqe).sqhd.get());
+    }
+    assert_eq!(heads, [2, 0, 1]);
+    let (_, cqe, _) = Hello { attributes: 1 << 2, ..Hello::admin() }.connect(&mut registry);
+    assert_eq!(cqe.sqhd.get(), 0xffff);
+}
+
+#[test]
+fn a_connection_without_connect_ends() {
+    let mut queue = Queue::new(NOW, Hello::admin().link);
+    let deadline = queue.poll_timeout().unwrap();
+    assert_eq!(deadline, NOW + limits::CONNECT_TIMEOUT);
+    queue.on_timeout(deadline - core::time::Duration::from_millis(1));
+    assert!(queue.poll_step(deadline).is_none());
+    queue.on_timeout(deadline);
+    let step = queue.poll_step(deadline);
+    assert!(matches!(step, Some(Step::CloseAssociation(Violation::ConnectTimeout(_)))));
+    assert!(queue.poll_step(deadline).is_none() && queue.poll_timeout().is_none());
+}

@@ -1,0 +1,11 @@
+//! The engine as a host sees it.
+
+mod admin;
+mod arbitrary;
+mod connect;
+mod discovery;
+mod features;
+mod host;
+mod io;
+mod life;
+mod log_page;
