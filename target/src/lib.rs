@@ -6,6 +6,9 @@
 //! | [`transport`] | NVMe/RDMA between a provider, the engine and a backend |
 //! | [`mail`] | what workers tell each other |
 //! | [`telemetry`] | what is counted, and how often may be logged |
+//! | [`daemon`], [`thread`](mod@thread), [`office`] | the threads around the workers: start, reload, drain, stop |
+//! | [`exports`] | what the configuration exports, opened |
+//! | [`control`], [`notify`] | signals, systemd |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
@@ -14,8 +17,14 @@
 //! What it does not do: protocol (the engine's), bytes on the wire (the provider's), files (the backend's).
 #![forbid(unsafe_code)]
 
+pub mod control;
+pub mod daemon;
+pub mod exports;
 pub mod limits;
 pub mod mail;
+pub mod notify;
+pub mod office;
 pub mod telemetry;
+pub mod thread;
 pub mod transport;
 pub mod worker;

@@ -458,7 +458,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     fn expire_timers(&mut self, now: Duration) {
         if self.edges.draining {
             self.each_queue(|queue, edges| {
-                if queue.is_idle() {
+                if queue.is_drained() {
                     queue.close(edges);
                 }
             });

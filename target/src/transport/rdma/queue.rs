@@ -144,7 +144,6 @@ pub struct Queue {
     pub(super) life: Life,
     pub(super) engine: Engine,
     pub(super) terms: Terms,
-    pub(super) peer: SocketAddr,
     pub(super) span: Span,
     /// Set once the registry let the queue in: it must hear of the end.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
@@ -222,7 +221,6 @@ impl Queue {
             life: Life::Accepting,
             engine: Engine::new(now, link),
             terms,
-            peer,
             span: tracing::info_span!("queue", %peer, qid = terms.qid.0),
             admitted: None,
             receives,
@@ -294,10 +292,13 @@ impl Queue {
         self.association() == Some(key) && self.terms.qid.0 != 0
     }
 
-    /// Whether no command is under way.
+    /// Whether nothing is under way that a stop waits for. An Admin queue waits for its I/O queues, on whichever
+    /// worker: they end with it.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.free.len() == self.requests.len()
+    pub fn is_drained(&self) -> bool {
+        let idle = self.free.len() == self.requests.len();
+        let alone = |association: &Association| self.terms.qid.0 != 0 || association.io_queues() == 0;
+        idle && self.admitted.as_ref().is_none_or(|(association, _)| alone(association))
     }
 
     pub(super) fn place(&self, request: u16, chunk: u8) -> Place {

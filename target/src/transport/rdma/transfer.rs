@@ -7,7 +7,7 @@ use super::buffers::Class;
 use super::name::{Kind, Place};
 use super::queue::{Deed, Edges, Life, Queue};
 use super::request::{RequestState, Stage};
-use crate::limits::DIRECT_ALIGN;
+use crate::limits::IN_CAPSULE_ALIGN;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
 use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest};
@@ -256,7 +256,7 @@ impl Queue {
                     return self.take_parameters_in_capsule(edges, now, request, offset);
                 }
                 (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, _)
-                    if offset.is_multiple_of(DIRECT_ALIGN) =>
+                    if (offset as usize).is_multiple_of(IN_CAPSULE_ALIGN) =>
                 {
                     self.execute_in_capsule(edges, request, chunk, offset);
                     true
