@@ -12,7 +12,7 @@ use nvmf_memory::Memory;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// How often each fault strikes, in a million occasions. All zero: no fault, and nothing is changed.
 ///
@@ -310,7 +310,7 @@ impl<P: Provider> Provider for Faulty<P> {
         self.held_event.is_none() && self.silent.is_empty() && self.inner.arm()
     }
 
-    fn fd(&self) -> Option<RawFd> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! What it does not do: it knows no NVMe, and sets no policy (how deep, how many, when to retry).
 // Denied, not forbidden: one check of the suite sleeps on a provider's raw descriptor.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod completion;
 pub mod conformance;

@@ -8,7 +8,7 @@ use crate::{
 use core::time::Duration;
 use nvmf_memory::Memory;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use thiserror::Error;
 
 /// What a provider can do, and up to where.
@@ -229,5 +229,5 @@ pub trait Provider {
     fn arm(&mut self) -> bool;
 
     /// The descriptor to sleep on, readable once armed and something came; `None` for a provider without one (virtual time).
-    fn fd(&self) -> Option<RawFd>;
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

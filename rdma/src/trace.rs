@@ -11,7 +11,7 @@ use core::time::Duration;
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -297,7 +297,7 @@ impl<P: Provider> Provider for Trace<P> {
         self.inner.arm()
     }
 
-    fn fd(&self) -> Option<RawFd> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
 /// Some transports pad private data with zeros to their fixed size.
 fn same(received: &PrivateData, sent: &[u8]) -> bool {
@@ -271,14 +271,9 @@ pub(super) fn a_sleeper_is_woken<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     let link = rig.link(4);
     let Some(fd) = rig.sides[RIGHT].provider.fd() else { return };
-    #[expect(
-        unsafe_code,
-        reason = "the provider, which outlives this function's use of it, owns the descriptor"
-    )]
-    // SAFETY: `fd` is the provider's own and stays open as long as the provider, which `rig` holds to the end.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let fd = fd.try_clone_to_owned().expect("a descriptor more");
     let readable = |milliseconds: u16| {
-        let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
+        let mut polled = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::from(milliseconds)).expect("poll works") > 0
     };
     let sink = rig.sides[RIGHT].sink(64);

@@ -11,7 +11,7 @@ use crate::{
 use core::time::Duration;
 use nvmf_memory::Memory;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Provider for Loopback {
     type Detached = DetachedRequest;
@@ -163,7 +163,7 @@ impl Provider for Loopback {
         state.arm(self.member)
     }
 
-    fn fd(&self) -> Option<RawFd> {
-        self.event.as_ref().map(|event| event.as_fd().as_raw_fd())
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(|event| event.as_fd())
     }
 }
