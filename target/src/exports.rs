@@ -16,7 +16,7 @@ use thiserror::Error;
 #[error("namespace {nsid} of {nqn}")]
 pub struct ExportError {
     /// Of which subsystem.
-    pub nqn: Nqn,
+    pub nqn: Box<Nqn>,
     /// Which one.
     pub nsid: u32,
     /// Why.
@@ -49,7 +49,7 @@ impl Export {
             Backing::Null { size } => DiskSpec::Null { size: *size },
         };
         let disk = Disk::open(&spec, namespace.block_size, namespace.read_only)
-            .map_err(|source| ExportError { nqn, nsid: namespace.nsid, source })?;
+            .map_err(|source| ExportError { nqn: Box::new(nqn), nsid: namespace.nsid, source })?;
         Ok(Self { nqn, namespace: namespace.clone(), device, disk })
     }
 
@@ -104,7 +104,8 @@ pub fn definition(subsystem: &Subsystem, exports: &[Export]) -> SubsystemDefinit
 pub fn ports(addresses: &[SocketAddr]) -> Vec<Port> {
     let (mut ports, mut extra) = (Vec::new(), Vec::new());
     for (at, address) in addresses.iter().enumerate() {
-        let mut concrete = if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
+        let mut concrete =
+            if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
         let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
         ports.push(port(port_id(at), SocketAddr::new(first, address.port())));
         extra.extend(concrete.into_iter().map(|ip| SocketAddr::new(ip, address.port())));
@@ -194,6 +195,9 @@ mod tests {
     fn a_wildcard_is_never_advertised() {
         let ports = ports(&["0.0.0.0:4420".parse().unwrap(), "127.0.0.1:4421".parse().unwrap()]);
         assert!(ports.iter().all(|port| port.address != "0.0.0.0"), "{ports:?}");
-        assert_eq!((ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()), (2, "127.0.0.1", "4421"));
+        assert_eq!(
+            (ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()),
+            (2, "127.0.0.1", "4421")
+        );
     }
 }

@@ -8,7 +8,7 @@
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`daemon`], [`thread`](mod@thread), [`office`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`] | what the configuration exports, opened |
-//! | [`control`], [`notify`] | signals, systemd |
+//! | [`cli`], [`control`], [`notify`] | the command line, signals, systemd |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
@@ -17,6 +17,7 @@
 //! What it does not do: protocol (the engine's), bytes on the wire (the provider's), files (the backend's).
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod control;
 pub mod daemon;
 pub mod exports;

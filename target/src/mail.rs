@@ -11,7 +11,7 @@ pub struct WorkerId(pub usize);
 #[derive(Debug)]
 pub enum Mail<D> {
     /// Take over a connection request.
-    Adopt(D, Offer),
+    Adopt(D, Box<Offer>),
     /// The controller was reset, or its Admin queue is gone: close its I/O queues.
     CloseIoQueues(AssociationKey),
     /// The association is over: close all its queues at once.

@@ -125,7 +125,9 @@ impl<D> Office<D> {
 
     /// The worker turns.
     pub fn beat(&self, worker: WorkerId, now: Duration) {
-        self.boxes[worker.0].turned_ms.store(now.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.boxes[worker.0]
+            .turned_ms
+            .store(now.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// When the worker that did so longest ago turned last.

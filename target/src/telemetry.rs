@@ -112,7 +112,8 @@ impl LogLimit {
     pub fn allow(&mut self, now: Duration, counters: &Counters) -> bool {
         let refills = now.saturating_sub(self.refilled).as_millis() / Self::REFILL.as_millis();
         if refills > 0 {
-            self.lines = self.lines.saturating_add(u32::try_from(refills).unwrap_or(u32::MAX)).min(Self::BURST);
+            self.lines =
+                self.lines.saturating_add(u32::try_from(refills).unwrap_or(u32::MAX)).min(Self::BURST);
             self.refilled = now;
         }
         let allowed = self.lines > 0;

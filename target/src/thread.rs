@@ -7,6 +7,7 @@ use core::time::Duration;
 use nvmf_backend::Floor;
 use nvmf_config::Poll;
 use nvmf_rdma::Provider;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ pub fn run<P: Provider>(
     clock: Clock,
     waiting: Waiting,
 ) {
-    let provider_fd = worker.provider().fd();
+    let provider_fd = worker.provider().fd().map(|fd| fd.as_raw_fd());
     let watch_road = provider_fd.and_then(|fd| worker.backend().watch(fd));
     let watch_bell = worker.backend().watch(office.bell(id));
     let mut idle_since = None;
@@ -77,7 +78,11 @@ pub fn run<P: Provider>(
             Poll::Interrupt => false,
         };
         if spins {
-            if waiting.crowded { std::thread::yield_now() } else { core::hint::spin_loop() }
+            if waiting.crowded {
+                std::thread::yield_now()
+            } else {
+                core::hint::spin_loop()
+            }
             continue;
         }
         if !worker.provider().arm() {

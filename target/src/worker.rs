@@ -15,7 +15,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
-use nvmf_rdma::{CmEvent, Completion, ConnectParameters, ListenError, ListenerId, Provider, QueuePairId, RequestId};
+use nvmf_rdma::{
+    CmEvent, Completion, ConnectParameters, ListenError, ListenerId, Provider, QueuePairId, RequestId,
+};
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -237,7 +239,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     fn on_cm_event(&mut self, now: Duration, event: CmEvent) {
         match event {
             CmEvent::ConnectRequest {
-                listener, request, peer, private_data, peer_responder_resources, ..
+                listener,
+                request,
+                peer,
+                private_data,
+                peer_responder_resources,
+                ..
             } => {
                 let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
                 self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
@@ -285,7 +292,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             return self.accept(now, request, &offer);
         }
         if let Some(detached) = self.edges.provider.detach(request) {
-            self.outbox.push_back((Recipient::Worker(to), Mail::Adopt(detached, offer)));
+            self.outbox.push_back((Recipient::Worker(to), Mail::Adopt(detached, Box::new(offer))));
         }
     }
 
@@ -420,7 +427,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 Mail::CloseAssociation(key) => self.close_association(key),
                 Mail::Notice(notice) => self.each_queue(|queue, edges| queue.on_notice(edges, now, &notice)),
                 Mail::Drain => self.drain(),
-                Mail::Close => self.each_queue(|queue, edges| edges.deeds.push_back(Deed::Remove(queue.index()))),
+                Mail::Close => {
+                    self.each_queue(|queue, edges| edges.deeds.push_back(Deed::Remove(queue.index())))
+                }
             }
         }
         true
@@ -533,7 +542,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.edges.counters.closed.add(1);
         let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };
         let others = {
-            let mut registry = self.edges.registry.lock().expect("no panic happened under the registry's lock");
+            let mut registry =
+                self.edges.registry.lock().expect("no panic happened under the registry's lock");
             registry.close_queue(&association, qid)
         };
         if !others.is_empty() {

@@ -95,8 +95,7 @@ impl<P: Provider + 'static> Daemon<P> {
     }
 
     fn status(&self) -> String {
-        let associations =
-            self.registry.lock().map_or(0, |registry| registry.associations().count());
+        let associations = self.registry.lock().map_or(0, |registry| registry.associations().count());
         let queues = self.load.total();
         format!("{} namespace(s), {associations} controller(s), {queues} queue(s)", self.exports.len())
     }
@@ -127,7 +126,10 @@ impl<P: Provider + 'static> Daemon<P> {
         let deadline = self.clock.now() + DRAIN_TIMEOUT;
         while self.threads.iter().any(|thread| !thread.is_finished()) {
             if self.clock.now() > deadline {
-                tracing::warn!("{} queue(s) did not drain within {DRAIN_TIMEOUT:?}: closing them", self.load.total());
+                tracing::warn!(
+                    "{} queue(s) did not drain within {DRAIN_TIMEOUT:?}: closing them",
+                    self.load.total()
+                );
                 self.office.post_all(&Mail::Close);
                 break;
             }

@@ -9,6 +9,7 @@ use core::time::Duration;
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Namespace, Subsystem};
 use nvmf_rdma::Provider;
+use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn};
 use std::sync::mpsc::channel;
 
 /// How long a worker may take to attach a disk.
@@ -65,7 +66,7 @@ impl<P: Provider + 'static> Daemon<P> {
     fn add(&mut self, subsystem: &Subsystem) -> anyhow::Result<()> {
         let opened = self.open(subsystem, &subsystem.namespaces)?;
         let definition = exports::definition(subsystem, &opened);
-        let added = self.registry().add_subsystem(definition);
+        let added = self.registry().add_subsystem(definition).map_err(anyhow::Error::from);
         self.settle(added, opened)?;
         self.config.subsystems.push(subsystem.clone());
         Ok(())
@@ -81,22 +82,26 @@ impl<P: Provider + 'static> Daemon<P> {
 
     fn change(&mut self, before: &Subsystem, after: &Subsystem) -> anyhow::Result<()> {
         if before.serial != after.serial || before.model != after.model {
-            bail!("serial and model are what hosts know the subsystem by: they change at the next restart only");
+            bail!(
+                "serial and model are what hosts know the subsystem by: they change at the next restart only"
+            );
         }
         let new: Vec<Namespace> =
             after.namespaces.iter().filter(|n| !before.namespaces.contains(n)).cloned().collect();
-        if let Some(same) = new.iter().find(|new| before.namespaces.iter().any(|old| old.backing == new.backing)) {
-            bail!("namespace {}: other properties of a disk that is open change at the next restart only", same.nsid);
+        if let Some(same) =
+            new.iter().find(|new| before.namespaces.iter().any(|old| old.backing == new.backing))
+        {
+            bail!(
+                "namespace {}: other properties of a disk that is open change at the next restart only",
+                same.nsid
+            );
         }
         let opened = self.open(after, &new)?;
-        let kept = self.exports.iter().filter(|e| e.nqn == after.nqn && after.namespaces.contains(&e.namespace));
+        let kept =
+            self.exports.iter().filter(|e| e.nqn == after.nqn && after.namespaces.contains(&e.namespace));
         let namespaces = kept.chain(&opened).map(Export::definition).collect();
-        let set = {
-            let mut registry = self.registry();
-            registry
-                .set_namespaces(&after.nqn, namespaces)
-                .and_then(|()| registry.set_hosts(&after.nqn, exports::host_access(&after.hosts)))
-        };
+        let access = exports::host_access(&after.hosts);
+        let set = self.set(&after.nqn, namespaces, access);
         let nqn = after.nqn;
         self.settle(set, opened)?;
         self.close(|export| export.nqn == nqn && !after.namespaces.contains(&export.namespace));
@@ -105,16 +110,19 @@ impl<P: Provider + 'static> Daemon<P> {
         Ok(())
     }
 
+    fn set(&self, nqn: &Nqn, namespaces: Vec<NamespaceDefinition>, access: HostAccess) -> anyhow::Result<()> {
+        let mut registry = self.registry();
+        registry.set_namespaces(nqn, namespaces)?;
+        registry.set_hosts(nqn, access)?;
+        Ok(())
+    }
+
     fn registry(&self) -> std::sync::MutexGuard<'_, nvmf_subsystem::Registry> {
         self.registry.lock().expect("no panic happened under the registry's lock")
     }
 
     /// Keeps what was opened if the engine took it; lets go of it if not.
-    fn settle(
-        &mut self,
-        taken: Result<(), nvmf_subsystem::DefinitionError>,
-        opened: Vec<Export>,
-    ) -> anyhow::Result<()> {
+    fn settle(&mut self, taken: anyhow::Result<()>, opened: Vec<Export>) -> anyhow::Result<()> {
         match taken {
             Ok(()) => {
                 self.exports.extend(opened);
@@ -125,7 +133,7 @@ impl<P: Provider + 'static> Daemon<P> {
                 for export in opened {
                     self.detach(export.device);
                 }
-                Err(error.into())
+                Err(error)
             }
         }
     }

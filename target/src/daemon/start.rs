@@ -28,7 +28,7 @@ pub enum StartError {
     Export(#[from] ExportError),
     /// The engine does not take the configuration.
     #[error("the configuration cannot be served")]
-    Definition(#[from] DefinitionError),
+    Definition(#[source] Box<DefinitionError>),
     /// The engine does not take the limits.
     #[error("the limits in [target] cannot be served")]
     Options(#[from] OptionsError),
@@ -68,7 +68,9 @@ pub enum WorkerError {
 
 fn listen_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is taken: stop the other program (ss -ltnp), or choose another port",
+        io::ErrorKind::AddrInUse => {
+            "the port is taken: stop the other program (ss -ltnp), or choose another port"
+        }
         io::ErrorKind::AddrNotAvailable => {
             "the address is not one of this machine (ip address), or not there yet: correct it, or wait for the network"
         }
@@ -118,7 +120,8 @@ impl<P: Provider + 'static> Daemon<P> {
         let exports = open_exports(&config)?;
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
-            registry.add_subsystem(exports::definition(subsystem, &exports))?;
+            let added = registry.add_subsystem(exports::definition(subsystem, &exports));
+            added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
         let workers = config.target.workers.max(1);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -198,7 +201,8 @@ impl<P: Provider + 'static> Daemon<P> {
 
     fn publish_ports(&mut self) -> Result<(), StartError> {
         let mut registry = self.registry.lock().expect("no panic happened under the registry's lock");
-        registry.set_ports(exports::ports(&self.addresses))?;
+        let set = registry.set_ports(exports::ports(&self.addresses));
+        set.map_err(|error| StartError::Definition(Box::new(error)))?;
         let notices = registry.take_notices();
         drop(registry);
         self.deliver(&notices);
@@ -329,4 +333,3 @@ impl<P: Provider> Daemon<P> {
         }
     }
 }
-

@@ -14,8 +14,8 @@ use nvmf_rdma::{
     SendOperation, SendRequest, Sge, WorkRequestId,
 };
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType, Registry,
-    SubsystemDefinition, TransportType,
+    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
+    Registry, SubsystemDefinition, TransportType,
 };
 use nvmf_target::mail::{Recipient, WorkerId};
 use nvmf_target::transport::rdma::buffers::BufferPlan;
@@ -195,7 +195,7 @@ impl HostQueue {
     }
 
     /// Connects the queue pair.
-    pub(crate) fn connect(world: &mut World, private_data: PrivateData) -> Result<Self, ConnectFailure> {
+    pub(crate) fn connect(world: &mut World, private_data: PrivateData) -> Result<Self, Box<ConnectFailure>> {
         let mut provider = world.fabric.provider();
         let entries = 64u32;
         let cq = provider.create_completion_queue(1024).unwrap();
@@ -234,20 +234,26 @@ impl HostQueue {
             timeout: Duration::from_secs(5),
         };
         this.provider.connect(world.now, qp, world.address, None, &parameters).unwrap();
-        world.until("an answer to the connection request", |world| match this.provider.poll_cm(world.now)? {
-            CmEvent::Established { private_data, .. } => {
-                this.entries = AcceptData::parse(private_data.as_bytes()).unwrap();
-                Some(Ok(()))
+        world.until("an answer to the connection request", |world| {
+            match this.provider.poll_cm(world.now)? {
+                CmEvent::Established { private_data, .. } => {
+                    this.entries = AcceptData::parse(private_data.as_bytes()).unwrap();
+                    Some(Ok(()))
+                }
+                CmEvent::ConnectFailed { failure, .. } => Some(Err(Box::new(failure))),
+                other => panic!("{other:?}"),
             }
-            CmEvent::ConnectFailed { failure, .. } => Some(Err(failure)),
-            other => panic!("{other:?}"),
         })?;
         Ok(this)
     }
 
+    /// Connects, and nothing else will do.
+    pub(crate) fn connected(world: &mut World, private_data: PrivateData) -> Self {
+        Self::connect(world, private_data).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
     fn post_receive(&mut self, slot: usize) {
-        let buffer =
-            Sge { local_key: self.region.local_key, offset: 64 * CAPSULE + slot * 16, len: 16 };
+        let buffer = Sge { local_key: self.region.local_key, offset: 64 * CAPSULE + slot * 16, len: 16 };
         let request = ReceiveRequest { id: WorkRequestId(slot as u64), buffer };
         self.provider.post_receive(self.qp, request).unwrap();
     }
@@ -311,7 +317,12 @@ impl HostQueue {
     }
 
     /// Sends a command and waits for its response, which must be a success.
-    pub(crate) fn run(&mut self, world: &mut World, sqe: &Sqe, in_capsule: &[u8]) -> (Cqe, Option<RemoteKey>) {
+    pub(crate) fn run(
+        &mut self,
+        world: &mut World,
+        sqe: &Sqe,
+        in_capsule: &[u8],
+    ) -> (Cqe, Option<RemoteKey>) {
         let cid = self.send(sqe, in_capsule);
         let response = self.response(world, cid);
         assert!(response.0.status().is_success(), "{}", response.0.status());
@@ -332,7 +343,8 @@ impl HostQueue {
 }
 
 pub(crate) fn connect_data(cntlid: Cntlid, subsystem: &str) -> ConnectData {
-    let hostnqn: Nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().unwrap();
+    let hostnqn: Nqn =
+        "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().unwrap();
     ConnectData::new(HostId([9; 16]), cntlid, &subsystem.parse().unwrap(), &hostnqn)
 }
 
@@ -343,7 +355,7 @@ pub(crate) fn connect_command(qid: u16, entries: u16, kato_ms: u32) -> Sqe {
 
 /// Connects and enables a controller: its Admin queue and its ID.
 pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
-    let mut queue = HostQueue::connect(world, HostQueue::offer(0, 32, 0)).unwrap();
+    let mut queue = HostQueue::connected(world, HostQueue::offer(0, 32, 0));
     assert_eq!(queue.entries, 32);
     queue.data.write(0, connect_data(Cntlid::DYNAMIC, SUBSYSTEM).as_bytes());
     let mut sqe = connect_command(0, 32, 10_000);
@@ -351,18 +363,14 @@ pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
     let (cqe, invalidated) = queue.run(world, &sqe, &[]);
     assert!(invalidated.is_some(), "the key of the Connect data is to be invalidated");
     let cntlid = Connected::parse(cqe.dw0.get()).cntlid;
-    let enable = PropertySet {
-        property: Property::CC,
-        size: 0,
-        value: Configuration::ENABLE.0.into(),
-    };
+    let enable = PropertySet { property: Property::CC, size: 0, value: Configuration::ENABLE.0.into() };
     queue.run(world, &enable.emit(), &[]);
     (queue, cntlid)
 }
 
 /// An I/O queue of it, its Connect data in the capsule, as Linux sends them.
 pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
-    let mut queue = HostQueue::connect(world, HostQueue::offer(qid, 32, cntlid.0)).unwrap();
+    let mut queue = HostQueue::connected(world, HostQueue::offer(qid, 32, cntlid.0));
     let data = connect_data(cntlid, SUBSYSTEM);
     let mut sqe = connect_command(qid, 32, 0);
     sqe.sgl = SglDescriptor::in_capsule(0, 1024);

@@ -36,12 +36,20 @@ fn key(sgl: &SglDescriptor) -> Option<RemoteKey> {
     }
 }
 
+fn reject_status(failure: &ConnectFailure) -> RejectStatus {
+    match failure {
+        ConnectFailure::Rejected { private_data } => RejectData::parse(private_data.as_bytes()).unwrap(),
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn what_is_written_is_read_back_in_every_size() {
     let mut world = World::new(1, &settings());
     let (mut admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
-    for (round, len) in [512, 4096, 16384, 16896, 131_072, 131_584, 524_288, 1 << 20].into_iter().enumerate() {
+    for (round, len) in [512, 4096, 16384, 16896, 131_072, 131_584, 524_288, 1 << 20].into_iter().enumerate()
+    {
         let data = pattern(round as u32, len);
         io.data.write(0, &data);
         let sgl = io.expose(0, len as u32);
@@ -63,13 +71,16 @@ fn in_capsule_writes_of_every_offset() {
     let mut world = World::new(1, &settings());
     let (_admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
-    for (round, (offset, len)) in [(0, 4096), (0, 512), (512, 512), (16, 1024), (3072, 1024)].into_iter().enumerate() {
+    for (round, (offset, len)) in
+        [(0, 4096), (0, 512), (512, 512), (16, 1024), (3072, 1024)].into_iter().enumerate()
+    {
         let data = pattern(round as u32, len);
         let mut capsule = vec![0xee; offset];
         capsule.extend(&data);
         let sgl = SglDescriptor::in_capsule(offset as u64, len as u32);
         io.run(&mut world, &read_write(NvmOpcode::WRITE, 7, len as u32, sgl), &capsule);
-        let on_disk: Vec<u8> = (7..7 + len as u64 / 512).flat_map(|lba| world.disk.borrow().block(lba).to_vec()).collect();
+        let on_disk: Vec<u8> =
+            (7..7 + len as u64 / 512).flat_map(|lba| world.disk.borrow().block(lba).to_vec()).collect();
         assert!(on_disk == data, "offset {offset}, {len} bytes");
     }
 }
@@ -136,7 +147,8 @@ fn compare_zeroes_deallocate_and_identify() {
         .iter()
         .flat_map(|range| zerocopy::IntoBytes::as_bytes(range).to_vec())
         .collect();
-    let mut dsm = Sqe::new(NvmOpcode::DATASET_MANAGEMENT.0).with_nsid(Nsid(1)).with_dwords([2, 4, 0, 0, 0, 0]);
+    let mut dsm =
+        Sqe::new(NvmOpcode::DATASET_MANAGEMENT.0).with_nsid(Nsid(1)).with_dwords([2, 4, 0, 0, 0, 0]);
     dsm.sgl = SglDescriptor::in_capsule(0, 48);
     io.run(&mut world, &dsm, &ranges);
     io.data.write(1 << 20, &ranges);
@@ -190,8 +202,8 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
 fn bad_connection_requests_have_their_reject_status() {
     let mut world = World::new(2, &settings());
     let mut reject = |private_data: PrivateData| match HostQueue::connect(&mut world, private_data) {
-        Err(ConnectFailure::Rejected { private_data }) => RejectData::parse(private_data.as_bytes()).unwrap(),
-        other => panic!("{:?}", other.map(|_| "accepted")),
+        Err(failure) => reject_status(&failure),
+        Ok(_) => panic!("it was accepted"),
     };
     assert_eq!(reject(PrivateData::EMPTY), RejectStatus::INVALID_LENGTH);
     assert_eq!(reject(HostQueue::offer(5, 32, 0)), RejectStatus::INVALID_QID);
@@ -202,12 +214,10 @@ fn bad_connection_requests_have_their_reject_status() {
 #[test]
 fn more_queues_than_there_are_receives_for_are_rejected_and_room_comes_back() {
     let mut world = World::new(1, &settings());
-    let mut queues: Vec<HostQueue> = (0..4)
-        .map(|_| HostQueue::connect(&mut world, HostQueue::offer(0, 32, 0)).ok().expect("there is room"))
-        .collect();
+    let mut queues: Vec<HostQueue> =
+        (0..4).map(|_| HostQueue::connected(&mut world, HostQueue::offer(0, 32, 0))).collect();
     let refused = HostQueue::connect(&mut world, HostQueue::offer(0, 32, 0)).err().expect("there is no room");
-    let ConnectFailure::Rejected { private_data } = refused else { panic!("{refused:?}") };
-    assert_eq!(RejectData::parse(private_data.as_bytes()), Some(RejectStatus::NO_RESOURCES));
+    assert_eq!(reject_status(&refused), RejectStatus::NO_RESOURCES);
     queues.pop().unwrap().drop_connection();
     world.until("the queue is gone", |world| (world.queues() == 3).then_some(()));
     assert!(HostQueue::connect(&mut world, HostQueue::offer(0, 32, 0)).is_ok());
@@ -263,7 +273,7 @@ fn draining_answers_what_is_under_way_and_takes_no_more() {
 #[test]
 fn connects_are_refused_with_a_status_and_the_queue_can_try_again() {
     let mut world = World::new(1, &settings());
-    let mut queue = HostQueue::connect(&mut world, HostQueue::offer(0, 32, 0)).unwrap();
+    let mut queue = HostQueue::connected(&mut world, HostQueue::offer(0, 32, 0));
     let wrong = connect_data(Cntlid::DYNAMIC, "nqn.2026-11.com.example:other");
     queue.data.write(0, zerocopy::IntoBytes::as_bytes(&wrong));
     let mut sqe = connect_command(0, 32, 10_000);

@@ -21,7 +21,9 @@ pub enum SetUpError {
     #[error("the RDMA provider does not take the buffers")]
     Register(#[from] RegisterError),
     /// The storage ring does not take them.
-    #[error("the storage ring does not take the buffers: {0}; see the memlock limit (LimitMEMLOCK= in the unit)")]
+    #[error(
+        "the storage ring does not take the buffers: {0}; see the memlock limit (LimitMEMLOCK= in the unit)"
+    )]
     Pin(BlockError),
     /// No completion queue.
     #[error("no completion queue for the worker")]
@@ -187,6 +189,7 @@ impl Buffers {
     }
 
     /// Gives a buffer back.
+    #[expect(clippy::needless_pass_by_value, reason = "whoever gives a buffer back has it no more")]
     pub fn put(&mut self, buffer: Buffer) {
         let Buffer { class, index } = buffer;
         self.classes[class as usize].pool.put(index);

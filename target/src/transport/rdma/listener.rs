@@ -49,7 +49,9 @@ impl Terms {
         if request.qid.0 > io_queues_max {
             return Err(RejectStatus::INVALID_QID);
         }
-        if request.qid.0 == 0 && request.cntlid.0 != 0 || request.cntlid.0 > nvmf_subsystem::limits::CNTLID_MAX {
+        if request.qid.0 == 0 && request.cntlid.0 != 0
+            || request.cntlid.0 > nvmf_subsystem::limits::CNTLID_MAX
+        {
             return Err(RejectStatus::INVALID_CNTLID);
         }
         if request.hsqsize < ENTRIES_MIN.into() {

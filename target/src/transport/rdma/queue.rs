@@ -207,12 +207,8 @@ impl Queue {
         })?;
         let pool = edges.receives(terms.qid.0 == 0);
         let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
-        let link = Link {
-            port,
-            qid: Some(terms.qid.0),
-            cntlid: Some(terms.cntlid.0),
-            entries: terms.entries,
-        };
+        let link =
+            Link { port, qid: Some(terms.qid.0), cntlid: Some(terms.cntlid.0), entries: terms.entries };
         let line = || VecDeque::with_capacity(count.into());
         let received = VecDeque::with_capacity(count.into());
         let queue = Self {

@@ -145,9 +145,10 @@ impl Request {
     pub fn is_done(&self) -> bool {
         self.state == RequestState::Executing
             && self.next >= self.end
-            && self.chunks.iter().all(|chunk| {
-                matches!(chunk.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled)
-            })
+            && self
+                .chunks
+                .iter()
+                .all(|chunk| matches!(chunk.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled))
     }
 
     /// Whether the response will be posted right behind the WRITE of this chunk, which then needs no signal of its own.
@@ -166,7 +167,9 @@ impl Request {
     pub fn block_op(&self, offset: u32, len: u32, buffer: Option<nvmf_block::Buffer>) -> Option<BlockOp> {
         let Some(Work::Block { op, .. }) = &self.work else { return None };
         Some(match op {
-            BlockWork::Read { range } => BlockOp::Read { range: self.part(*range, offset, len)?, into: buffer? },
+            BlockWork::Read { range } => {
+                BlockOp::Read { range: self.part(*range, offset, len)?, into: buffer? }
+            }
             BlockWork::Write { range, fua } => {
                 BlockOp::Write { range: self.part(*range, offset, len)?, from: buffer?, fua: *fua }
             }
@@ -174,7 +177,9 @@ impl Request {
                 BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
             }
             BlockWork::Flush => BlockOp::Flush,
-            &BlockWork::WriteZeroes { range, deallocate, fua } => BlockOp::WriteZeroes { range, deallocate, fua },
+            &BlockWork::WriteZeroes { range, deallocate, fua } => {
+                BlockOp::WriteZeroes { range, deallocate, fua }
+            }
             BlockWork::Deallocate(ranges) => BlockOp::Deallocate { range: *ranges.get(offset as usize)? },
             &BlockWork::Verify { range } => BlockOp::Verify { range },
         })

@@ -99,7 +99,11 @@ impl Queue {
 
     /// A post may fail because the peer is gone, of which an event tells. Anything else is a mistake between us and the
     /// provider, and costs this connection.
-    fn check_post<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, posted: Result<(), PostError>) {
+    fn check_post<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        posted: Result<(), PostError>,
+    ) {
         match posted {
             Ok(()) | Err(PostError::NotReady) => {}
             Err(error) => {
@@ -127,7 +131,8 @@ impl Queue {
             Step::Held => self.free_request(edges, request),
             Step::Connect(connect) => {
                 let admission = {
-                    let mut registry = edges.registry.lock().expect("no panic happened under the registry's lock");
+                    let mut registry =
+                        edges.registry.lock().expect("no panic happened under the registry's lock");
                     registry.connect(now, &connect)
                 };
                 self.on_admission(edges, now, &admission);
@@ -136,7 +141,7 @@ impl Queue {
             }
             Step::CloseQueue | Step::CloseIoQueues | Step::CloseAssociation(_) => {
                 self.free_request(edges, request);
-                self.take_own_step(edges, now, step);
+                self.take_own_step(edges, now, &step);
             }
         }
     }
@@ -144,16 +149,21 @@ impl Queue {
     /// Drains what the engine wants on its own.
     pub fn take_own_steps<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
         while let Some(step) = self.engine.poll_step(now) {
-            self.take_own_step(edges, now, step);
+            self.take_own_step(edges, now, &step);
         }
         if !self.unsent.is_empty() {
             self.take_received(edges, now);
         }
     }
 
-    fn take_own_step<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, step: Step) {
+    fn take_own_step<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        step: &Step,
+    ) {
         match step {
-            Step::Respond(response) => self.unsent.push_back(response),
+            Step::Respond(response) => self.unsent.push_back(*response),
             Step::CloseQueue => {
                 self.send_unsent(edges);
                 self.close(edges);
@@ -163,7 +173,7 @@ impl Queue {
                     edges.deeds.push_back(Deed::CloseIoQueues(key));
                 }
             }
-            Step::CloseAssociation(violation) => self.on_violation(edges, now, &violation),
+            Step::CloseAssociation(violation) => self.on_violation(edges, now, violation),
             Step::Execute { .. } | Step::Connect(_) | Step::Held => {
                 unreachable!("the engine has no command that no capsule brought")
             }
@@ -261,10 +271,12 @@ impl Queue {
                     self.execute_in_capsule(edges, request, chunk, offset);
                     true
                 }
-                _ => self.take_buffer(edges, request, chunk, granted) && {
-                    self.begin_chunk(edges, now, request, chunk);
-                    true
-                },
+                _ => {
+                    self.take_buffer(edges, request, chunk, granted) && {
+                        self.begin_chunk(edges, now, request, chunk);
+                        true
+                    }
+                }
             };
             granted = false;
             if !handed_out {
@@ -367,7 +379,12 @@ impl Queue {
     }
 
     /// The worker has a buffer of this class for this queue. Stands in line again if there is more to wait for.
-    pub fn on_buffer<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, class: Class) {
+    pub fn on_buffer<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        class: Class,
+    ) {
         let at = class as usize;
         self.in_line[at] = false;
         if self.life == Life::Gone {
@@ -441,7 +458,12 @@ impl Queue {
         }
     }
 
-    fn execute_buffered<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, request: u16, chunk: u8) {
+    fn execute_buffered<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        request: u16,
+        chunk: u8,
+    ) {
         let this = self.request(request).chunk(chunk);
         let buffer = edges.buffers.block(this.buffer.as_ref().expect("it has its buffer"), this.len);
         self.execute(edges, request, chunk, Some(buffer));
@@ -458,7 +480,8 @@ impl Queue {
         let tag = self.place(request, chunk).tag();
         let this = self.request(request);
         let (offset, len) = (this.chunk(chunk).offset, this.chunk(chunk).len);
-        let (Some(Work::Block { device, .. }), Some(op)) = (&this.work, this.block_op(offset, len, buffer)) else {
+        let (Some(Work::Block { device, .. }), Some(op)) = (&this.work, this.block_op(offset, len, buffer))
+        else {
             // A range that its data do not fit: the engine computed one from the other.
             this.fail(BlockError::BadBuffer);
             return self.release_chunk(&mut edges.buffers, request, chunk);
@@ -586,7 +609,12 @@ impl Queue {
     }
 
     /// An RDMA WRITE is done: its buffer can carry the next chunk.
-    pub fn on_written<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, place: Place) {
+    pub fn on_written<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        place: Place,
+    ) {
         self.send_credits += 1;
         self.release_chunk(&mut edges.buffers, place.slot, place.chunk);
         self.post_writes(edges, now);
@@ -624,7 +652,12 @@ impl Queue {
     }
 
     /// Posts the response, behind the WRITEs of its command.
-    fn respond<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, request: u16, response: &Response) {
+    fn respond<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        request: u16,
+        response: &Response,
+    ) {
         if let Some(slot) = self.request(request).receive.take() {
             self.repost(edges, slot);
         }
