@@ -158,7 +158,7 @@ impl Controller {
 
     pub(crate) fn on_notice(&mut self, notice: &Notice) {
         match (&mut self.content, notice) {
-            (Content::Namespaces(old), Notice::Namespaces(new)) if new.subsystem() == old.subsystem() => {
+            (Content::Namespaces(old), Notice::Namespaces(new)) if new.replaces(old) => {
                 let news = old.changed_in(new).next().is_some();
                 self.changed_namespaces.extend(old.changed_in(new));
                 *old = Arc::clone(new);
@@ -166,7 +166,7 @@ impl Controller {
                     self.events.raise(Notification::NamespaceAttributeChanged);
                 }
             }
-            (Content::Discovery(old), Notice::Discovery(view)) => {
+            (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
                 let new = view.log_for(&self.association.host_nqn);
                 let news = !new.finds_the_same(old);
                 *old = Arc::new(new);

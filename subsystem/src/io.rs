@@ -65,8 +65,11 @@ impl Io {
         Self { association, namespaces, tally: Tally::default() }
     }
 
-    pub(crate) fn set_namespaces(&mut self, namespaces: &Arc<NamespaceTable>) {
-        self.namespaces = Arc::clone(namespaces);
+    /// The registry has a new table.
+    pub(crate) fn on_namespaces(&mut self, namespaces: &Arc<NamespaceTable>) {
+        if namespaces.replaces(&self.namespaces) {
+            self.namespaces = Arc::clone(namespaces);
+        }
     }
 
     /// A command other than Fabrics.

@@ -23,6 +23,8 @@
 )]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 mod admin;
 pub mod association;

@@ -60,6 +60,9 @@ pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
+/// The Keep Alive Timeout of a discovery controller whose host named none: a host that reads the log is soon done, and one
+/// that stays says how long it may be silent. In milliseconds.
+pub const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
 /// How long a connection may live without an accepted Connect.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -33,17 +33,31 @@ impl NamespaceDefinition {
 }
 
 /// The namespaces of a subsystem: immutable, sorted by NSID, replaced as a whole.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct NamespaceTable {
     subsystem: SubsystemId,
+    /// Rises with each replacement: a queue that connected after a change may hear of that change later.
+    generation: u64,
     namespaces: Vec<NamespaceDefinition>,
 }
 
 impl NamespaceTable {
-    /// `namespaces` are sorted here; the registry has checked them.
+    /// The first of a subsystem. `namespaces` are sorted here; the registry has checked them.
     pub(crate) fn new(subsystem: SubsystemId, mut namespaces: Vec<NamespaceDefinition>) -> Self {
         namespaces.sort_unstable_by_key(|namespace| namespace.nsid);
-        Self { subsystem, namespaces }
+        Self { subsystem, generation: 0, namespaces }
+    }
+
+    /// The one that replaces this one; `None` when it would be the same.
+    pub(crate) fn replaced_by(&self, namespaces: Vec<NamespaceDefinition>) -> Option<Self> {
+        let generation = self.generation + 1;
+        let new = Self { generation, ..Self::new(self.subsystem, namespaces) };
+        (new.namespaces != self.namespaces).then_some(new)
+    }
+
+    /// Whether this is to replace `other`: of the same subsystem, and newer.
+    pub(crate) fn replaces(&self, other: &Self) -> bool {
+        self.subsystem == other.subsystem && self.generation > other.generation
     }
 
     /// Whose they are.

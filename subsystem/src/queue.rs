@@ -189,11 +189,7 @@ impl Queue {
     /// The registry has news.
     pub fn on_notice(&mut self, _now: Duration, notice: &Notice) {
         match (&mut self.state, notice) {
-            (State::Io { association, io, .. }, Notice::Namespaces(table))
-                if table.subsystem() == association.key.subsystem =>
-            {
-                io.set_namespaces(table);
-            }
+            (State::Io { io, .. }, Notice::Namespaces(table)) => io.on_namespaces(table),
             (State::Admin(controller), notice) => controller.on_notice(notice),
             _ => {}
         }

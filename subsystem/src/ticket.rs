@@ -11,7 +11,8 @@ use nvme_proto::fabrics::connect::Connect;
 /// name, with its connection.
 ///
 /// # Panics
-/// When dropped otherwise: a command would be lost, and the host would wait for ever.
+/// When dropped otherwise: a command would be lost, and the host would wait for ever. (With the feature `std`, not while
+/// another panic is under way.)
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a command that is not completed hangs the host"]
 pub struct Ticket {
@@ -72,6 +73,11 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        // A second panic would abort, and hide the first.
+        #[cfg(feature = "std")]
+        if std::thread::panicking() {
+            return;
+        }
         assert!(!self.armed, "the ticket of command {} was dropped without a response", self.cid);
     }
 }

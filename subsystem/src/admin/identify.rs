@@ -120,15 +120,13 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.ctratt = (ctratt::HOST_ID_128 | ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
     id.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
     id.aerl = ASYNC_EVENT_REQUESTS_MAX as u8 - 1;
-    id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
-    id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
     id.iorcsz = 1.into();
     id.ioccsz = ((64 + association.options.in_capsule_len) / 16).into();
     id.msdbd = 1;
     id.maxcmd = association.options.queue_entries_max.into();
     match controller.namespaces() {
-        None => id.cntrltype = TYPE_DISCOVERY,
+        None => (id.cntrltype, id.lpa) = (TYPE_DISCOVERY, lpa::EXTENDED_DATA),
         Some(table) => identify_io(&mut id, table),
     }
     id
@@ -137,6 +135,8 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
 /// What only an I/O controller has.
 fn identify_io(id: &mut IdentifyController, table: &NamespaceTable) {
     id.cntrltype = TYPE_IO;
+    id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
+    id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
     id.acl = ABORTS_MAX - 1;
     id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;
     (id.sqes, id.cqes) = (0x66, 0x44);

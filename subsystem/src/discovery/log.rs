@@ -47,6 +47,11 @@ impl DiscoveryView {
 }
 
 impl DiscoveryLog {
+    /// GENCTR.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Bytes of the whole page.
     pub(crate) fn len(&self) -> u64 {
         (self.records.len() as u64 + 1) * RECORD_LEN as u64

@@ -5,7 +5,7 @@ use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, DISCOVERY_KEEP_ALIVE_MS};
 use crate::subsystem::Identity;
 use crate::{
     Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Qid,
@@ -43,7 +43,7 @@ impl Registry {
         check_command(&command, link, &self.options)?;
         let names = read_names(request)?;
         if !command.qid.is_admin() {
-            return self.admit_io(&command, link, &names);
+            return self.admit_io(now, &command, link, &names);
         }
         if names.cntlid != Cntlid::DYNAMIC {
             return Err(Refusal::StaticController(names.cntlid));
@@ -119,11 +119,21 @@ impl Registry {
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let controller = Controller::new(now, Arc::clone(&association), identity, content, command.kato_ms);
+        let kato_ms = match (controller_type, command.kato_ms) {
+            (ControllerType::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
+            (_, kato_ms) => kato_ms,
+        };
+        let controller = Controller::new(now, Arc::clone(&association), identity, content, kato_ms);
         Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
     }
 
-    fn admit_io(&mut self, command: &Connect, link: Link, names: &Names) -> Result<Admitted, Refusal> {
+    fn admit_io(
+        &mut self,
+        now: Duration,
+        command: &Connect,
+        link: Link,
+        names: &Names,
+    ) -> Result<Admitted, Refusal> {
         let (qid, cntlid) = (command.qid, names.cntlid);
         let nqn = names.subsystem_nqn;
         if nqn == Nqn::DISCOVERY {
@@ -153,6 +163,7 @@ impl Registry {
         // Counted first, then looked whether the controller is enabled: a reset on another worker either is seen here, or
         // sees the queue and waits for it.
         association.on_io_queue_connected();
+        association.touch(now);
         let epoch = association.epoch();
         if !association.is_enabled() {
             associations.close_queue(&association, qid);

@@ -139,8 +139,7 @@ impl Registry {
     ) -> Result<(), DefinitionError> {
         let subsystem = self.subsystem_mut(nqn)?;
         definitions::check_namespaces(nqn, &namespaces)?;
-        let new = NamespaceTable::new(subsystem.id, namespaces);
-        if new != *subsystem.namespaces {
+        if let Some(new) = subsystem.namespaces.replaced_by(namespaces) {
             subsystem.namespaces = Arc::new(new);
             let notice = Notice::Namespaces(Arc::clone(&subsystem.namespaces));
             self.notices.push(notice);

@@ -1,1 +1,262 @@
-//! x
+//! Identify, asynchronous events, Abort.
+
+use crate::host::*;
+use nvme_proto::admin::abort::Abort;
+use nvme_proto::admin::identify::{
+    Cns, Descriptors, IdList, Identify, IdentifyController, IdentifyNamespace, IndependentNamespace,
+    NamespaceIdType,
+};
+use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
+use nvme_proto::fabrics::property::Property;
+use nvme_proto::opcode::AdminOpcode;
+use nvme_proto::{Cqe, Sqe};
+use nvmf_block::Geometry;
+use nvmf_subsystem::*;
+use zerocopy::FromBytes;
+
+const OK: (u8, u8) = (0, 0);
+const INVALID_FIELD: (u8, u8) = (0, 0x02);
+const INVALID_NAMESPACE: (u8, u8) = (0, 0x0b);
+
+fn identify(admin: &mut Queue, cns: Cns, nsid: u32) -> Result<Vec<u8>, (u8, u8)> {
+    read(admin, &Identify::new(cns, Nsid(nsid)).emit(), 4096)
+}
+
+fn controller(admin: &mut Queue) -> IdentifyController {
+    IdentifyController::read_from_bytes(&identify(admin, Cns::CONTROLLER, 0).unwrap()).unwrap()
+}
+
+#[test]
+fn a_linux_host_accepts_the_controller() {
+    let mut house = House::new();
+    let id = controller(&mut house.admin);
+    // The gates of a Linux host, in its order.
+    assert_eq!(id.cntlid.get(), house.association().key().cntlid.0);
+    assert_eq!(id.kas.get(), 10);
+    assert!(id.ioccsz.get() >= 4 && id.iorcsz.get() == 1);
+    assert_eq!(id.maxcmd.get(), 128);
+    assert_eq!(id.icdoff.get(), 0);
+    assert_eq!(id.sgls.get(), 1 | 1 << 2 | 1 << 20);
+    assert_eq!(id.cmic & 1 << 3, 0, "no asymmetric access in this version");
+    assert!(id.mnan.get() != 0 && id.mnan.get() <= id.nn.get());
+    assert_eq!(&id.subnqn[..SUBSYSTEM.len() + 1], format!("{SUBSYSTEM}\0").as_bytes());
+    assert_eq!(IdentifyController::text(&id.sn), "S1");
+    assert_eq!(IdentifyController::text(&id.mn), "disk");
+}
+
+#[test]
+fn what_is_advertised_is_what_the_options_say() {
+    let options = Options {
+        queue_entries_max: 32,
+        in_capsule_len: 8192,
+        transfer_len_max: 128 * 1024,
+        ..Options::default()
+    };
+    let mut house = House::with(Options { in_capsule_len: 0, ..options });
+    assert_eq!(controller(&mut house.admin).ioccsz.get(), 4);
+    let mut house = House::with(options);
+    let id = controller(&mut house.admin);
+    assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
+    assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
+    assert_eq!((id.acl, id.aerl, id.elpe, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
+    assert_eq!((id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()), (0xdd, 0, 1 << 8, 1 | 1 << 6));
+    assert_eq!(id.vwc, 0b101);
+    let plain = namespace(1, Geometry::new(512, 10));
+    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
+    house.deliver();
+    assert_eq!(controller(&mut house.admin).vwc, 0b100, "no volatile write cache is left");
+}
+
+#[test]
+fn namespaces_are_described_by_their_geometry() {
+    let mut house = House::new();
+    let geometry = Geometry {
+        optimal_blocks: 8,
+        zero_after_deallocate: true,
+        deallocate: true,
+        ..Geometry::new(4096, 77)
+    };
+    let full =
+        NamespaceDefinition { nguid: [2; 16], eui64: [3; 8], read_only: true, ..namespace(5, geometry) };
+    house.registry.add_namespace(&nqn(SUBSYSTEM), full).unwrap();
+    house.deliver();
+    let admin = &mut house.admin;
+    let id = IdentifyNamespace::read_from_bytes(&identify(admin, Cns::NAMESPACE, 5).unwrap()).unwrap();
+    assert_eq!((id.nsze.get(), id.ncap.get(), id.nuse.get()), (77, 77, 77));
+    assert_eq!(u128::from_le_bytes(id.nvmcap), 77 * 4096);
+    assert_eq!((id.format().unwrap().lbads, id.nmic, id.nsattr, id.dlfeat), (12, 1, 1, 0b1001));
+    assert_eq!((id.nsfeat, id.npwg_z.get(), id.nows_z.get()), (1 << 4, 7, 7));
+    assert_eq!((id.nguid, id.eui64), ([2; 16], [3; 8]));
+    let id = IdentifyNamespace::read_from_bytes(&identify(admin, Cns::NAMESPACE, 1).unwrap()).unwrap();
+    assert_eq!((id.nsze.get(), id.nsattr, id.nsfeat, id.format().unwrap().lbads), (1000, 0, 0, 9));
+    let page = identify(admin, Cns::NAMESPACE_DESCRIPTORS, 5).unwrap();
+    let kinds: Vec<_> =
+        Descriptors::new(&page).map(|descriptor| (descriptor.kind, descriptor.id.to_vec())).collect();
+    let expected = [
+        (NamespaceIdType::EUI64, vec![3; 8]),
+        (NamespaceIdType::NGUID, vec![2; 16]),
+        (NamespaceIdType::UUID, vec![5; 16]),
+        (NamespaceIdType::CSI, vec![0]),
+    ];
+    assert_eq!(kinds, expected);
+    let page = identify(admin, Cns::INDEPENDENT_NAMESPACE, 5).unwrap();
+    let id = IndependentNamespace::read_from_bytes(&page).unwrap();
+    assert_eq!((id.nmic, id.nsattr, id.nstat), (1, 1, 1));
+}
+
+#[test]
+fn lists_and_absent_namespaces() {
+    let mut house = House::new();
+    let admin = &mut house.admin;
+    for cns in [Cns::ACTIVE_NAMESPACES, Cns::COMMAND_SET_ACTIVE_NAMESPACES] {
+        for (above, ids) in [(0, vec![1, 3]), (1, vec![3]), (2, vec![3]), (3, vec![])] {
+            let list = IdList::read_from_bytes(&identify(admin, cns, above).unwrap()).unwrap();
+            assert_eq!(list.iter().collect::<Vec<_>>(), ids);
+        }
+        assert_eq!(identify(admin, cns, 0xffff_fffe), Err(INVALID_NAMESPACE));
+    }
+    assert_eq!(identify(admin, Cns::NAMESPACE, 2), Ok(vec![0; 4096]), "inactive");
+    for (cns, nsid) in [
+        (Cns::NAMESPACE, 0),
+        (Cns::NAMESPACE, limits::NSID_MAX + 1),
+        (Cns::NAMESPACE, u32::MAX),
+        (Cns::NAMESPACE_DESCRIPTORS, 2),
+        (Cns::INDEPENDENT_NAMESPACE, 2),
+        (Cns::COMMAND_SET_NAMESPACE, 2),
+    ] {
+        assert_eq!(identify(admin, cns, nsid), Err(INVALID_NAMESPACE), "{cns:?} {nsid}");
+    }
+    assert_eq!(identify(admin, Cns::COMMAND_SET_NAMESPACE, 1), Ok(vec![0; 4096]));
+    assert_eq!(identify(admin, Cns::COMMAND_SET_CONTROLLER, 0), Ok(vec![0; 4096]));
+    assert_eq!(identify(admin, Cns::COMMAND_SETS, 0).unwrap()[..9], [1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for cns in [
+        Cns::ALLOCATED_NAMESPACES,
+        Cns::NAMESPACE_CONTROLLERS,
+        Cns::SUBSYSTEM_CONTROLLERS,
+        Cns::PRIMARY_CONTROLLER,
+        Cns::SECONDARY_CONTROLLERS,
+        Cns::UUIDS,
+        Cns(0xff),
+    ] {
+        assert_eq!(identify(admin, cns, 1), Err(INVALID_FIELD), "{cns:?}");
+    }
+    let zoned = Identify { csi: 2, ..Identify::new(Cns::COMMAND_SET_CONTROLLER, Nsid(0)) };
+    assert_eq!(read(admin, &zoned.emit(), 4096), Err(INVALID_FIELD));
+    let whole = Identify::new(Cns::CONTROLLER, Nsid(0)).emit();
+    assert_eq!(read(admin, &whole, 4095), Err((0, 0x0f)));
+}
+
+fn request(admin: &mut Queue, cid: u16) -> Step {
+    capsule(admin, &with_cid(Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0), cid), 0)
+}
+
+fn event(admin: &mut Queue) -> Option<Cqe> {
+    admin.poll_step(NOW).map(responded)
+}
+
+/// Asynchronous Event Configuration: namespace attribute notices.
+fn ask_for_notices(admin: &mut Queue) {
+    use nvme_proto::admin::features::{FeatureId, SetFeatures};
+    let sqe = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, 1 << 8).emit();
+    assert_eq!(code(&ask(admin, &sqe)), OK);
+}
+
+#[test]
+fn event_requests_wait_up_to_their_limit() {
+    let mut house = House::new();
+    for cid in 0..4 {
+        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+    }
+    assert_eq!(code(&responded(request(&mut house.admin, 4))), (1, 0x05));
+    assert_eq!(house.admin.in_flight(), 4);
+    assert!(event(&mut house.admin).is_none());
+}
+
+#[test]
+fn a_changed_namespace_is_told_once_until_its_log_is_read() {
+    let mut house = House::new();
+    ask_for_notices(&mut house.admin);
+    for cid in [10, 11] {
+        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+    }
+    let name = nqn(SUBSYSTEM);
+    house.registry.add_namespace(&name, namespace(2, disk())).unwrap();
+    house.deliver();
+    let cqe = event(&mut house.admin).unwrap();
+    assert_eq!((code(&cqe), cqe.cid.get(), cqe.dw0.get()), (OK, 10, 0x0004_0002));
+    house.registry.set_namespaces(&name, vec![namespace(1, Geometry { blocks: 5, ..disk() })]).unwrap();
+    house.deliver();
+    assert!(event(&mut house.admin).is_none(), "not again before the log is read");
+    let log = |retain_event| GetLogPage {
+        retain_event,
+        ..GetLogPage::new(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, 4096)
+    };
+    let ids = |bytes: Vec<u8>| IdList::read_from_bytes(&bytes).unwrap().iter().collect::<Vec<_>>();
+    assert_eq!(ids(read(&mut house.admin, &log(true).emit(), 4096).unwrap()), [1, 2, 3]);
+    house.registry.add_namespace(&name, namespace(7, disk())).unwrap();
+    house.deliver();
+    assert!(event(&mut house.admin).is_none(), "read, but the event was retained");
+    assert_eq!(ids(read(&mut house.admin, &log(false).emit(), 4096).unwrap()), [1, 2, 3, 7]);
+    assert_eq!(ids(read(&mut house.admin, &log(false).emit(), 4096).unwrap()), [0; 0]);
+    house.registry.remove_namespace(&name, Nsid(7)).unwrap();
+    house.deliver();
+    assert_eq!(event(&mut house.admin).unwrap().cid.get(), 11);
+}
+
+#[test]
+fn news_wait_for_a_request_and_for_leave() {
+    let mut house = House::new();
+    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
+    house.deliver();
+    assert!(event(&mut house.admin).is_none());
+    assert!(matches!(request(&mut house.admin, 1), Step::Held));
+    assert!(event(&mut house.admin).is_none(), "the host did not ask for notices");
+    ask_for_notices(&mut house.admin);
+    assert_eq!(event(&mut house.admin).unwrap().dw0.get(), 0x0004_0002);
+    // The same set again is no news.
+    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, disk())]).unwrap();
+    assert!(house.registry.take_notices().is_empty());
+}
+
+#[test]
+fn abort_ends_event_requests_and_nothing_else() {
+    let mut house = House::new();
+    assert!(matches!(request(&mut house.admin, 20), Step::Held));
+    let abort = |sqid, cid| Abort { sqid: Qid(sqid), cid: Cid(cid) }.emit();
+    for sqe in [abort(0, 21), abort(1, 20), abort(9, 1)] {
+        let cqe = ask(&mut house.admin, &sqe);
+        assert_eq!((code(&cqe), cqe.dw0.get()), (OK, 1), "not aborted");
+    }
+    let cqe = ask(&mut house.admin, &abort(0, 20));
+    assert_eq!((code(&cqe), cqe.dw0.get()), (OK, 0));
+    let cqe = event(&mut house.admin).unwrap();
+    assert_eq!((code(&cqe), cqe.cid.get()), ((0, 0x07), 20));
+    assert_eq!(house.admin.in_flight(), 0);
+}
+
+#[test]
+fn a_reset_aborts_the_event_requests_and_forgets_what_was_set() {
+    let mut house = House::new();
+    ask_for_notices(&mut house.admin);
+    for cid in [30, 31] {
+        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+    }
+    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
+    let mut cids = Vec::new();
+    while let Some(step) = house.admin.poll_step(NOW) {
+        match step {
+            Step::CloseIoQueues => {}
+            step => {
+                let cqe = responded(step);
+                assert_eq!(code(&cqe), (0, 0x07));
+                cids.push(cqe.cid.get());
+            }
+        }
+    }
+    assert_eq!((cids, house.admin.in_flight()), (vec![30, 31], 0));
+    enable(&mut house.admin);
+    assert!(matches!(request(&mut house.admin, 1), Step::Held));
+    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
+    house.deliver();
+    assert!(event(&mut house.admin).is_none(), "notices are to be asked for anew");
+}

@@ -1,1 +1,155 @@
-//! x
+//! The discovery controller, and the log of what a host may find.
+
+use crate::host::*;
+use nvme_proto::Sqe;
+use nvme_proto::admin::features::{FeatureId, SetFeatures};
+use nvme_proto::admin::identify::{Cns, Identify, IdentifyController};
+use nvme_proto::admin::keep_alive::keep_alive;
+use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
+use nvme_proto::fabrics::discovery::{DiscoveryEntry, DiscoveryHeader, SubsystemType};
+use nvme_proto::opcode::AdminOpcode;
+use nvmf_subsystem::*;
+use zerocopy::FromBytes;
+
+const OK: (u8, u8) = (0, 0);
+
+fn discovery(registry: &mut Registry, hello: &Hello) -> Queue {
+    let (mut queue, cqe, _) = hello.connect(registry);
+    assert_eq!(code(&cqe), OK);
+    enable(&mut queue);
+    queue
+}
+
+fn log(queue: &mut Queue, retain_event: bool) -> (u64, Vec<DiscoveryEntry>) {
+    let sqe =
+        GetLogPage { retain_event, ..GetLogPage::new(LogPageId::DISCOVERY, Nsid(0), 0, 16 * 1024) }.emit();
+    let bytes = read(queue, &sqe, 16 * 1024).unwrap();
+    let (header, rest) = bytes.split_at(1024);
+    let header = DiscoveryHeader::read_from_bytes(header).unwrap();
+    let count = usize::try_from(header.numrec.get()).unwrap();
+    assert_eq!(header.recfmt.get(), 0);
+    assert!(rest[count * 1024..].iter().all(|&byte| byte == 0));
+    let entries = rest.chunks(1024).take(count).map(|entry| DiscoveryEntry::read_from_bytes(entry).unwrap());
+    (header.genctr.get(), entries.collect())
+}
+
+fn found(queue: &mut Queue) -> Vec<(String, u16)> {
+    let name = |entry: &DiscoveryEntry| (entry.subnqn().unwrap().to_string(), entry.portid.get());
+    log(queue, false).1.iter().map(name).collect()
+}
+
+#[test]
+fn a_host_finds_what_it_may_have_on_every_port() {
+    let mut registry = registry(Options::default());
+    let open = "nqn.2026-11.com.example:open";
+    registry.add_subsystem(definition(open, HostAccess::Any, vec![])).unwrap();
+    let only = PortSubsystems::Only([nqn(SUBSYSTEM)].into());
+    let second = Port {
+        id: 2,
+        address: "2001:db8::1".into(),
+        family: AddressFamily::IPV6,
+        service: "4421".into(),
+        subsystems: only,
+        ..port()
+    };
+    registry.set_ports(vec![port(), second]).unwrap();
+    let mut friend = discovery(&mut registry, &Hello::discovery());
+    let expected = [(SUBSYSTEM.into(), 1), (open.into(), 1), (SUBSYSTEM.into(), 2)];
+    assert_eq!(found(&mut friend), expected);
+    let hostnqn = nqn("nqn.2026-11.com.example:stranger").to_field();
+    let mut stranger = discovery(&mut registry, &Hello { hostnqn, ..Hello::discovery() });
+    assert_eq!(found(&mut stranger), [(open.into(), 1)]);
+    let entry = &log(&mut friend, false).1[2];
+    assert_eq!(
+        (entry.trtype, entry.adrfam, entry.subtype),
+        (TransportType::RDMA, AddressFamily::IPV6, SubsystemType::NVM)
+    );
+    assert_eq!((entry.cntlid.get(), entry.asqsz.get()), (0xffff, 32));
+    assert_eq!((entry.traddr(), entry.trsvcid()), ("2001:db8::1", "4421"));
+    assert_eq!(entry.tsas[..3], [1, 5, 1]);
+}
+
+#[test]
+fn what_is_not_on_the_port_cannot_be_connected_there() {
+    let mut registry = registry(Options::default());
+    let nothing = PortSubsystems::Only([].into());
+    registry.set_ports(vec![Port { subsystems: nothing, ..port() }]).unwrap();
+    let (_, cqe, _) = Hello::admin().connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.dw0.get()), ((1, 0x82), 1 << 16 | 256));
+    assert!(found(&mut discovery(&mut registry, &Hello::discovery())).is_empty());
+}
+
+#[test]
+fn the_log_can_be_read_in_pieces_and_its_generation_moves_with_changes() {
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello::discovery());
+    let (generation, entries) = log(&mut queue, false);
+    assert_eq!((generation, entries.len()), (registry.discovery_generation(), 1));
+    let piece = GetLogPage::new(LogPageId::DISCOVERY, Nsid(0), 1024 + 256, 64).emit();
+    assert_eq!(&read(&mut queue, &piece, 64).unwrap()[..SUBSYSTEM.len()], SUBSYSTEM.as_bytes());
+    let behind = GetLogPage::new(LogPageId::DISCOVERY, Nsid(0), 3 * 1024, 64).emit();
+    assert_eq!(read(&mut queue, &behind, 64), Err((0, 0x02)));
+    registry.set_ports(vec![Port { service: "4421".into(), ..port() }]).unwrap();
+    for notice in registry.take_notices() {
+        queue.on_notice(NOW, &notice);
+    }
+    assert_eq!(log(&mut queue, false).0, generation + 1);
+    registry.set_ports(vec![Port { service: "4421".into(), ..port() }]).unwrap();
+    assert!(registry.take_notices().is_empty(), "the same again is no change");
+}
+
+#[test]
+fn a_host_that_asked_is_told_of_changes_that_it_can_see() {
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello { kato_ms: 30_000, ..Hello::discovery() });
+    let config = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, 1 << 31).emit();
+    assert_eq!(code(&ask(&mut queue, &config)), OK);
+    let request = with_cid(Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0), 5);
+    assert!(matches!(capsule(&mut queue, &request, 0), Step::Held));
+    let hidden = definition("nqn.2026-11.com.example:hidden", HostAccess::default(), vec![]);
+    registry.add_subsystem(hidden).unwrap();
+    let deliver = |registry: &mut Registry, queue: &mut Queue| {
+        for notice in registry.take_notices() {
+            queue.on_notice(NOW, &notice);
+        }
+        queue.poll_step(NOW).map(responded)
+    };
+    assert!(deliver(&mut registry, &mut queue).is_none(), "what it cannot see is no news");
+    registry.add_subsystem(definition("nqn.2026-11.com.example:new", HostAccess::Any, vec![])).unwrap();
+    let cqe = deliver(&mut registry, &mut queue).unwrap();
+    assert_eq!((code(&cqe), cqe.cid.get(), cqe.dw0.get()), (OK, 5, 0x0070_f002));
+    assert!(matches!(capsule(&mut queue, &request, 0), Step::Held));
+    registry.remove_subsystem(&nqn("nqn.2026-11.com.example:new")).unwrap();
+    assert!(deliver(&mut registry, &mut queue).is_none(), "told already");
+    let _ = log(&mut queue, false);
+    registry.remove_subsystem(&nqn(SUBSYSTEM)).unwrap();
+    assert_eq!(deliver(&mut registry, &mut queue).unwrap().cid.get(), 5);
+}
+
+#[test]
+fn a_discovery_controller_does_what_it_is_for_and_no_more() {
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello::discovery());
+    let bytes = read(&mut queue, &Identify::new(Cns::CONTROLLER, Nsid(0)).emit(), 4096).unwrap();
+    let id = IdentifyController::read_from_bytes(&bytes).unwrap();
+    assert_eq!((id.cntrltype, id.oaes.get(), id.nn.get()), (2, 1 << 31, 0));
+    assert!(id.subnqn.starts_with(b"nqn.2014-08.org.nvmexpress.discovery\0"));
+    assert_eq!(queue.association().unwrap().controller_type(), ControllerType::Discovery);
+    assert_eq!((id.lpa, id.elpe), (1 << 2, 0));
+    let silence = core::time::Duration::from_millis(limits::DISCOVERY_KEEP_ALIVE_MS.into());
+    assert_eq!(queue.poll_timeout(), Some(NOW + silence), "a host that named no timeout");
+    assert_eq!(code(&ask(&mut queue, &keep_alive())), OK);
+    let refused = [
+        (keyed(Identify::new(Cns::ACTIVE_NAMESPACES, Nsid(0)).emit(), 4096), (0, 0x02)),
+        (keyed(GetLogPage::new(LogPageId::SMART, Nsid::ALL, 0, 512).emit(), 512), (1, 0x09)),
+        (Sqe::new(AdminOpcode::ABORT.0), (0, 0x01)),
+        (SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, 0).emit(), (0, 0x02)),
+        (SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, 1 << 8).emit(), (0, 0x02)),
+    ];
+    for (sqe, status) in refused {
+        assert_eq!(code(&ask(&mut queue, &sqe)), status, "{sqe:?}");
+    }
+    let mut house = House::new();
+    let log = keyed(GetLogPage::new(LogPageId::DISCOVERY, Nsid(0), 0, 1024).emit(), 1024);
+    assert_eq!(code(&ask(&mut house.admin, &log)), (1, 0x09), "an I/O controller has no discovery log");
+}

@@ -1,1 +1,376 @@
-//! x
+//! I/O commands: what runs, what is refused, and with which status.
+
+use crate::host::*;
+use nvme_proto::fabrics::disconnect;
+use nvme_proto::nvm::rw::flush;
+use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
+use nvme_proto::opcode::NvmOpcode;
+use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvmf_block::{BlockError, BlockRange, DeviceId, Geometry};
+use nvmf_subsystem::*;
+use zerocopy::IntoBytes;
+
+const OK: (u8, u8) = (0, 0);
+const INVALID_FIELD: (u8, u8) = (0, 0x02);
+const LENGTH: (u8, u8) = (0, 0x0f);
+const DEVICE: DeviceId = DeviceId(101);
+
+/// A command for namespace 1 with a keyed SGL for all of its blocks.
+fn rw(opcode: NvmOpcode, command: ReadWrite) -> Sqe {
+    keyed(command.emit(opcode, Nsid(1)), command.blocks.saturating_mul(512).min(0xff_ffff))
+}
+
+fn range(start: u64, blocks: u64) -> BlockRange {
+    BlockRange::new(start, blocks)
+}
+
+/// What the engine asks the device for; completes it, and returns the status as well.
+fn run(house: &mut House, sqe: &Sqe) -> (BlockWork, Transfer, (u8, u8)) {
+    let Step::Execute { ticket, work: Work::Block { device, op }, transfer } = capsule(&mut house.io, sqe, 0)
+    else {
+        panic!("{sqe:?} goes to the device");
+    };
+    assert_eq!(device, DEVICE);
+    assert_eq!(house.io.in_flight(), 1);
+    let status = code(&responded(house.io.on_done(NOW, ticket, Ok(()))));
+    assert_eq!(house.io.in_flight(), 0);
+    (op, transfer, status)
+}
+
+#[test]
+fn commands_become_work_for_the_device() {
+    let mut house = House::new();
+    let fua = ReadWrite { fua: true, ..ReadWrite::new(8, 2) };
+    let to_host = Transfer::ToHost { len: 1024, sink: SINK };
+    let from_host = Transfer::FromHost { len: 1024, source: Source::Keyed(SINK) };
+    let plain = ReadWrite::new(8, 2);
+    let zeroes = |fua, deallocate| BlockWork::WriteZeroes { range: range(8, 2), deallocate, fua };
+    for (sqe, op, transfer) in [
+        (rw(NvmOpcode::READ, plain), BlockWork::Read { range: range(8, 2) }, to_host),
+        (rw(NvmOpcode::WRITE, plain), BlockWork::Write { range: range(8, 2), fua: false }, from_host),
+        (rw(NvmOpcode::WRITE, fua), BlockWork::Write { range: range(8, 2), fua: true }, from_host),
+        (rw(NvmOpcode::COMPARE, plain), BlockWork::Compare { range: range(8, 2) }, from_host),
+        (
+            keyed(plain.emit(NvmOpcode::VERIFY, Nsid(1)), 0),
+            BlockWork::Verify { range: range(8, 2) },
+            Transfer::None,
+        ),
+        (keyed(fua.emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0), zeroes(true, false), Transfer::None),
+        (
+            keyed(ReadWrite { deallocate: true, ..plain }.emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0),
+            zeroes(false, true),
+            Transfer::None,
+        ),
+        (keyed(flush(Nsid(1)), 0), BlockWork::Flush, Transfer::None),
+    ] {
+        assert_eq!(run(&mut house, &sqe), (op, transfer, OK), "{sqe:?}");
+    }
+}
+
+#[test]
+fn commands_are_refused_with_the_standards_status() {
+    let mut house = House::new();
+    let good = ReadWrite::new(0, 1);
+    let on = |nsid, opcode| keyed(good.emit(opcode, Nsid(nsid)), 512);
+    let flags = |flags| Sqe { flags, ..on(1, NvmOpcode::READ) };
+    let command = |command: ReadWrite| rw(NvmOpcode::WRITE, command);
+    for (name, sqe, status) in [
+        ("opcode", Sqe::new(0x04), (0, 0x01)),
+        ("opcode of copy", Sqe::new(0x19), (0, 0x01)),
+        ("opcode of reservations", Sqe::new(0x0d), (0, 0x01)),
+        ("NSID 0", on(0, NvmOpcode::READ), (0, 0x0b)),
+        ("NSID inactive", on(2, NvmOpcode::READ), (0, 0x0b)),
+        ("NSID of all", on(u32::MAX, NvmOpcode::WRITE), (0, 0x0b)),
+        ("flush of all", flush(Nsid::ALL), (0, 0x0b)),
+        ("first block beyond the end", rw(NvmOpcode::READ, ReadWrite::new(1000, 1)), (0, 0x80)),
+        ("last block beyond the end", rw(NvmOpcode::READ, ReadWrite::new(999, 2)), (0, 0x80)),
+        ("end beyond 64 bits", rw(NvmOpcode::READ, ReadWrite::new(u64::MAX, 2)), (0, 0x80)),
+        ("PRACT", command(ReadWrite { prinfo: 8, ..good }), (1, 0x81)),
+        ("PRCHK", command(ReadWrite { prinfo: 1, ..good }), (1, 0x81)),
+        ("storage tag", command(ReadWrite { storage_tag_check: true, ..good }), INVALID_FIELD),
+        ("directive", command(ReadWrite { directive: 1, ..good }), INVALID_FIELD),
+        ("write to read-only", on(3, NvmOpcode::WRITE), (0, 0x20)),
+        ("write zeroes to read-only", on(3, NvmOpcode::WRITE_ZEROES), (0, 0x20)),
+        ("SGL too short", keyed(good.emit(NvmOpcode::READ, Nsid(1)), 511), LENGTH),
+        ("SGL too long", keyed(good.emit(NvmOpcode::READ, Nsid(1)), 513), LENGTH),
+        ("no SGL length", keyed(good.emit(NvmOpcode::WRITE, Nsid(1)), 0), LENGTH),
+        ("PRPs", flags(0x00), INVALID_FIELD),
+        ("fused first", flags(0x41), INVALID_FIELD),
+        ("fused second", flags(0x42), INVALID_FIELD),
+        ("metadata SGL", flags(0x80), INVALID_FIELD),
+        ("connect again", Hello::io(1, 1).command(), (0, 0x0c)),
+        (
+            "property",
+            nvme_proto::fabrics::property::PropertyGet {
+                size: 0,
+                property: nvme_proto::fabrics::property::Property::VS,
+            }
+            .emit(),
+            (0, 0x01),
+        ),
+    ] {
+        let cqe = ask(&mut house.io, &sqe);
+        assert_eq!((code(&cqe), cqe.status().dnr()), (status, true), "{name}");
+    }
+    assert_eq!(house.io.in_flight(), 0);
+}
+
+#[test]
+fn reads_of_a_read_only_namespace_run() {
+    let mut house = House::new();
+    let sqe = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(3)), 512);
+    let Step::Execute { ticket, work: Work::Block { device: DeviceId(103), .. }, .. } =
+        capsule(&mut house.io, &sqe, 0)
+    else {
+        panic!("a read of namespace 3");
+    };
+    ticket.abandon();
+}
+
+#[test]
+fn a_transfer_is_at_most_mdts_and_over_it_is_invalid_field() {
+    let options = Options { transfer_len_max: 8192, ..Options::default() };
+    let mut house = House::with(options);
+    for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
+        assert_eq!(run(&mut house, &rw(opcode, ReadWrite::new(0, 16))).2, OK);
+        assert_eq!(code(&ask(&mut house.io, &rw(opcode, ReadWrite::new(0, 17)))), INVALID_FIELD);
+    }
+    // What moves no data knows no limit.
+    let whole = ReadWrite::new(0, 1000);
+    assert_eq!(run(&mut house, &keyed(whole.emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0)).2, OK);
+    assert_eq!(run(&mut house, &keyed(whole.emit(NvmOpcode::VERIFY, Nsid(1)), 0)).2, OK);
+}
+
+#[test]
+fn in_capsule_data_are_taken_from_where_they_are() {
+    let mut house = House::new();
+    let mut sqe = ReadWrite::new(0, 2).emit(NvmOpcode::WRITE, Nsid(1));
+    for (offset, len, capsule_len, expected) in [
+        (0, 1024, 1024, Ok(0)),
+        (16, 1024, 4096, Ok(16)),
+        (16, 1024, 1024, Err((0, 0x16))),
+        (u64::MAX, 1024, 4096, Err((0, 0x16))),
+        (0, 512, 4096, Err(LENGTH)),
+    ] {
+        sqe.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset, len });
+        match (capsule(&mut house.io, &sqe, capsule_len), expected) {
+            (Step::Execute { ticket, transfer, .. }, Ok(offset)) => {
+                let source = Source::InCapsule { offset };
+                assert_eq!(transfer, Transfer::FromHost { len: 1024, source });
+                assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+            }
+            (step, Err(status)) => assert_eq!(code(&responded(step)), status),
+            (step, Ok(_)) => panic!("{step:?}"),
+        }
+    }
+    let mut read = ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1));
+    read.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset: 0, len: 512 });
+    assert_eq!(
+        code(&responded(capsule(&mut house.io, &read, 4096))),
+        INVALID_FIELD,
+        "a response carries no data"
+    );
+}
+
+#[test]
+fn the_key_of_the_command_is_invalidated_with_every_response() {
+    let mut house = House::new();
+    let invalidate = |mut sqe: Sqe| {
+        sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: 0, len: 512, key: 9, invalidate: true });
+        sqe
+    };
+    let good = invalidate(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)));
+    let Step::Execute { ticket, .. } = capsule(&mut house.io, &good, 0) else { panic!("a read") };
+    assert_eq!(response(house.io.on_done(NOW, ticket, Ok(()))).invalidate, Some(9));
+    let bad = invalidate(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)));
+    assert_eq!(response(capsule(&mut house.io, &bad, 0)).invalidate, Some(9));
+    let plain = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
+    assert_eq!(response(capsule(&mut house.io, &plain, 0)).invalidate, None);
+}
+
+#[test]
+fn device_errors_reach_the_host() {
+    let mut house = House::new();
+    let zeroes = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0);
+    for (sqe, error, status) in [
+        (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Medium, (2, 0x81)),
+        (rw(NvmOpcode::WRITE, ReadWrite::new(0, 1)), BlockError::Medium, (2, 0x80)),
+        (zeroes, BlockError::Medium, (2, 0x80)),
+        (rw(NvmOpcode::COMPARE, ReadWrite::new(0, 1)), BlockError::CompareFailed, (2, 0x85)),
+        (rw(NvmOpcode::WRITE, ReadWrite::new(0, 1)), BlockError::NoSpace, (0, 0x81)),
+        (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Gone, (0, 0x82)),
+    ] {
+        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("{sqe:?}") };
+        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Err(error)))), status, "{error:?}");
+    }
+}
+
+#[test]
+fn a_read_with_fua_flushes_the_cache_first() {
+    let mut house = House::new();
+    for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY] {
+        let sqe = rw(opcode, ReadWrite { fua: true, ..ReadWrite::new(4, 1) });
+        let Step::Execute { ticket, work, transfer: Transfer::None } = capsule(&mut house.io, &sqe, 0) else {
+            panic!("a flush without data");
+        };
+        assert_eq!(work, Work::Block { device: DEVICE, op: BlockWork::Flush });
+        let Step::Execute { ticket, work, .. } = house.io.on_done(NOW, ticket, Ok(())) else {
+            panic!("the read")
+        };
+        let op = match opcode {
+            NvmOpcode::READ => BlockWork::Read { range: range(4, 1) },
+            NvmOpcode::COMPARE => BlockWork::Compare { range: range(4, 1) },
+            _ => BlockWork::Verify { range: range(4, 1) },
+        };
+        assert_eq!(work, Work::Block { device: DEVICE, op });
+        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+        // When the flush fails there is no read.
+        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("a flush") };
+        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Err(BlockError::Medium)))), (2, 0x80));
+    }
+}
+
+#[test]
+fn a_flush_without_a_volatile_cache_is_done_at_once() {
+    let mut house = House::new();
+    let plain = namespace(1, Geometry::new(512, 10));
+    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
+    house.deliver();
+    assert_eq!(code(&ask(&mut house.io, &flush(Nsid(1)))), OK);
+}
+
+fn deallocate(ranges: u16) -> Sqe {
+    let command = DatasetManagement { ranges, deallocate: true, hints: 0 };
+    // Linux gives a whole page, however few ranges there are.
+    keyed(command.emit(Nsid(1)), 4096)
+}
+
+fn bytes(ranges: &[(u64, u32)]) -> Vec<u8> {
+    ranges.iter().flat_map(|&(slba, blocks)| DsmRange::new(slba, blocks).as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn dataset_management_deallocates_what_its_ranges_say() {
+    let mut house = House::new();
+    let (ticket, transfer) = parameters(capsule(&mut house.io, &deallocate(3), 0));
+    assert_eq!(transfer, Transfer::FromHost { len: 48, source: Source::Keyed(SINK) });
+    let data = bytes(&[(0, 8), (100, 0), (992, 8)]);
+    let Step::Execute { ticket, work, transfer: Transfer::None } = house.io.on_parameters(NOW, ticket, &data)
+    else {
+        panic!("a deallocation");
+    };
+    let op = BlockWork::Deallocate(vec![range(0, 8), range(992, 8)].into());
+    assert_eq!(work, Work::Block { device: DEVICE, op });
+    assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+}
+
+#[test]
+fn dataset_management_checks_every_range() {
+    let mut house = House::new();
+    for (ranges, status) in [
+        (vec![(0, 8), (1000, 1)], (0, 0x80)),
+        (vec![(u64::MAX, 8)], (0, 0x80)),
+        (vec![(0, 1001)], (0, 0x80)),
+        (vec![(0, 0), (10, 0)], OK),
+    ] {
+        let count = u16::try_from(ranges.len()).unwrap();
+        let (ticket, _) = parameters(capsule(&mut house.io, &deallocate(count), 0));
+        assert_eq!(
+            code(&responded(house.io.on_parameters(NOW, ticket, &bytes(&ranges)))),
+            status,
+            "{ranges:?}"
+        );
+    }
+    let (ticket, transfer) = parameters(capsule(&mut house.io, &deallocate(256), 0));
+    assert!(matches!(transfer, Transfer::FromHost { len: 4096, .. }));
+    ticket.abandon();
+    let short = keyed(deallocate(256), 4095);
+    assert_eq!(code(&ask(&mut house.io, &with_cid(short, 1))), LENGTH);
+}
+
+#[test]
+fn dataset_management_without_deallocate_is_only_a_hint() {
+    let mut house = House::new();
+    let hint = DatasetManagement { ranges: 4, deallocate: false, hints: 3 };
+    assert_eq!(code(&ask(&mut house.io, &keyed(hint.emit(Nsid(1)), 64))), OK);
+    let read_only = DatasetManagement { ranges: 4, deallocate: true, hints: 0 };
+    assert_eq!(code(&ask(&mut house.io, &keyed(read_only.emit(Nsid(3)), 64))), (0, 0x20));
+}
+
+#[test]
+fn a_namespace_that_goes_while_its_ranges_are_on_their_way_is_missed() {
+    let mut house = House::new();
+    let (ticket, _) = parameters(capsule(&mut house.io, &deallocate(1), 0));
+    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(1)).unwrap();
+    house.deliver();
+    let step = house.io.on_parameters(NOW, ticket, &bytes(&[(0, 1)]));
+    assert_eq!(code(&responded(step)), (0, 0x0b));
+    assert_eq!(code(&ask(&mut house.io, &rw(NvmOpcode::READ, ReadWrite::new(0, 1)))), (0, 0x0b));
+}
+
+#[test]
+fn a_resized_namespace_has_its_new_end_at_once() {
+    let mut house = House::new();
+    let beyond = rw(NvmOpcode::READ, ReadWrite::new(1000, 1));
+    assert_eq!(code(&ask(&mut house.io, &beyond)), (0, 0x80));
+    let larger = namespace(1, Geometry { blocks: 2000, ..disk() });
+    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![larger]).unwrap();
+    house.deliver();
+    assert_eq!(run(&mut house, &beyond).2, OK);
+}
+
+#[test]
+fn a_late_notice_does_not_bring_back_what_is_gone() {
+    let mut house = House::new();
+    let with_two = namespace(2, disk());
+    house.registry.add_namespace(&nqn(SUBSYSTEM), with_two).unwrap();
+    let late = house.registry.take_notices();
+    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(2)).unwrap();
+    let (mut io, ..) = Hello::io(2, 1).connect(&mut house.registry);
+    for notice in &late {
+        io.on_notice(NOW, notice);
+    }
+    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
+    assert_eq!(code(&ask(&mut io, &read)), (0, 0x0b));
+}
+
+#[test]
+fn a_command_id_in_flight_conflicts() {
+    let mut house = House::new();
+    let read = with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), 5);
+    let Step::Execute { ticket, .. } = capsule(&mut house.io, &read, 0) else { panic!("a read") };
+    let cqe = ask(&mut house.io, &read);
+    assert_eq!((code(&cqe), cqe.cid.get()), ((0, 0x03), 5));
+    let cqe = responded(house.io.on_done(NOW, ticket, Ok(())));
+    assert_eq!((code(&cqe), cqe.cid.get()), (OK, 5));
+}
+
+#[test]
+fn more_commands_than_the_queue_has_entries_end_the_association() {
+    let mut registry = registry(Options::default());
+    let (mut admin, ..) = Hello::admin().connect(&mut registry);
+    enable(&mut admin);
+    let (mut io, ..) = Hello { sqsize_z: 3, ..Hello::io(1, 1) }.connect(&mut registry);
+    let mut tickets = Vec::new();
+    for cid in 0..4 {
+        let read = with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), cid);
+        let Step::Execute { ticket, .. } = capsule(&mut io, &read, 0) else { panic!("a read") };
+        tickets.push(ticket);
+    }
+    let one_more = with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), 9);
+    let Step::CloseAssociation(violation) = capsule(&mut io, &one_more, 0) else { panic!("a violation") };
+    assert_eq!(violation, Violation::QueueOverrun { qid: 1, entries: 4 });
+    tickets.into_iter().for_each(Ticket::abandon);
+}
+
+#[test]
+fn disconnect_ends_one_io_queue_after_its_response() {
+    let mut house = House::new();
+    assert!(house.io.poll_step(NOW).is_none());
+    assert_eq!(code(&ask(&mut house.io, &disconnect())), OK);
+    assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
+    assert!(house.io.poll_step(NOW).is_none());
+    assert!(house.registry.close_queue(&house.association(), Qid(1)).is_empty());
+    assert_eq!(code(&Hello::io(1, 1).connect(&mut house.registry).1), OK, "the queue ID is free again");
+    assert_eq!(code(&ask(&mut house.admin, &disconnect())), (1, 0x85));
+}

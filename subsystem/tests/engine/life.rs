@@ -1,1 +1,229 @@
-//! x
+//! A controller's life: properties, enable, reset, shutdown, keep alive, and the end.
+
+use crate::host::*;
+use core::time::Duration;
+use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property};
+use nvme_proto::nvm::ReadWrite;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvme_proto::{Sqe, admin::keep_alive::keep_alive};
+use nvmf_subsystem::*;
+
+const OK: (u8, u8) = (0, 0);
+const INVALID_FIELD: (u8, u8) = (0, 0x02);
+const SEQUENCE: (u8, u8) = (0, 0x0c);
+
+fn csts(admin: &mut Queue) -> ControllerStatus {
+    ControllerStatus(u32::try_from(get(admin, Property::CSTS, 0).unwrap()).unwrap())
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn properties_have_their_values_and_sizes() {
+    let mut registry = registry(Options { queue_entries_max: 64, ..Options::default() });
+    let (mut admin, ..) = Hello::admin().connect(&mut registry);
+    let cap = Capabilities(get(&mut admin, Property::CAP, 1).unwrap());
+    assert_eq!((cap.queue_entries(), cap.page_size_min()), (64, 0));
+    assert!(cap.nvm_command_set() && cap.all_command_sets() && cap.0 >> 16 & 1 == 1);
+    assert!(
+        cap.timeout_500ms() > 0
+            && u64::from(cap.timeout_500ms()) == get(&mut admin, Property::CRTO, 0).unwrap()
+    );
+    assert_eq!(get(&mut admin, Property::VS, 0), Ok(0x0002_0000));
+    assert_eq!(get(&mut admin, Property::CC, 0), Ok(0));
+    assert_eq!(get(&mut admin, Property::CSTS, 0), Ok(0));
+    for (property, size) in [
+        (Property::CAP, 0),
+        (Property::VS, 1),
+        (Property::CC, 1),
+        (Property::CSTS, 1),
+        (Property::CSTS, 7),
+        (Property::NSSR, 0),
+        (Property(0x0c), 0),
+        (Property(u32::MAX), 1),
+    ] {
+        assert_eq!(get(&mut admin, property, size), Err(INVALID_FIELD), "{property:?} {size}");
+    }
+}
+
+#[test]
+fn only_cc_can_be_set_and_only_to_what_is_supported() {
+    let mut registry = registry(Options::default());
+    let (mut admin, ..) = Hello::admin().connect(&mut registry);
+    let enable = u64::from(Configuration::ENABLE.0);
+    for (property, size, value) in [
+        (Property::CAP, 1, 0),
+        (Property::CSTS, 0, 1),
+        (Property::NSSR, 0, 0x4e56_4d65),
+        (Property::CC, 1, enable),
+        (Property::CC, 0, 1),
+        (Property::CC, 0, enable | 1 << 7),
+        (Property::CC, 0, enable | 1 << 11),
+        (Property::CC, 0, enable | 1 << 4),
+        (Property::CC, 0, enable & !(6 << 16)),
+    ] {
+        assert_eq!(set(&mut admin, property, size, value), INVALID_FIELD, "{property:?} {value:#x}");
+    }
+    assert_eq!(get(&mut admin, Property::CC, 0), Ok(0), "what is refused changes nothing");
+    assert_eq!(set(&mut admin, Property::CC, 0, enable | 0b110 << 4), OK, "all supported command sets");
+    assert!(csts(&mut admin).ready());
+}
+
+#[test]
+fn admin_commands_wait_for_the_controller_to_be_enabled() {
+    let mut registry = registry(Options::default());
+    let (mut admin, ..) = Hello::admin().connect(&mut registry);
+    for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::KEEP_ALIVE, AdminOpcode::ASYNC_EVENT_REQUEST] {
+        assert_eq!(code(&ask(&mut admin, &Sqe::new(opcode.0))), SEQUENCE);
+    }
+    enable(&mut admin);
+    assert_eq!(code(&ask(&mut admin, &keep_alive())), OK);
+    assert_eq!(code(&ask(&mut admin, &Hello::admin().command())), SEQUENCE, "connected already");
+    assert_eq!(code(&ask(&mut admin, &Sqe::new(0x7e))), (0, 0x01));
+}
+
+#[test]
+fn a_reset_ends_the_io_queues_and_is_done_when_they_are_gone() {
+    let mut house = House::new();
+    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
+    assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+    assert!(house.admin.poll_step(NOW).is_none());
+    assert!(csts(&mut house.admin).ready(), "not before the I/O queue is gone");
+    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)), 512);
+    assert_eq!(code(&ask(&mut house.io, &read)), SEQUENCE);
+    assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
+    let association = house.association();
+    assert!(house.registry.close_queue(&association, Qid(1)).is_empty());
+    assert!(!csts(&mut house.admin).ready());
+    enable(&mut house.admin);
+    assert_eq!(code(&Hello::io(1, 1).connect(&mut house.registry).1), OK, "the association lives on");
+}
+
+#[test]
+fn a_shutdown_is_complete_when_the_io_queues_are_gone() {
+    let mut house = House::new();
+    let shutdown = Configuration::ENABLE.with_normal_shutdown();
+    assert_eq!(set(&mut house.admin, Property::CC, 0, shutdown.0.into()), OK);
+    assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+    assert!(!csts(&mut house.admin).shutdown_complete());
+    let association = house.association();
+    house.registry.close_queue(&association, Qid(1));
+    assert!(csts(&mut house.admin).shutdown_complete());
+    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
+    enable(&mut house.admin);
+    assert!(csts(&mut house.admin).ready() && !csts(&mut house.admin).shutdown_complete());
+}
+
+#[test]
+fn keep_alive_expires_after_silence_on_every_queue() {
+    let mut house = House::new();
+    // 5 s were asked for at NOW.
+    assert_eq!(house.admin.poll_timeout(), Some(NOW + ms(5000)));
+    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
+    let bytes = zerocopy::IntoBytes::as_bytes(&read).try_into().unwrap();
+    let _ = responded(house.io.on_capsule(NOW + ms(3000), bytes, 0));
+    assert_eq!(house.admin.poll_timeout(), Some(NOW + ms(8000)), "I/O traffic counts");
+    house.admin.on_timeout(NOW + ms(5000));
+    assert!(house.admin.poll_step(NOW + ms(5000)).is_none(), "too early does no harm");
+    house.admin.on_timeout(NOW + ms(8000));
+    let Some(Step::CloseAssociation(violation)) = house.admin.poll_step(NOW + ms(8000)) else {
+        panic!("the association ends");
+    };
+    assert_eq!(violation, Violation::KeepAliveExpired { silent: ms(5000), timeout: ms(5000) });
+    assert!(house.admin.poll_step(NOW + ms(8000)).is_none() && house.admin.poll_timeout().is_none());
+}
+
+#[test]
+fn keep_alive_is_rounded_up_to_its_granularity_and_zero_is_off() {
+    for (kato_ms, timeout) in [(0, None), (1, Some(1000)), (1000, Some(1000)), (1001, Some(2000))] {
+        let mut registry = registry(Options::default());
+        let (admin, ..) = Hello { kato_ms, ..Hello::admin() }.connect(&mut registry);
+        assert_eq!(admin.poll_timeout(), timeout.map(|timeout| NOW + ms(timeout)), "{kato_ms}");
+    }
+    let mut registry = registry(Options::default());
+    let (admin, ..) = Hello { kato_ms: u32::MAX, ..Hello::admin() }.connect(&mut registry);
+    assert_eq!(admin.poll_timeout(), Some(NOW + ms(u32::MAX.into())));
+}
+
+#[test]
+fn the_end_of_the_admin_queue_is_the_end_of_the_association() {
+    let mut house = House::new();
+    let (mut second, ..) = Hello::io(7, 1).connect(&mut house.registry);
+    let association = house.association();
+    assert_eq!(house.registry.close_queue(&association, Qid(0)), [Qid(1), Qid(7)]);
+    for io in [&mut house.io, &mut second] {
+        assert!(matches!(io.poll_step(NOW), Some(Step::CloseQueue)));
+    }
+    assert_eq!(
+        code(&Hello::io(2, 1).connect(&mut house.registry).1),
+        (1, 0x82),
+        "nothing joins an association that ends"
+    );
+    assert_eq!(house.registry.associations().count(), 1);
+    assert!(house.registry.close_queue(&association, Qid(1)).is_empty());
+    assert!(house.registry.close_queue(&association, Qid(7)).is_empty());
+    assert_eq!(house.registry.associations().count(), 0);
+    assert!(house.registry.close_queue(&association, Qid(7)).is_empty(), "twice does no harm");
+}
+
+#[test]
+fn a_removed_subsystem_and_a_revoked_host_lose_their_associations() {
+    type Change = fn(&mut Registry);
+    let changes: [Change; 2] = [
+        |registry| registry.remove_subsystem(&nqn(SUBSYSTEM)).unwrap(),
+        |registry| registry.set_hosts(&nqn(SUBSYSTEM), HostAccess::default()).unwrap(),
+    ];
+    for change in changes {
+        let mut house = House::new();
+        change(&mut house.registry);
+        let notices = house.registry.take_notices();
+        assert!(notices.iter().any(|notice| matches!(notice, Notice::Closing(_))), "{notices:?}");
+        assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseQueue)));
+        assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
+        let association = house.association();
+        assert_eq!(house.registry.close_queue(&association, Qid(0)), [Qid(1)]);
+        house.registry.close_queue(&association, Qid(1));
+        assert_eq!(house.registry.associations().count(), 0);
+        assert_ne!(code(&Hello::admin().connect(&mut house.registry).1), OK);
+    }
+}
+
+#[test]
+fn definitions_that_hosts_could_not_live_with_are_refused() {
+    let name = nqn(SUBSYSTEM);
+    let mut registry = registry(Options::default());
+    let with = |namespaces| definition("nqn.2026-11.com.example:b", HostAccess::Any, namespaces);
+    let nil = NamespaceDefinition { uuid: [0; 16], ..namespace(1, disk()) };
+    let twin = NamespaceDefinition { nsid: Nsid(2), ..namespace(1, disk()) };
+    let mut serial = with(vec![]);
+    serial.serial = "x".repeat(21);
+    let nsid = |nsid| NamespaceDefinition { nsid: Nsid(nsid), ..namespace(1, disk()) };
+    for bad in [
+        definition(SUBSYSTEM, HostAccess::Any, vec![]),
+        SubsystemDefinition { nqn: Nqn::DISCOVERY, ..with(vec![]) },
+        serial,
+        with(vec![nil]),
+        with(vec![namespace(1, disk()), twin]),
+        with(vec![namespace(1, disk()), namespace(1, disk())]),
+        with(vec![nsid(0)]),
+        with(vec![nsid(limits::NSID_MAX + 1)]),
+    ] {
+        assert!(registry.add_subsystem(bad.clone()).is_err(), "{bad:?}");
+    }
+    assert!(registry.add_namespace(&name, namespace(1, disk())).is_err());
+    assert!(registry.remove_namespace(&name, Nsid(9)).is_err());
+    assert!(registry.set_ports(vec![port(), port()]).is_err());
+    assert!(registry.set_ports(vec![Port { address: String::new(), ..port() }]).is_err());
+    assert!(registry.take_notices().is_empty(), "what is refused changes nothing");
+    assert!(Registry::new(Options { transfer_len_max: 5000, ..Options::default() }).is_err());
+    assert!(Registry::new(Options { in_capsule_len: 4097, ..Options::default() }).is_err());
+    assert!(Registry::new(Options { io_queues_max: 0, ..Options::default() }).is_err());
+}
+
+#[test]
+fn a_step_is_small_enough_to_be_moved_about() {
+    assert!(size_of::<Step>() <= 256, "{}", size_of::<Step>());
+    assert!(size_of::<Ticket>() <= 128, "{}", size_of::<Ticket>());
+}

@@ -1,1 +1,151 @@
-//! x
+//! Get Log Page.
+
+use crate::host::*;
+use nvme_proto::Sqe;
+use nvme_proto::admin::log_page::{
+    CommandsSupportedLog, ErrorEntry, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages,
+};
+use nvme_proto::nvm::ReadWrite;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvmf_block::BlockError;
+use nvmf_subsystem::*;
+use zerocopy::FromBytes;
+
+const INVALID_FIELD: (u8, u8) = (0, 0x02);
+
+fn log(lid: LogPageId, offset: u64, len: u64) -> Sqe {
+    GetLogPage::new(lid, Nsid::ALL, offset, len).emit()
+}
+
+fn page(admin: &mut Queue, lid: LogPageId, len: u32) -> Vec<u8> {
+    read(admin, &log(lid, 0, len.into()), len).unwrap()
+}
+
+#[test]
+fn every_page_that_is_listed_can_be_read_and_no_other() {
+    let mut house = House::new();
+    let bytes = page(&mut house.admin, LogPageId::SUPPORTED_LOG_PAGES, 1024);
+    let supported = SupportedLogPages::read_from_bytes(&bytes).unwrap();
+    for lid in 0..=u8::MAX {
+        let result = read(&mut house.admin, &log(LogPageId(lid), 0, 4), 4);
+        if supported.pages[usize::from(lid)].get() & 1 == 1 {
+            assert!(result.is_ok(), "{lid:#x}");
+        } else {
+            assert_eq!(result, Err((1, 0x09)), "{lid:#x}");
+        }
+    }
+}
+
+#[test]
+fn offset_and_length_are_checked() {
+    let mut house = House::with(Options { transfer_len_max: 8192, ..Options::default() });
+    let admin = &mut house.admin;
+    let firmware = LogPageId::FIRMWARE_SLOT;
+    let whole = page(admin, firmware, 512);
+    assert_eq!(read(admin, &log(firmware, 8, 16), 16).unwrap(), whole[8..24]);
+    let behind = read(admin, &log(firmware, 508, 8), 8).unwrap();
+    assert_eq!(behind[4..], [0; 4], "zeroes behind the end");
+    assert_eq!(read(admin, &log(firmware, 512, 8), 8), Ok(vec![0; 8]));
+    for sqe in [
+        log(firmware, 516, 8),
+        log(firmware, u64::MAX - 3, 8),
+        log(firmware, 2, 8),
+        log(firmware, 0, 8196),
+        log(firmware, 0, 1 << 34),
+        GetLogPage { offset_is_index: true, ..GetLogPage::new(firmware, Nsid::ALL, 0, 8) }.emit(),
+        GetLogPage::new(LogPageId::SMART, Nsid(1), 0, 512).emit(),
+        GetLogPage { csi: 2, ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 0, 512) }.emit(),
+    ] {
+        assert_eq!(read(admin, &sqe, 8192), Err(INVALID_FIELD), "{:?}", GetLogPage::parse(&sqe));
+    }
+    assert_eq!(read(admin, &log(firmware, 0, 512), 508), Err((0, 0x0f)));
+}
+
+#[test]
+fn failed_admin_commands_are_in_the_error_log_newest_first() {
+    let mut house = House::new();
+    let error = |admin: &mut Queue, count: usize| {
+        let bytes = page(admin, LogPageId::ERROR, 1024);
+        let entries: Vec<_> =
+            bytes.chunks(64).map(|entry| ErrorEntry::read_from_bytes(entry).unwrap()).collect();
+        assert!(entries[count..].iter().all(|entry| entry.error_count.get() == 0));
+        entries
+    };
+    error(&mut house.admin, 0);
+    for cid in 0..20 {
+        let _ = ask(&mut house.admin, &with_cid(Sqe::new(0x7e), cid));
+        let count = usize::from(cid) + 1;
+        let entries = error(&mut house.admin, count.min(16));
+        let newest = &entries[0];
+        assert_eq!((newest.error_count.get(), newest.cid.get()), (count as u64, cid));
+        assert_eq!((newest.opcode, newest.status.get()), (0x7e, 0x8002));
+    }
+    let smart = SmartLog::read_from_bytes(&page(&mut house.admin, LogPageId::SMART, 512)).unwrap();
+    assert_eq!(u128::from_le_bytes(smart.error_log_entries), 20);
+}
+
+#[test]
+fn the_smart_log_counts_what_ran() {
+    let mut house = House::new();
+    for (opcode, result) in [
+        (NvmOpcode::READ, Ok(())),
+        (NvmOpcode::WRITE, Ok(())),
+        (NvmOpcode::WRITE, Ok(())),
+        (NvmOpcode::READ, Err(BlockError::Medium)),
+    ] {
+        let sqe = keyed(ReadWrite::new(0, 1000).emit(opcode, Nsid(1)), 512_000);
+        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("{opcode:?}") };
+        let _ = responded(house.io.on_done(NOW, ticket, result));
+    }
+    // A queue adds its counts at its end at the latest.
+    house.io = Hello::io(2, 1).connect(&mut house.registry).0;
+    let smart = SmartLog::read_from_bytes(&page(&mut house.admin, LogPageId::SMART, 512)).unwrap();
+    let counts = [
+        smart.host_reads,
+        smart.host_writes,
+        smart.data_units_read,
+        smart.data_units_written,
+        smart.media_errors,
+    ];
+    assert_eq!(counts.map(u128::from_le_bytes), [1, 2, 1, 2, 1]);
+}
+
+#[test]
+fn supported_commands_are_those_that_are_not_invalid_opcodes() {
+    let mut house = House::new();
+    let bytes = page(&mut house.admin, LogPageId::COMMANDS_SUPPORTED, 4096);
+    let supported = CommandsSupportedLog::read_from_bytes(&bytes).unwrap();
+    for opcode in 0..=u8::MAX {
+        if opcode == AdminOpcode::FABRICS.0 {
+            continue;
+        }
+        for (queue, listed) in [
+            (&mut house.admin, supported.admin[usize::from(opcode)].get()),
+            (&mut house.io, supported.io[usize::from(opcode)].get()),
+        ] {
+            let invalid = match capsule(queue, &with_cid(Sqe::new(opcode), opcode.into()), 0) {
+                Step::Respond(response) => nvme_proto::Cqe::read_from_bytes(&response.cqe)
+                    .unwrap()
+                    .status()
+                    .is(Status::INVALID_OPCODE),
+                Step::Execute { ticket, .. } => {
+                    ticket.abandon();
+                    false
+                }
+                _ => false,
+            };
+            assert_eq!(listed & 1 == 0, invalid, "{opcode:#x}");
+        }
+    }
+}
+
+#[test]
+fn the_firmware_slot_and_the_features_log() {
+    let mut house = House::with(Options { firmware: *b"9.9     ", ..Options::default() });
+    let slots =
+        FirmwareSlotLog::read_from_bytes(&page(&mut house.admin, LogPageId::FIRMWARE_SLOT, 512)).unwrap();
+    assert_eq!((slots.afi, &slots.revisions[0]), (1, b"9.9     "));
+    let features = page(&mut house.admin, LogPageId::FEATURES_SUPPORTED, 1024);
+    let supported: Vec<_> = (0..256).filter(|fid| features[fid * 4] & 1 == 1).collect();
+    assert_eq!(supported, [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
+}
