@@ -16,7 +16,8 @@ use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
 use nvmf_rdma::{
-    CmEvent, Completion, ConnectParameters, ListenError, ListenerId, Provider, QueuePairId, RequestId,
+    CmEvent, Completion, ConnectParameters, DisconnectCause, ListenError, ListenerId, Provider, QueuePairId,
+    RequestId,
 };
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::{HashMap, VecDeque};
@@ -261,6 +262,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             }
             CmEvent::Disconnected { queue_pair, cause } => {
                 self.with_qp(queue_pair, |queue, edges| {
+                    if matches!(cause, DisconnectCause::PeerViolation(_)) {
+                        edges.counters.violations.add(1);
+                    }
                     if edges.log.allow(now, &edges.counters) {
                         tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
                     }

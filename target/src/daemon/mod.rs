@@ -90,7 +90,9 @@ impl<P: Provider + 'static> Daemon<P> {
             }
         }
         notify::stopping();
+        tracing::info!("stopping: {}", self.status());
         self.drain();
+        tracing::info!("stopped");
         Ok(())
     }
 
@@ -118,7 +120,7 @@ impl<P: Provider + 'static> Daemon<P> {
 
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off.
     fn drain(self) {
-        tracing::info!("stopping: {}", self.status());
+        tracing::debug!("stopping: {}", self.status());
         self.office.post_all(&Mail::Drain);
         for worker in 0..self.office.workers() {
             self.office.send(WorkerId(worker), Order::Finish);
@@ -140,7 +142,6 @@ impl<P: Provider + 'static> Daemon<P> {
                 tracing::error!("worker {worker} panicked");
             }
         }
-        tracing::info!("stopped");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::office::Office;
 use crate::thread::{self, Clock, Waiting};
 use crate::transport::rdma::buffers::SetUpError;
 use crate::worker::{Load, Settings, Worker};
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmf_backend::{Floor, FloorError, FloorOptions};
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Poll};
@@ -139,6 +139,7 @@ impl<P: Provider + 'static> Daemon<P> {
             clock: Clock::start(),
         };
         check_memlock(&common.settings, workers);
+        raise_descriptor_limit(&common.settings, workers);
         let mut daemon = Self {
             next_device: u32::try_from(exports.len()).expect("bounded by the configuration"),
             path,
@@ -322,6 +323,20 @@ fn check_memlock(settings: &Settings, workers: usize) {
             limit >> 10,
             needed >> 10,
         );
+    }
+}
+
+/// A connection takes a descriptor, and the soft limit is often 1024.
+fn raise_descriptor_limit(settings: &Settings, workers: usize) {
+    let needed = u64::from(settings.connections) * workers as u64 + 256;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    if soft < needed {
+        let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
+        if raised.is_err() || hard < needed {
+            tracing::warn!(
+                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
+            );
+        }
     }
 }
 

@@ -28,6 +28,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const BLOCK: u32 = 512;
 pub(crate) const BLOCKS: u64 = 16 * 1024;
+/// Blocks that the disk should have behind those, and does not: they fail.
+pub(crate) const MISSING: u64 = 4096;
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
 const TICK: Duration = Duration::from_micros(50);
 
@@ -56,6 +58,10 @@ pub(crate) fn settings() -> Settings {
 
 impl World {
     pub(crate) fn new(workers: usize, settings: &Settings) -> Self {
+        Self::with_floor_depth(workers, settings, 64)
+    }
+
+    pub(crate) fn with_floor_depth(workers: usize, settings: &Settings, depth: usize) -> Self {
         let latency = Duration::ZERO..=Duration::from_micros(100);
         let fabric =
             Fabric::with_options(FabricOptions { latency, seed: 1, descriptor: false, ..Default::default() });
@@ -70,7 +76,7 @@ impl World {
         let load = Load::new(workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
-                let floor = SimulatedFloor::new(vec![disk.clone()], 64, id as u64);
+                let floor = SimulatedFloor::new(vec![disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
                 Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), floor).unwrap()
             })
@@ -145,7 +151,7 @@ fn registry() -> Registry {
                 geometry: Geometry {
                     volatile_write_cache: true,
                     deallocate: true,
-                    ..Geometry::new(BLOCK, BLOCKS)
+                    ..Geometry::new(BLOCK, BLOCKS + MISSING)
                 },
                 uuid: [1; 16],
                 nguid: [1; 16],
@@ -255,7 +261,8 @@ impl HostQueue {
     fn post_receive(&mut self, slot: usize) {
         let buffer = Sge { local_key: self.region.local_key, offset: 64 * CAPSULE + slot * 16, len: 16 };
         let request = ReceiveRequest { id: WorkRequestId(slot as u64), buffer };
-        self.provider.post_receive(self.qp, request).unwrap();
+        // As in `send_bytes`.
+        let _ = self.provider.post_receive(self.qp, request);
     }
 
     /// A key for bytes of [`HostQueue::data`], for one command.

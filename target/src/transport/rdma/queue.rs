@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tracing::Span;
+use tracing::field::Empty;
 
 /// What all queues of a worker share: the two edges of the house, the memory between them, and what is to be done beyond
 /// the queue at hand.
@@ -217,7 +218,7 @@ impl Queue {
             life: Life::Accepting,
             engine: Engine::new(now, link),
             terms,
-            span: tracing::info_span!("queue", %peer, qid = terms.qid.0),
+            span: tracing::info_span!("queue", %peer, qid = terms.qid.0, cntlid = Empty, hostnqn = Empty),
             admitted: None,
             receives,
             requests: (0..count).map(|_| Request::new()).collect(),

@@ -204,12 +204,11 @@ impl Queue {
         match &admission.outcome {
             Ok(admitted) => {
                 let association = admitted.association().clone();
+                self.span.record("cntlid", association.key().cntlid.0);
+                self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
                 if edges.log.allow(now, &edges.counters) {
-                    tracing::info!(
-                        parent: &self.span,
-                        cntlid = association.key().cntlid.0, hostnqn = %association.host_nqn(),
-                        subsystem = %association.subsystem_nqn(), entries = self.terms.entries, "queue connected",
-                    );
+                    let (subsystem, entries) = (association.subsystem_nqn(), self.terms.entries);
+                    tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
                 }
                 self.admitted = Some((association, admitted.qid()));
             }
