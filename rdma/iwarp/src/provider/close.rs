@@ -1,0 +1,207 @@
+//! Ends: ours and the peer's, in good order and otherwise; and the deadlines that bring them about.
+
+use super::IwarpProvider;
+use super::connection::{Lingering, Link, Open, Phase};
+use crate::poller::{Interest, Token};
+use crate::qp::Stop;
+use crate::stream::Stream;
+use core::time::Duration;
+use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, QueuePairId};
+
+impl Stop {
+    pub(super) fn cause(&self) -> DisconnectCause {
+        match self {
+            Self::Violation(violation) => DisconnectCause::PeerViolation(violation.text()),
+            Self::Terminated(terminated) => DisconnectCause::PeerTerminated(terminated.text()),
+        }
+    }
+}
+
+impl IwarpProvider {
+    /// Ends an open connection: flushes, tells the peer if there is something to tell, and says so above.
+    pub(super) fn end(&mut self, key: u32, cause: DisconnectCause, stop: Option<Stop>) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Link::Open(open) = core::mem::replace(&mut connection.link, Link::Over) else { return };
+        let last_words = connection.qp.fail(&mut self.domain, stop);
+        let queue_pair = QueuePairId(key);
+        self.events.push_back(match open.phase {
+            Phase::AwaitRtr { .. } => CmEvent::ConnectFailed { queue_pair, failure: failure_of(cause) },
+            Phase::Closing { .. } => CmEvent::Disconnected { queue_pair, cause: DisconnectCause::Local },
+            Phase::Unannounced | Phase::Ready => CmEvent::Disconnected { queue_pair, cause },
+        });
+        match cause {
+            DisconnectCause::Broken => self.poller.remove(&open.stream),
+            _ => self.start_linger(open.stream, last_words),
+        }
+    }
+
+    /// A connection that came to nothing.
+    pub(super) fn fail_connect(&mut self, key: u32, failure: ConnectFailure) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Link::Connecting(connecting) = core::mem::replace(&mut connection.link, Link::Over) {
+            self.poller.remove(&connecting.stream);
+        }
+        connection.qp.fail(&mut self.domain, None);
+        self.events.push_back(CmEvent::ConnectFailed { queue_pair: QueuePairId(key), failure });
+    }
+
+    pub(super) fn start_disconnect(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        match &mut connection.link {
+            Link::Open(Open { phase: phase @ (Phase::Unannounced | Phase::Ready), .. }) => {
+                *phase = Phase::Closing { deadline: None };
+                self.timed.push(Token::QueuePair(key));
+                self.mark_dirty(key);
+            }
+            Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. }) => {
+                self.end(key, DisconnectCause::Local, None);
+            }
+            Link::Connecting(_) => {
+                self.fail_connect(key, ConnectFailure::Protocol("given up by this side"));
+            }
+            Link::Open(_) | Link::Idle | Link::Over => {}
+        }
+    }
+
+    pub(super) fn destroy(&mut self, queue_pair: QueuePairId) {
+        let Some(mut connection) = self.connections.remove(queue_pair.0) else { return };
+        connection.qp.release(&mut self.domain);
+        match &connection.link {
+            Link::Open(open) => self.poller.remove(&open.stream),
+            Link::Connecting(connecting) => self.poller.remove(&connecting.stream),
+            Link::Idle | Link::Over => {}
+        }
+        let attributes = *connection.qp.attributes();
+        for queue in [attributes.send_cq, attributes.receive_cq] {
+            if let Some(queue) = self.domain.completion_queues.get_mut(queue.0 as usize) {
+                queue.retain(|completion| completion.queue_pair != queue_pair);
+            }
+        }
+        self.events.retain(|event| match event {
+            CmEvent::Established { queue_pair: other, .. }
+            | CmEvent::ConnectFailed { queue_pair: other, .. }
+            | CmEvent::Disconnected { queue_pair: other, .. } => *other != queue_pair,
+            CmEvent::ConnectRequest { .. } => true,
+        });
+    }
+
+    /// Lets `last_words` leave, then waits a little for the peer to close first: closing on unread bytes would reset
+    /// the connection, and the peer might never read what we said.
+    pub(super) fn start_linger(&mut self, stream: Stream, last_words: Vec<u8>) {
+        let deadline = self.now + self.config.linger;
+        let Some(key) = self.lingering.insert(|_| Lingering { stream, last_words, sent: 0, deadline }) else {
+            return;
+        };
+        self.timed.push(Token::Lingering(key));
+        self.linger(key);
+    }
+
+    pub(super) fn linger(&mut self, key: u32) {
+        let Some(Lingering { stream, last_words, sent, .. }) = self.lingering.get_mut(key) else { return };
+        let token = Token::Lingering(key);
+        let mut over = false;
+        if *sent < last_words.len() {
+            match stream.send(&[crate::qp::Chunk::Bytes(&last_words[*sent..])]) {
+                Ok(taken) => *sent += taken.unwrap_or(0),
+                Err(_) => over = true,
+            }
+        }
+        if *sent < last_words.len() {
+            self.poller.change(&*stream, token, Interest::ReadWrite);
+        } else {
+            stream.shutdown_write();
+            self.poller.change(&*stream, token, Interest::Read);
+        }
+        while !over {
+            match stream.receive(&mut self.staging) {
+                Ok(None) => break,
+                Ok(Some(0)) | Err(_) => over = *sent == last_words.len(),
+                Ok(Some(n)) if n < self.staging.len() => break,
+                // A peer that never stops talking is not listened to for longer than one buffer a turn.
+                Ok(Some(_)) => break,
+            }
+            if !over {
+                break;
+            }
+        }
+        if over && let Some(lingering) = self.lingering.remove(key) {
+            self.poller.remove(&lingering.stream);
+        }
+    }
+
+    fn deadline_of(&self, token: Token) -> Option<Duration> {
+        match token {
+            Token::QueuePair(key) => self.connections.get(key)?.deadline(),
+            Token::Pending(key) => Some(self.pendings.get(key)?.deadline),
+            Token::Lingering(key) => Some(self.lingering.get(key)?.deadline),
+            Token::Listener(key) => self.listeners.get(key)?.resume_at,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.timed.iter().filter_map(|&token| self.deadline_of(token)).min()
+    }
+
+    /// Does what is due.
+    pub(super) fn expire(&mut self) {
+        let mut index = 0;
+        while let Some(&token) = self.timed.get(index) {
+            self.set_closing_deadline(token);
+            match self.deadline_of(token) {
+                Some(deadline) if deadline > self.now => index += 1,
+                Some(_) => {
+                    self.timed.swap_remove(index);
+                    self.on_deadline(token);
+                }
+                None => {
+                    self.timed.swap_remove(index);
+                }
+            }
+        }
+    }
+
+    fn set_closing_deadline(&mut self, token: Token) {
+        let Token::QueuePair(key) = token else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Link::Open(Open { phase: Phase::Closing { deadline: deadline @ None }, .. }) =
+            &mut connection.link
+        {
+            *deadline = Some(self.now + self.config.disconnect_timeout);
+        }
+    }
+
+    fn on_deadline(&mut self, token: Token) {
+        match token {
+            Token::QueuePair(key) => match self.connections.get(key).map(|connection| &connection.link) {
+                Some(Link::Connecting(_)) => self.fail_connect(key, ConnectFailure::TimedOut),
+                Some(Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. })) => {
+                    self.end(key, DisconnectCause::Broken, None);
+                }
+                _ => self.end(key, DisconnectCause::Local, None),
+            },
+            Token::Pending(key) => self.drop_pending(key),
+            Token::Lingering(key) => {
+                if let Some(lingering) = self.lingering.remove(key) {
+                    self.poller.remove(&lingering.stream);
+                }
+            }
+            Token::Listener(key) => {
+                if let Some(listener) = self.listeners.get_mut(key) {
+                    listener.resume(&self.config, &self.poller, self.now);
+                }
+            }
+        }
+    }
+}
+
+/// How a responder's connection failed that never got its ready-to-receive indication.
+fn failure_of(cause: DisconnectCause) -> ConnectFailure {
+    match cause {
+        DisconnectCause::PeerViolation(text) | DisconnectCause::PeerTerminated(text) => {
+            ConnectFailure::Protocol(text)
+        }
+        DisconnectCause::Local => ConnectFailure::Protocol("given up by this side"),
+        DisconnectCause::Peer => ConnectFailure::Protocol("it closed without a ready-to-receive indication"),
+        DisconnectCause::Broken | DisconnectCause::DeviceRemoved => ConnectFailure::TimedOut,
+    }
+}

@@ -1,0 +1,137 @@
+//! What a queue pair is connected by, and the connections that have no queue pair yet or any more.
+
+use crate::handshake::FrameReader;
+use crate::qp::QueuePair;
+use crate::stream::Stream;
+use crate::wire::mpa::Frame;
+use core::time::Duration;
+use nvmf_rdma::{ConnectParameters, QueuePairState};
+use std::net::SocketAddr;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) qp: QueuePair,
+    pub(super) link: Link,
+    /// In the list of those with something to send.
+    pub(super) dirty: bool,
+    /// In the list of those whose socket is read without asking epoll.
+    pub(super) active: bool,
+    /// Reads of it in a row that found nothing.
+    pub(super) silent_turns: u8,
+}
+
+#[derive(Debug)]
+pub(super) enum Link {
+    Idle,
+    Connecting(Box<Connecting>),
+    Open(Open),
+    Over,
+}
+
+/// An initiator's connection until the reply.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    pub(super) stream: Stream,
+    pub(super) address: SocketAddr,
+    pub(super) source: Option<SocketAddr>,
+    pub(super) parameters: ConnectParameters,
+    pub(super) request: Frame,
+    /// `None` until TCP is connected and the request sent.
+    pub(super) reader: Option<FrameReader>,
+    pub(super) deadline: Duration,
+}
+
+/// A connection on which FPDUs flow.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) stream: Stream,
+    pub(super) phase: Phase,
+    /// The socket took no more: epoll will tell when it does.
+    pub(super) blocked: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A responder waits for the ready-to-receive indication: an FPDU of exactly `left` more bytes.
+    AwaitRtr {
+        left: usize,
+        deadline: Duration,
+    },
+    /// `Established` was not polled yet: nothing is received, so that no completion comes before it.
+    Unannounced,
+    Ready,
+    /// `disconnect` was called; the deadline is set by the next `poll_cm`, which knows the time.
+    Closing {
+        deadline: Option<Duration>,
+    },
+}
+
+impl Connection {
+    pub(super) fn new(qp: QueuePair) -> Self {
+        Self { qp, link: Link::Idle, dirty: false, active: false, silent_turns: 0 }
+    }
+
+    pub(super) fn state(&self) -> QueuePairState {
+        match &self.link {
+            Link::Idle => QueuePairState::Idle,
+            Link::Connecting(_) => QueuePairState::Connecting,
+            Link::Open(open) => match open.phase {
+                Phase::AwaitRtr { .. } => QueuePairState::Connecting,
+                Phase::Unannounced | Phase::Ready => QueuePairState::Ready,
+                Phase::Closing { .. } => QueuePairState::Error,
+            },
+            Link::Over => QueuePairState::Error,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match &self.link {
+            Link::Connecting(connecting) => Some(connecting.deadline),
+            Link::Open(open) => match open.phase {
+                Phase::AwaitRtr { deadline, .. } => Some(deadline),
+                Phase::Closing { deadline } => Some(deadline.unwrap_or(Duration::ZERO)),
+                Phase::Unannounced | Phase::Ready => None,
+            },
+            Link::Idle | Link::Over => None,
+        }
+    }
+}
+
+/// A responder's connection until `accept` or `reject`.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) stream: Stream,
+    /// `None` for one that another provider handed over.
+    pub(super) listener: Option<u32>,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) stage: Stage,
+    pub(super) deadline: Duration,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "once per connection, and half-open ones are few")]
+pub(super) enum Stage {
+    Reading(Box<FrameReader>),
+    /// The request is with the layer above.
+    Asked(Frame),
+}
+
+/// A connection whose queue pair is done with it: its last bytes leave, and what still comes is thrown away, so that
+/// they are not lost to a reset.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    pub(super) stream: Stream,
+    pub(super) last_words: Vec<u8>,
+    pub(super) sent: usize,
+    pub(super) deadline: Duration,
+}
+
+/// A connection request under way from one provider to another.
+#[derive(Debug)]
+pub struct DetachedRequest {
+    pub(super) stream: Stream,
+    pub(super) request: Frame,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+}

@@ -1,0 +1,393 @@
+//! Set-up: listening, connecting, accepting, and the MPA frames.
+
+use super::IwarpProvider;
+use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Stage};
+use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
+use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
+use crate::listener::Listener;
+use crate::poller::{Interest, Token};
+use crate::qp::{Chunk, Role};
+use crate::stream::Stream;
+use crate::wire::mpa::{CRC_LEN, FRAME_LEN_MAX, Frame, FrameError, Kind};
+use crate::wire::rdmap::{READ_REQUEST_LEN, TAGGED_LEN};
+use nvmf_rdma::{
+    CmEvent, ConnectError, ConnectFailure, ConnectParameters, ListenerId, PrivateData, QueuePairId,
+    QueuePairState, RequestId,
+};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+impl IwarpProvider {
+    pub(super) fn open_listener(
+        &mut self,
+        address: SocketAddr,
+        backlog: u32,
+    ) -> io::Result<(ListenerId, SocketAddr)> {
+        let key = self.listeners.next_key().ok_or(ErrorKind::QuotaExceeded)?;
+        let (listener, bound) = Listener::open(&self.poller, key, address, backlog)?;
+        self.listeners.insert(|_| listener);
+        Ok((ListenerId(key), bound))
+    }
+
+    pub(super) fn close_listener(&mut self, listener: ListenerId) {
+        let Some(closed) = self.listeners.remove(listener.0) else { return };
+        self.poller.remove(&closed);
+        let keys: Vec<u32> = self.pendings.keys().collect();
+        for key in keys {
+            if self.pendings.get(key).is_some_and(|pending| pending.listener == Some(listener.0)) {
+                self.drop_pending(key);
+            }
+        }
+    }
+
+    pub(super) fn accept_streams(&mut self, key: u32) {
+        while let Some(listener) = self.listeners.get_mut(key) {
+            let Some(stream) = listener.accept(&self.config, &self.poller, self.now) else {
+                if listener.resume_at.is_some() {
+                    self.timed.push(Token::Listener(key));
+                }
+                return;
+            };
+            // A peer that is gone again has no address.
+            let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
+            let deadline = self.now + self.config.request_timeout;
+            let stage = Stage::Reading(Box::new(FrameReader::new(Kind::Request)));
+            let pending = Pending { stream, listener: Some(key), peer, local, stage, deadline };
+            let Some(request) = self.pendings.insert(|_| pending) else { return };
+            listener.half_open += 1;
+            let token = Token::Pending(request);
+            let added = self.pendings.get(request).map(|p| self.poller.add(&p.stream, token, Interest::Read));
+            if !matches!(added, Some(Ok(()))) {
+                self.drop_pending(request);
+                continue;
+            }
+            self.timed.push(token);
+        }
+    }
+
+    /// A new connection's bytes, up to the end of its request.
+    pub(super) fn read_request(&mut self, key: u32) {
+        let Some(pending) = self.pendings.get_mut(key) else { return };
+        let Stage::Reading(reader) = &mut pending.stage else {
+            // Only told of its end: the peer gave up.
+            return self.drop_pending(key);
+        };
+        let frame = match read_frame(&pending.stream, reader) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return,
+            Err(_) => return self.drop_pending(key),
+        };
+        // An initiator is silent until the reply.
+        if handshake::check_request(&self.config, &frame).is_err() || pending.stream.has_bytes() {
+            return self.refuse(key, &frame, &PrivateData::EMPTY);
+        }
+        let Some(listener) = pending.listener else { return };
+        pending.stage = Stage::Asked(frame);
+        pending.deadline = self.now + self.config.answer_timeout;
+        self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
+        let (ird, ord) = handshake::peer_depths(&frame);
+        self.events.push_back(CmEvent::ConnectRequest {
+            listener: ListenerId(listener),
+            request: RequestId(key),
+            peer: pending.peer,
+            local: pending.local,
+            private_data: frame.private_data,
+            peer_responder_resources: ird,
+            peer_initiator_depth: ord,
+        });
+    }
+
+    /// Takes a request out of the table and its listener's count.
+    fn take_pending(&mut self, key: u32) -> Option<Pending> {
+        let pending = self.pendings.remove(key)?;
+        if let Some(listener) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
+            listener.half_open -= 1;
+            listener.resume(&self.config, &self.poller, self.now);
+        }
+        Some(pending)
+    }
+
+    /// A request that is gone: an event of it that was not polled yet says nothing any more.
+    pub(super) fn drop_pending(&mut self, key: u32) {
+        if let Some(pending) = self.take_pending(key) {
+            self.poller.remove(&pending.stream);
+            self.events.retain(
+                |event| !matches!(event, CmEvent::ConnectRequest { request, .. } if request.0 == key),
+            );
+        }
+    }
+
+    fn refuse(&mut self, key: u32, request: &Frame, private_data: &PrivateData) {
+        let Some(pending) = self.take_pending(key) else { return };
+        let mut bytes = [0; FRAME_LEN_MAX];
+        let len = handshake::reject(request, private_data).emit(&mut bytes);
+        self.start_linger(pending.stream, bytes[..len].to_vec());
+    }
+
+    pub(super) fn reject_request(&mut self, request: RequestId, private_data: &PrivateData) {
+        let Some(Pending { stage: Stage::Asked(frame), .. }) = self.pendings.get(request.0) else { return };
+        let frame = *frame;
+        self.refuse(request.0, &frame, private_data);
+    }
+
+    pub(super) fn detach_request(&mut self, request: RequestId) -> Option<DetachedRequest> {
+        let Pending { stage: Stage::Asked(frame), .. } = self.pendings.get(request.0)? else { return None };
+        let frame = *frame;
+        let Pending { stream, peer, local, .. } = self.take_pending(request.0)?;
+        self.poller.remove(&stream);
+        Some(DetachedRequest { stream, request: frame, peer, local })
+    }
+
+    pub(super) fn adopt_request(&mut self, detached: DetachedRequest) -> RequestId {
+        let DetachedRequest { stream, request, peer, local } = detached;
+        let deadline = self.now + self.config.answer_timeout;
+        let stage = Stage::Asked(request);
+        let pending = Pending { stream, listener: None, peer, local, stage, deadline };
+        // When the table or epoll is full the request is dropped; 0 is no request's name, so accepting says that it is gone.
+        let Some(key) = self.pendings.insert(|_| pending) else { return RequestId(0) };
+        let token = Token::Pending(key);
+        let added = self.pendings.get(key).map(|p| self.poller.add(&p.stream, token, Interest::HangUp));
+        if !matches!(added, Some(Ok(()))) {
+            self.drop_pending(key);
+        }
+        self.timed.push(token);
+        RequestId(key)
+    }
+
+    pub(super) fn accept_request(
+        &mut self,
+        request: RequestId,
+        key: u32,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError> {
+        let connection = self.connections.get(key).ok_or(ConnectError::NotIdle)?;
+        if connection.state() != QueuePairState::Idle {
+            return Err(ConnectError::NotIdle);
+        }
+        let Some(Pending { stage: Stage::Asked(frame), .. }) = self.pendings.get(request.0) else {
+            return Err(ConnectError::RequestGone);
+        };
+        let (reply, agreement) = handshake::accept(&self.config, parameters, frame);
+        let pending = self.take_pending(request.0).ok_or(ConnectError::RequestGone)?;
+        // An initiator that speaks before the reply has broken the rule; so has one that hung up.
+        if pending.stream.has_bytes() || send_frame(&pending.stream, &reply).is_err() {
+            self.poller.remove(&pending.stream);
+            return Err(ConnectError::RequestGone);
+        }
+        let phase = match agreement.rtr {
+            Some(rtr) => Phase::AwaitRtr { left: rtr_len(rtr), deadline: self.now + parameters.timeout },
+            None => Phase::Unannounced,
+        };
+        self.open(key, pending.stream, Role::Responder, &agreement, phase);
+        match phase {
+            Phase::Unannounced => self.push_established(key, PrivateData::EMPTY, &agreement),
+            _ => self.timed.push(Token::QueuePair(key)),
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, key: u32, stream: Stream, role: Role, agreement: &Agreement, phase: Phase) {
+        let fpdu_max = self.fpdu_max(&stream, agreement);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.qp.start(role, agreement, fpdu_max);
+        self.poller.change(&stream, Token::QueuePair(key), Interest::Read);
+        connection.link = Link::Open(Open { stream, phase, blocked: false });
+        self.mark_dirty(key);
+    }
+
+    fn fpdu_max(&self, stream: &Stream, agreement: &Agreement) -> usize {
+        let on_this_machine = || match (stream.peer_address(), stream.local_address()) {
+            (Ok(peer), Ok(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
+            _ => false,
+        };
+        let large = match self.config.fpdu {
+            Fpdu::Large => true,
+            Fpdu::Segment => false,
+            Fpdu::Auto => agreement.large_fpdu || on_this_machine(),
+        };
+        if large { MAX_FPDU } else { stream.segment_len().unwrap_or(MIN_FPDU) }
+    }
+
+    fn push_established(&mut self, key: u32, private_data: PrivateData, agreement: &Agreement) {
+        self.events.push_back(CmEvent::Established {
+            queue_pair: QueuePairId(key),
+            private_data,
+            responder_resources: agreement.responder_resources,
+            initiator_depth: agreement.initiator_depth,
+        });
+    }
+
+    /// The initiator has spoken.
+    pub(super) fn establish_responder(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let depths = connection.qp.read_depths();
+        if let Link::Open(open) = &mut connection.link {
+            open.phase = Phase::Unannounced;
+            let (responder_resources, initiator_depth) = depths;
+            self.events.push_back(CmEvent::Established {
+                queue_pair: QueuePairId(key),
+                private_data: PrivateData::EMPTY,
+                responder_resources,
+                initiator_depth,
+            });
+        }
+    }
+
+    /// The layer above knows: bytes may come.
+    pub(super) fn announce(&mut self, key: u32) {
+        self.turns_to_poll = 0;
+        if let Some(connection) = self.connections.get_mut(key)
+            && let Link::Open(Open { phase: phase @ Phase::Unannounced, .. }) = &mut connection.link
+        {
+            *phase = Phase::Ready;
+        }
+    }
+
+    pub(super) fn start_connect(
+        &mut self,
+        key: u32,
+        address: SocketAddr,
+        source: Option<SocketAddr>,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError> {
+        if self.connections.get(key).is_none_or(|connection| connection.state() != QueuePairState::Idle) {
+            return Err(ConnectError::NotIdle);
+        }
+        let revision = if self.config.revision == Revision::One { 1 } else { 2 };
+        let deadline = self.now + parameters.timeout;
+        let os = |source| ConnectError::Os { address, source };
+        let stream = Stream::open(&self.config, address, source).map_err(os)?;
+        let request = handshake::request(&self.config, parameters, revision);
+        let parameters = *parameters;
+        let connecting = Connecting { stream, address, source, parameters, request, reader: None, deadline };
+        self.timed.push(Token::QueuePair(key));
+        self.dial(key, connecting);
+        Ok(())
+    }
+
+    /// Starts TCP.
+    fn dial(&mut self, key: u32, connecting: Connecting) {
+        let (stream, token) = (&connecting.stream, Token::QueuePair(key));
+        let started = stream
+            .connect(connecting.address)
+            .and_then(|()| self.poller.add(stream, token, Interest::ReadWrite));
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.link = Link::Connecting(Box::new(connecting));
+        if let Err(error) = started {
+            self.fail_connect(key, ConnectFailure::Unreachable(error));
+        }
+    }
+
+    /// The socket of a `connect` has something to say.
+    pub(super) fn advance_connect(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Link::Connecting(connecting) = &mut connection.link else { return };
+        let Some(reader) = &mut connecting.reader else {
+            let stream = &connecting.stream;
+            let sent = stream.take_error().and_then(|()| send_frame(stream, &connecting.request));
+            if let Err(error) = sent {
+                return self.fail_connect(key, ConnectFailure::Unreachable(error));
+            }
+            self.poller.change(stream, Token::QueuePair(key), Interest::Read);
+            connecting.reader = Some(FrameReader::new(Kind::Reply));
+            return;
+        };
+        match read_frame(&connecting.stream, reader) {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.on_reply(key, &reply),
+            Err(ReadError::Frame(error)) => {
+                self.fail_connect(key, ConnectFailure::Protocol(error.text()));
+            }
+            Err(ReadError::Ended) if reader.is_empty() && self.may_ask_again(key) => self.ask_again(key),
+            Err(ReadError::Ended) => {
+                self.fail_connect(key, ConnectFailure::Protocol("it hung up without an MPA reply"));
+            }
+        }
+    }
+
+    fn on_reply(&mut self, key: u32, reply: &Frame) {
+        let may_ask_again = self.may_ask_again(key);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Link::Connecting(connecting) = &connection.link else { return };
+        let agreed = handshake::on_reply(&self.config, &connecting.parameters, &connecting.request, reply);
+        match agreed {
+            Err(Refusal::Rejected) if reply.revision == 1 && may_ask_again => {
+                self.ask_again(key);
+            }
+            Err(Refusal::Rejected) => {
+                let private_data = reply.private_data;
+                self.fail_connect(key, ConnectFailure::Rejected { private_data });
+            }
+            Err(Refusal::Protocol(text)) => self.fail_connect(key, ConnectFailure::Protocol(text)),
+            Ok(agreement) => {
+                let Link::Connecting(connecting) = core::mem::replace(&mut connection.link, Link::Over)
+                else {
+                    return;
+                };
+                self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);
+                self.push_established(key, reply.private_data, &agreement);
+            }
+        }
+    }
+
+    /// Whether the peer may know only revision 1, and may be asked in it.
+    fn may_ask_again(&self, key: u32) -> bool {
+        let Some(connection) = self.connections.get(key) else { return false };
+        let Link::Connecting(connecting) = &connection.link else { return false };
+        self.config.revision == Revision::Auto && connecting.request.revision == 2
+    }
+
+    fn ask_again(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Link::Connecting(connecting) = &mut connection.link else { return };
+        self.poller.remove(&connecting.stream);
+        let Connecting { address, source, parameters, deadline, .. } = **connecting;
+        match Stream::open(&self.config, address, source) {
+            Ok(stream) => {
+                let request = handshake::request(&self.config, &parameters, 1);
+                let again =
+                    Connecting { stream, address, source, parameters, request, reader: None, deadline };
+                self.dial(key, again);
+            }
+            Err(error) => self.fail_connect(key, ConnectFailure::Unreachable(error)),
+        }
+    }
+}
+
+/// Bytes of the FPDU that is the indication: a header without payload, and a CRC.
+fn rtr_len(rtr: Rtr) -> usize {
+    CRC_LEN
+        + match rtr {
+            Rtr::Write => TAGGED_LEN,
+            Rtr::Read => READ_REQUEST_LEN,
+        }
+}
+
+/// A frame goes out in one call; a fresh socket has room for it.
+fn send_frame(stream: &Stream, frame: &Frame) -> io::Result<()> {
+    let mut bytes = [0; FRAME_LEN_MAX];
+    let len = frame.emit(&mut bytes);
+    match stream.send(&[Chunk::Bytes(&bytes[..len])])? {
+        Some(n) if n == len => Ok(()),
+        _ => Err(ErrorKind::WriteZero.into()),
+    }
+}
+
+enum ReadError {
+    Frame(FrameError),
+    Ended,
+}
+
+fn read_frame(stream: &Stream, reader: &mut FrameReader) -> Result<Option<Frame>, ReadError> {
+    loop {
+        match stream.receive(reader.room()) {
+            Ok(None) => return Ok(None),
+            Ok(Some(0)) | Err(_) => return Err(ReadError::Ended),
+            Ok(Some(n)) => {
+                if let Some(frame) = reader.on_filled(n).map_err(ReadError::Frame)? {
+                    return Ok(Some(frame));
+                }
+            }
+        }
+    }
+}

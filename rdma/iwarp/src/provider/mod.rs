@@ -1,0 +1,313 @@
+//! The provider: sockets on one side, queue pairs on the other.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `connection` | what a queue pair is connected by |
+//! | `establish` | listening, connecting, accepting; the MPA frames |
+//! | `progress` | reads and writes sockets, within budgets |
+//! | `close` | ends, in good order and otherwise; deadlines |
+
+mod close;
+mod connection;
+mod establish;
+mod progress;
+
+pub use connection::DetachedRequest;
+
+use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE};
+use crate::listener::Listener;
+use crate::poller::{Poller, Token};
+use crate::qp::receive::ReceiveQueue;
+use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
+use crate::slots::Slots;
+use connection::{Connection, Lingering, Link, Pending};
+use core::time::Duration;
+use nvmf_memory::Memory;
+use nvmf_rdma::{
+    Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
+    ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
+    QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
+    SendRequest, Sge, SharedReceiveQueueId,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// Bytes of the staging buffer, which all queue pairs share.
+const STAGING: usize = 64 * 1024;
+/// Listeners at once.
+const LISTENERS_MAX: u16 = 1024;
+/// Connections that linger at once; beyond, they are closed right away.
+const LINGERING_MAX: u16 = 256;
+
+/// Userspace iWARP for one thread.
+///
+/// Waits that no parameter bounds are bounded by [`IwarpConfig`]: the request of a new connection, the answer to it, a disconnect.
+#[derive(Debug)]
+pub struct IwarpProvider {
+    config: IwarpConfig,
+    poller: Poller,
+    domain: Domain,
+    connections: Slots<Connection>,
+    listeners: Slots<Listener>,
+    pendings: Slots<Pending>,
+    lingering: Slots<Lingering>,
+    staging: Box<[u8]>,
+    events: VecDeque<CmEvent>,
+    /// As of the last call that said so.
+    now: Duration,
+    /// Queue pairs with something to send.
+    dirty: Vec<u32>,
+    /// Queue pairs that were heard lately.
+    active: Vec<u32>,
+    /// Whatever has a deadline.
+    timed: Vec<Token>,
+    /// Turns until epoll is asked.
+    turns_to_poll: u8,
+}
+
+impl IwarpProvider {
+    /// A provider with nothing in it.
+    ///
+    /// # Errors
+    /// When the system gives no epoll descriptor.
+    pub fn new(config: IwarpConfig) -> io::Result<Self> {
+        let half_open = config.half_open_max.saturating_mul(4).min(usize::from(u16::MAX));
+        Ok(Self {
+            poller: Poller::new()?,
+            domain: Domain::new(&config),
+            connections: Slots::new(config.queue_pairs_max),
+            listeners: Slots::new(LISTENERS_MAX),
+            pendings: Slots::new(half_open as u16),
+            lingering: Slots::new(LINGERING_MAX),
+            staging: vec![0; STAGING].into_boxed_slice(),
+            events: VecDeque::new(),
+            now: Duration::ZERO,
+            dirty: Vec::new(),
+            active: Vec::with_capacity(progress::ACTIVE_MAX),
+            timed: Vec::new(),
+            turns_to_poll: 0,
+            config,
+        })
+    }
+
+    fn has_queue(&self, queue: CompletionQueueId) -> bool {
+        (queue.0 as usize) < self.domain.completion_queues.len()
+    }
+
+    fn mark_dirty(&mut self, key: u32) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+}
+
+fn within(what: &'static str, asked: u32, limit: u32) -> Result<(), ResourceError> {
+    if asked > limit { Err(ResourceError::Limit { what, asked, limit }) } else { Ok(()) }
+}
+
+impl Provider for IwarpProvider {
+    type Detached = DetachedRequest;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            max_sge: MAX_SGE as u32,
+            max_inline: MAX_INLINE as u32,
+            max_read_depth: MAX_READ_DEPTH,
+            max_queue_depth: MAX_QUEUE_DEPTH,
+            per_command_keys: true,
+            remote_invalidate: true,
+            read_sink_needs_remote_write: false,
+            completion_is_ack: false,
+        }
+    }
+
+    fn register(&mut self, memory: &Memory, access: Access) -> Result<MemoryRegion, RegisterError> {
+        self.domain.stags.register(memory, access)
+    }
+
+    fn deregister(&mut self, key: LocalKey) {
+        self.domain.stags.deregister(key);
+    }
+
+    fn expose(
+        &mut self,
+        queue_pair: QueuePairId,
+        range: Sge,
+        access: Access,
+    ) -> Result<RemoteMemory, RegisterError> {
+        // The keys of a queue pair end with it.
+        match self.connections.get(queue_pair.0) {
+            Some(connection) if !matches!(connection.link, Link::Over) => {
+                self.domain.stags.expose(queue_pair, range, access)
+            }
+            _ => Err(RegisterError::OutOfBounds),
+        }
+    }
+
+    fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError> {
+        within("completions in a queue", capacity, 64 * MAX_QUEUE_DEPTH)?;
+        let queues = &mut self.domain.completion_queues;
+        queues.push(VecDeque::with_capacity(capacity as usize));
+        Ok(CompletionQueueId(queues.len() as u32 - 1))
+    }
+
+    fn create_shared_receive_queue(&mut self, capacity: u32) -> Result<SharedReceiveQueueId, ResourceError> {
+        within("receives in a shared queue", capacity, MAX_QUEUE_DEPTH)?;
+        let queue = ReceiveQueue::new(capacity);
+        self.domain.shared.push(SharedReceiveQueue { queue, starved: VecDeque::new() });
+        Ok(SharedReceiveQueueId(self.domain.shared.len() as u32 - 1))
+    }
+
+    fn create_queue_pair(&mut self, attributes: &QueuePairAttributes) -> Result<QueuePairId, ResourceError> {
+        within("sends of a queue pair", attributes.max_send, MAX_QUEUE_DEPTH)?;
+        within("receives of a queue pair", attributes.max_receive, MAX_QUEUE_DEPTH)?;
+        let shared = attributes.shared_receive_queue;
+        let has_shared = shared.is_none_or(|queue| (queue.0 as usize) < self.domain.shared.len());
+        if !has_shared || !self.has_queue(attributes.send_cq) || !self.has_queue(attributes.receive_cq) {
+            return Err(ResourceError::NoSuchQueue);
+        }
+        let limit = u32::from(self.config.queue_pairs_max);
+        let full = ResourceError::Limit { what: "queue pairs", asked: limit + 1, limit };
+        let make = |key| Connection::new(QueuePair::new(QueuePairId(key), attributes));
+        self.connections.insert(make).map(QueuePairId).ok_or(full)
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) {
+        self.destroy(queue_pair);
+    }
+
+    fn state(&self, queue_pair: QueuePairId) -> QueuePairState {
+        self.connections.get(queue_pair.0).map_or(QueuePairState::Error, Connection::state)
+    }
+
+    fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError> {
+        self.open_listener(address, backlog).map_err(|source| ListenError { address, source })
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.close_listener(listener);
+    }
+
+    fn connect(
+        &mut self,
+        now: Duration,
+        queue_pair: QueuePairId,
+        address: SocketAddr,
+        source: Option<SocketAddr>,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError> {
+        self.now = self.now.max(now);
+        self.start_connect(queue_pair.0, address, source, parameters)
+    }
+
+    fn accept(
+        &mut self,
+        now: Duration,
+        request: RequestId,
+        queue_pair: QueuePairId,
+        parameters: &ConnectParameters,
+    ) -> Result<(), ConnectError> {
+        self.now = self.now.max(now);
+        self.accept_request(request, queue_pair.0, parameters)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &PrivateData) {
+        self.reject_request(request, private_data);
+    }
+
+    fn detach(&mut self, request: RequestId) -> Option<Self::Detached> {
+        self.detach_request(request)
+    }
+
+    fn adopt(&mut self, now: Duration, detached: Self::Detached) -> RequestId {
+        self.now = self.now.max(now);
+        self.adopt_request(detached)
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePairId) {
+        self.start_disconnect(queue_pair.0);
+    }
+
+    fn post_receive(&mut self, queue_pair: QueuePairId, request: ReceiveRequest) -> Result<(), PostError> {
+        let connection = self.connections.get_mut(queue_pair.0).ok_or(PostError::NoSuchQueue)?;
+        if connection.state() == QueuePairState::Error {
+            return Err(PostError::NotReady);
+        }
+        connection.qp.post_receive(&mut self.domain, &request)
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueueId,
+        request: ReceiveRequest,
+    ) -> Result<(), PostError> {
+        let index = queue.0 as usize;
+        if index >= self.domain.shared.len() {
+            return Err(PostError::NoSuchQueue);
+        }
+        let receive = qp::receive(&self.domain, &request)?;
+        self.domain.shared[index].queue.post(receive)?;
+        while let Some(&starved) = self.domain.shared[index].starved.front() {
+            let connection = self.connections.get_mut(starved.0);
+            if connection.is_some_and(|connection| connection.qp.on_shared_receive(&mut self.domain)) {
+                break;
+            }
+            self.domain.shared[index].starved.pop_front();
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, queue_pair: QueuePairId, request: SendRequest<'_>) -> Result<(), PostError> {
+        let connection = self.connections.get_mut(queue_pair.0).ok_or(PostError::NoSuchQueue)?;
+        if connection.state() != QueuePairState::Ready {
+            return Err(PostError::NotReady);
+        }
+        connection.qp.post_send(&self.domain, &request)?;
+        self.mark_dirty(queue_pair.0);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.send_dirty();
+    }
+
+    fn poll_cq(&mut self, queue: CompletionQueueId, completions: &mut Vec<Completion>) {
+        self.progress();
+        if let Some(queue) = self.domain.completion_queues.get_mut(queue.0 as usize) {
+            let room = completions.capacity() - completions.len();
+            completions.extend(queue.drain(..room.min(queue.len())));
+        }
+    }
+
+    fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
+        self.now = self.now.max(now);
+        self.expire();
+        self.progress();
+        let event = self.events.pop_front()?;
+        if let CmEvent::Established { queue_pair, .. } = &event {
+            self.announce(queue_pair.0);
+        }
+        Some(event)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.next_deadline()
+    }
+
+    fn arm(&mut self) -> bool {
+        // Whoever sleeps on epoll is woken by what it will say.
+        self.turns_to_poll = 0;
+        let sendable = self.dirty.iter().any(|&key| self.can_send(key));
+        let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());
+        self.events.is_empty() && !completed && !sendable
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.poller.fd())
+    }
+}

@@ -1,0 +1,233 @@
+//! Reading and writing sockets, each within a budget.
+
+use super::IwarpProvider;
+use super::connection::{Connection, Link, Open, Phase};
+use crate::poller::{Interest, Token};
+use nvmf_rdma::DisconnectCause;
+
+/// Queue pairs whose sockets are read without asking epoll first.
+pub(super) const ACTIVE_MAX: usize = 16;
+/// Reads in a row that find nothing, after which a queue pair leaves that list.
+const SILENT_TURNS: u8 = 64;
+/// Turns between two questions to epoll while that list is not empty.
+const TURNS_PER_POLL: u8 = 4;
+/// Bytes taken from one socket in one turn.
+const RECEIVE_BUDGET: usize = 512 * 1024;
+/// Bytes given to one socket in one turn.
+const SEND_BUDGET: usize = 1024 * 1024;
+/// The rest of a segment that is worth a place of its own in the read.
+const DIRECT_MIN: usize = 8 * 1024;
+/// Staging behind such a rest: the next headers, and no more of the next payload than must be copied.
+const DIRECT_STAGING: usize = 4 * 1024;
+
+impl IwarpProvider {
+    pub(super) fn progress(&mut self) {
+        self.receive_active();
+        if self.active.is_empty() || self.turns_to_poll == 0 {
+            self.turns_to_poll = TURNS_PER_POLL;
+            self.dispatch_ready();
+        }
+        self.turns_to_poll -= 1;
+        self.send_dirty();
+    }
+
+    fn receive_active(&mut self) {
+        let mut index = 0;
+        while let Some(&key) = self.active.get(index) {
+            let heard = self.receive(key);
+            let stays = self.connections.get_mut(key).is_some_and(|connection| {
+                connection.silent_turns = if heard { 0 } else { connection.silent_turns + 1 };
+                connection.active = connection.silent_turns < SILENT_TURNS;
+                connection.active
+            });
+            if stays {
+                index += 1;
+            } else {
+                self.active.swap_remove(index);
+            }
+        }
+    }
+
+    fn dispatch_ready(&mut self) {
+        for index in 0..self.poller.poll() {
+            let (token, writable) = self.poller.ready(index);
+            match token {
+                Token::QueuePair(key) => self.on_ready(key, writable),
+                Token::Listener(key) => self.accept_streams(key),
+                Token::Pending(key) => self.read_request(key),
+                Token::Lingering(key) => self.linger(key),
+            }
+        }
+    }
+
+    fn on_ready(&mut self, key: u32, writable: bool) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        match &mut connection.link {
+            Link::Connecting(_) => return self.advance_connect(key),
+            Link::Open(open) => {
+                if writable && open.blocked {
+                    open.blocked = false;
+                    self.poller.change(&open.stream, Token::QueuePair(key), Interest::Read);
+                    self.mark_dirty(key);
+                }
+            }
+            Link::Idle | Link::Over => return,
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.active {
+            return;
+        }
+        if self.receive(key)
+            && self.active.len() < ACTIVE_MAX
+            && let Some(connection) = self.connections.get_mut(key)
+        {
+            (connection.active, connection.silent_turns) = (true, 0);
+            self.active.push(key);
+        }
+    }
+
+    /// Reads a socket; whether it had anything to say.
+    fn receive(&mut self, key: u32) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let Connection { qp, link: Link::Open(open), .. } = connection else { return false };
+        let mut budget = RECEIVE_BUDGET;
+        let mut end = None;
+        while budget > 0 {
+            let direct = match open.phase {
+                Phase::AwaitRtr { .. } => None,
+                _ => qp.direct(&self.domain, DIRECT_MIN),
+            };
+            let direct_len = direct.map_or(0, |(_, _, len)| len);
+            let staging_len = match (open.phase, direct_len) {
+                (Phase::Unannounced, _) => break,
+                (Phase::AwaitRtr { left, .. }, _) => left,
+                (_, 0) => self.staging.len(),
+                _ => DIRECT_STAGING,
+            };
+            let staging = &mut self.staging[..staging_len];
+            let n = match open.stream.receive_into(direct, staging) {
+                Ok(None) => break,
+                Ok(Some(0)) if qp.is_between_fpdus() => {
+                    end = Some((DisconnectCause::Peer, None));
+                    break;
+                }
+                Ok(Some(0)) | Err(_) => {
+                    end = Some((DisconnectCause::Broken, None));
+                    break;
+                }
+                Ok(Some(n)) => n,
+            };
+            budget = budget.saturating_sub(n);
+            if direct_len > 0 {
+                qp.on_placed(n.min(direct_len));
+            }
+            if let Err(stop) = qp.on_bytes(&mut self.domain, &staging[..n.saturating_sub(direct_len)]) {
+                end = Some((stop.cause(), Some(stop)));
+                break;
+            }
+            if let Phase::AwaitRtr { left, .. } = &mut open.phase {
+                *left -= n;
+                if *left == 0 {
+                    if !qp.has_peer_spoken() {
+                        let text = "its first message is not the ready-to-receive indication";
+                        end = Some((DisconnectCause::PeerViolation(text), None));
+                    }
+                    break;
+                }
+            }
+            if n < direct_len + staging_len {
+                // The socket is empty, as far as one can tell without asking again.
+                break;
+            }
+        }
+        let heard = budget < RECEIVE_BUDGET;
+        let spoken = matches!(open.phase, Phase::AwaitRtr { .. }) && qp.has_peer_spoken();
+        let sendable = qp.has_work();
+        match end {
+            Some((cause, stop)) => self.end(key, cause, stop),
+            None if spoken => self.establish_responder(key),
+            None => {}
+        }
+        if sendable {
+            self.mark_dirty(key);
+        }
+        heard
+    }
+
+    /// Whether a queue pair of the dirty list can get on without the peer.
+    pub(super) fn can_send(&self, key: u32) -> bool {
+        self.connections.get(key).is_some_and(|connection| match &connection.link {
+            Link::Open(open) => {
+                let closing = matches!(open.phase, Phase::Closing { .. }) && connection.qp.is_drained();
+                !open.blocked && (connection.qp.has_work() || closing)
+            }
+            _ => false,
+        })
+    }
+
+    pub(super) fn send_dirty(&mut self) {
+        let mut index = 0;
+        while let Some(&key) = self.dirty.get(index) {
+            if self.send(key) {
+                index += 1;
+                continue;
+            }
+            self.dirty.swap_remove(index);
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.dirty = false;
+            }
+        }
+    }
+
+    /// Writes a socket; whether there is more that it would take.
+    fn send(&mut self, key: u32) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let Connection { qp, link: Link::Open(open), .. } = connection else { return false };
+        let Open { stream, phase, blocked } = open;
+        let mut budget = SEND_BUDGET;
+        let mut end = None;
+        while !*blocked && budget > 0 {
+            if let Err(stop) = qp.fill(&mut self.domain) {
+                end = Some((stop.cause(), Some(stop)));
+                break;
+            }
+            let chunks = qp.chunks();
+            let wanted: usize = chunks.len_bytes();
+            if wanted == 0 {
+                break;
+            }
+            match stream.send(chunks.as_slice()) {
+                Ok(taken) => {
+                    let n = taken.unwrap_or(0);
+                    budget = budget.saturating_sub(n);
+                    qp.on_sent(&mut self.domain, n);
+                    *blocked = n < wanted;
+                    if *blocked {
+                        self.poller.change(&*stream, Token::QueuePair(key), Interest::ReadWrite);
+                    }
+                }
+                Err(_) => {
+                    end = Some((DisconnectCause::Broken, None));
+                    break;
+                }
+            }
+        }
+        let closing = matches!(phase, Phase::Closing { .. });
+        let (drained, more) = (qp.is_drained(), !*blocked && qp.has_work());
+        match end {
+            Some((cause, stop)) => {
+                if stop.is_none() {
+                    // The peer's last words may say why.
+                    self.receive(key);
+                }
+                self.end(key, cause, stop);
+                false
+            }
+            None if closing && drained => {
+                self.end(key, DisconnectCause::Local, None);
+                false
+            }
+            None => more,
+        }
+    }
+}

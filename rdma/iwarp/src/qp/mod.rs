@@ -1,0 +1,257 @@
+//! One queue pair, without I/O: the receiver turns bytes into placements and completions, the transmitter turns work into FPDUs.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `rx` | the stream parser: checks, placement, delivery |
+//! | `tx` | cutting messages into FPDUs, and what the socket is to send |
+//! | `terminate` | the rules that can be broken, and the Terminate message |
+//! | `send_queue`, `receive`, `inbound_reads` | the queues |
+//! | `domain` | what all queue pairs share |
+
+pub(crate) mod domain;
+mod inbound_reads;
+pub(crate) mod receive;
+mod rx;
+mod send_queue;
+mod terminate;
+mod tx;
+
+pub(crate) use domain::{Domain, SharedReceiveQueue};
+pub(crate) use rx::Stop;
+pub(crate) use terminate::{Terminated, Violation};
+pub(crate) use tx::{CHUNKS_MAX, Chunk, Chunks};
+
+use crate::handshake::{Agreement, Rtr};
+use inbound_reads::InboundReads;
+use nvmf_memory::Memory;
+use nvmf_rdma::{Access, PostError, QueuePairAttributes, QueuePairId, ReceiveRequest, SendRequest, WcStatus};
+use receive::{Piece, Receive, ReceiveQueue, Spill};
+use rx::Receiver;
+use send_queue::SendQueue;
+use tx::Transmitter;
+
+/// Which side of the connection we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Initiator,
+    Responder,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    rx: Receiver,
+    tx: Transmitter,
+    parts: Parts,
+}
+
+/// What receiver and transmitter both work on.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    id: QueuePairId,
+    attributes: QueuePairAttributes,
+    send_queue: SendQueue,
+    own_receives: ReceiveQueue,
+    spill: Spill,
+    /// Whether the shared queue knows that this one waits for it.
+    starving: bool,
+    inbound_reads: InboundReads,
+}
+
+impl Parts {
+    /// Where receives come from.
+    fn receives<'a>(&'a mut self, domain: &'a mut Domain) -> &'a mut ReceiveQueue {
+        match self.attributes.shared_receive_queue {
+            Some(queue) => &mut domain.shared[queue.0 as usize].queue,
+            None => &mut self.own_receives,
+        }
+    }
+
+    /// Brings early SENDs to the receives that have come since.
+    fn deliver_spilled(&mut self, domain: &mut Domain) {
+        while self.spill.is_ready() {
+            let Some(receive) = self.receives(domain).take() else { return };
+            let Some(message) = self.spill.take(domain) else { return };
+            let len = message.bytes.len() as u32;
+            if len > receive.buffer.len {
+                // Cannot be told to the peer in time any more: this receive fails, as a message in time would have.
+                self.fail_receive(domain, &receive, WcStatus::LocalLength);
+                continue;
+            }
+            receive.buffer.memory.write(receive.buffer.offset, &message.bytes);
+            self.complete_receive(domain, &receive, len, message.invalidated);
+        }
+    }
+
+    fn note_starving(&mut self, domain: &mut Domain) {
+        if let Some(queue) = self.attributes.shared_receive_queue
+            && self.spill.is_ready()
+            && !self.starving
+        {
+            self.starving = true;
+            domain.shared[queue.0 as usize].starved.push_back(self.id);
+        }
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn new(id: QueuePairId, attributes: &QueuePairAttributes) -> Self {
+        let parts = Parts {
+            id,
+            attributes: *attributes,
+            send_queue: SendQueue::new(id, attributes),
+            own_receives: ReceiveQueue::new(attributes.max_receive),
+            spill: Spill::default(),
+            starving: false,
+            inbound_reads: InboundReads::default(),
+        };
+        Self { rx: Receiver::new(), tx: Transmitter::new(), parts }
+    }
+
+    pub(crate) fn attributes(&self) -> &QueuePairAttributes {
+        &self.parts.attributes
+    }
+
+    /// The frames are exchanged: FPDUs of up to `fpdu_max` bytes may flow.
+    pub(crate) fn start(&mut self, role: Role, agreement: &Agreement, fpdu_max: usize) {
+        self.rx.use_crc(agreement.crc);
+        self.tx.start(agreement.crc, fpdu_max, role == Role::Responder);
+        self.parts.send_queue.read_depth = agreement.initiator_depth;
+        // An indication by READ takes one, whatever was granted.
+        let rtr_read = agreement.rtr == Some(Rtr::Read) && role == Role::Responder;
+        self.parts.inbound_reads.depth = agreement.responder_resources.max(u16::from(rtr_read));
+        if let (Role::Initiator, Some(rtr)) = (role, agreement.rtr) {
+            self.tx.push_rtr(&mut self.parts, rtr);
+        }
+    }
+
+    pub(crate) fn post_send(&mut self, domain: &Domain, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.parts.send_queue.post(domain, request)
+    }
+
+    pub(crate) fn post_receive(
+        &mut self,
+        domain: &mut Domain,
+        request: &ReceiveRequest,
+    ) -> Result<(), PostError> {
+        if self.parts.attributes.shared_receive_queue.is_some() {
+            return Err(PostError::Invalid);
+        }
+        let receive = receive(domain, request)?;
+        self.parts.own_receives.post(receive)?;
+        self.parts.deliver_spilled(domain);
+        Ok(())
+    }
+
+    /// The shared queue has receives again; whether some of ours still wait.
+    pub(crate) fn on_shared_receive(&mut self, domain: &mut Domain) -> bool {
+        self.parts.deliver_spilled(domain);
+        self.parts.starving = self.parts.spill.is_ready();
+        self.parts.starving
+    }
+
+    pub(crate) fn on_bytes(&mut self, domain: &mut Domain, bytes: &[u8]) -> Result<(), Stop> {
+        let result = self.rx.on_bytes(&mut self.parts, domain, bytes);
+        if self.rx.has_spoken() {
+            self.tx.held = false;
+        }
+        result
+    }
+
+    /// Where at least `min` next bytes of the stream can go without a copy.
+    pub(crate) fn direct<'a>(&'a self, domain: &'a Domain, min: usize) -> Option<(&'a Memory, usize, usize)> {
+        self.rx.direct(&self.parts, domain, min)
+    }
+
+    pub(crate) fn on_placed(&mut self, n: usize) {
+        self.rx.on_placed(n);
+    }
+
+    /// Reads that are served at once, and that may be outstanding.
+    pub(crate) fn read_depths(&self) -> (u16, u16) {
+        (self.parts.inbound_reads.depth, self.parts.send_queue.read_depth)
+    }
+
+    /// Whether the peer has sent an FPDU.
+    pub(crate) fn has_peer_spoken(&self) -> bool {
+        self.rx.has_spoken()
+    }
+
+    pub(crate) fn is_between_fpdus(&self) -> bool {
+        self.rx.is_between_fpdus()
+    }
+
+    pub(crate) fn fill(&mut self, domain: &mut Domain) -> Result<(), Stop> {
+        Ok(self.tx.fill(&mut self.parts, domain)?)
+    }
+
+    pub(crate) fn chunks(&self) -> Chunks<'_> {
+        self.tx.chunks(&self.parts)
+    }
+
+    pub(crate) fn on_sent(&mut self, domain: &mut Domain, n: usize) {
+        self.tx.on_sent(&mut self.parts, domain, n);
+    }
+
+    /// Whether something could be sent now.
+    pub(crate) fn has_work(&self) -> bool {
+        self.tx.has_work(&self.parts)
+    }
+
+    /// Whether nothing that was posted, or that the peer asked for, is left to send.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.tx.has_segments() && !self.parts.send_queue.has_uncut() && self.parts.inbound_reads.is_empty()
+    }
+
+    /// Ends everything: completes what is outstanding, in order, and ends the keys. Returns the last bytes for the peer.
+    pub(crate) fn fail(&mut self, domain: &mut Domain, stop: Option<Stop>) -> Vec<u8> {
+        let violation = match stop {
+            Some(Stop::Violation(violation)) => Some((violation, self.rx.head())),
+            _ => None,
+        };
+        let last_words = self.tx.last_words(&self.parts, violation);
+        let refused = match stop {
+            Some(Stop::Terminated(terminated)) => self.refused_read(terminated),
+            _ => None,
+        };
+        let too_long = stop == Some(Stop::Violation(Violation::TooLong));
+        let status = if too_long { WcStatus::LocalLength } else { WcStatus::Flushed };
+        self.rx.abandon(&self.parts, domain, status);
+        self.parts.send_queue.flush(domain, refused);
+        while let Some(receive) = self.parts.own_receives.take() {
+            self.parts.fail_receive(domain, &receive, WcStatus::Flushed);
+        }
+        self.release(domain);
+        last_words
+    }
+
+    /// Gives back what is shared with others.
+    pub(crate) fn release(&mut self, domain: &mut Domain) {
+        self.parts.spill.clear(domain);
+        self.parts.inbound_reads.clear();
+        domain.stags.invalidate_all(self.parts.id);
+        if let Some(queue) = self.parts.attributes.shared_receive_queue {
+            domain.shared[queue.0 as usize].starved.retain(|id| *id != self.parts.id);
+        }
+    }
+
+    /// The READ that a Terminate is about.
+    fn refused_read(&self, terminated: Terminated) -> Option<(u64, WcStatus)> {
+        if !terminated.is_about_read() {
+            return None;
+        }
+        let named = |msn: u32| move |read: &&send_queue::OutboundRead| read.sink_stag == msn.rotate_left(8);
+        let reads = &self.parts.send_queue.reads;
+        let read = match terminated.read_msn {
+            Some(msn) => reads.iter().find(named(msn)),
+            None => reads.front(),
+        };
+        Some((read?.entry?, terminated.status()))
+    }
+}
+
+/// Checks a receive, and takes hold of its memory.
+pub(crate) fn receive(domain: &Domain, request: &ReceiveRequest) -> Result<Receive, PostError> {
+    let memory = domain.stags.local(request.buffer, Access::LOCAL_WRITE).ok_or(PostError::Invalid)?;
+    let (offset, len) = (request.buffer.offset, request.buffer.len);
+    Ok(Receive { id: request.id, buffer: Piece { memory: memory.clone(), offset, len } })
+}

@@ -1,0 +1,431 @@
+//! Bytes in: placements and completions out.
+//!
+//! The receiver takes the stream in pieces of any size. It keeps no more than one header, so that a connection that is silent in the
+//! middle of an FPDU holds no buffer.
+
+use super::Parts;
+use super::domain::Domain;
+use super::inbound_reads::InboundRead;
+use super::receive::Receive;
+use super::terminate::{TERMINATE_LEN_MAX, Terminated, Violation};
+use crate::memory::Fault;
+use crate::wire::crc32c::Crc32c;
+use crate::wire::ddp::{Control, FIRST_MSN};
+use crate::wire::mpa::{CRC_LEN, pad_len};
+use crate::wire::rdmap::{Header, HeaderError, READ_REQUEST_LEN};
+use nvmf_memory::Memory;
+use nvmf_rdma::{Access, Completion, Opcode, RemoteKey, WcStatus};
+
+/// The stream is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Violation(Violation),
+    Terminated(Terminated),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Payload,
+    Tail,
+}
+
+/// The FPDU under way.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    header: Header,
+    /// Payload bytes, and how many are in place.
+    len: u32,
+    placed: u32,
+}
+
+/// The SEND under way.
+#[derive(Debug)]
+struct Incoming {
+    /// `None`: it goes to the spill.
+    receive: Option<Receive>,
+    received: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    phase: Phase,
+    head: [u8; READ_REQUEST_LEN],
+    head_len: usize,
+    tail: [u8; CRC_LEN + 3],
+    tail_len: usize,
+    segment: Segment,
+    crc: Option<Crc32c>,
+    send_msn: u32,
+    read_msn: u32,
+    incoming: Option<Incoming>,
+    terminate: [u8; TERMINATE_LEN_MAX],
+    terminate_len: usize,
+    spoken: bool,
+}
+
+const NO_SEGMENT: Segment =
+    Segment { header: Header::Write { last: true, stag: 0, to: 0 }, len: 0, placed: 0 };
+
+impl Receiver {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: Phase::Head,
+            head: [0; READ_REQUEST_LEN],
+            head_len: 0,
+            tail: [0; CRC_LEN + 3],
+            tail_len: 0,
+            segment: NO_SEGMENT,
+            crc: None,
+            send_msn: FIRST_MSN,
+            read_msn: FIRST_MSN,
+            incoming: None,
+            terminate: [0; TERMINATE_LEN_MAX],
+            terminate_len: 0,
+            spoken: false,
+        }
+    }
+
+    pub(crate) fn use_crc(&mut self, on: bool) {
+        self.crc = on.then(Crc32c::new);
+    }
+
+    /// Whether a whole FPDU has come.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.spoken
+    }
+
+    /// Whether the stream may end here in good order.
+    pub(crate) fn is_between_fpdus(&self) -> bool {
+        self.phase == Phase::Head && self.head_len == 0
+    }
+
+    /// The header of the segment under way, as far as it has come.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head[..self.head_len]
+    }
+
+    pub(crate) fn on_bytes(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        mut bytes: &[u8],
+    ) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let used = match self.phase {
+                Phase::Head => self.on_head(parts, domain, bytes)?,
+                Phase::Payload => self.on_payload(parts, domain, bytes)?,
+                Phase::Tail => self.on_tail(parts, domain, bytes)?,
+            };
+            bytes = &bytes[used..];
+        }
+        Ok(())
+    }
+
+    fn on_head(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
+        // The control field says how long the header is.
+        const TO_CONTROL: usize = 4;
+        let mut used = 0;
+        if self.head_len < TO_CONTROL {
+            used = self.fill_head(TO_CONTROL, bytes);
+            if self.head_len < TO_CONTROL {
+                return Ok(used);
+            }
+        }
+        let control = Control(u16::from_be_bytes([self.head[2], self.head[3]]));
+        let want = Header::len_of(control).map_err(Violation::from)?;
+        used += self.fill_head(want, &bytes[used..]);
+        if self.head_len < want {
+            return Ok(used);
+        }
+        let (header, len) = Header::parse(&self.head[..want]).map_err(Violation::from)?;
+        let len = u32::try_from(len).map_err(|_| Violation::Header(HeaderError::Length))?;
+        self.open(parts, domain, header, len)?;
+        self.segment = Segment { header, len, placed: 0 };
+        self.phase = if len == 0 { Phase::Tail } else { Phase::Payload };
+        self.tail_len = 0;
+        if let Some(crc) = &mut self.crc {
+            *crc = Crc32c::new();
+            crc.update(&self.head[..want]);
+        }
+        Ok(used)
+    }
+
+    fn fill_head(&mut self, want: usize, bytes: &[u8]) -> usize {
+        let n = (want - self.head_len).min(bytes.len());
+        self.head[self.head_len..self.head_len + n].copy_from_slice(&bytes[..n]);
+        self.head_len += n;
+        n
+    }
+
+    /// Checks the whole segment before a byte of it is placed.
+    fn open(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        header: Header,
+        len: u32,
+    ) -> Result<(), Violation> {
+        match header {
+            // RFC 5040 has no STag in a zero-length WRITE or READ checked.
+            Header::Write { stag, to, .. } if len > 0 => {
+                let reached = domain.stags.remote(parts.id, stag, to, len, Access::REMOTE_WRITE);
+                reached.map(|_| ()).map_err(Violation::Write)
+            }
+            Header::Write { .. } => Ok(()),
+            Header::ReadResponse { last, stag, to } => {
+                let read = parts.send_queue.reads.front().ok_or(Violation::ReadSink)?;
+                if read.sink_stag != stag {
+                    return Err(Violation::ReadSink);
+                }
+                let end = read.received.checked_add(len).ok_or(Violation::ReadBounds)?;
+                let fits = to == u64::from(read.received) && end <= read.size && last == (end == read.size);
+                if fits { Ok(()) } else { Err(Violation::ReadBounds) }
+            }
+            Header::ReadRequest { msn, mo, .. } => {
+                check(msn == self.read_msn, Violation::Msn)?;
+                check(mo == 0, Violation::Mo)
+            }
+            Header::Send { msn, mo, .. } => {
+                check(msn == self.send_msn, Violation::Msn)?;
+                self.open_send(parts, domain, mo, len)
+            }
+            Header::Terminate { msn, mo } => {
+                check(msn == FIRST_MSN, Violation::Msn)?;
+                check(mo == 0, Violation::Mo)
+            }
+        }
+    }
+
+    fn open_send(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        mo: u32,
+        len: u32,
+    ) -> Result<(), Violation> {
+        if self.incoming.is_none() {
+            check(mo == 0, Violation::Mo)?;
+            // Nothing overtakes what is spilled already.
+            let receive = if parts.spill.is_empty() { parts.receives(domain).take() } else { None };
+            if receive.is_none() {
+                check(parts.spill.begin(domain), Violation::NoBuffer)?;
+            }
+            self.incoming = Some(Incoming { receive, received: 0 });
+        }
+        let Some(incoming) = &self.incoming else { return Err(Violation::Mo) };
+        check(mo == incoming.received, Violation::Mo)?;
+        let end = mo.checked_add(len).ok_or(Violation::TooLong)?;
+        match &incoming.receive {
+            Some(receive) => check(end <= receive.buffer.len, Violation::TooLong),
+            None => check(parts.spill.has_room(domain, len as usize), Violation::NoBuffer),
+        }
+    }
+
+    fn on_payload(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
+        let left = (self.segment.len - self.segment.placed) as usize;
+        let bytes = &bytes[..left.min(bytes.len())];
+        match self.segment.header {
+            Header::Terminate { .. } => {
+                // Whatever is longer than a Terminate can be tells us nothing.
+                let room = &mut self.terminate[self.terminate_len..];
+                let n = room.len().min(bytes.len());
+                room[..n].copy_from_slice(&bytes[..n]);
+                self.terminate_len += n;
+            }
+            Header::Send { .. } if self.incoming.as_ref().is_some_and(|send| send.receive.is_none()) => {
+                check(parts.spill.extend(domain, bytes), Violation::NoBuffer)?;
+            }
+            _ => {
+                let (memory, offset) = self.destination(parts, domain, bytes.len())?;
+                memory.write(offset, bytes);
+            }
+        }
+        if let Some(crc) = &mut self.crc {
+            crc.update(bytes);
+        }
+        self.on_placed(bytes.len());
+        Ok(bytes.len())
+    }
+
+    /// Where the next `len` bytes of the segment go. Keys are looked up each time: one that died meanwhile is dead.
+    fn destination<'a>(
+        &'a self,
+        parts: &'a Parts,
+        domain: &'a Domain,
+        len: usize,
+    ) -> Result<(&'a Memory, usize), Violation> {
+        let placed = self.segment.placed;
+        match self.segment.header {
+            Header::Write { stag, to, .. } => {
+                let to = to.checked_add(u64::from(placed)).ok_or(Violation::Write(Fault::Wrap))?;
+                let len = u32::try_from(len).map_err(|_| Violation::Write(Fault::Bounds))?;
+                let reached = domain.stags.remote(parts.id, stag, to, len, Access::REMOTE_WRITE);
+                reached.map_err(Violation::Write)
+            }
+            Header::ReadResponse { .. } => parts.send_queue.sink(placed).ok_or(Violation::ReadSink),
+            Header::Send { .. } => {
+                let incoming = self.incoming.as_ref().ok_or(Violation::Mo)?;
+                let receive = incoming.receive.as_ref().ok_or(Violation::NoBuffer)?;
+                let offset = receive.buffer.offset + (incoming.received + placed) as usize;
+                Ok((&receive.buffer.memory, offset))
+            }
+            Header::ReadRequest { .. } | Header::Terminate { .. } => {
+                Err(Violation::Header(HeaderError::Length))
+            }
+        }
+    }
+
+    /// Where at least `min` next bytes of the stream can go without a copy, and how many. Not with CRCs: those read every byte anyway.
+    pub(crate) fn direct<'a>(
+        &'a self,
+        parts: &'a Parts,
+        domain: &'a Domain,
+        min: usize,
+    ) -> Option<(&'a Memory, usize, usize)> {
+        let left = (self.segment.len - self.segment.placed) as usize;
+        if self.phase != Phase::Payload || left < min || self.crc.is_some() {
+            return None;
+        }
+        let (memory, offset) = self.destination(parts, domain, left).ok()?;
+        Some((memory, offset, left))
+    }
+
+    /// `n` bytes of the payload are in place.
+    pub(crate) fn on_placed(&mut self, n: usize) {
+        self.segment.placed += u32::try_from(n).expect("bounded by the segment");
+        if self.segment.placed == self.segment.len {
+            self.phase = Phase::Tail;
+        }
+    }
+
+    fn on_tail(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
+        let pad = pad_len(self.head_len + self.segment.len as usize);
+        let n = (pad + CRC_LEN - self.tail_len).min(bytes.len());
+        self.tail[self.tail_len..self.tail_len + n].copy_from_slice(&bytes[..n]);
+        self.tail_len += n;
+        if self.tail_len == pad + CRC_LEN {
+            if let Some(crc) = &mut self.crc {
+                crc.update(&self.tail[..pad]);
+                // The one field that is little-endian.
+                check(crc.finish().to_le_bytes() == self.tail[pad..pad + CRC_LEN], Violation::Crc)?;
+            }
+            self.deliver(parts, domain)?;
+            self.phase = Phase::Head;
+            self.head_len = 0;
+            self.spoken = true;
+        }
+        Ok(n)
+    }
+
+    fn deliver(&mut self, parts: &mut Parts, domain: &mut Domain) -> Result<(), Stop> {
+        let Segment { header, len, .. } = self.segment;
+        match header {
+            Header::Write { .. } => {}
+            Header::ReadResponse { last, .. } => {
+                if let Some(read) = parts.send_queue.reads.front_mut() {
+                    read.received += len;
+                }
+                if last {
+                    parts.send_queue.on_read(domain);
+                }
+            }
+            Header::ReadRequest { sink_stag, sink_to, size, source_stag, source_to, .. } => {
+                self.read_msn = self.read_msn.wrapping_add(1);
+                let source = match size {
+                    0 => None,
+                    _ => {
+                        let (stag, to) = (source_stag, source_to);
+                        let reached = domain.stags.remote(parts.id, stag, to, size, Access::REMOTE_READ);
+                        let (memory, offset) = reached.map_err(Violation::Read)?;
+                        Some((memory.clone(), offset))
+                    }
+                };
+                let read = InboundRead { sink_stag, sink_to, size, source_stag, source_to, source, cut: 0 };
+                check(parts.inbound_reads.push(read), Violation::ReadDepth)?;
+            }
+            Header::Send { last, invalidate, .. } => {
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.received += len;
+                }
+                if last {
+                    self.deliver_send(parts, domain, invalidate)?;
+                }
+            }
+            Header::Terminate { .. } => {
+                return Err(Stop::Terminated(Terminated::parse(&self.terminate[..self.terminate_len])));
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver_send(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        invalidate: Option<u32>,
+    ) -> Result<(), Violation> {
+        if let Some(stag) = invalidate {
+            domain.stags.invalidate_by_peer(parts.id, stag).map_err(Violation::Invalidate)?;
+        }
+        self.send_msn = self.send_msn.wrapping_add(1);
+        let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        match incoming.receive {
+            Some(receive) => parts.complete_receive(domain, &receive, incoming.received, invalidate),
+            None => {
+                parts.spill.finish(invalidate);
+                parts.deliver_spilled(domain);
+                parts.note_starving(domain);
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream is over: a receive that was being filled ends with `status`.
+    pub(crate) fn abandon(&mut self, parts: &Parts, domain: &mut Domain, status: WcStatus) {
+        let Some(Incoming { receive: Some(receive), .. }) = self.incoming.take() else { return };
+        parts.fail_receive(domain, &receive, status);
+    }
+}
+
+impl Parts {
+    pub(super) fn complete_receive(
+        &self,
+        domain: &mut Domain,
+        receive: &Receive,
+        byte_len: u32,
+        invalidated: Option<u32>,
+    ) {
+        let completion = Completion {
+            id: receive.id,
+            queue_pair: self.id,
+            opcode: Opcode::Receive,
+            status: WcStatus::Success,
+            byte_len,
+            invalidated: invalidated.map(RemoteKey),
+        };
+        domain.complete(self.attributes.receive_cq, completion);
+    }
+
+    pub(super) fn fail_receive(&self, domain: &mut Domain, receive: &Receive, status: WcStatus) {
+        let completion = Completion {
+            id: receive.id,
+            queue_pair: self.id,
+            opcode: Opcode::Receive,
+            status,
+            byte_len: 0,
+            invalidated: None,
+        };
+        domain.complete(self.attributes.receive_cq, completion);
+    }
+}
+
+fn check(holds: bool, violation: Violation) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(violation) }
+}

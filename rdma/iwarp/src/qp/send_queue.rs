@@ -1,0 +1,223 @@
+//! The send queue: work requests in the order posted, and the RDMA READs that wait for their data (the ORQ).
+
+use super::domain::Domain;
+use super::receive::Piece;
+use crate::config::{MAX_INLINE, MAX_SGE};
+use nvmf_rdma::{
+    Access, Completion, Opcode, Payload, PostError, QueuePairAttributes, QueuePairId, RemoteKey,
+    RemoteMemory, SendOperation, SendRequest, WcStatus, WorkRequestId,
+};
+use std::collections::VecDeque;
+
+/// The bytes of a SEND or WRITE.
+#[derive(Debug)]
+pub(crate) enum Data {
+    Inline { bytes: [u8; MAX_INLINE], len: u8 },
+    Gather { pieces: [Option<Piece>; MAX_SGE], len: u32 },
+}
+
+impl Data {
+    pub(crate) fn len(&self) -> u32 {
+        match self {
+            Self::Inline { len, .. } => u32::from(*len),
+            Self::Gather { len, .. } => *len,
+        }
+    }
+
+    fn new(domain: &Domain, payload: &Payload<'_>) -> Result<Self, PostError> {
+        match payload {
+            Payload::Inline(from) => {
+                let mut bytes = [0; MAX_INLINE];
+                bytes.get_mut(..from.len()).ok_or(PostError::Invalid)?.copy_from_slice(from);
+                Ok(Self::Inline { bytes, len: from.len() as u8 })
+            }
+            Payload::Gather(list) => {
+                let mut pieces = [const { None }; MAX_SGE];
+                let mut sum = 0u32;
+                if list.len() > MAX_SGE {
+                    return Err(PostError::Invalid);
+                }
+                for (piece, sge) in pieces.iter_mut().zip(*list) {
+                    let memory = domain.stags.local(*sge, Access::LOCAL_READ).ok_or(PostError::Invalid)?;
+                    sum = sum.checked_add(sge.len).ok_or(PostError::Invalid)?;
+                    *piece = Some(Piece { memory: memory.clone(), offset: sge.offset, len: sge.len });
+                }
+                Ok(Self::Gather { pieces, len: sum })
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Send { data: Data, invalidate: Option<RemoteKey>, solicited: bool },
+    Write { data: Data, remote: RemoteMemory },
+    Read { into: Piece, remote: RemoteMemory },
+    LocalInvalidate { key: RemoteKey },
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    id: WorkRequestId,
+    signaled: bool,
+    pub(crate) work: Work,
+    /// Payload bytes that were cut into segments.
+    pub(crate) cut: u32,
+    done: bool,
+}
+
+impl Entry {
+    fn opcode(&self) -> Opcode {
+        match self.work {
+            Work::Send { .. } => Opcode::Send,
+            Work::Write { .. } => Opcode::Write,
+            Work::Read { .. } => Opcode::Read,
+            Work::LocalInvalidate { .. } => Opcode::LocalInvalidate,
+        }
+    }
+}
+
+/// A READ whose request is under way. Its sink's STag is a cookie, good for this READ only: a response that
+/// is not for the oldest READ reaches no memory.
+#[derive(Debug)]
+pub(crate) struct OutboundRead {
+    pub(crate) sink_stag: u32,
+    pub(crate) size: u32,
+    pub(crate) received: u32,
+    /// `None` for the ready-to-receive indication, which has no work request.
+    pub(crate) entry: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    queue_pair: QueuePairId,
+    completion_queue: nvmf_rdma::CompletionQueueId,
+    capacity: usize,
+    entries: VecDeque<Entry>,
+    /// Sequence number of the entry in front.
+    first: u64,
+    /// Sequence number of the first entry that was not wholly cut.
+    next: u64,
+    pub(crate) reads: VecDeque<OutboundRead>,
+    pub(crate) read_depth: u16,
+}
+
+impl SendQueue {
+    pub(crate) fn new(queue_pair: QueuePairId, attributes: &QueuePairAttributes) -> Self {
+        let capacity = attributes.max_send as usize;
+        Self {
+            queue_pair,
+            completion_queue: attributes.send_cq,
+            capacity,
+            entries: VecDeque::with_capacity(capacity),
+            first: 0,
+            next: 0,
+            reads: VecDeque::new(),
+            read_depth: 0,
+        }
+    }
+
+    pub(crate) fn post(&mut self, domain: &Domain, request: &SendRequest<'_>) -> Result<(), PostError> {
+        if self.entries.len() >= self.capacity {
+            return Err(PostError::Full);
+        }
+        let work = match &request.operation {
+            SendOperation::Send { payload, invalidate, solicited } => {
+                let (invalidate, solicited) = (*invalidate, *solicited);
+                Work::Send { data: Data::new(domain, payload)?, invalidate, solicited }
+            }
+            SendOperation::Write { payload, remote } => {
+                Work::Write { data: Data::new(domain, payload)?, remote: *remote }
+            }
+            SendOperation::Read { .. } if self.read_depth == 0 => return Err(PostError::Invalid),
+            SendOperation::Read { into, remote } => {
+                let memory = domain.stags.local(*into, Access::LOCAL_WRITE).ok_or(PostError::Invalid)?;
+                let into = Piece { memory: memory.clone(), offset: into.offset, len: into.len };
+                Work::Read { into, remote: *remote }
+            }
+            SendOperation::LocalInvalidate { key } => Work::LocalInvalidate { key: *key },
+        };
+        let (id, signaled) = (request.id, request.signaled);
+        self.entries.push_back(Entry { id, signaled, work, cut: 0, done: false });
+        Ok(())
+    }
+
+    /// Whether something waits to be cut, be it only for a read credit.
+    pub(crate) fn has_uncut(&self) -> bool {
+        self.next < self.first + self.entries.len() as u64
+    }
+
+    /// The entry to cut next; `None` when there is none, or it is a READ without a credit.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let entry = self.entry(self.next)?;
+        let held =
+            matches!(entry.work, Work::Read { .. }) && self.reads.len() >= usize::from(self.read_depth);
+        (!held).then_some(self.next)
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    pub(crate) fn entry(&self, sequence: u64) -> Option<&Entry> {
+        self.entries.get(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
+    }
+
+    pub(crate) fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Where the data of the oldest READ go from here on.
+    pub(crate) fn sink(&self, ahead: u32) -> Option<(&nvmf_memory::Memory, usize)> {
+        let read = self.reads.front()?;
+        match &self.entry(read.entry?)?.work {
+            Work::Read { into, .. } => Some((&into.memory, into.offset + (read.received + ahead) as usize)),
+            _ => None,
+        }
+    }
+
+    /// The last segment of the oldest READ is there.
+    pub(crate) fn on_read(&mut self, domain: &mut Domain) {
+        if let Some(sequence) = self.reads.pop_front().and_then(|read| read.entry) {
+            self.on_done(domain, sequence);
+        }
+    }
+
+    /// An entry has taken effect. It completes once those before it have.
+    pub(crate) fn on_done(&mut self, domain: &mut Domain, sequence: u64) {
+        if let Some(entry) = self.entry_mut(sequence) {
+            entry.done = true;
+        }
+        while self.entries.front().is_some_and(|entry| entry.done) {
+            let Some(entry) = self.entries.pop_front() else { break };
+            self.first += 1;
+            if entry.signaled {
+                self.complete(domain, &entry, WcStatus::Success);
+            }
+        }
+    }
+
+    /// Completes everything, in order: as flushed, but for the one READ that the peer refused.
+    pub(crate) fn flush(&mut self, domain: &mut Domain, refused: Option<(u64, WcStatus)>) {
+        while let Some(entry) = self.entries.pop_front() {
+            let status = match refused {
+                Some((sequence, status)) if sequence == self.first => status,
+                _ => WcStatus::Flushed,
+            };
+            self.first += 1;
+            self.complete(domain, &entry, status);
+        }
+        self.next = self.first;
+        self.reads.clear();
+    }
+
+    fn complete(&self, domain: &mut Domain, entry: &Entry, status: WcStatus) {
+        let byte_len = match (&entry.work, status) {
+            (Work::Read { into, .. }, WcStatus::Success) => into.len,
+            _ => 0,
+        };
+        let (id, queue_pair, opcode) = (entry.id, self.queue_pair, entry.opcode());
+        let completion = Completion { id, queue_pair, opcode, status, byte_len, invalidated: None };
+        domain.complete(self.completion_queue, completion);
+    }
+}

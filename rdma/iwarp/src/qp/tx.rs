@@ -1,0 +1,471 @@
+//! Work in: FPDUs out.
+//!
+//! Messages are cut into segments one batch ahead of the socket. A segment holds its header and trailer; its payload stays where it is
+//! and is named to the socket as [`Chunk`]s.
+
+use super::Parts;
+use super::domain::Domain;
+use super::inbound_reads::InboundRead;
+use super::receive::Piece;
+use super::send_queue::{Data, OutboundRead, Work};
+use super::terminate::{self, TERMINATE_LEN_MAX, Violation};
+use crate::config::{MAX_FPDU, MAX_SGE, MIN_FPDU};
+use crate::handshake::Rtr;
+use crate::wire::crc32c::Crc32c;
+use crate::wire::ddp::FIRST_MSN;
+use crate::wire::mpa::{CRC_LEN, pad_len};
+use crate::wire::rdmap::{Header, READ_REQUEST_LEN};
+use nvmf_memory::Memory;
+use nvmf_rdma::Access;
+use std::collections::VecDeque;
+
+/// Segments that are cut ahead.
+const SEGMENTS_MAX: usize = 32;
+/// Bytes that are cut ahead; one segment may go over.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Chunks handed over in one call.
+pub(crate) const CHUNKS_MAX: usize = 64;
+/// READ responses in a row while sends wait.
+const RESPONSES_IN_A_ROW: u8 = 4;
+
+/// Bytes to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Chunk<'a> {
+    Bytes(&'a [u8]),
+    /// Memory, offset, length.
+    Region(&'a Memory, usize, usize),
+}
+
+impl<'a> Chunk<'a> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Region(_, _, len) => *len,
+        }
+    }
+
+    /// Its part `[from, to)`.
+    fn part(self, from: usize, to: usize) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[from..to]),
+            Self::Region(memory, offset, _) => Self::Region(memory, offset + from, to - from),
+        }
+    }
+}
+
+/// The chunks of one call to the socket.
+pub(crate) struct Chunks<'a> {
+    list: [Chunk<'a>; CHUNKS_MAX],
+    len: usize,
+    /// Bytes still to be left out: they are sent already.
+    skip: usize,
+}
+
+impl<'a> Chunks<'a> {
+    fn new(skip: usize) -> Self {
+        Self { list: [Chunk::Bytes(&[]); CHUNKS_MAX], len: 0, skip }
+    }
+
+    fn push(&mut self, chunk: Chunk<'a>) {
+        let (skip, len) = (self.skip.min(chunk.len()), chunk.len());
+        self.skip -= skip;
+        if skip < len {
+            self.list[self.len] = chunk.part(skip, len);
+            self.len += 1;
+        }
+    }
+
+    fn has_room_for(&self, chunks: usize) -> bool {
+        self.len + chunks <= CHUNKS_MAX
+    }
+
+    /// Bytes in all.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.as_slice().iter().map(Chunk::len).sum()
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Chunk<'a>] {
+        &self.list[..self.len]
+    }
+}
+
+/// Whose payload a segment carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Nothing,
+    Work(u64),
+    Response(u64),
+}
+
+#[derive(Debug)]
+struct Segment {
+    head: [u8; READ_REQUEST_LEN],
+    head_len: u8,
+    tail: [u8; CRC_LEN + 3],
+    tail_len: u8,
+    source: Source,
+    /// Its payload's place in the message.
+    at: u32,
+    len: u32,
+    last: bool,
+}
+
+impl Segment {
+    fn total(&self) -> usize {
+        usize::from(self.head_len) + self.len as usize + usize::from(self.tail_len)
+    }
+
+    fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_len)]
+    }
+
+    fn tail(&self) -> &[u8] {
+        &self.tail[..usize::from(self.tail_len)]
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Transmitter {
+    segments: VecDeque<Segment>,
+    /// Bytes in `segments`.
+    queued: usize,
+    /// Bytes of the segment in front that are sent already.
+    sent: usize,
+    /// The message that is not wholly cut yet: nothing else may come between its segments.
+    current: Option<Source>,
+    responses_in_a_row: u8,
+    send_msn: u32,
+    read_msn: u32,
+    fpdu_max: usize,
+    crc: bool,
+    /// A responder is silent until the initiator has spoken.
+    pub(crate) held: bool,
+}
+
+impl Transmitter {
+    pub(crate) fn new() -> Self {
+        Self {
+            segments: VecDeque::with_capacity(SEGMENTS_MAX),
+            queued: 0,
+            sent: 0,
+            current: None,
+            responses_in_a_row: 0,
+            send_msn: FIRST_MSN,
+            read_msn: FIRST_MSN,
+            fpdu_max: MAX_FPDU,
+            crc: false,
+            held: false,
+        }
+    }
+
+    pub(crate) fn start(&mut self, crc: bool, fpdu_max: usize, held: bool) {
+        self.crc = crc;
+        self.fpdu_max = fpdu_max.clamp(MIN_FPDU, MAX_FPDU) & !3;
+        self.held = held;
+    }
+
+    pub(crate) fn has_segments(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    /// Whether there is something that could be sent now.
+    pub(crate) fn has_work(&self, parts: &Parts) -> bool {
+        !self.held
+            && (self.has_segments()
+                || parts.send_queue.next().is_some()
+                || parts.inbound_reads.next().is_some())
+    }
+
+    /// The initiator's first message in peer-to-peer mode.
+    pub(crate) fn push_rtr(&mut self, parts: &mut Parts, rtr: Rtr) {
+        // Any STag will do: a message of no bytes has none checked. siw uses 1 as well.
+        let header = match rtr {
+            Rtr::Write => Header::Write { last: true, stag: 1, to: 0 },
+            Rtr::Read => self.read_request(parts, 0, 1, 0, None),
+        };
+        self.push(parts, header, Source::Nothing, 0, 0, true);
+    }
+
+    /// Cuts the next batch.
+    pub(crate) fn fill(&mut self, parts: &mut Parts, domain: &mut Domain) -> Result<(), Violation> {
+        if self.held {
+            return Ok(());
+        }
+        while self.segments.len() < SEGMENTS_MAX && self.queued < BATCH_BYTES {
+            match self.current.or_else(|| self.choose(parts)) {
+                Some(Source::Work(sequence)) => self.cut_work(parts, domain, sequence),
+                Some(Source::Response(sequence)) => self.cut_response(parts, domain, sequence)?,
+                Some(Source::Nothing) | None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose message comes next.
+    fn choose(&mut self, parts: &Parts) -> Option<Source> {
+        let work = parts.send_queue.next().map(Source::Work);
+        let response = parts.inbound_reads.next().map(Source::Response);
+        if response.is_some() && (work.is_none() || self.responses_in_a_row < RESPONSES_IN_A_ROW) {
+            self.responses_in_a_row = self.responses_in_a_row.saturating_add(1);
+            return response;
+        }
+        self.responses_in_a_row = 0;
+        work
+    }
+
+    fn cut_work(&mut self, parts: &mut Parts, domain: &mut Domain, sequence: u64) {
+        let Some(entry) = parts.send_queue.entry_mut(sequence) else { return };
+        let at = entry.cut;
+        let (mut header, rest) = match &entry.work {
+            Work::LocalInvalidate { key } => {
+                domain.stags.invalidate(parts.id, *key);
+                parts.send_queue.advance();
+                parts.send_queue.on_done(domain, sequence);
+                return;
+            }
+            Work::Read { into, remote } => {
+                let (size, stag, to) = (into.len, remote.key.0, remote.address);
+                let header = self.read_request(parts, size, stag, to, Some(sequence));
+                parts.send_queue.advance();
+                self.push(parts, header, Source::Work(sequence), 0, 0, true);
+                return;
+            }
+            Work::Send { data, invalidate, solicited } => {
+                let invalidate = invalidate.map(|key| key.0);
+                let (solicited, msn) = (*solicited, self.send_msn);
+                (Header::Send { last: true, invalidate, solicited, msn, mo: at }, data.len() - at)
+            }
+            Work::Write { data, remote } => {
+                let to = remote.address.wrapping_add(u64::from(at));
+                (Header::Write { last: true, stag: remote.key.0, to }, data.len() - at)
+            }
+        };
+        let len = rest.min(self.room(&header));
+        entry.cut += len;
+        let is_last = len == rest;
+        match &mut header {
+            Header::Send { last, .. } => {
+                *last = is_last;
+                self.send_msn = self.send_msn.wrapping_add(u32::from(is_last));
+            }
+            Header::Write { last, .. } => *last = is_last,
+            _ => {}
+        }
+        self.current = (!is_last).then_some(Source::Work(sequence));
+        if is_last {
+            parts.send_queue.advance();
+        }
+        self.push(parts, header, Source::Work(sequence), at, len, is_last);
+    }
+
+    fn cut_response(&mut self, parts: &mut Parts, domain: &Domain, sequence: u64) -> Result<(), Violation> {
+        let Some(read) = parts.inbound_reads.get_mut(sequence) else { return Ok(()) };
+        let &mut InboundRead { sink_stag, sink_to, size, source_stag, source_to, cut, .. } = read;
+        if size > 0 {
+            // The key may have died since the request came.
+            let reached = domain.stags.remote(parts.id, source_stag, source_to, size, Access::REMOTE_READ);
+            reached.map_err(Violation::Read)?;
+        }
+        let to = sink_to.wrapping_add(u64::from(cut));
+        let mut header = Header::ReadResponse { last: true, stag: sink_stag, to };
+        let len = (size - cut).min(self.room(&header));
+        let is_last = cut + len == size;
+        if let Header::ReadResponse { last, .. } = &mut header {
+            *last = is_last;
+        }
+        read.cut += len;
+        self.current = (!is_last).then_some(Source::Response(sequence));
+        if is_last {
+            parts.inbound_reads.advance();
+        }
+        self.push(parts, header, Source::Response(sequence), cut, len, is_last);
+        Ok(())
+    }
+
+    /// Payload bytes that a segment with this header has room for. All but the last of a message are filled, so that
+    /// FPDUs are whole words.
+    fn room(&self, header: &Header) -> u32 {
+        u32::try_from(self.fpdu_max - CRC_LEN - header.len()).expect("an FPDU is shorter than 64 KiB")
+    }
+
+    fn read_request(
+        &mut self,
+        parts: &mut Parts,
+        size: u32,
+        source_stag: u32,
+        source_to: u64,
+        entry: Option<u64>,
+    ) -> Header {
+        let msn = self.read_msn;
+        self.read_msn = msn.wrapping_add(1);
+        // A name that no other outstanding READ has; it is no key of the STag table.
+        let sink_stag = msn.rotate_left(8);
+        parts.send_queue.reads.push_back(OutboundRead { sink_stag, size, received: 0, entry });
+        Header::ReadRequest { msn, mo: 0, sink_stag, sink_to: 0, size, source_stag, source_to }
+    }
+
+    fn push(&mut self, parts: &Parts, header: Header, source: Source, at: u32, len: u32, last: bool) {
+        let mut head = [0; READ_REQUEST_LEN];
+        let head_len = header.emit(len as usize, &mut head);
+        let pad = pad_len(head_len + len as usize);
+        let mut tail = [0; CRC_LEN + 3];
+        if self.crc {
+            let mut crc = Crc32c::new();
+            crc.update(&head[..head_len]);
+            payload(parts, source, at, len, &mut |chunk| update(&mut crc, chunk));
+            crc.update(&tail[..pad]);
+            tail[pad..pad + CRC_LEN].copy_from_slice(&crc.finish().to_le_bytes());
+        }
+        let segment = Segment {
+            head,
+            head_len: head_len as u8,
+            tail,
+            tail_len: (pad + CRC_LEN) as u8,
+            source,
+            at,
+            len,
+            last,
+        };
+        self.queued += segment.total();
+        self.segments.push_back(segment);
+    }
+
+    /// What to send next.
+    pub(crate) fn chunks<'a>(&'a self, parts: &'a Parts) -> Chunks<'a> {
+        let mut chunks = Chunks::new(self.sent);
+        for segment in &self.segments {
+            if !chunks.has_room_for(MAX_SGE + 2) {
+                break;
+            }
+            chunks.push(Chunk::Bytes(segment.head()));
+            payload(parts, segment.source, segment.at, segment.len, &mut |chunk| chunks.push(chunk));
+            chunks.push(Chunk::Bytes(segment.tail()));
+        }
+        chunks
+    }
+
+    /// `n` bytes are with TCP.
+    pub(crate) fn on_sent(&mut self, parts: &mut Parts, domain: &mut Domain, n: usize) {
+        self.sent += n;
+        while let Some(front) = self.segments.front() {
+            let total = front.total();
+            if self.sent < total {
+                break;
+            }
+            let (source, last) = (front.source, front.last);
+            self.sent -= total;
+            self.queued -= total;
+            self.segments.pop_front();
+            match source {
+                Source::Work(sequence) if last => {
+                    let read =
+                        parts.send_queue.entry(sequence).is_some_and(|e| matches!(e.work, Work::Read { .. }));
+                    if !read {
+                        parts.send_queue.on_done(domain, sequence);
+                    }
+                }
+                Source::Response(_) if last => parts.inbound_reads.on_done(),
+                _ => {}
+            }
+        }
+    }
+
+    /// What must still be sent for the stream to end at the end of an FPDU, and a Terminate behind it.
+    pub(crate) fn last_words(&mut self, parts: &Parts, violation: Option<(Violation, &[u8])>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.sent > 0
+            && let Some(segment) = self.segments.front()
+        {
+            bytes.extend_from_slice(segment.head());
+            payload(parts, segment.source, segment.at, segment.len, &mut |chunk| append(&mut bytes, chunk));
+            bytes.extend_from_slice(segment.tail());
+            bytes.drain(..self.sent);
+        }
+        if let Some((violation, offender)) = violation {
+            let mut message = [0; TERMINATE_LEN_MAX];
+            let len = terminate::emit(violation, offender, &mut message);
+            let mut head = [0; READ_REQUEST_LEN];
+            let head_len = Header::Terminate { msn: FIRST_MSN, mo: 0 }.emit(len, &mut head);
+            let start = bytes.len();
+            bytes.extend_from_slice(&head[..head_len]);
+            bytes.extend_from_slice(&message[..len]);
+            bytes.extend(core::iter::repeat_n(0, pad_len(head_len + len)));
+            let mut crc = Crc32c::new();
+            crc.update(&bytes[start..]);
+            bytes.extend_from_slice(&if self.crc { crc.finish() } else { 0 }.to_le_bytes());
+        }
+        self.clear();
+        bytes
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.segments.clear();
+        (self.queued, self.sent, self.current) = (0, 0, None);
+    }
+}
+
+/// Names bytes `[at, at + len)` of a message.
+fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut dyn FnMut(Chunk<'a>)) {
+    let (at, len) = (at as usize, len as usize);
+    if len == 0 {
+        return;
+    }
+    match source {
+        Source::Nothing => {}
+        Source::Response(sequence) => {
+            if let Some((memory, offset)) =
+                parts.inbound_reads.get(sequence).and_then(|read| read.source.as_ref())
+            {
+                each(Chunk::Region(memory, offset + at, len));
+            }
+        }
+        Source::Work(sequence) => {
+            let work = parts.send_queue.entry(sequence).map(|entry| &entry.work);
+            if let Some(Work::Send { data, .. } | Work::Write { data, .. }) = work {
+                match data {
+                    Data::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
+                    Data::Gather { pieces, .. } => gather(pieces, at, len, each),
+                }
+            }
+        }
+    }
+}
+
+fn gather<'a>(pieces: &'a [Option<Piece>], mut at: usize, mut len: usize, each: &mut dyn FnMut(Chunk<'a>)) {
+    for piece in pieces.iter().flatten() {
+        let piece_len = piece.len as usize;
+        let skip = at.min(piece_len);
+        let take = (piece_len - skip).min(len);
+        at -= skip;
+        len -= take;
+        if take > 0 {
+            each(Chunk::Region(&piece.memory, piece.offset + skip, take));
+        }
+    }
+}
+
+/// Bytes of a region go through a copy: no reference to memory that others write may be made.
+fn update(crc: &mut Crc32c, chunk: Chunk<'_>) {
+    match chunk {
+        Chunk::Bytes(bytes) => crc.update(bytes),
+        Chunk::Region(memory, offset, len) => {
+            let mut copy = [0; 4096];
+            for at in (0..len).step_by(copy.len()) {
+                let part = &mut copy[..(len - at).min(4096)];
+                memory.read(offset + at, part);
+                crc.update(part);
+            }
+        }
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, chunk: Chunk<'_>) {
+    match chunk {
+        Chunk::Bytes(part) => bytes.extend_from_slice(part),
+        Chunk::Region(memory, offset, len) => {
+            let start = bytes.len();
+            bytes.resize(start + len, 0);
+            memory.read(offset, &mut bytes[start..]);
+        }
+    }
+}
