@@ -1,5 +1,6 @@
 //! What the configuration exports, as the engine and the floor know it: disks opened, definitions made.
 
+use crate::limits::IN_USE_PATIENCE;
 use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, OpenError};
 use nvmf_block::DeviceId;
@@ -9,6 +10,7 @@ use nvmf_subsystem::{
     SubsystemDefinition, TransportType,
 };
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// A namespace could not be opened.
@@ -48,8 +50,11 @@ impl Export {
             Backing::Memory { size } => DiskSpec::Memory { size: *size },
             Backing::Null { size } => DiskSpec::Null { size: *size },
         };
-        let disk = Disk::open(&spec, namespace.block_size, namespace.read_only)
-            .map_err(|source| ExportError { nqn: Box::new(nqn), nsid: namespace.nsid, source })?;
+        let disk = open_patiently(&spec, namespace).map_err(|source| ExportError {
+            nqn: Box::new(nqn),
+            nsid: namespace.nsid,
+            source,
+        })?;
         Ok(Self { nqn, namespace: namespace.clone(), device, disk })
     }
 
@@ -74,6 +79,20 @@ impl Export {
             Backing::Path { path, .. } => path.display().to_string(),
             Backing::Memory { .. } => "memory (gone with the daemon)".into(),
             Backing::Null { .. } => "nothing (writes vanish)".into(),
+        }
+    }
+}
+
+/// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
+/// target that is started again at once would find them in use.
+fn open_patiently(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
+    let patience = Instant::now() + IN_USE_PATIENCE;
+    loop {
+        match Disk::open(spec, namespace.block_size, namespace.read_only) {
+            Err(OpenError::InUse { .. }) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened,
         }
     }
 }

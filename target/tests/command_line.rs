@@ -46,18 +46,18 @@ impl Drop for Running {
 
 /// Starts it, and waits until it says how to use it, which is when it listens.
 fn serve(arguments: &[&str]) -> Running {
-    let mut child = target(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut said = String::new();
+    let child = target(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child, String::new());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
     for line in lines.by_ref() {
-        said += &line.unwrap();
-        said.push('\n');
-        if said.contains("nvme connect") {
-            return Running(child, said);
+        running.1 += &line.unwrap();
+        running.1.push('\n');
+        if running.1.contains("nvme connect") {
+            return running;
         }
     }
     let mut error = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    running.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     panic!("it ended: {error}");
 }
 
