@@ -98,9 +98,9 @@ pub struct LogLimit {
 
 impl LogLimit {
     /// Lines at once.
-    const BURST: u32 = 20;
+    const BURST: u32 = 200;
     /// One more line each.
-    const REFILL: Duration = Duration::from_millis(500);
+    const REFILL: Duration = Duration::from_millis(100);
 
     /// A full bucket.
     #[must_use]
@@ -141,7 +141,7 @@ mod tests {
         let (mut limit, counters) = (LogLimit::new(), Counters::default());
         let now = Duration::from_secs(100);
         let written = (0..1000).filter(|_| limit.allow(now, &counters)).count();
-        assert_eq!((written, counters.log_lines_dropped.get()), (20, 980));
+        assert_eq!((written, counters.log_lines_dropped.get()), (200, 800));
         assert!(limit.allow(now + LogLimit::REFILL, &counters));
         assert!(!limit.allow(now + LogLimit::REFILL, &counters));
     }
