@@ -5,6 +5,7 @@
 //! | [`worker`] | [`worker::Worker`]: one `turn` from road to floor and back |
 //! | [`transport`] | NVMe/RDMA between a provider, the engine and a backend |
 //! | [`mail`] | what workers tell each other |
+//! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`daemon`], [`thread`](mod@thread), [`office`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`] | what the configuration exports, opened |
@@ -25,6 +26,7 @@ pub mod limits;
 pub mod mail;
 pub mod notify;
 pub mod office;
+pub mod settings;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -18,8 +18,9 @@ use nvmf_subsystem::{
     Registry, SubsystemDefinition, TransportType,
 };
 use nvmf_target::mail::{Recipient, WorkerId};
+use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::buffers::BufferPlan;
-use nvmf_target::worker::{Load, Settings, Worker};
+use nvmf_target::worker::Worker;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -401,3 +401,28 @@ fn whatever_a_host_sends_the_target_lives_and_nothing_leaks() {
     }
     assert!(world.count("commands") > 1000);
 }
+
+#[test]
+fn a_host_that_takes_all_it_can_get_does_not_starve_another() {
+    let mut world = World::new(1, &settings());
+    let (mut greedy_admin, cntlid) = admin(&mut world);
+    let mut greedy = io(&mut world, 1, cntlid);
+    let (_admin, cntlid) = admin(&mut world);
+    let mut modest = io(&mut world, 1, cntlid);
+    for at in 0..30usize {
+        let sgl = greedy.expose(at % 8 << 20, 1 << 20);
+        greedy.send(&read_write(NvmOpcode::READ, 0, 1 << 20, sgl), &[]);
+    }
+    world.until("all buffers are in use", |world| (world.count("waits_buffer") > 20).then_some(()));
+    for len in [4096, 131_072, 262_144] {
+        let sgl = modest.expose(0, len);
+        modest.run(&mut world, &read_write(NvmOpcode::READ, 0, len, sgl), &[]);
+    }
+    // Admin commands have buffers of their own, and Keep Alive needs none.
+    greedy_admin.run(&mut world, &Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
+    let mut identify = Sqe::new(AdminOpcode::IDENTIFY.0).with_dwords([1, 0, 0, 0, 0, 0]);
+    identify.sgl = greedy_admin.expose(0, 4096);
+    greedy_admin.run(&mut world, &identify, &[]);
+    greedy.poll(world.now);
+    assert!(greedy.responses.len() < 20, "{} of the greedy host's 30 went first", greedy.responses.len());
+}

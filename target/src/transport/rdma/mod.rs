@@ -6,12 +6,17 @@
 //! | [`buffers`] | the memory of a worker: data buffers in three classes, receive slots |
 //! | [`request`] | a command under way, and the chunks that its data travel in |
 //! | [`queue`] | one connection: slots, credits, and every wait with its own line |
-//! | [`transfer`] | how a command moves from one state to the next |
+//! | [`edges`] | what all queues of a worker share |
+//! | `command` | from a capsule to its response |
+//! | `transfer`, `wire` | the chunks: onto the floor and back, RDMA READs and WRITEs |
 //! | [`name`] | what completions are called, so that they find their command |
 
 pub mod buffers;
+mod command;
+pub mod edges;
 pub mod listener;
 pub mod name;
 pub mod queue;
 pub mod request;
-pub mod transfer;
+mod transfer;
+mod wire;
