@@ -4,5 +4,6 @@ pub(crate) mod file;
 mod operation;
 mod ring;
 
-pub use ring::RingError;
+pub(crate) use operation::direct_alignment;
 pub(crate) use ring::{Event, FILES_MAX, Ring};
+pub use ring::{RingError, Unpinned};
