@@ -349,3 +349,22 @@ impl Backend for Floor {
         self.ring.submit();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_through_the_page_cache_conforms() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let disk = Disk::open_buffered(&path).unwrap();
+        assert!(!disk.direct());
+        let mut floor = Floor::new(FloorOptions { depth: 64 }).unwrap();
+        floor.attach(DeviceId(0), &disk).unwrap();
+        nvmf_block::conformance::check(&mut floor, DeviceId(0), &mut |floor| {
+            floor.wait(Some(Duration::from_secs(5)));
+        });
+    }
+}
