@@ -39,13 +39,21 @@ pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut
     bench.refusals();
     if geometry.read_only {
         bench.read_only();
+        bench.many_at_once();
+        bench.poll_takes_what_there_is_room_for();
+        bench.quiet();
         return;
     }
+    bench.what_is_refused_changes_nothing();
     bench.what_is_written_is_read();
+    bench.buffers_lie_where_they_are_said_to();
     bench.zeroes();
     bench.compare_and_verify();
     bench.many_at_once();
+    bench.writes_at_once_all_land();
+    bench.poll_takes_what_there_is_room_for();
     bench.full_takes_nothing();
+    bench.quiet();
 }
 
 /// The suite for a device that keeps nothing of what is written.
@@ -59,7 +67,9 @@ pub fn check_forgetful<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut
     let mut bench = Bench { backend, device, geometry, memory, region, wait, tag: 0 };
     bench.refusals();
     bench.many_at_once();
+    bench.poll_takes_what_there_is_room_for();
     bench.full_takes_nothing();
+    bench.quiet();
 }
 
 impl<B: Backend> Bench<'_, B> {
@@ -137,30 +147,109 @@ impl<B: Backend> Bench<'_, B> {
         bytes
     }
 
+    /// Nothing completes that was not asked for.
+    fn quiet(&mut self) {
+        let mut some = Vec::with_capacity(4);
+        for _ in 0..8 {
+            self.backend.flush();
+            self.backend.poll(&mut some);
+        }
+        assert_eq!(some, [], "completions that nobody waits for");
+    }
+
+    /// One operation of each kind that the device takes, on `range`, and with `buffer` where it has one.
+    fn one_of_each(&self, range: BlockRange, buffer: Buffer) -> Vec<BlockOp> {
+        let mut all = vec![
+            BlockOp::Read { range, into: buffer },
+            BlockOp::Compare { range, with: buffer },
+            BlockOp::Verify { range },
+        ];
+        if !self.geometry.read_only {
+            all.extend([
+                BlockOp::Write { range, from: buffer, fua: false },
+                BlockOp::Write { range, from: buffer, fua: true },
+                BlockOp::WriteZeroes { range, deallocate: false, fua: false },
+                BlockOp::WriteZeroes { range, deallocate: true, fua: true },
+                BlockOp::Deallocate { range },
+            ]);
+        }
+        all
+    }
+
     fn refusals(&mut self) {
         let end = self.geometry.blocks;
         for (start, blocks) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 3)] {
             let range = BlockRange::new(start, blocks);
-            let into = self.buffer(0, blocks as usize);
-            assert_eq!(self.run(BlockOp::Read { range, into }), Err(BlockError::OutOfRange), "{range}");
-            assert_eq!(self.run(BlockOp::Verify { range }), Err(BlockError::OutOfRange), "{range}");
+            for op in self.one_of_each(range, self.buffer(0, blocks as usize)) {
+                assert_eq!(self.run(op), Err(BlockError::OutOfRange), "{op:?}");
+            }
+        }
+        // So long that no buffer could be as long.
+        for (start, blocks) in [(0, end + 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+            let op = BlockOp::Verify { range: BlockRange::new(start, blocks) };
+            assert_eq!(self.run(op), Err(BlockError::OutOfRange), "{op:?}");
         }
         let range = BlockRange::new(0, 2);
-        let long = self.buffer(0, 3);
+        let (long, short) = (self.buffer(0, 3), self.buffer(0, 1));
         let outside = Buffer { offset: self.memory.len() - self.size(), ..self.buffer(0, 2) };
         let overflowing = Buffer { offset: usize::MAX - 511, ..self.buffer(0, 2) };
         let elsewhere = Buffer { region: RegionId(u16::MAX), ..self.buffer(0, 2) };
-        for into in [long, outside, overflowing, elsewhere] {
-            assert_eq!(self.run(BlockOp::Read { range, into }), Err(BlockError::BadBuffer), "{into:?}");
+        for buffer in [long, short, outside, overflowing, elsewhere] {
+            for op in self.one_of_each(range, buffer).into_iter().filter(|op| op.buffer().is_some()) {
+                assert_eq!(self.run(op), Err(BlockError::BadBuffer), "{op:?}");
+            }
         }
         let (device, nowhere) = (self.device, DeviceId(u32::MAX));
         assert_eq!(self.backend.geometry(nowhere), None);
         self.device = nowhere;
-        assert_eq!(self.run(BlockOp::Flush), Err(BlockError::Gone));
+        for op in self.one_of_each(range, self.buffer(0, 2)).into_iter().chain([BlockOp::Flush]) {
+            assert_eq!(self.run(op), Err(BlockError::Gone), "{op:?}");
+        }
         self.device = device;
         // All of this would also hold for a backend that refuses everything.
         assert_eq!(self.run(BlockOp::Read { range, into: self.buffer(0, 2) }), Ok(()));
         assert_eq!(self.run(BlockOp::Flush), Ok(()));
+    }
+
+    fn what_is_refused_changes_nothing(&mut self) {
+        let last = self.geometry.blocks - 1;
+        let (first_bytes, last_bytes) = (self.write(0, 2, 41, false), self.write(last, 1, 42, false));
+        self.fill(0, 3, 43);
+        for op in self.one_of_each(BlockRange::new(last, 2), self.buffer(0, 2)) {
+            assert_eq!(self.run(op), Err(BlockError::OutOfRange), "{op:?}");
+        }
+        for from in [self.buffer(0, 1), self.buffer(0, 3)] {
+            let op = BlockOp::Write { range: BlockRange::new(0, 2), from, fua: false };
+            assert_eq!(self.run(op), Err(BlockError::BadBuffer), "{op:?}");
+        }
+        assert_eq!(self.read(0, 2), first_bytes);
+        assert_eq!(self.read(last, 1), last_bytes);
+        // A hint about nothing is no fault: hosts do send it.
+        assert_eq!(self.run(BlockOp::Deallocate { range: BlockRange::new(0, 0) }), Ok(()));
+        assert_eq!(self.read(0, 2), first_bytes);
+    }
+
+    fn buffers_lie_where_they_are_said_to(&mut self) {
+        let size = self.size();
+        let other = Memory::alloc(2 * size).expect("memory");
+        let region = self.backend.register(&other).expect("a second region");
+        let range = BlockRange::new(30, 1);
+        let second = Buffer { region, offset: size, len: size };
+        other.fill(size, size, 0x5a);
+        self.memory.fill(0, self.memory.len(), 0xa5);
+        assert_eq!(self.run(BlockOp::Write { range, from: second, fua: false }), Ok(()));
+        assert_eq!(self.run(BlockOp::Read { range, into: self.buffer(7, 1) }), Ok(()));
+        let mut bytes = vec![0; self.memory.len()];
+        self.memory.read(0, &mut bytes);
+        let (inside, outside) = (7 * size..8 * size, 0xa5);
+        for (at, &byte) in bytes.iter().enumerate() {
+            let expected = if inside.contains(&at) { 0x5a } else { outside };
+            assert_eq!(byte, expected, "byte {at} of the region");
+        }
+        self.memory.fill(9 * size, size, 0x77);
+        assert_eq!(self.run(BlockOp::Write { range, from: self.buffer(9, 1), fua: true }), Ok(()));
+        assert_eq!(self.run(BlockOp::Read { range, into: second }), Ok(()));
+        assert!(other.equals(size, &self.memory, 9 * size, size), "the second region, from the first");
     }
 
     fn read_only(&mut self) {
@@ -184,6 +273,9 @@ impl<B: Backend> Bench<'_, B> {
             let bytes = self.write(start, blocks, (start as u8).wrapping_mul(31), fua);
             assert_eq!(self.read(start, blocks), bytes, "block {start}, {blocks} of them");
         }
+        self.write(6, 4, 4, false);
+        let newer = self.write(6, 4, 5, false);
+        assert_eq!(self.read(6, 4), newer, "the last write counts");
         let (before, after) = (self.write(8, 1, 1, false), self.write(10, 1, 2, false));
         let between = self.write(9, 1, 3, false);
         assert_eq!(self.run(BlockOp::Flush), Ok(()));
@@ -255,6 +347,47 @@ impl<B: Backend> Bench<'_, B> {
         completions.sort_by_key(|c| c.tag.0);
         assert!(completions.iter().map(|c| c.tag).eq(tags), "every operation completes once");
         assert!(completions.iter().all(|c| c.result == Ok(())));
+    }
+
+    /// More at once than a backend may have room for, and no two on the same block.
+    fn writes_at_once_all_land(&mut self) {
+        let bytes = self.fill(0, 64, 99);
+        let mut waiting = 0;
+        for at in 0..64 {
+            let range = BlockRange::new(63 - at as u64, 1);
+            let op = BlockOp::Write { range, from: self.buffer(at, 1), fua: at % 8 == 0 };
+            self.tag += 1;
+            while self.backend.submit(Tag(self.tag), self.device, op).is_err() {
+                assert!(waiting > 0, "full with nothing in flight");
+                assert!(self.collect(waiting).iter().all(|c| c.result == Ok(())));
+                waiting = 0;
+            }
+            waiting += 1;
+        }
+        assert!(self.collect(waiting).iter().all(|c| c.result == Ok(())));
+        let (size, mut after) = (self.size(), self.read(0, 64));
+        let blocks: Vec<u8> = after.chunks_mut(size).rev().flat_map(|block| block.to_vec()).collect();
+        assert!(blocks == bytes, "a write was lost, or landed elsewhere");
+    }
+
+    fn poll_takes_what_there_is_room_for(&mut self) {
+        for _ in 0..4 {
+            self.submit(BlockOp::Flush);
+        }
+        self.backend.flush();
+        let mut none = Vec::new();
+        self.backend.poll(&mut none);
+        assert_eq!((none.len(), none.capacity()), (0, 0), "there was no room");
+        let before = Completion { tag: Tag(u64::MAX), result: Err(BlockError::Aborted) };
+        let mut some = Vec::with_capacity(2);
+        let room = some.capacity() - 1;
+        some.push(before);
+        self.backend.poll(&mut some);
+        assert!(some[0] == before && some.len() <= 1 + room, "poll appends, and never grows");
+        let taken = some.len() - 1;
+        if taken < 4 {
+            self.collect(4 - taken);
+        }
     }
 
     /// A backend that never says "full" in 100,000 operations passes too: it has found them room.
