@@ -1,6 +1,6 @@
 //! Opening a block device.
 
-use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
+use super::{FileDisk, Kind, OpenError, lock, patiently, whole_blocks};
 use nvmf_block::Geometry;
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
@@ -17,12 +17,13 @@ pub(super) fn open(
     let os = |source| OpenError::Os { path: path.to_owned(), source };
     // O_EXCL on a block device: nobody else has it mounted or claimed, and nobody will.
     let flags = libc::O_DIRECT | if read_only { 0 } else { libc::O_EXCL };
-    let mut file = match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(OpenError::InUse { path: path.to_owned() });
-        }
-        other => other.map_err(os)?,
-    };
+    let mut file =
+        patiently(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                Err(OpenError::InUse { path: path.to_owned() })
+            }
+            other => other.map_err(os),
+        })?;
     lock(&file, path, read_only)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(os)?;
     let number = |name| queue_attribute(metadata.rdev(), name).and_then(|text| text.parse::<u32>().ok());

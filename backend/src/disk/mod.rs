@@ -12,6 +12,10 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a disk may be in use before that is believed.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +67,8 @@ pub(crate) struct FileDisk {
 }
 
 impl Disk {
-    /// Opens it. `block_size` is the logical block's, where the default will not do.
+    /// Opens it. `block_size` is the logical block's, where the default will not do. Blocks for half a second before it says that
+    /// the disk is in use.
     ///
     /// # Errors
     /// [`OpenError`] says what is wrong, on what, and what to do.
@@ -143,8 +148,24 @@ fn open_path(
     file::open(path, asked, read_only, true)
 }
 
+/// Tries again for a while when a disk is in use: of a process that was killed, the kernel takes the ring apart, and lets go of
+/// the ring's files, some milliseconds after the process is gone. A daemon that restarts must not trip over itself.
+fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(PATIENCE / 100),
+            other => return other,
+        }
+    }
+}
+
 /// One export at a time may write a disk; any number may read it.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+    patiently(|| try_lock(file, path, read_only))
+}
+
+fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     match if read_only { file.try_lock_shared() } else { file.try_lock() } {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),

@@ -39,6 +39,17 @@ pub enum RingError {
     /// The kernel has none, or too old a one.
     #[error("this kernel has no usable io_uring: {0}; Linux 5.19 or later is needed")]
     NotThere(#[source] io::Error),
+    /// The memlock limit leaves no room for the ring itself.
+    #[error(
+        "no memory for an io_uring with {entries} entries: the memlock limit (RLIMIT_MEMLOCK) is {limit} bytes, which all workers share; \
+         raise it (LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited)"
+    )]
+    Memlock {
+        /// Entries asked for.
+        entries: u32,
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// The limit of open files is lower than the ring's table of files.
     #[error(
         "the limit of open files (RLIMIT_NOFILE) is {limit}, and {FILES_MAX} are needed: raise it (LimitNOFILE={FILES_MAX} in the unit, \
@@ -323,6 +334,10 @@ fn classify(source: io::Error, entries: u32) -> RingError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RingError::NotAllowed(source),
         Some(libc::ENOSYS | libc::EINVAL) => RingError::NotThere(source),
+        Some(libc::ENOMEM) => RingError::Memlock {
+            entries,
+            limit: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
+        },
         Some(libc::EMFILE) => {
             RingError::Files { limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft) }
         }
@@ -342,6 +357,10 @@ impl Drop for Ring {
             self.reap();
             self.reaped.clear();
         }
+        // The kernel takes a closed ring apart later, and keeps its files, with their locks, until then. A ring that refuses here loses
+        // nothing but that time.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
     }
 }
 
@@ -380,6 +399,7 @@ mod tests {
         let text = |errno| classify(io::Error::from_raw_os_error(errno), 8).to_string();
         assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(text(libc::ENOSYS).contains("Linux 5.19"));
+        assert!(text(libc::ENOMEM).contains("LimitMEMLOCK="));
         assert!(text(libc::EMFILE).contains("LimitNOFILE=1024"));
         let unpinned = Unpinned { bytes: 1 << 20, needed: 2 << 20, limit: 65536 }.to_string();
         for word in ["RLIMIT_MEMLOCK", "65536", "2097152", "LimitMEMLOCK="] {
