@@ -8,7 +8,7 @@ use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Ful
 use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -166,8 +166,12 @@ impl Floor {
     }
 
     /// Watches a descriptor while waiting; `None` past the few that a floor watches. It stays open for as long as the floor.
-    pub fn watch(&mut self, fd: RawFd) -> Option<WatchId> {
-        self.ring.watch(fd).map(WatchId)
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "takes a plain number as well as a borrowed descriptor"
+    )]
+    pub fn watch(&mut self, fd: impl AsRawFd) -> Option<WatchId> {
+        self.ring.watch(fd.as_raw_fd()).map(WatchId)
     }
 
     /// Whether a watched descriptor has become readable since this was last asked.

@@ -4,7 +4,7 @@ use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions, OpenError};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Tag, conformance};
 use nvmf_memory::Memory;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -274,7 +274,7 @@ fn what_cannot_be_aligned_is_refused() {
 fn a_watched_descriptor_ends_the_wait() {
     let mut floor = floor(&DiskSpec::Null { size: 4096 }, None, false);
     let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
-    let watch = floor.watch(reader.as_raw_fd()).unwrap();
+    let watch = floor.watch(reader.as_fd()).unwrap();
     floor.wait(Some(Duration::from_millis(1)));
     floor.poll(&mut Vec::with_capacity(1));
     assert!(!floor.take_fired(watch));

@@ -25,16 +25,28 @@ pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), 
     let os = |source| OpenError::Os { path: path.to_owned(), source };
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(os)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = file
-        .set_len(bytes)
-        .and_then(|()| file.sync_all())
-        // The file's name is the folder's content: a flush of the file alone does not promise to keep it.
-        .and_then(|()| File::open(folder)?.sync_all());
+    let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(folder));
     made.map_err(|error| {
         // An empty file would only be in the way of the next try.
         let _ = std::fs::remove_file(path);
         os(error)
     })
+}
+
+/// A file's name is its folder's content: a flush of the file alone does not promise to keep it. Folders that we may not read, and
+/// file systems that cannot flush a folder, keep names as they keep them.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 /// Opens a regular file past the page cache where its file system can, else (or if `direct` is not wanted) through it.
