@@ -33,10 +33,12 @@ pub mod recovery;
 pub mod status;
 
 pub use association::{
-    Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, QueueFailure,
+    Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, ControllerInfo,
+    QueueFailure, Reply,
 };
 pub use command::{Command, DataPointer};
+pub use discovery::DiscoveryLog;
 pub use io::{Namespace, Operation, Part, Parts};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
-pub use recovery::{Decision, Recovery, RecoveryPolicy};
+pub use recovery::{Decision, Fate, Recovery, RecoveryPolicy};

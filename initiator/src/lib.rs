@@ -1,1 +1,62 @@
-//! Remote NVMe namespaces as a userspace block API, and the nvmf command.
+//! Remote NVMe namespaces as a userspace block device.
+//!
+//! ```no_run
+//! use nvmf_initiator::{Connection, Options, block_on};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = Options::new("192.0.2.1:4420".parse()?, "nqn.2026-11.com.example:disk1".parse()?)?;
+//! block_on(async {
+//!     let connection = Connection::connect(options).await?;
+//!     let disk = connection.open(connection.namespaces()[0].nsid)?;
+//!     let mut block = vec![0; disk.geometry().block_size as usize];
+//!     disk.read_to(0, &mut block).await?;
+//!     block[0] ^= 1;
+//!     disk.write_from(0, &block).await?;
+//!     disk.flush().await?;
+//!     connection.close().await;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! | item | what it is |
+//! |---|---|
+//! | [`Options`], [`HostIdentity`] | whom to connect to, as whom, with how many queues |
+//! | [`Connection`] | a controller, with a thread of its own that keeps it: reconnects, keep-alive, events |
+//! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
+//! | [`Buffer`] | memory that is registered once and moved without copies |
+//! | [`discover`] | what a target exports |
+//! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the last microsecond |
+//! | [`driver`] | the engine beneath: no thread, no clock |
+//! | [`block_on`] | runs a future where there is no runtime |
+//!
+//! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves its command to finish on
+//! memory that the connection holds. What the controller may reach is one command's bytes, under a key of its own, for as long as
+//! the command runs, where the RDMA provider has such keys.
+//!
+//! What it does not do: multipath and authentication, in this version.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+mod block_on;
+mod buffer;
+mod connection;
+mod device;
+mod discover;
+pub mod driver;
+mod error;
+mod identity;
+mod options;
+mod thread;
+mod transport;
+
+pub use backend::RemoteBackend;
+pub use block_on::block_on;
+pub use buffer::Buffer;
+pub use connection::Connection;
+pub use device::Device;
+pub use discover::discover;
+pub use driver::AdminReply;
+pub use error::Error;
+pub use identity::HostIdentity;
+pub use options::Options;

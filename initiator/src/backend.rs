@@ -1,0 +1,112 @@
+//! A remote disk as a backend: submit, flush and poll on the caller's own thread.
+
+use crate::driver::{Driver, DriverEvent};
+use crate::{Error, Options};
+use core::time::Duration;
+use nvme_proto::Nsid;
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_host::Namespace;
+use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_memory::Memory;
+use nvmf_rdma::Provider;
+use std::time::Instant;
+
+/// The namespaces of a controller as devices of a [`Backend`]: device `n` is namespace `n`. No thread, no lock, no allocation per
+/// operation; the connection is kept only while [`Backend::poll`] is called.
+pub struct RemoteBackend<P: Provider> {
+    driver: Driver<P>,
+    start: Instant,
+    regions: u16,
+    gave_up: bool,
+}
+
+impl RemoteBackend<IwarpProvider> {
+    /// Connects, spinning until every queue is up.
+    ///
+    /// # Errors
+    /// As [`crate::Connection::connect`].
+    pub fn connect(options: &Options) -> Result<Self, Error> {
+        let io = usize::from(options.io_queues) * usize::from(options.queue_depth);
+        let provider = IwarpProvider::new(IwarpConfig { keys_max: io + 4096, ..IwarpConfig::default() });
+        let provider = provider
+            .map_err(|e| Error::System { what: "cannot start a connection", reason: e.to_string() })?;
+        Self::connect_over(provider, options)
+    }
+}
+
+impl<P: Provider> RemoteBackend<P> {
+    /// The same over a provider of the caller's.
+    ///
+    /// # Errors
+    /// As [`crate::Connection::connect`].
+    pub fn connect_over(provider: P, options: &Options) -> Result<Self, Error> {
+        let start = Instant::now();
+        let association = |source| Error::Association { nqn: options.nqn, address: options.address, source };
+        let driver =
+            Driver::new(provider, options.driver_config(), Duration::ZERO).map_err(|error| match error {
+                crate::driver::StartError::Association(source) => association(source),
+                crate::driver::StartError::Provider(reason) => {
+                    Error::System { what: "cannot start a connection", reason }
+                }
+            })?;
+        let mut backend = Self { driver, start, regions: 0, gave_up: false };
+        let mut lost = None;
+        loop {
+            backend.driver.turn(backend.start.elapsed());
+            match backend.driver.poll_event() {
+                Some(DriverEvent::Ready) => return Ok(backend),
+                Some(DriverEvent::Lost(error)) => lost = Some(error),
+                Some(DriverEvent::GaveUp) => return Err(lost.map_or(Error::Closed, association)),
+                Some(_) => {}
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// The namespaces, as they are now.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        self.driver.association().map_or(&[], |association| association.namespaces())
+    }
+
+    /// Whether the controller was lost for good: every operation fails with [`BlockError::Gone`].
+    #[must_use]
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// Makes progress: what [`Backend::poll`] does first.
+    pub fn turn(&mut self) -> bool {
+        let worked = self.driver.turn(self.start.elapsed());
+        while let Some(event) = self.driver.poll_event() {
+            self.gave_up |= matches!(event, DriverEvent::GaveUp);
+        }
+        worked
+    }
+}
+
+impl<P: Provider> Backend for RemoteBackend<P> {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        let id = RegionId(self.regions);
+        self.regions = self.regions.checked_add(1).ok_or(BlockError::Unsupported)?;
+        self.driver.register(id, memory).map_err(|_| BlockError::Unsupported)?;
+        Ok(id)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.driver.association()?.namespace(Nsid(device.0)).map(|namespace| namespace.geometry)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        self.driver.submit(tag, Nsid(device.0), op)
+    }
+
+    fn flush(&mut self) {
+        self.driver.flush(self.start.elapsed());
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.turn();
+        self.driver.poll(completions);
+    }
+}

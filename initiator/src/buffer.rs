@@ -1,0 +1,144 @@
+//! Memory that is registered once and used for many operations.
+
+use crate::Error;
+use crate::thread::{Mailbox, Message};
+use core::fmt;
+use nvmf_block::RegionId;
+use nvmf_memory::{Memory, PAGE};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of idle buffers that a connection keeps for the next operation.
+const IDLE_BYTES_MAX: usize = 64 << 20;
+
+/// Memory of a connection's, registered with its RDMA provider: data move to and from it without copies.
+///
+/// Goes back to the connection when dropped. It cannot be touched while an operation has it: operations take it, and give it back.
+pub struct Buffer {
+    piece: Option<Piece>,
+    len: usize,
+    pool: Arc<BufferPool>,
+}
+
+/// A registered piece of memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) memory: Memory,
+    pub(crate) region: RegionId,
+}
+
+/// The registered memory of a connection.
+pub(crate) struct BufferPool {
+    state: Mutex<PoolState>,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Default)]
+struct PoolState {
+    idle: HashMap<usize, Vec<Piece>>,
+    idle_bytes: usize,
+    free_regions: Vec<RegionId>,
+    regions: u16,
+}
+
+impl BufferPool {
+    pub(crate) fn new(mailbox: Arc<Mailbox>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), mailbox })
+    }
+
+    /// A buffer of `len` bytes.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<Buffer, Error> {
+        let size = len.max(PAGE).checked_next_power_of_two().unwrap_or(usize::MAX);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(piece) = state.idle.get_mut(&size).and_then(Vec::pop) {
+            state.idle_bytes -= size;
+            return Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) });
+        }
+        let refused = |reason: String| Error::System { what: "cannot have a buffer", reason };
+        let memory = Memory::alloc(size).map_err(|e| refused(e.to_string()))?;
+        let region = match state.free_regions.pop() {
+            Some(region) => region,
+            None if state.regions == u16::MAX => return Err(refused("65,535 buffers are in use".to_owned())),
+            None => {
+                state.regions += 1;
+                RegionId(state.regions - 1)
+            }
+        };
+        let piece = Piece { memory, region };
+        // The thread sees this before any operation that names the region: both go the same way.
+        self.mailbox.send(Message::Register(piece.clone()));
+        Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) })
+    }
+
+    fn put(&self, piece: Piece) {
+        let size = piece.memory.len();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.idle_bytes + size <= IDLE_BYTES_MAX {
+            state.idle_bytes += size;
+            state.idle.entry(size).or_default().push(piece);
+        } else {
+            state.free_regions.push(piece.region);
+            self.mailbox.send(Message::Deregister(piece.region));
+        }
+    }
+}
+
+impl Buffer {
+    /// Bytes in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Uses only the first `len` bytes from now on; more than there are changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Copies `bytes` into it, from its start.
+    ///
+    /// # Panics
+    /// When there are more than it has.
+    pub fn copy_from(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes into a buffer of {}", bytes.len(), self.len);
+        self.piece().memory.write(0, bytes);
+    }
+
+    /// Copies its first bytes into `bytes`.
+    ///
+    /// # Panics
+    /// When more are wanted than it has.
+    pub fn copy_to(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes out of a buffer of {}", bytes.len(), self.len);
+        self.piece().memory.read(0, bytes);
+    }
+
+    /// The same bytes, named for an operation.
+    pub(crate) fn name(&self) -> nvmf_block::Buffer {
+        nvmf_block::Buffer { region: self.piece().region, offset: 0, len: self.len }
+    }
+
+    fn piece(&self) -> &Piece {
+        self.piece.as_ref().expect("only drop takes it")
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            self.pool.put(piece);
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}

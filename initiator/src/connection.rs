@@ -1,0 +1,143 @@
+//! A controller, and the thread that keeps it.
+
+use crate::buffer::BufferPool;
+use crate::thread::{FirstError, Mailbox, Message, SharedSnapshot, Snapshot, Worker};
+use crate::{AdminReply, Device, Error, Options};
+use nvme_proto::Nsid;
+use nvmf_host::admin::AdminCommand;
+use nvmf_host::{ControllerInfo, DiscoveryLog, Namespace};
+use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_rdma::Provider;
+use std::sync::{Arc, PoisonError};
+use tokio::sync::oneshot;
+
+/// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in good order, with the last handle
+/// ([`Device`]s are handles too).
+#[derive(Clone)]
+pub struct Connection {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) snapshot: SharedSnapshot,
+    pub(crate) pool: Arc<BufferPool>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.mailbox.send(Message::Close { reply: None });
+    }
+}
+
+impl Connection {
+    /// Connects: every queue is up and every namespace known when this ends.
+    ///
+    /// # Errors
+    /// [`Error::Association`] says which layer refused, and what to do.
+    pub async fn connect(options: Options) -> Result<Self, Error> {
+        let io = usize::from(options.io_queues) * usize::from(options.queue_depth);
+        let config = IwarpConfig { keys_max: io + 4096, ..IwarpConfig::default() };
+        Self::connect_over(options, move || IwarpProvider::new(config).map_err(|error| error.to_string()))
+            .await
+    }
+
+    /// The same over a provider of the caller's, made on the connection's thread.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub async fn connect_over<P: Provider>(
+        options: Options,
+        provider: impl FnOnce() -> Result<P, String> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let mailbox = Mailbox::new()?;
+        let snapshot = SharedSnapshot::default();
+        let (first, connected) = oneshot::channel();
+        let (config, spin) = (options.driver_config(), options.spin);
+        let (its_mailbox, its_snapshot) = (Arc::clone(&mailbox), Arc::clone(&snapshot));
+        let body = move || match provider() {
+            Ok(provider) => Worker::run(provider, config, spin, its_mailbox, its_snapshot, first),
+            Err(reason) => drop(first.send(Err(FirstError::System(reason)))),
+        };
+        let system = |reason: String| Error::System { what: "cannot start a connection", reason };
+        std::thread::Builder::new()
+            .name("nvmf-connection".to_owned())
+            .spawn(body)
+            .map_err(|e| system(e.to_string()))?;
+        // From here on a dropped future closes the connection: `shared` is its only handle.
+        let shared =
+            Arc::new(Shared { pool: BufferPool::new(Arc::clone(&mailbox)), options, mailbox, snapshot });
+        match connected.await {
+            Ok(Ok(())) => Ok(Self { shared }),
+            Ok(Err(FirstError::System(reason))) => Err(system(reason)),
+            Ok(Err(FirstError::Association(source))) => Err(shared.association_error(source)),
+            Err(_) => Err(Error::Closed),
+        }
+    }
+
+    /// What the controller says of itself.
+    #[must_use]
+    pub fn controller(&self) -> ControllerInfo {
+        self.shared.snapshot().controller
+    }
+
+    /// Its namespaces, as they are now.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        self.shared.snapshot().namespaces
+    }
+
+    pub(crate) fn discovery_log(&self) -> DiscoveryLog {
+        self.shared.snapshot().discovery_log
+    }
+
+    /// A namespace as a block device.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNamespace`].
+    pub fn open(&self, nsid: Nsid) -> Result<Device, Error> {
+        let namespaces = self.namespaces();
+        if let Some(namespace) = namespaces.iter().find(|namespace| namespace.nsid == nsid) {
+            return Ok(Device::new(Arc::clone(&self.shared), nsid, namespace.geometry));
+        }
+        let mut there: Vec<_> = namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
+        if there.is_empty() {
+            there.push("none".to_owned());
+        }
+        Err(Error::NoSuchNamespace { nqn: self.shared.options.nqn, nsid, there: there.join(", ") })
+    }
+
+    /// Sends an admin command ([`nvmf_host::admin`] builds them).
+    ///
+    /// # Errors
+    /// [`Error::Closed`], also when the connection was lost meanwhile. A status that is not success is no error here.
+    pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
+        let (reply, replied) = oneshot::channel();
+        self.shared.mailbox.send(Message::Admin { command, reply });
+        replied.await.ok().flatten().ok_or(Error::Closed)
+    }
+
+    /// Shuts the controller down in good order and ends the thread. What other handles do from now on fails.
+    pub async fn close(self) {
+        let (reply, closed) = oneshot::channel();
+        self.shared.mailbox.send(Message::Close { reply: Some(reply) });
+        // An error says that it is over already.
+        let _ = closed.await;
+    }
+}
+
+impl Shared {
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn association_error(&self, source: nvmf_host::AssociationError) -> Error {
+        Error::Association { nqn: self.options.nqn, address: self.options.address, source }
+    }
+
+    /// Why nothing goes any more.
+    pub(crate) fn closed(&self) -> Error {
+        self.snapshot().lost.map_or(Error::Closed, |source| self.association_error(source))
+    }
+}

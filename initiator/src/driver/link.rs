@@ -1,0 +1,185 @@
+//! Queues: opened, connected, closed.
+
+use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
+use crate::transport::{Owner, QueuePair, Wiring};
+use core::time::Duration;
+use nvme_proto::Qid;
+use nvmf_host::{FlowControl, QueueFailure};
+use nvmf_rdma::{CmEvent, ConnectFailure, ConnectParameters, PrivateData, Provider, QueuePairId};
+
+impl<P: Provider> Driver<P> {
+    pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
+        if let Err(failure) = self.try_open(now, qid, private_data, entries)
+            && let Some(association) = &mut self.association
+        {
+            association.on_queue_failed(now, qid, failure);
+        }
+    }
+
+    fn try_open(
+        &mut self,
+        now: Duration,
+        qid: Qid,
+        private_data: &[u8; 32],
+        entries: u16,
+    ) -> Result<(), QueueFailure> {
+        let other = |error: &dyn core::fmt::Display| QueueFailure::Other(error.to_string());
+        let queue = QueuePair::new(&mut self.provider, self.cq, qid, entries).map_err(|e| other(&e))?;
+        let parameters = ConnectParameters {
+            private_data: PrivateData::new(private_data).expect("32 bytes fit"),
+            // The controller reads our memory, we never read its.
+            responder_resources: self.provider.capabilities().max_read_depth,
+            initiator_depth: 0,
+            timeout: self.config.association.connect_timeout,
+        };
+        let id = queue.id;
+        let index = usize::from(qid.0);
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        if let Some(old) = self.queues[index].replace(queue) {
+            drop(old.destroy(&mut self.provider));
+        }
+        self.provider
+            .connect(now, id, self.config.address, self.config.source, &parameters)
+            .map_err(|e| QueueFailure::Unreachable(chain(&e)))
+    }
+
+    pub(super) fn poll_connections(&mut self, now: Duration) -> bool {
+        let mut worked = false;
+        for _ in 0..EVENTS_AT_ONCE {
+            let Some(event) = self.provider.poll_cm(now) else { break };
+            worked = true;
+            match event {
+                CmEvent::Established { queue_pair, private_data, .. } => {
+                    self.on_established(now, queue_pair, private_data.as_bytes());
+                }
+                CmEvent::ConnectFailed { queue_pair, failure } => {
+                    self.on_connect_failed(now, queue_pair, &failure)
+                }
+                CmEvent::Disconnected { queue_pair, cause } => {
+                    let Some(queue) = self.queue_of(queue_pair) else { continue };
+                    queue.wiring = Wiring::Gone;
+                    let qid = queue.qid;
+                    if let (false, Some(association)) = (self.closing, &mut self.association) {
+                        association.on_disconnected(now, qid, &cause.to_string());
+                    }
+                }
+                // We listen nowhere.
+                CmEvent::ConnectRequest { request, .. } => self.provider.reject(request, &PrivateData::EMPTY),
+            }
+            self.act(now);
+            self.close_if_gone(now);
+        }
+        worked
+    }
+
+    fn queue_of(&mut self, id: QueuePairId) -> Option<&mut QueuePair> {
+        self.queues.iter_mut().flatten().find(|queue| queue.id == id)
+    }
+
+    fn on_established(&mut self, now: Duration, id: QueuePairId, private_data: &[u8]) {
+        let Some(queue) = self.queue_of(id) else { return };
+        queue.wiring = Wiring::Open;
+        let qid = queue.qid;
+        let Some(association) = &mut self.association else { return };
+        if let Some(entries) = association.on_queue_connected(now, qid, private_data)
+            && let Some(queue) = self.queue_of(id)
+        {
+            queue.agree(entries, FlowControl::Sqhd);
+        }
+    }
+
+    fn on_connect_failed(&mut self, now: Duration, id: QueuePairId, failure: &ConnectFailure) {
+        let Some(queue) = self.queue_of(id) else { return };
+        queue.wiring = Wiring::Gone;
+        let qid = queue.qid;
+        let failure = match failure {
+            ConnectFailure::Rejected { private_data } => QueueFailure::from_reject(private_data.as_bytes()),
+            ConnectFailure::TimedOut => QueueFailure::TimedOut,
+            ConnectFailure::Unreachable(error) => QueueFailure::Unreachable(error.to_string()),
+            ConnectFailure::Protocol(_) => QueueFailure::Other(failure.to_string()),
+        };
+        if let Some(association) = &mut self.association {
+            association.on_queue_failed(now, qid, failure);
+        }
+    }
+
+    /// Every queue is connected: what Connect agreed about flow control holds now.
+    pub(super) fn on_ready(&mut self) {
+        let Some(association) = &self.association else { return };
+        let controller = association.controller();
+        if controller.flow_control == FlowControl::Disabled {
+            for queue in self.queues.iter_mut().skip(1).flatten() {
+                queue.agree(controller.io_queue_entries, FlowControl::Disabled);
+            }
+        }
+    }
+
+    /// Closes what is connected in good order, and the rest at once.
+    pub(super) fn close_queues(&mut self, now: Duration) {
+        self.closing = true;
+        for queue in self.queues.iter_mut().flatten() {
+            match queue.wiring {
+                Wiring::Open => self.provider.disconnect(queue.id),
+                Wiring::Connecting => queue.wiring = Wiring::Gone,
+                Wiring::Gone => {}
+            }
+        }
+        self.close_if_gone(now);
+    }
+
+    fn close_if_gone(&mut self, now: Duration) {
+        if !self.closing || self.queues.iter().flatten().any(|queue| queue.wiring != Wiring::Gone) {
+            return;
+        }
+        self.destroy_queues();
+        if let Some(association) = &mut self.association {
+            association.on_closed(now);
+        }
+        self.act(now);
+    }
+
+    /// Destroys every queue pair. From here on nothing that was in flight can reach our memory.
+    pub(super) fn destroy_queues(&mut self) {
+        self.closing = false;
+        for queue in self.queues.drain(..).flatten() {
+            for owner in queue.destroy(&mut self.provider) {
+                if let Owner::Admin(number) = owner {
+                    self.events.push_back(DriverEvent::Admin(number, None));
+                }
+            }
+        }
+        self.association_reading.clear();
+        self.admin_reading.clear();
+    }
+
+    /// The association is at its end.
+    pub(super) fn on_closed(&mut self, now: Duration) {
+        let quiesce = self
+            .association
+            .take()
+            .map_or(Duration::ZERO, |association| association.controller().command_quiesce);
+        if self.shut {
+            self.recovery.stop();
+        }
+        self.recovery.on_closed(now, quiesce);
+        self.operations.on_lost(&self.recovery);
+        if self.shut {
+            self.operations.fail_waiting(nvmf_block::BlockError::Gone);
+            self.fail_admin();
+            self.events.push_back(DriverEvent::Closed);
+        }
+    }
+}
+
+/// An error and its sources in one line.
+fn chain(error: &dyn core::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

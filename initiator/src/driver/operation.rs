@@ -1,0 +1,309 @@
+//! Block operations: issued part by part, finished, issued again after a loss.
+
+use super::Driver;
+use crate::transport::{Data, Owner, Payload};
+use core::time::Duration;
+use nvme_proto::Nsid;
+use nvmf_block::{BlockError, BlockOp, Buffer, Completion, Full, Tag};
+use nvmf_host::io::{PartData, Parts};
+use nvmf_host::{Fate, Outcome, Recovery};
+use nvmf_rdma::{Provider, Sge};
+use std::collections::VecDeque;
+
+/// An operation, waiting or in flight.
+#[derive(Debug)]
+struct Operation {
+    tag: Tag,
+    nsid: Nsid,
+    op: BlockOp,
+    /// The parts that are still to be issued; `None` before the first.
+    parts: Option<Parts>,
+    /// Parts in flight.
+    outstanding: u32,
+    /// How often it was begun.
+    begun: u8,
+    error: Option<BlockError>,
+    /// A part failed in a way that another try may mend.
+    again: bool,
+    /// It stands in the queue of those that have something to issue.
+    queued: bool,
+}
+
+/// Every operation of a driver. Sized once.
+#[derive(Debug)]
+pub(super) struct Operations {
+    all: Vec<Option<Operation>>,
+    free: Vec<u32>,
+    /// Those that have something to issue; each issues one part in its turn, so that a long one does not hold up the short.
+    queue: VecDeque<u32>,
+    done: VecDeque<Completion>,
+}
+
+impl Operations {
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            all: (0..count).map(|_| None).collect(),
+            free: (0..count).rev().collect(),
+            queue: VecDeque::with_capacity(count as usize),
+            done: VecDeque::with_capacity(count as usize),
+        }
+    }
+
+    pub(super) fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp, may_queue: bool) -> Result<(), Full> {
+        if self.done.len() >= self.all.len() {
+            return Err(Full);
+        }
+        if !may_queue {
+            self.done.push_back(Completion { tag, result: Err(BlockError::Gone) });
+            return Ok(());
+        }
+        let index = self.free.pop().ok_or(Full)?;
+        let operation = Operation {
+            tag,
+            nsid,
+            op,
+            parts: None,
+            outstanding: 0,
+            begun: 0,
+            error: None,
+            again: false,
+            queued: true,
+        };
+        self.all[index as usize] = Some(operation);
+        self.queue.push_back(index);
+        Ok(())
+    }
+
+    pub(super) fn poll(&mut self, completions: &mut Vec<Completion>) {
+        while completions.len() < completions.capacity()
+            && let Some(completion) = self.done.pop_front()
+        {
+            completions.push(completion);
+        }
+    }
+
+    fn get(&mut self, index: u32) -> Option<&mut Operation> {
+        self.all[index as usize].as_mut()
+    }
+
+    /// A part in flight has ended.
+    pub(super) fn on_part(&mut self, index: u32, outcome: Outcome, recovery: &Recovery) {
+        let Some(operation) = self.get(index) else { return };
+        operation.outstanding -= 1;
+        if !outcome.status.is_success() {
+            match recovery.fate_of_failed(outcome.status, operation.begun) {
+                Fate::Requeue => operation.again = true,
+                Fate::Fail(error) => {
+                    operation.error.get_or_insert(error);
+                }
+            }
+        }
+        self.settle(index);
+    }
+
+    /// Ends an operation that has nothing in flight and nothing to issue, or begins it again.
+    fn settle(&mut self, index: u32) {
+        let Some(operation) = self.get(index) else { return };
+        if operation.outstanding > 0 {
+            return;
+        }
+        if let Some(error) = operation.error {
+            return self.end(index, Err(error));
+        }
+        if operation.again {
+            operation.again = false;
+            operation.parts = None;
+            return self.enqueue(index);
+        }
+        if operation.parts.as_ref().is_some_and(|parts| parts.remaining() == 0) {
+            self.end(index, Ok(()));
+        }
+    }
+
+    fn enqueue(&mut self, index: u32) {
+        if let Some(operation) = self.get(index)
+            && !core::mem::replace(&mut operation.queued, true)
+        {
+            self.queue.push_back(index);
+        }
+    }
+
+    /// It is over; its place is free once the queue no longer names it.
+    fn end(&mut self, index: u32, result: Result<(), BlockError>) {
+        let Some(operation) = self.all[index as usize].take() else { return };
+        if operation.queued {
+            self.queue.retain(|&queued| queued != index);
+        }
+        self.free.push(index);
+        self.done.push_back(Completion { tag: operation.tag, result });
+    }
+
+    /// The connections are gone, and with them whatever was in flight.
+    pub(super) fn on_lost(&mut self, recovery: &Recovery) {
+        for index in 0..self.all.len() as u32 {
+            let Some(operation) = self.get(index) else { continue };
+            if operation.parts.is_none() {
+                continue;
+            }
+            operation.outstanding = 0;
+            operation.again = true;
+            if let (None, Fate::Fail(error)) = (operation.error, recovery.fate_of_lost(operation.begun)) {
+                operation.error = Some(error);
+            }
+            self.settle(index);
+        }
+    }
+
+    /// Fails whatever has nothing in flight.
+    pub(super) fn fail_waiting(&mut self, error: BlockError) {
+        for index in 0..self.all.len() as u32 {
+            if self.get(index).is_some_and(|operation| operation.outstanding == 0) {
+                self.end(index, Err(error));
+            }
+        }
+    }
+}
+
+impl<P: Provider> Driver<P> {
+    /// Issues parts while there is room.
+    pub(super) fn issue(&mut self, now: Duration) {
+        if !self.recovery.may_issue() {
+            return;
+        }
+        self.issue_admin();
+        while let Some(&index) = self.operations.queue.front() {
+            let Some(queue) = self.next_queue() else { return };
+            if !self.issue_part(now, index, queue) {
+                return;
+            }
+        }
+    }
+
+    /// The user's admin commands, as far as the association's own keep their places.
+    fn issue_admin(&mut self) {
+        let reserved = usize::from(nvmf_host::limits::ASSOCIATION_COMMANDS_MAX);
+        while self
+            .queues
+            .first()
+            .is_some_and(|queue| queue.as_ref().is_some_and(|queue| queue.room() > reserved))
+            && let Some((number, command)) = self.admin_waiting.pop_front()
+        {
+            if !self.send_admin(0, Owner::Admin(number), &command) {
+                self.admin_waiting.push_front((number, command));
+                return;
+            }
+        }
+    }
+
+    /// The next I/O queue, in turn, that has room.
+    fn next_queue(&mut self) -> Option<usize> {
+        let count = self.queues.len().checked_sub(1).filter(|&count| count > 0)?;
+        for _ in 0..count {
+            self.round = self.round % count + 1;
+            if self.queues[self.round].as_ref().is_some_and(|queue| queue.room() > 0) {
+                return Some(self.round);
+            }
+        }
+        None
+    }
+
+    /// Issues one part of the operation at the head of the queue; `false` when it could not be sent.
+    fn issue_part(&mut self, now: Duration, index: u32, queue: usize) -> bool {
+        let Some(mut parts) = self.begin(index) else { return true };
+        let Some(operation) = self.operations.get(index) else { return true };
+        let op = operation.op;
+        if let Some(part) = parts.next() {
+            let data = match part.data {
+                PartData::None => Data::None,
+                PartData::Range { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
+                PartData::FromController { offset, len } => {
+                    self.user_data(&op, offset, len, Payload::FromController)
+                }
+                PartData::ToController { offset, len, in_capsule: false } => {
+                    self.user_data(&op, offset, len, Payload::ToController)
+                }
+                PartData::ToController { offset, len, in_capsule: true } => {
+                    self.user_data(&op, offset, len, Payload::InCapsule)
+                }
+            };
+            let region =
+                op.buffer().and_then(|buffer| self.regions.get(usize::from(buffer.region.0))?.as_ref());
+            let region = region.map(|region| region.region);
+            let deadline = Some(now.saturating_add(self.config.io_timeout));
+            let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
+            let owner = Owner::Operation(index);
+            if pair.send(&mut self.provider, owner, &part.command, data, region.as_ref(), deadline).is_err() {
+                return false;
+            }
+        }
+        self.operations.queue.pop_front();
+        let Some(operation) = self.operations.get(index) else { return true };
+        operation.outstanding += 1;
+        operation.queued = parts.remaining() > 0;
+        let more = operation.queued;
+        operation.parts = Some(parts);
+        if more {
+            self.operations.queue.push_back(index);
+        }
+        true
+    }
+
+    /// The parts of the operation at the head of the queue, of which there is at least one; `None` when it left the queue instead.
+    fn begin(&mut self, index: u32) -> Option<Parts> {
+        let operation = self.operations.get(index)?;
+        if operation.error.is_some() || operation.again {
+            // Nothing more of it is sent: it waits for what is in flight.
+            operation.queued = false;
+            self.operations.queue.pop_front();
+            self.operations.settle(index);
+            return None;
+        }
+        if let Some(parts) = &operation.parts {
+            return Some(parts.clone());
+        }
+        let (nsid, op) = (operation.nsid, operation.op);
+        match self.split(nsid, op) {
+            Ok(parts) if parts.remaining() > 0 => {
+                if let Some(operation) = self.operations.get(index) {
+                    operation.begun = operation.begun.saturating_add(1);
+                }
+                Some(parts)
+            }
+            Ok(_) => {
+                self.operations.end(index, Ok(()));
+                None
+            }
+            Err(error) => {
+                self.operations.end(index, Err(error));
+                None
+            }
+        }
+    }
+
+    fn split(&self, nsid: Nsid, op: BlockOp) -> Result<Parts, BlockError> {
+        let namespace = self.association.as_ref().and_then(|a| a.namespace(nsid)).ok_or(BlockError::Gone)?;
+        let parts = namespace.split(op.into())?;
+        if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
+            let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
+            if buffer.len != len || !self.holds(&buffer) {
+                return Err(BlockError::BadBuffer);
+            }
+        }
+        Ok(parts)
+    }
+
+    fn holds(&self, buffer: &Buffer) -> bool {
+        let region = self.regions.get(usize::from(buffer.region.0)).and_then(Option::as_ref);
+        region.is_some_and(|region| region.memory.contains(buffer.offset, buffer.len))
+    }
+
+    /// A part of the operation's buffer, which was found to lie in its region.
+    fn user_data(&self, op: &BlockOp, offset: usize, len: u32, direction: Payload) -> Data<'static> {
+        let region = op
+            .buffer()
+            .and_then(|buffer| Some((buffer, self.regions.get(usize::from(buffer.region.0))?.as_ref()?)));
+        let Some((buffer, region)) = region else { return Data::None };
+        let sge = Sge { local_key: region.region.local_key, offset: buffer.offset + offset, len };
+        Data::User { sge, direction }
+    }
+}

@@ -1,0 +1,88 @@
+//! What can go wrong, on what, and what to do about it.
+
+use nvme_proto::{Nqn, Nsid};
+use nvmf_block::BlockError;
+use nvmf_host::AssociationError;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why something could not be done.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The controller cannot be connected to, or was lost for good.
+    #[error("cannot use {nqn} at {address}: {source}")]
+    Association {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Its address.
+        address: SocketAddr,
+        /// The layer, and what it says.
+        source: AssociationError,
+    },
+    /// An operation failed.
+    #[error("{what} of {len} bytes at byte {offset} failed: {source}")]
+    Io {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Why.
+        source: BlockError,
+    },
+    /// Not whole blocks.
+    #[error("{what} of {len} bytes at byte {offset}: both must be multiples of the block size, {block_size}")]
+    Misaligned {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// The block size.
+        block_size: u32,
+    },
+    /// There is no such namespace.
+    #[error("{nqn} has no namespace {nsid} for this host; it has: {there}")]
+    NoSuchNamespace {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The namespace.
+        nsid: Nsid,
+        /// Those that there are.
+        there: String,
+    },
+    /// Who we are is not known, and cannot be written down.
+    #[error("cannot use the host identity in {}: {reason}", path.display())]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The system refused something: memory, a thread, a descriptor, the RDMA provider.
+    #[error("{what}: {reason}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The connection was closed, by its owner or because it was lost for good.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+impl Error {
+    /// What the device said, when it is an operation that failed.
+    #[must_use]
+    pub fn block_error(&self) -> Option<BlockError> {
+        match self {
+            Self::Io { source, .. } => Some(*source),
+            Self::Misaligned { .. } => Some(BlockError::BadBuffer),
+            Self::Closed => Some(BlockError::Gone),
+            _ => None,
+        }
+    }
+}

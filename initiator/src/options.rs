@@ -1,0 +1,105 @@
+//! Whom to connect to, as whom, and how.
+
+use crate::driver::DriverConfig;
+use crate::{Error, HostIdentity};
+use core::time::Duration;
+use nvme_proto::Nqn;
+use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use std::net::SocketAddr;
+
+/// Whom to connect to, as whom, and how. The defaults are those of kernel hosts.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the controller listens.
+    pub address: SocketAddr,
+    /// From which of our addresses to connect.
+    pub source: Option<SocketAddr>,
+    /// The subsystem; for discovery [`Nqn::DISCOVERY`].
+    pub nqn: Nqn,
+    /// As whom.
+    pub host: HostIdentity,
+    /// I/O queues: 1 to 128.
+    pub io_queues: u16,
+    /// Commands in an I/O queue: 2 to 1024.
+    pub queue_depth: u16,
+    /// Keep Alive Timeout.
+    pub keep_alive: Duration,
+    /// How long the set-up of one queue's connection may take.
+    pub connect_timeout: Duration,
+    /// How long an I/O command may take before its connection counts as lost.
+    pub io_timeout: Duration,
+    /// Pause before the first reconnect.
+    pub reconnect_delay: Duration,
+    /// How long to try to reconnect before all I/O fails; `None` is for ever, zero not at all.
+    pub ctrl_loss_timeout: Option<Duration>,
+    /// How long I/O waits for a reconnect before it fails, while reconnecting goes on; `None` waits for its end.
+    pub fast_io_fail_timeout: Option<Duration>,
+    /// How long the connection's thread spins before it sleeps.
+    pub spin: Duration,
+}
+
+impl Options {
+    /// As this machine.
+    ///
+    /// # Errors
+    /// [`Error::Identity`].
+    pub fn new(address: SocketAddr, nqn: Nqn) -> Result<Self, Error> {
+        Ok(Self::with_host(address, nqn, HostIdentity::of_this_machine()?))
+    }
+
+    /// As this host.
+    #[must_use]
+    pub fn with_host(address: SocketAddr, nqn: Nqn, host: HostIdentity) -> Self {
+        Self {
+            address,
+            source: None,
+            nqn,
+            host,
+            io_queues: 1,
+            queue_depth: 128,
+            keep_alive: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            io_timeout: Duration::from_secs(30),
+            reconnect_delay: Duration::from_secs(1),
+            ctrl_loss_timeout: Some(Duration::from_secs(60)),
+            fast_io_fail_timeout: None,
+            spin: Duration::from_micros(50),
+        }
+    }
+
+    /// What the driver is told.
+    #[must_use]
+    pub fn driver_config(&self) -> DriverConfig {
+        let HostIdentity { nqn, id } = self.host;
+        let association = if self.nqn == Nqn::DISCOVERY {
+            AssociationConfig::discovery(nqn, id, false)
+        } else {
+            AssociationConfig::new(self.nqn, nqn, id)
+        };
+        let keep_alive = if self.nqn == Nqn::DISCOVERY { Duration::ZERO } else { self.keep_alive };
+        let loss = self.ctrl_loss_timeout;
+        DriverConfig {
+            address: self.address,
+            source: self.source,
+            association: AssociationConfig {
+                io_queues: if self.nqn == Nqn::DISCOVERY { 0 } else { self.io_queues },
+                io_queue_entries: self.queue_depth,
+                keep_alive,
+                connect_timeout: self.connect_timeout,
+                ..association
+            },
+            recovery: RecoveryPolicy {
+                reconnect_delay: self.reconnect_delay,
+                ctrl_loss_timeout: loss,
+                fast_io_fail_timeout: self.fast_io_fail_timeout,
+                ..RecoveryPolicy::default()
+            },
+            io_timeout: self.io_timeout,
+            operations: u32::from(self.io_queues.max(1)) * u32::from(self.queue_depth) + 1024,
+            seed: id
+                .0
+                .iter()
+                .fold(u64::from(std::process::id()), |seed, &byte| seed.rotate_left(7) ^ u64::from(byte)),
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! NVMe/RDMA on the host's side: capsules out, responses in, memory exposed for exactly one command.
+
+mod queue_pair;
+
+pub(crate) use queue_pair::{Data, Finished, Owner, Payload, QueuePair, Wiring, WorkRequest, local_access};
