@@ -1,0 +1,4 @@
+//! Giving the machine a disk.
+
+mod nbd;
+mod registry;
