@@ -4,7 +4,7 @@ use crate::{QueuePairId, RemoteKey, WorkRequestId};
 use thiserror::Error;
 
 /// A completion queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CompletionQueueId(pub u32);
 
 /// What completed.

@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 /// A listening address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
 /// A peer's connection request that waits for `accept` or `reject`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u32);
 
 /// What a connection set-up message carries for the layer above: at most [`PrivateData::MAX`] bytes.
@@ -84,7 +84,8 @@ pub enum CmEvent {
         /// RDMA READs that the peer wants outstanding (its ORD).
         peer_initiator_depth: u16,
     },
-    /// Set up, on either side: sends may be posted.
+    /// Set up, on either side: sends may be posted. What the peer sends at once may be found in the completion queue
+    /// before this event is polled.
     Established {
         /// The queue pair.
         queue_pair: QueuePairId,
@@ -113,6 +114,7 @@ pub enum CmEvent {
 
 /// Why `connect` came to nothing.
 #[derive(Debug, Error)]
+#[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
 pub enum ConnectFailure {
     /// Nobody listens there, or no way leads there.
     #[error("cannot reach it")]

@@ -33,11 +33,11 @@ impl BitOr for Access {
 }
 
 /// Names a registered region in our own work requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalKey(pub u32);
 
 /// Names exposed memory to the peer (rkey, STag).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemoteKey(pub u32);
 
 impl fmt::Display for RemoteKey {
@@ -92,7 +92,7 @@ pub enum RegisterError {
     /// The range is not inside the region, or there is no such region or queue pair.
     #[error("the range does not lie within a registered region")]
     OutOfBounds,
-    /// The region was not registered with that right.
+    /// The region lacks local write, which a key for remote write needs.
     #[error("the region was not registered with the access that is now asked for")]
     Access,
     /// The device or the kernel refused; memlock limits are the common cause.

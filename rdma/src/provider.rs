@@ -56,7 +56,7 @@ pub enum ResourceError {
 /// A work request was not taken. These are errors of the caller, except that a peer can cause `NotReady` at any moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PostError {
-    /// As many as the queue was made for are outstanding.
+    /// As many as the queue was made for are outstanding: posted, and their completion not yet polled.
     #[error("the queue is full")]
     Full,
     /// The queue pair is not in a state that takes it.
@@ -65,7 +65,8 @@ pub enum PostError {
     /// No such queue.
     #[error("there is no such queue")]
     NoSuchQueue,
-    /// An element outside its region or without the access; too many elements, too much inline.
+    /// An element outside its region or without the access; too many elements, too much inline; an RDMA READ on a
+    /// connection that was set up with no outbound read credit.
     #[error("the work request is malformed")]
     Invalid,
 }
@@ -97,11 +98,15 @@ pub trait Provider {
     /// See [`RegisterError`].
     fn register(&mut self, memory: &Memory, access: Access) -> Result<MemoryRegion, RegisterError>;
 
-    /// Ends a registration. Its keys are dead at once; work in flight keeps the bytes alive.
+    /// Ends a registration. Its keys are dead at once, those that [`Provider::expose`] made of it included; work in
+    /// flight keeps the bytes alive.
     fn deregister(&mut self, key: LocalKey);
 
     /// Makes a key under which the peer of this one queue pair reaches exactly `range`, until it is invalidated by the peer's SEND with invalidate,
     /// by [`crate::SendOperation::LocalInvalidate`], or with the queue pair. In effect before any SEND that is posted later.
+    ///
+    /// The region needs no remote right of its own, so that nothing of it has to stand open between commands: remote
+    /// read asks nothing of it, remote write asks for local write.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -112,7 +117,8 @@ pub trait Provider {
         access: Access,
     ) -> Result<RemoteMemory, RegisterError>;
 
-    /// A completion queue with room for `capacity` completions.
+    /// A completion queue with room for `capacity` completions: at least the send and receive queues that will
+    /// complete in it together. To overrun it is an error of the caller, with no defined outcome.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -148,7 +154,7 @@ pub trait Provider {
     /// Starts a connection, from `source` if given. [`CmEvent::Established`] or [`CmEvent::ConnectFailed`] follows within the time in `parameters`.
     ///
     /// # Errors
-    /// [`ConnectError`]: then no event follows.
+    /// [`ConnectError`]: then no event follows, and the queue pair is still idle.
     fn connect(
         &mut self,
         now: Duration,

@@ -7,11 +7,11 @@ use crate::{CompletionQueueId, RemoteKey, RemoteMemory, Sge};
 pub struct QueuePairId(pub u32);
 
 /// A shared receive queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharedReceiveQueueId(pub u32);
 
 /// The poster's name for a work request; comes back in its completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkRequestId(pub u64);
 
 /// What a queue pair is made with. Queues are sized once, here.

@@ -1,0 +1,80 @@
+//! What an association wants done.
+
+use super::AssociationError;
+use crate::{Command, Outcome, Qid};
+use alloc::vec::Vec;
+
+/// The association's name for a command of its own; comes back in [`super::Association::on_completion`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CommandId(pub(crate) u32);
+
+/// The data of a command of the association's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdminData {
+    /// None: [`crate::DataPointer::None`].
+    None,
+    /// These bytes, at most [`crate::limits::ADMIN_DATA_MAX`].
+    ToController {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// In the capsule behind the SQE; otherwise keyed.
+        in_capsule: bool,
+    },
+    /// At most this many bytes, keyed; at most [`crate::limits::ADMIN_DATA_MAX`].
+    FromController {
+        /// Bytes.
+        len: u32,
+    },
+}
+
+/// One thing to do.
+#[derive(Debug)]
+pub enum Action {
+    /// Make a queue pair with `entries` receives of a CQE posted and as many sends, and connect it with this private data. Answer with
+    /// [`super::Association::on_queue_connected`] or [`super::Association::on_queue_failed`].
+    OpenQueue {
+        /// 0 is the admin queue.
+        qid: Qid,
+        /// For the connection request.
+        private_data: [u8; 32],
+        /// Commands that may be on the queue; capsules to make room for.
+        entries: u16,
+        /// Data bytes that a capsule of this queue can carry behind the SQE.
+        in_capsule_bytes: u32,
+    },
+    /// Send a command. Answer with [`super::Association::on_completion`].
+    Send {
+        /// On this queue.
+        qid: Qid,
+        /// Under this name.
+        id: CommandId,
+        /// The command; take a CID from the queue's [`crate::Queue`].
+        command: Command,
+        /// Its data.
+        data: AdminData,
+    },
+    /// Every queue is connected: [`super::Association::controller`] and [`super::Association::namespaces`] are there; I/O may flow.
+    /// For discovery: [`super::Association::discovery_log`] is there.
+    Ready,
+    /// Namespaces came, went or changed: look at [`super::Association::namespaces`] again.
+    NamespacesChanged,
+    /// The discovery log was read anew.
+    DiscoveryLogChanged,
+    /// An event that the association does nothing about, for the log: completion dword 0.
+    Event(u32),
+    /// The association is lost. [`Action::CloseQueues`] follows. Everything in flight has an unknown fate.
+    Failed(AssociationError),
+    /// Disconnect and destroy every queue pair of the association; when all are gone, call [`super::Association::on_closed`].
+    CloseQueues,
+    /// The end. Only after this, and after a new association, may in-flight writes be issued again.
+    Closed,
+}
+
+/// A completion of an association's command.
+#[derive(Debug, Clone, Copy)]
+pub struct Reply<'a> {
+    /// From [`crate::Queue::on_completion`].
+    pub outcome: Outcome,
+    /// The bytes of [`AdminData::FromController`], as many as were asked for; else empty.
+    pub data: &'a [u8],
+}

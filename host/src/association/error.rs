@@ -1,0 +1,226 @@
+//! Why an association failed: which layer, what, and what to do.
+
+use super::State;
+use crate::{Cntlid, Qid, Status, Violation};
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+use nvme_proto::fabrics::connect::InvalidParameter;
+use nvme_proto::rdma::{RejectData, RejectStatus};
+use thiserror::Error;
+
+/// Why a queue's connection did not come up.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum QueueFailure {
+    /// No way leads there, or nobody listens.
+    #[error("cannot reach the controller ({0}); check the address, the port and the RDMA link")]
+    Unreachable(String),
+    /// The controller's transport rejected the connection.
+    #[error("the controller rejected the connection: {0}")]
+    Rejected(Rejection),
+    /// No answer in time.
+    #[error("no answer to the connection request; check the fabric and the target's load")]
+    TimedOut,
+    /// The peer answers, but not as NVMe/RDMA does, or the local side failed.
+    #[error("the connection set-up failed: {0}")]
+    Other(String),
+}
+
+impl QueueFailure {
+    /// From the private data of a rejected connection.
+    #[must_use]
+    pub fn from_reject(private_data: &[u8]) -> Self {
+        Self::Rejected(Rejection(RejectData::parse(private_data)))
+    }
+}
+
+/// What the private data of a rejected connection say, if they are NVMe/RDMA's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rejection(pub Option<RejectStatus>);
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(status) = self.0 else {
+            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe target?");
+        };
+        let advice = match status {
+            RejectStatus::INVALID_QID => "ask for fewer I/O queues",
+            RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "ask for a smaller queue size",
+            RejectStatus::NO_RESOURCES => "the target is at its limit of queues: ask for fewer, or try later",
+            RejectStatus::INVALID_IRD | RejectStatus::INVALID_ORD => "check the RDMA devices' read depths",
+            RejectStatus::INVALID_CNTLID => "the controller is gone: connect anew",
+            _ => "see the target's log",
+        };
+        write!(f, "{status}; {advice}")
+    }
+}
+
+/// Why an association failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AssociationError {
+    /// The configuration cannot work.
+    #[error("the association's configuration is wrong: {0}")]
+    Config(&'static str),
+    /// A queue's connection did not come up.
+    #[error("queue {}: {failure}", qid.0)]
+    Queue {
+        /// The queue.
+        qid: Qid,
+        /// Why.
+        failure: QueueFailure,
+    },
+    /// Connect failed.
+    #[error("Connect of queue {} failed: {status}{}", qid.0, Invalid(*parameter))]
+    Connect {
+        /// The queue.
+        qid: Qid,
+        /// The controller's status.
+        status: Status,
+        /// Which parameter it did not like.
+        parameter: Option<InvalidParameter>,
+    },
+    /// The controller wants authentication.
+    #[error(
+        "the controller demands authentication (DH-HMAC-CHAP), which is not configured; allow this host without a key, or use another"
+    )]
+    AuthenticationRequired,
+    /// A command of the set-up failed.
+    #[error("{command} failed: {status}")]
+    Command {
+        /// Which.
+        command: &'static str,
+        /// The controller's status.
+        status: Status,
+    },
+    /// The controller is not fit for use: the gate that it failed.
+    #[error("the controller cannot be used: {0}")]
+    Gate(Gate),
+    /// A data structure that cannot be read.
+    #[error("{what}: {problem}; see the target's version")]
+    Malformed {
+        /// Which.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Something took too long.
+    #[error("no answer in time while {state}; see the target's log and the fabric")]
+    TimedOut {
+        /// What was being done.
+        state: State,
+    },
+    /// The discovery log changed each time that it was read.
+    #[error("the discovery log changed {attempts} times while it was read; try again later")]
+    DiscoveryUnsettled {
+        /// How often it was begun.
+        attempts: u32,
+    },
+    /// A queue's connection is gone.
+    #[error("the connection of queue {} was lost while {state}: {cause}", qid.0)]
+    Disconnected {
+        /// The queue.
+        qid: Qid,
+        /// What was being done.
+        state: State,
+        /// Why, in the transport's words.
+        cause: String,
+    },
+    /// A Keep Alive was not answered.
+    #[error("the controller did not answer a Keep Alive within {timeout:?}; it or the fabric is down")]
+    KeepAlive {
+        /// KATO.
+        timeout: Duration,
+    },
+    /// The controller reports a fatal error (CSTS.CFS).
+    #[error("the controller reports a fatal status (CSTS.CFS); it needs a reset on its side")]
+    ControllerFatal,
+    /// The controller broke the protocol.
+    #[error("the controller broke the protocol: {0}")]
+    Violation(Violation),
+    /// An I/O command was not completed in time.
+    #[error("queue {}: a command was not completed in time", qid.0)]
+    CommandTimedOut {
+        /// The queue.
+        qid: Qid,
+    },
+}
+
+impl From<Violation> for AssociationError {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl AssociationError {
+    /// Connecting again would fail the same way: the controller said so, or the fault is in the configuration.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::AuthenticationRequired | Self::Gate(_) => true,
+            Self::Connect { status, .. } | Self::Command { status, .. } => status.dnr(),
+            _ => false,
+        }
+    }
+}
+
+/// What Identify Controller or the Properties said that cannot be worked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Gate {
+    /// Identify names another controller than Connect.
+    #[error("Identify says CNTLID {}, Connect said {}", identify.0, connect.0)]
+    ControllerId {
+        /// Identify's.
+        identify: Cntlid,
+        /// Connect's.
+        connect: Cntlid,
+    },
+    /// No Keep Alive.
+    #[error("KAS is 0: it has no Keep Alive, which RDMA requires")]
+    KeepAlive,
+    /// Command capsules too small.
+    #[error("IOCCSZ is {0}: a command capsule needs at least 4 (64 bytes)")]
+    CommandCapsule(u32),
+    /// Response capsules too small.
+    #[error("IORCSZ is {0}: a response capsule needs at least 1 (16 bytes)")]
+    ResponseCapsule(u32),
+    /// In-capsule data somewhere else.
+    #[error("ICDOFF is {0}: only data right behind the SQE are supported")]
+    InCapsuleOffset(u16),
+    /// No keyed SGLs.
+    #[error("SGLS is {0:#010x}: no keyed descriptors, which RDMA requires")]
+    Sgls(u32),
+    /// The NVM command set is not there.
+    #[error("CAP is {0:#018x}: the NVM command set is not among its command sets")]
+    CommandSet(u64),
+    /// Not the kind of controller that was asked for.
+    #[error("CNTRLTYPE is {0}: not the type of controller that was asked for")]
+    ControllerType(u8),
+    /// No I/O queue was given.
+    #[error("it gave no I/O queue")]
+    NoIoQueue,
+    /// Pages larger than ours.
+    #[error("CAP.MPSMIN is {0}: its smallest memory page is larger than 4 KiB")]
+    PageSize(u32),
+}
+
+struct Invalid(Option<InvalidParameter>);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(parameter) = self.0 else { return Ok(()) };
+        let (place, offset) = match parameter {
+            InvalidParameter::Command(offset) => ("command", offset),
+            InvalidParameter::Data(offset) => ("data", offset),
+        };
+        let field = parameter.field().unwrap_or("an unnamed field");
+        write!(f, "; it does not like {field} (byte {offset} of the Connect {place})")?;
+        f.write_str(match field {
+            "SUBNQN" => ": there is no such subsystem at this address",
+            "HOSTNQN" | "HOSTID" => ": the subsystem does not know or allow this host",
+            "CNTLID" => ": the controller is gone, or another host's",
+            "SQSIZE" => ": ask for a smaller queue size",
+            "KATO" => ": ask for another keep-alive timeout",
+            _ => "",
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! What Identify says of the controller and its namespaces, and the gates that it must pass.
+
+use super::{AssociationConfig, AssociationError, ControllerInfo, Gate, Purpose};
+use crate::io::CommandLimits;
+use crate::{Cntlid, Namespace, Nsid, limits};
+use alloc::string::String;
+use core::time::Duration;
+use nvme_proto::admin::identify::{
+    CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, NamespaceIdType, NvmController, cmic,
+    ctratt, nsfeat, oncs, sgls, vwc,
+};
+use nvmf_block::Geometry;
+use zerocopy::FromBytes;
+
+/// NSATTR bit 0: currently write protected.
+const WRITE_PROTECTED: u8 = 1 << 0;
+/// DLFEAT bit 3: Write Zeroes takes the Deallocate bit.
+const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
+/// Bytes that MDTS and its like count in powers of two of: MPSMIN is 0, a gate of ours.
+const PAGE: u64 = 4096;
+
+/// CNTRLTYPE; 0 comes from controllers older than the field.
+mod controller_type {
+    pub(super) const IO: u8 = 1;
+    pub(super) const DISCOVERY: u8 = 2;
+}
+
+/// What of Identify Controller is needed after the gates.
+#[derive(Debug, Default)]
+pub(super) struct ControllerIdentity {
+    /// MAXCMD; 0 when it does not say.
+    pub(super) commands_max: u16,
+    /// AERL.
+    pub(super) event_request_limit: u8,
+    /// OAES.
+    pub(super) events: u32,
+    /// CTRATT.TBKAS.
+    pub(super) traffic_based_keep_alive: bool,
+    nvm: NvmLimits,
+}
+
+/// Identify Controller of the NVM command set; zeroes are "no limit".
+#[derive(Debug, Default)]
+struct NvmLimits {
+    verify_bytes: u64,
+    write_zeroes_bytes: u64,
+    deallocate_ranges: u8,
+    deallocate_blocks: u32,
+}
+
+/// Reads Identify Controller: checks the gates, fills in `info`.
+pub(super) fn controller(
+    data: &[u8],
+    config: &AssociationConfig,
+    info: &mut ControllerInfo,
+) -> Result<ControllerIdentity, AssociationError> {
+    let identify = IdentifyController::ref_from_bytes(data).map_err(|_| AssociationError::Malformed {
+        what: "Identify Controller",
+        problem: "it is not 4096 bytes",
+    })?;
+    check(identify, config, info).map_err(AssociationError::Gate)?;
+    describe(identify, info);
+    Ok(ControllerIdentity {
+        commands_max: identify.maxcmd.get(),
+        event_request_limit: identify.aerl,
+        events: identify.oaes.get(),
+        traffic_based_keep_alive: identify.ctratt.get() & ctratt::TRAFFIC_BASED_KEEP_ALIVE != 0,
+        nvm: NvmLimits::default(),
+    })
+}
+
+/// The same gates as kernel hosts have: what they turn away, we turn away, with the reason.
+fn check(
+    identify: &IdentifyController,
+    config: &AssociationConfig,
+    info: &ControllerInfo,
+) -> Result<(), Gate> {
+    let cntlid = Cntlid(identify.cntlid.get());
+    if cntlid != info.cntlid {
+        return Err(Gate::ControllerId { identify: cntlid, connect: info.cntlid });
+    }
+    let io = config.purpose == Purpose::Io;
+    let wanted = if io { controller_type::IO } else { controller_type::DISCOVERY };
+    if identify.cntrltype != 0 && identify.cntrltype != wanted {
+        return Err(Gate::ControllerType(identify.cntrltype));
+    }
+    if identify.sgls.get() & sgls::KEYED == 0 {
+        return Err(Gate::Sgls(identify.sgls.get()));
+    }
+    if !io {
+        // The rest is about I/O queues, which discovery controllers do not have.
+        return Ok(());
+    }
+    match identify {
+        _ if identify.kas.get() == 0 => Err(Gate::KeepAlive),
+        _ if identify.ioccsz.get() < 4 => Err(Gate::CommandCapsule(identify.ioccsz.get())),
+        _ if identify.iorcsz.get() < 1 => Err(Gate::ResponseCapsule(identify.iorcsz.get())),
+        _ if identify.icdoff.get() != 0 => Err(Gate::InCapsuleOffset(identify.icdoff.get())),
+        _ => Ok(()),
+    }
+}
+
+fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
+    let text = |field: &[u8]| String::from(IdentifyController::text(field));
+    info.serial = text(&identify.sn);
+    info.model = text(&identify.mn);
+    info.firmware = text(&identify.fr);
+    info.subsystem_nqn = text(&identify.subnqn);
+    info.transfer_bytes_max = power_of_pages(identify.mdts)
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .map_or(limits::TRANSFER_BYTES_MAX, |bytes| bytes.min(limits::TRANSFER_BYTES_MAX));
+    let in_capsule = identify.ioccsz.get().saturating_mul(16).saturating_sub(64);
+    let offsets = identify.sgls.get() & sgls::ADDRESS_IS_OFFSET != 0;
+    info.in_capsule_bytes = if offsets { in_capsule.min(limits::IN_CAPSULE_BYTES_MAX) } else { 0 };
+    info.descriptors_max = identify.msdbd;
+    info.optional_commands = identify.oncs.get();
+    info.volatile_write_cache = identify.vwc & vwc::PRESENT != 0;
+    info.keep_alive_grain = Duration::from_millis(100) * u32::from(identify.kas.get());
+    info.command_quiesce = Duration::from_millis(identify.cqt.get().into());
+    info.ana = identify.cmic & cmic::ANA != 0;
+}
+
+/// MDTS and its like: 2^n pages; 0 is no limit.
+fn power_of_pages(exponent: u8) -> Option<u64> {
+    if exponent == 0 {
+        return None;
+    }
+    // More than a u64 can hold is no limit either.
+    1u64.checked_shl(exponent.into()).and_then(|pages| pages.checked_mul(PAGE))
+}
+
+impl ControllerIdentity {
+    /// Reads Identify Controller of the NVM command set; what cannot be read sets no limit.
+    pub(super) fn set_nvm_limits(&mut self, data: &[u8]) {
+        let Ok(nvm) = NvmController::ref_from_bytes(data) else { return };
+        self.nvm = NvmLimits {
+            verify_bytes: power_of_pages(nvm.vsl).unwrap_or(0),
+            write_zeroes_bytes: power_of_pages(nvm.wzsl).unwrap_or(0),
+            deallocate_ranges: nvm.dmrl,
+            deallocate_blocks: nvm.dmrsl.get(),
+        };
+    }
+
+    fn command_limits(&self, info: &ControllerInfo, block_size: u32, dlfeat: u8) -> CommandLimits {
+        let has = |command: u16| info.optional_commands & command != 0;
+        let blocks = |bytes: u64| match bytes {
+            0 => limits::COMMAND_BLOCKS_MAX,
+            _ => u32::try_from(bytes / u64::from(block_size))
+                .unwrap_or(u32::MAX)
+                .clamp(1, limits::COMMAND_BLOCKS_MAX),
+        };
+        let deallocate = has(oncs::DATASET_MANAGEMENT);
+        let nonzero = |value: u32, no_limit: u32| if value == 0 { no_limit } else { value };
+        CommandLimits {
+            transfer_blocks: blocks(info.transfer_bytes_max.into()),
+            write_zeroes_blocks: if has(oncs::WRITE_ZEROES) {
+                blocks(self.nvm.write_zeroes_bytes)
+            } else {
+                0
+            },
+            write_zeroes_deallocate: dlfeat & WRITE_ZEROES_DEALLOCATES != 0,
+            verify_blocks: if has(oncs::VERIFY) { blocks(self.nvm.verify_bytes) } else { 0 },
+            deallocate_blocks: if deallocate { nonzero(self.nvm.deallocate_blocks, u32::MAX) } else { 0 },
+            deallocate_ranges: nonzero(self.nvm.deallocate_ranges.into(), limits::DSM_RANGES_MAX as u32)
+                as u16,
+            compare: has(oncs::COMPARE),
+            in_capsule_bytes: info.in_capsule_bytes,
+        }
+    }
+}
+
+impl Namespace {
+    /// Reads Identify Namespace. `None` for one that is inactive or has a format that we cannot use: blocks with metadata, or of a size that no
+    /// block device has.
+    pub(super) fn identify(
+        nsid: Nsid,
+        data: &[u8],
+        identity: &ControllerIdentity,
+        info: &ControllerInfo,
+    ) -> Option<Self> {
+        let identify = IdentifyNamespace::ref_from_bytes(data).ok()?;
+        let format = identify.format()?;
+        let blocks = identify.nsze.get();
+        if blocks == 0 || format.ms.get() != 0 {
+            return None;
+        }
+        let block_size = 1 << format.lbads;
+        let command_limits = identity.command_limits(info, block_size, identify.dlfeat);
+        let optimal = identify.nsfeat & nsfeat::OPTIMAL_IO != 0;
+        let geometry = Geometry {
+            optimal_blocks: if optimal { u32::from(identify.npwg_z.get()) + 1 } else { 1 },
+            volatile_write_cache: info.volatile_write_cache,
+            deallocate: command_limits.deallocate_blocks > 0,
+            zero_after_deallocate: identify.reads_zeroes_when_deallocated(),
+            read_only: identify.nsattr & WRITE_PROTECTED != 0,
+            ..Geometry::new(block_size, blocks)
+        };
+        Some(Self {
+            nsid,
+            geometry,
+            nguid: identify.nguid,
+            eui64: identify.eui64,
+            uuid: [0; 16],
+            ana_group: identify.anagrpid.get(),
+            limits: command_limits,
+        })
+    }
+
+    /// Reads the identification descriptors. `None` for a namespace of another command set than NVM.
+    pub(super) fn describe(mut self, data: &[u8]) -> Option<Self> {
+        for descriptor in Descriptors::new(data) {
+            match (descriptor.kind, descriptor.id) {
+                (NamespaceIdType::UUID, id) => self.uuid = id.try_into().unwrap_or(self.uuid),
+                (NamespaceIdType::CSI, [csi]) if *csi != CSI_NVM => return None,
+                _ => {}
+            }
+        }
+        Some(self)
+    }
+}

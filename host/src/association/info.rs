@@ -1,0 +1,71 @@
+//! What a controller says of itself.
+
+use crate::{Cntlid, FlowControl};
+use alloc::string::String;
+use core::time::Duration;
+
+/// What a controller says of itself: Connect, Properties, Identify Controller, the number of queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerInfo {
+    /// CNTLID.
+    pub cntlid: Cntlid,
+    /// VS: major, minor, tertiary.
+    pub version: (u16, u8, u8),
+    /// CAP.
+    pub capabilities: u64,
+    /// SN, trimmed.
+    pub serial: String,
+    /// MN, trimmed.
+    pub model: String,
+    /// FR, trimmed.
+    pub firmware: String,
+    /// SUBNQN: paths with the same one lead to the same subsystem.
+    pub subsystem_nqn: String,
+    /// Bytes that one command may move.
+    pub transfer_bytes_max: u32,
+    /// Data bytes that an I/O capsule may carry behind the SQE; 0 when it takes none.
+    pub in_capsule_bytes: u32,
+    /// MSDBD: descriptors in a command; 0 is no limit.
+    pub descriptors_max: u8,
+    /// ONCS.
+    pub optional_commands: u16,
+    /// A volatile write cache is there (VWC bit 0): flush means something.
+    pub volatile_write_cache: bool,
+    /// KAS: the grain of the keep-alive timer.
+    pub keep_alive_grain: Duration,
+    /// I/O queues that are in use.
+    pub io_queues: u16,
+    /// Entries of each I/O queue.
+    pub io_queue_entries: u16,
+    /// Whether SQHD is reported, as Connect agreed.
+    pub flow_control: FlowControl,
+    /// CQT: how long after a lost connection the controller may still work on its commands; zero when it does not say.
+    pub command_quiesce: Duration,
+    /// Reports through ANA (CMIC bit 3).
+    pub ana: bool,
+}
+
+impl Default for ControllerInfo {
+    fn default() -> Self {
+        Self {
+            cntlid: Cntlid(0xffff),
+            version: (0, 0, 0),
+            capabilities: 0,
+            serial: String::new(),
+            model: String::new(),
+            firmware: String::new(),
+            subsystem_nqn: String::new(),
+            transfer_bytes_max: crate::limits::TRANSFER_BYTES_MAX,
+            in_capsule_bytes: 0,
+            descriptors_max: 1,
+            optional_commands: 0,
+            volatile_write_cache: false,
+            keep_alive_grain: Duration::ZERO,
+            io_queues: 0,
+            io_queue_entries: 0,
+            flow_control: FlowControl::Sqhd,
+            command_quiesce: Duration::ZERO,
+            ana: false,
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One controller's life: connect → enable → identify → ready → shut down or lost.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `setup` | the sequence from the admin queue's connection to ready |
+//! | `namespaces` | which there are, now and after a change; the discovery log |
+//! | `upkeep` | Keep Alive and asynchronous events |
+//! | `closing` | shutdown, failure, the end |
+//! | `identify` | what Identify Controller says, and the gates |
+
+mod action;
+mod closing;
+mod config;
+mod error;
+mod identify;
+mod info;
+mod namespaces;
+mod setup;
+mod upkeep;
+
+#[cfg(test)]
+mod tests;
+
+pub use action::{Action, AdminData, CommandId, Reply};
+pub use config::{AssociationConfig, Purpose};
+pub use error::{AssociationError, Gate, QueueFailure, Rejection};
+pub use info::ControllerInfo;
+
+use crate::admin::AdminCommand;
+use crate::discovery::{DiscoveryLog, LogReader};
+use crate::{Namespace, Nsid, Qid};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+use namespaces::Scan;
+use setup::Setup;
+use upkeep::Upkeep;
+
+/// What an association is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Connecting a queue: RDMA connection, then Connect.
+    Connecting(Qid),
+    /// Properties: CAP, VS, CC.EN, CSTS.RDY.
+    Enabling,
+    /// Identify, Set Features, namespaces; for discovery, the log page.
+    Identifying,
+    /// In use.
+    Ready,
+    /// CC.SHN is set; waiting for CSTS.SHST.
+    ShuttingDown,
+    /// Waiting for the connections to be gone. The caller closes them; how long it may take is [`crate::Recovery`]'s to say.
+    Closing,
+    /// The end.
+    Closed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connecting(qid) => write!(f, "connecting queue {}", qid.0),
+            Self::Enabling => f.write_str("enabling the controller"),
+            Self::Identifying => f.write_str("identifying the controller"),
+            Self::Ready => f.write_str("in use"),
+            Self::ShuttingDown => f.write_str("shutting the controller down"),
+            Self::Closing => f.write_str("closing the connections"),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+/// What the association's own sequence waits for: one thing at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The RDMA connection of a queue.
+    Transport(Qid),
+    Connect(Qid),
+    Capabilities,
+    Version,
+    Enable,
+    /// CSTS.RDY; between two looks, `look_at` is set.
+    AwaitReady,
+    IdentifyController,
+    IdentifyNvm,
+    NumberOfQueues,
+    EventConfiguration,
+    ChangedNamespaces,
+    ActiveNamespaces,
+    Namespace,
+    Descriptors,
+    Log,
+    /// Nothing: in use.
+    Idle,
+    NotifyShutdown,
+    /// CSTS.SHST; between two looks, `look_at` is set.
+    AwaitShutdown,
+    /// Nothing more is sent.
+    Over,
+}
+
+/// What an outstanding command is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    Step,
+    KeepAlive,
+    EventRequest,
+}
+
+/// One association, from the first connection to the last. Made anew for every reconnect.
+#[derive(Debug)]
+pub struct Association {
+    config: AssociationConfig,
+    state: State,
+    actions: VecDeque<Action>,
+    /// Outstanding commands: at most [`crate::limits::ASSOCIATION_COMMANDS_MAX`].
+    pending: Vec<(CommandId, Errand)>,
+    next_id: u32,
+    step: Step,
+    /// When the step fails.
+    step_deadline: Option<Duration>,
+    /// When CSTS is read again.
+    look_at: Option<Duration>,
+    setup: Setup,
+    scan: Scan,
+    upkeep: Upkeep,
+    reader: LogReader,
+    controller: ControllerInfo,
+    namespaces: Vec<Namespace>,
+    log: DiscoveryLog,
+}
+
+impl Association {
+    /// Starts: the first action is to open the admin queue.
+    ///
+    /// # Errors
+    /// [`AssociationError::Config`].
+    pub fn new(config: AssociationConfig, now: Duration) -> Result<Self, AssociationError> {
+        if let Some(fault) = config.fault() {
+            return Err(AssociationError::Config(fault));
+        }
+        let mut association = Self {
+            upkeep: Upkeep::new(&config),
+            config,
+            state: State::Connecting(Qid(0)),
+            actions: VecDeque::new(),
+            pending: Vec::new(),
+            next_id: 0,
+            step: Step::Over,
+            step_deadline: None,
+            look_at: None,
+            setup: Setup::default(),
+            scan: Scan::default(),
+            reader: LogReader::default(),
+            controller: ControllerInfo::default(),
+            namespaces: Vec::new(),
+            log: DiscoveryLog::default(),
+        };
+        association.open_queue(now, Qid(0));
+        Ok(association)
+    }
+
+    /// What to do next. Drain it after every call of another method.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Association::on_timeout`] must be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        [self.step_deadline, self.look_at, self.upkeep.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(&mut self, now: Duration) {
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        if due(self.step_deadline) {
+            return self.on_step_timeout();
+        }
+        if due(self.look_at) {
+            self.look_at = None;
+            self.read_status();
+        }
+        self.on_upkeep_timeout(now);
+    }
+
+    /// A queue's connection is up, with this private data from the acceptor. Gives the entries that the queue may use: give them to
+    /// [`crate::Queue::agree`] before the Connect command is taken from [`Association::poll_action`]. `None`: the association failed
+    /// over it, or does not wait for this queue.
+    pub fn on_queue_connected(&mut self, now: Duration, qid: Qid, private_data: &[u8]) -> Option<u16> {
+        if self.step != Step::Transport(qid) {
+            return None;
+        }
+        match self.on_transport(now, qid, private_data) {
+            Ok(entries) => Some(entries),
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// A queue's connection did not come up.
+    pub fn on_queue_failed(&mut self, _now: Duration, qid: Qid, failure: QueueFailure) {
+        if self.step == Step::Transport(qid) {
+            self.fail(AssociationError::Queue { qid, failure });
+        }
+    }
+
+    /// A command of the association's is completed. One that it no longer waits for is ignored.
+    pub fn on_completion(&mut self, now: Duration, id: CommandId, reply: Reply<'_>) {
+        let Some(at) = self.pending.iter().position(|(pending, _)| *pending == id) else { return };
+        let (_, errand) = self.pending.swap_remove(at);
+        let result = match errand {
+            Errand::Step => self.on_step(now, reply),
+            Errand::KeepAlive => self.on_keep_alive(reply.outcome),
+            Errand::EventRequest => {
+                self.on_event(now, reply.outcome);
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            self.fail(error);
+        }
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the controller is; complete from [`Action::Ready`] on.
+    #[must_use]
+    pub fn controller(&self) -> &ControllerInfo {
+        &self.controller
+    }
+
+    /// Its active namespaces that have a usable format (NVM command set, no metadata), by NSID.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        &self.namespaces
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn namespace(&self, nsid: Nsid) -> Option<&Namespace> {
+        self.namespaces.iter().find(|namespace| namespace.nsid == nsid)
+    }
+
+    /// The discovery log as last read; empty for an I/O association.
+    #[must_use]
+    pub fn discovery_log(&self) -> &DiscoveryLog {
+        &self.log
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &AssociationConfig {
+        &self.config
+    }
+
+    /// Sends the sequence's next command, with the deadline of any admin command.
+    fn send_step(&mut self, now: Duration, step: Step, command: AdminCommand) {
+        self.step_deadline = Some(now.saturating_add(self.config.admin_timeout));
+        self.send_step_within_deadline(step, command);
+    }
+
+    /// The same under the deadline that is there.
+    fn send_step_within_deadline(&mut self, step: Step, command: AdminCommand) {
+        self.step = step;
+        let qid = if let Step::Connect(qid) = step { qid } else { Qid(0) };
+        self.send(qid, Errand::Step, command);
+    }
+
+    fn send(&mut self, qid: Qid, errand: Errand, AdminCommand { command, data }: AdminCommand) {
+        let id = CommandId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        self.pending.push((id, errand));
+        self.actions.push_back(Action::Send { qid, id, command, data });
+    }
+
+    /// Dispatches the completion of the sequence's command.
+    fn on_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
+        match self.step {
+            Step::Connect(_)
+            | Step::Capabilities
+            | Step::Version
+            | Step::Enable
+            | Step::AwaitReady
+            | Step::IdentifyController
+            | Step::IdentifyNvm
+            | Step::NumberOfQueues
+            | Step::EventConfiguration => self.on_setup_step(now, reply),
+            Step::ChangedNamespaces
+            | Step::ActiveNamespaces
+            | Step::Namespace
+            | Step::Descriptors
+            | Step::Log => self.on_scan_step(now, reply),
+            Step::NotifyShutdown | Step::AwaitShutdown => {
+                self.on_shutdown_step(now, reply.outcome);
+                Ok(())
+            }
+            Step::Transport(_) | Step::Idle | Step::Over => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Which namespaces there are, now and after a change; the discovery log.
+
+use super::setup::succeeded;
+use super::{Action, Association, AssociationError, Purpose, Reply, State, Step};
+use crate::discovery::LogReader;
+use crate::{Namespace, Nsid, admin, limits};
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+use nvme_proto::admin::identify::IdList;
+use nvme_proto::admin::log_page::LogPageId;
+use zerocopy::FromBytes;
+
+/// A look at all namespaces, under way.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Still to look at, last first.
+    waiting: Vec<Nsid>,
+    /// Looked at.
+    nsid: Nsid,
+    /// Identified; its descriptors are asked for.
+    current: Option<Namespace>,
+    found: Vec<Namespace>,
+}
+
+impl Association {
+    /// The first look: at the namespaces, or at the discovery log.
+    pub(super) fn start_scan(&mut self, now: Duration) {
+        match self.config.purpose {
+            Purpose::Io => self.list_namespaces(now),
+            Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.read_log(now),
+        }
+    }
+
+    /// A look after an announced change.
+    pub(super) fn rescan(&mut self, now: Duration) {
+        match self.config.purpose {
+            Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.read_log(now),
+            // Reading the list is what lets the controller announce the next change; what is in it does not matter, as we look at all.
+            Purpose::Io => {
+                let command =
+                    admin::get_log_page(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, limits::ADMIN_DATA_MAX);
+                self.send_step(now, Step::ChangedNamespaces, command);
+            }
+        }
+    }
+
+    pub(super) fn on_scan_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
+        let outcome = reply.outcome;
+        let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
+        if lists && self.state == State::Ready && !outcome.status.is_success() {
+            // What we knew is still good; I/O need not end for it.
+            self.settle(now);
+            return Ok(());
+        }
+        match self.step {
+            // Without that list there is still the look itself.
+            Step::ChangedNamespaces => self.list_namespaces(now),
+            Step::ActiveNamespaces => {
+                succeeded("Identify (active namespaces)", outcome)?;
+                self.scan = Scan { waiting: active(reply.data)?, ..Scan::default() };
+                self.next_namespace(now);
+            }
+            Step::Namespace => {
+                // A failure is a namespace that went away meanwhile.
+                if outcome.status.is_success() {
+                    self.on_namespace(now, reply.data);
+                } else {
+                    self.next_namespace(now);
+                }
+            }
+            Step::Descriptors => {
+                let namespace = self.scan.current.take();
+                // A controller without descriptors has only NVM namespaces.
+                let data = if outcome.status.is_success() { reply.data } else { &[] };
+                self.scan.found.extend(namespace.and_then(|namespace| namespace.describe(data)));
+                self.next_namespace(now);
+            }
+            _ => {
+                succeeded("Get Log Page (discovery)", outcome)?;
+                match self.reader.on_data(reply.data)? {
+                    None => self.send_step(now, Step::Log, self.reader.command()),
+                    Some(log) => {
+                        self.log = log;
+                        self.on_scanned(now, Action::DiscoveryLogChanged);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_log(&mut self, now: Duration) {
+        self.reader = LogReader::default();
+        self.send_step(now, Step::Log, self.reader.command());
+    }
+
+    fn list_namespaces(&mut self, now: Duration) {
+        self.send_step(now, Step::ActiveNamespaces, admin::identify_active_namespaces(Nsid(0)));
+    }
+
+    fn next_namespace(&mut self, now: Duration) {
+        if let Some(nsid) = self.scan.waiting.pop() {
+            self.scan.nsid = nsid;
+            self.send_step(now, Step::Namespace, admin::identify_namespace(nsid));
+            return;
+        }
+        let found = mem::take(&mut self.scan.found);
+        let changed = found != self.namespaces;
+        self.namespaces = found;
+        if changed || self.state != State::Ready {
+            self.on_scanned(now, Action::NamespacesChanged);
+        } else {
+            self.settle(now);
+        }
+    }
+
+    fn on_namespace(&mut self, now: Duration, data: &[u8]) {
+        let nsid = self.scan.nsid;
+        self.scan.current = Namespace::identify(nsid, data, &self.setup.identity, &self.controller);
+        if self.scan.current.is_some() {
+            self.send_step(now, Step::Descriptors, admin::identify_descriptors(nsid));
+        } else {
+            self.next_namespace(now);
+        }
+    }
+
+    fn on_scanned(&mut self, now: Duration, change: Action) {
+        if self.state != State::Ready {
+            return self.on_first_scan(now);
+        }
+        self.actions.push_back(change);
+        self.settle(now);
+    }
+
+    fn settle(&mut self, now: Duration) {
+        self.step = Step::Idle;
+        self.step_deadline = None;
+        if mem::take(&mut self.upkeep.scan_again) {
+            self.rescan(now);
+        }
+    }
+}
+
+/// The list, last first. Its NSIDs grow, so a controller cannot make us look at one twice.
+fn active(data: &[u8]) -> Result<Vec<Nsid>, AssociationError> {
+    let list = IdList::ref_from_bytes(data).map_err(|_| AssociationError::Malformed {
+        what: "the list of active namespaces",
+        problem: "it is not 4096 bytes",
+    })?;
+    let mut nsids: Vec<Nsid> = Vec::new();
+    for nsid in list.iter().take(limits::NAMESPACES_MAX).map(Nsid) {
+        if nsid != Nsid::ALL && nsids.last().is_none_or(|last| *last < nsid) {
+            nsids.push(nsid);
+        }
+    }
+    nsids.reverse();
+    Ok(nsids)
+}

@@ -1,0 +1,226 @@
+use super::*;
+use crate::{Cid, DataPointer, Operation};
+use nvmf_block::BlockRange;
+use proptest::prelude::*;
+
+#[test]
+fn the_golden_way() {
+    let mut controller = Controller::new();
+    let config = AssociationConfig { io_queues: 2, ..config() };
+    let association = ready(&mut controller, config);
+    assert_eq!(
+        controller.seen,
+        [
+            "open",
+            "connect",
+            "CAP",
+            "VS",
+            "CC",
+            "CSTS",
+            "controller",
+            "nvm controller",
+            "queues",
+            "events",
+            "active",
+            "namespace",
+            "descriptors",
+            "namespace",
+            "descriptors",
+            "open",
+            "connect",
+            "open",
+            "connect",
+            "event request",
+            "event request",
+            "event request",
+            "event request",
+        ]
+    );
+    assert_eq!(controller.configuration, 0x0046_0001);
+    let info = association.controller();
+    assert_eq!((info.cntlid, info.model.as_str(), info.version), (Cntlid(CNTLID), "A Disk", (2, 0, 0)));
+    assert_eq!((info.io_queues, info.io_queue_entries), (2, 64), "as many entries as MAXCMD");
+    assert_eq!((info.transfer_bytes_max, info.in_capsule_bytes), (128 << 10, 4096));
+    let disk = association.namespace(Nsid(5)).unwrap();
+    assert_eq!((disk.geometry.block_size, disk.geometry.blocks, disk.uuid), (4096, 1 << 10, [5; 16]));
+    assert!(disk.geometry.volatile_write_cache && disk.geometry.deallocate);
+    assert_eq!((disk.limits.transfer_blocks, disk.limits.write_zeroes_blocks), (32, 65536));
+    assert!(!disk.limits.compare && disk.limits.verify_blocks == 0);
+    assert_eq!(association.state(), State::Ready);
+}
+
+#[test]
+fn connect_says_what_the_transport_wants_to_hear() {
+    let mut controller = Controller::new();
+    ready(&mut controller, config());
+    let (admin, data) = &controller.connects[0];
+    assert_eq!((admin.qid, admin.sqsize_z, admin.kato_ms), (Qid(0), 31, 5000));
+    let AdminData::ToController { bytes, in_capsule: false } = data else { panic!("{data:?}") };
+    assert_eq!(bytes.len(), 1024);
+    assert_eq!(bytes[16..18], [0xff, 0xff]);
+    assert!(bytes[256..].starts_with(b"nqn.2026-11.com.example:disk\0"));
+    let (io, data) = &controller.connects[1];
+    assert_eq!((io.qid, io.sqsize_z, io.kato_ms), (Qid(1), 63, 0));
+    let AdminData::ToController { bytes, in_capsule: true } = data else { panic!("{data:?}") };
+    assert_eq!(bytes[16..18], [CNTLID as u8, 0]);
+}
+
+#[test]
+fn keyed_connect_data_where_asked_for_or_where_no_capsule_takes_them() {
+    let keyed = |controller: &Controller| {
+        matches!(controller.connects[1].1, AdminData::ToController { in_capsule: false, .. })
+    };
+    let mut controller = Controller::new();
+    ready(&mut controller, AssociationConfig { connect_in_capsule: false, ..config() });
+    assert!(keyed(&controller));
+    let mut controller = Controller::new();
+    controller.identify.sgls = sgls::KEYED.into();
+    let association = ready(&mut controller, config());
+    assert!(keyed(&controller));
+    assert_eq!(association.controller().in_capsule_bytes, 0);
+}
+
+#[test]
+fn the_first_request_carries_the_private_data_of_kernel_hosts() {
+    let mut association = start(config());
+    let Some(Action::OpenQueue { qid, private_data, entries, .. }) = association.poll_action() else {
+        panic!("no queue")
+    };
+    assert_eq!((qid, entries), (Qid(0), 32));
+    assert_eq!(private_data[..10], [0, 0, 0, 0, 32, 0, 31, 0, 0, 0]);
+}
+
+#[test]
+fn queues_are_as_many_and_as_long_as_the_controller_gives() {
+    let mut controller = Controller::new();
+    controller.queues_granted = 3;
+    controller.capabilities = Capabilities::new(16, 15).0;
+    let association = ready(&mut controller, AssociationConfig { io_queues: 8, ..config() });
+    assert_eq!((association.controller().io_queues, association.controller().io_queue_entries), (3, 16));
+    let mut controller = Controller::new();
+    controller.crqsize = Some(20);
+    let association = ready(&mut controller, config());
+    assert_eq!(association.controller().io_queue_entries, 20);
+    for unset in [0, u16::MAX] {
+        let mut controller = Controller::new();
+        controller.crqsize = Some(unset);
+        assert_eq!(ready(&mut controller, config()).controller().io_queue_entries, 64);
+    }
+}
+
+#[test]
+fn flow_control_is_off_only_when_both_say_so() {
+    for (asked, agreed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut controller = Controller::new();
+        controller.flow_control = !agreed;
+        let config = AssociationConfig { disable_flow_control: asked, io_queues: 2, ..config() };
+        let association = ready(&mut controller, config);
+        let off = association.controller().flow_control == crate::FlowControl::Disabled;
+        assert_eq!(off, asked && agreed);
+        assert_eq!(controller.connects[0].0.attributes.disables_sq_flow_control(), asked);
+    }
+}
+
+#[test]
+fn a_controller_has_the_time_that_it_asked_for_to_become_ready() {
+    let mut controller = Controller::new();
+    controller.status = vec![0, 0, 0, 1];
+    let mut association = start(config());
+    assert_eq!(controller.serve(&mut association, Duration::ZERO), []);
+    assert_eq!(association.state(), State::Enabling);
+    let told = pass(&mut controller, &mut association, &mut Duration::ZERO.clone(), SECOND);
+    assert_eq!(told, [Told::Ready]);
+
+    let mut controller = Controller::new();
+    controller.status = vec![0];
+    let mut association = start(config());
+    controller.serve(&mut association, Duration::ZERO);
+    let mut now = Duration::ZERO;
+    assert_eq!(pass(&mut controller, &mut association, &mut now, 7 * SECOND), []);
+    let told = pass(&mut controller, &mut association, &mut now, 8 * SECOND);
+    assert_eq!(failure(&told), &AssociationError::TimedOut { state: State::Enabling });
+}
+
+#[test]
+fn namespaces_that_no_block_device_can_be_are_left_out() {
+    let mut controller = Controller::new();
+    let mut metadata = namespace(100);
+    metadata.lbaf[0].ms = 8.into();
+    let mut odd = namespace(100);
+    odd.lbaf[0].lbads = 3;
+    controller.namespaces.extend([(2, metadata), (3, odd), (4, namespace(0))]);
+    let association = ready(&mut controller, config());
+    let nsids: Vec<u32> = association.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
+    assert_eq!(nsids, [1, 5]);
+}
+
+#[test]
+fn limits_of_single_commands_are_obeyed() {
+    let mut controller = Controller::new();
+    controller.nvm.wzsl = 2;
+    controller.nvm.dmrl = 4;
+    controller.nvm.dmrsl = 1000.into();
+    let association = ready(&mut controller, config());
+    let limits = association.namespaces()[0].limits;
+    assert_eq!(
+        (limits.write_zeroes_blocks, limits.deallocate_ranges, limits.deallocate_blocks),
+        (4, 4, 1000)
+    );
+    for mdts in [0, 30, 200] {
+        let mut controller = Controller::new();
+        controller.identify.mdts = mdts;
+        let association = ready(&mut controller, config());
+        assert_eq!(association.controller().transfer_bytes_max, crate::limits::TRANSFER_BYTES_MAX);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_passes_the_gates_can_be_used(
+        identify in prop::collection::vec(any::<u8>(), 4096),
+        nvm: [u8; 16],
+        disk in prop::collection::vec(any::<u8>(), 128),
+        (lbads, start, blocks) in (9u8..=16, any::<u64>(), 0u64..1 << 33),
+        queues_granted in 1u16..,
+        crqsize in prop_oneof![8u16.., Just(0u16)],
+    ) {
+        let mut controller = Controller::new();
+        controller.identify = IdentifyController::read_from_bytes(&identify).unwrap();
+        let identify = &mut controller.identify;
+        identify.cntlid = CNTLID.into();
+        (identify.kas, identify.icdoff, identify.cntrltype) = (1.into(), 0.into(), 1);
+        identify.ioccsz = identify.ioccsz.get().max(4).into();
+        identify.iorcsz = identify.iorcsz.get().max(1).into();
+        identify.sgls = (identify.sgls.get() | sgls::KEYED).into();
+        controller.nvm.as_mut_bytes()[..16].copy_from_slice(&nvm);
+        let namespace = controller.namespaces.get_mut(&1).unwrap();
+        namespace.as_mut_bytes()[..128].copy_from_slice(&disk);
+        namespace.flbas = 0;
+        namespace.lbaf[0].lbads = lbads;
+        controller.queues_granted = queues_granted;
+        controller.crqsize = Some(crqsize);
+        let association = ready(&mut controller, AssociationConfig { io_queues: 3, ..config() });
+        let Some(namespace) = association.namespace(Nsid(1)) else { return Ok(()) };
+        let range = BlockRange::new(start % namespace.geometry.blocks, blocks);
+        for operation in [
+            Operation::Read { range },
+            Operation::Write { range, fua: true },
+            Operation::Flush,
+            Operation::WriteZeroes { range, deallocate: true, fua: false },
+            Operation::Deallocate { range },
+            Operation::Compare { range },
+            Operation::Verify { range },
+        ] {
+            for part in namespace.split(operation).into_iter().flatten().take(20) {
+                let pointer = match part.data {
+                    crate::io::PartData::FromController { len, .. } | crate::io::PartData::ToController { len, .. } => {
+                        prop_assert!(len <= crate::limits::TRANSFER_BYTES_MAX);
+                        DataPointer::Keyed { address: 0, len, key: 0, invalidate: true }
+                    }
+                    _ => DataPointer::None,
+                };
+                let _ = part.command.encode(Cid(0), pointer);
+            }
+        }
+    }
+}

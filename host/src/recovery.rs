@@ -1,0 +1,262 @@
+//! When to reconnect, and what becomes of the I/O meanwhile: pure policy.
+
+use crate::{AssociationError, status};
+use alloc::collections::VecDeque;
+use core::time::Duration;
+use nvme_proto::Status;
+use nvmf_block::BlockError;
+
+/// What to do about a lost association.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecoveryPolicy {
+    /// Between two attempts; doubled, with jitter, up to [`RecoveryPolicy::reconnect_delay_max`].
+    pub reconnect_delay: Duration,
+    /// The longest pause.
+    pub reconnect_delay_max: Duration,
+    /// Give up so long after the loss; `None` is never, zero is at once.
+    pub ctrl_loss_timeout: Option<Duration>,
+    /// Fail waiting I/O so long after the loss; `None` waits for the reconnect or the end.
+    pub fast_io_fail_timeout: Option<Duration>,
+    /// One attempt may take so long, and so may the closing of the old connections.
+    pub attempt_timeout: Duration,
+    /// Times that one command is issued again.
+    pub retries_max: u8,
+}
+
+impl Default for RecoveryPolicy {
+    fn default() -> Self {
+        Self {
+            reconnect_delay: Duration::from_secs(1),
+            reconnect_delay_max: Duration::from_secs(10),
+            ctrl_loss_timeout: Some(Duration::from_secs(600)),
+            fast_io_fail_timeout: None,
+            attempt_timeout: Duration::from_secs(90),
+            retries_max: 3,
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Make a new association; then [`Recovery::on_ready`] or [`Recovery::on_lost`].
+    Reconnect {
+        /// 1 for the first after a loss.
+        attempt: u32,
+    },
+    /// The attempt, or the closing of the old connections, takes too long: destroy the queue pairs without ceremony, drop the association, then
+    /// [`Recovery::on_closed`].
+    Abandon,
+    /// Fail all waiting I/O, and new I/O until ready again, with [`BlockError::Gone`].
+    FailIo,
+    /// It is over: fail everything, reconnect no more.
+    GiveUp,
+}
+
+/// What becomes of a command that was not completed successfully.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Put it back in the queue: it may be issued again once [`Recovery::may_issue`].
+    Requeue,
+    /// Complete it with this.
+    Fail(BlockError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// An association is being set up.
+    Attempting { deadline: Duration },
+    /// It is in use.
+    Ready,
+    /// It is lost; its connections are being closed.
+    Closing { deadline: Duration },
+    /// Between two attempts.
+    Waiting { until: Duration },
+    /// Nothing more.
+    Over,
+}
+
+/// One remote controller's recovery, across its associations.
+///
+/// A command whose association was lost may have taken effect or not, and may still take effect later. All of [`crate::Operation`] can be
+/// repeated without harm *as long as the first copy is dead*: otherwise it could land on top of what was written since. So nothing is
+/// issued again before the old connections are gone ([`Recovery::on_closed`]), the controller had its time to drop what it had begun, and a
+/// new association is ready.
+#[derive(Debug)]
+pub struct Recovery {
+    policy: RecoveryPolicy,
+    phase: Phase,
+    random: u64,
+    decisions: VecDeque<Decision>,
+    /// It was ready once. A first connection that fails is given up: whoever asked for it wants the error.
+    was_ready: bool,
+    /// The loss that nothing mends.
+    permanent: bool,
+    lost_at: Option<Duration>,
+    attempts: u32,
+    io_failed: bool,
+}
+
+impl Recovery {
+    /// Before the first association, which the caller makes at once. `seed` is for the jitter: anything that differs between hosts.
+    #[must_use]
+    pub fn new(policy: RecoveryPolicy, seed: u64, now: Duration) -> Self {
+        Self {
+            phase: Phase::Attempting { deadline: now.saturating_add(policy.attempt_timeout) },
+            policy,
+            random: seed | 1,
+            decisions: VecDeque::new(),
+            was_ready: false,
+            permanent: false,
+            lost_at: None,
+            attempts: 0,
+            io_failed: false,
+        }
+    }
+
+    /// The association is ready.
+    pub fn on_ready(&mut self, _now: Duration) {
+        if matches!(self.phase, Phase::Attempting { .. }) {
+            self.phase = Phase::Ready;
+            self.was_ready = true;
+            self.lost_at = None;
+            self.attempts = 0;
+            self.io_failed = false;
+        }
+    }
+
+    /// The association failed ([`crate::Action::Failed`]).
+    pub fn on_lost(&mut self, now: Duration, error: &AssociationError) {
+        if matches!(self.phase, Phase::Attempting { .. } | Phase::Ready) {
+            self.permanent |= error.is_permanent();
+            self.close(now);
+        }
+    }
+
+    /// Its connections are gone ([`crate::Action::Closed`]); the controller may work on old commands for `quiesce` more
+    /// ([`crate::association::ControllerInfo::command_quiesce`]), so no reconnect before.
+    pub fn on_closed(&mut self, now: Duration, quiesce: Duration) {
+        if !matches!(self.phase, Phase::Closing { .. }) {
+            return;
+        }
+        let out_of_time = self.loss_deadline().is_some_and(|deadline| deadline <= now);
+        if self.permanent || !self.was_ready || out_of_time {
+            return self.give_up();
+        }
+        let pause = self.next_delay().max(quiesce);
+        self.phase = Phase::Waiting { until: now.saturating_add(pause) };
+    }
+
+    /// The user wants no more of it: nothing is decided from now on.
+    pub fn stop(&mut self) {
+        self.phase = Phase::Over;
+        self.decisions.clear();
+    }
+
+    /// What to do, if anything. Ask after every call of another method, until `None`.
+    pub fn poll_decision(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+
+    /// When [`Recovery::on_timeout`] must be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let phase = match self.phase {
+            Phase::Attempting { deadline } | Phase::Closing { deadline } => deadline,
+            Phase::Waiting { until } => self.loss_deadline().map_or(until, |deadline| until.min(deadline)),
+            Phase::Ready | Phase::Over => return None,
+        };
+        Some(self.io_fail_at().map_or(phase, |at| at.min(phase)))
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(&mut self, now: Duration) {
+        if self.io_fail_at().is_some_and(|at| at <= now) {
+            self.io_failed = true;
+            self.decisions.push_back(Decision::FailIo);
+        }
+        match self.phase {
+            Phase::Attempting { deadline } | Phase::Closing { deadline } if deadline <= now => {
+                self.decisions.push_back(Decision::Abandon);
+                self.close(now);
+            }
+            Phase::Waiting { .. } if self.loss_deadline().is_some_and(|deadline| deadline <= now) => {
+                self.give_up();
+            }
+            Phase::Waiting { until } if until <= now => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.phase = Phase::Attempting { deadline: now.saturating_add(self.policy.attempt_timeout) };
+                self.decisions.push_back(Decision::Reconnect { attempt: self.attempts });
+            }
+            _ => {}
+        }
+    }
+
+    /// Commands may be issued: an association is ready, and the one before is known dead.
+    #[must_use]
+    pub fn may_issue(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// New I/O may wait; otherwise fail it with [`BlockError::Gone`].
+    #[must_use]
+    pub fn may_queue(&self) -> bool {
+        self.phase != Phase::Over && !self.io_failed
+    }
+
+    /// What becomes of a command that was in flight when the association was lost, having been issued `issued` times.
+    #[must_use]
+    pub fn fate_of_lost(&self, issued: u8) -> Fate {
+        if self.may_queue() && issued <= self.policy.retries_max {
+            Fate::Requeue
+        } else {
+            Fate::Fail(BlockError::Gone)
+        }
+    }
+
+    /// What becomes of a command that the controller completed with an error, having been issued `issued` times.
+    #[must_use]
+    pub fn fate_of_failed(&self, status: Status, issued: u8) -> Fate {
+        if status::is_retryable(status) && self.may_queue() && issued <= self.policy.retries_max {
+            Fate::Requeue
+        } else {
+            Fate::Fail(status::block_error(status))
+        }
+    }
+
+    fn close(&mut self, now: Duration) {
+        self.lost_at.get_or_insert(now);
+        self.phase = Phase::Closing { deadline: now.saturating_add(self.policy.attempt_timeout) };
+    }
+
+    fn give_up(&mut self) {
+        self.phase = Phase::Over;
+        self.decisions.push_back(Decision::GiveUp);
+    }
+
+    fn loss_deadline(&self) -> Option<Duration> {
+        Some(self.lost_at?.saturating_add(self.policy.ctrl_loss_timeout?))
+    }
+
+    fn io_fail_at(&self) -> Option<Duration> {
+        if self.io_failed || self.phase == Phase::Over {
+            return None;
+        }
+        Some(self.lost_at?.saturating_add(self.policy.fast_io_fail_timeout?))
+    }
+
+    /// The delay doubled for each attempt, up to the longest, then cut to between half and all of it, so that hosts that lost the same target do
+    /// not come back in step.
+    fn next_delay(&mut self) -> Duration {
+        let factor = 1u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
+        let delay = self.policy.reconnect_delay.saturating_mul(factor).min(self.policy.reconnect_delay_max);
+        // Xorshift: the seed is odd, so the state is never zero.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        delay / 2 + (delay / 2).mul_f64((self.random >> 32) as f64 / f64::from(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+use crate::association::Gate;
+use alloc::vec::Vec;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn lost() -> AssociationError {
+    AssociationError::ControllerFatal
+}
+
+fn ready(policy: RecoveryPolicy) -> Recovery {
+    let mut recovery = Recovery::new(policy, 42, Duration::ZERO);
+    recovery.on_ready(Duration::ZERO);
+    assert!(recovery.may_issue());
+    recovery
+}
+
+/// Follows the recovery through failing attempts, and gives what it decided and when.
+fn fail_until_over(recovery: &mut Recovery) -> Vec<(Duration, Decision)> {
+    let mut decisions = Vec::new();
+    let mut now = SECOND;
+    recovery.on_lost(now, &lost());
+    recovery.on_closed(now, Duration::ZERO);
+    loop {
+        while let Some(decision) = recovery.poll_decision() {
+            decisions.push((now, decision));
+            if matches!(decision, Decision::Reconnect { .. }) {
+                recovery.on_lost(now, &lost());
+                recovery.on_closed(now, Duration::ZERO);
+            }
+        }
+        let Some(next) = recovery.poll_timeout() else { return decisions };
+        assert!(next >= now, "time never goes back");
+        now = next;
+        recovery.on_timeout(now);
+    }
+}
+
+#[test]
+fn attempts_back_off_until_the_loss_timeout() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
+    let decisions = fail_until_over(&mut ready(policy));
+    assert_eq!(decisions.last(), Some(&(61 * SECOND, Decision::GiveUp)));
+    let attempts: Vec<Duration> = decisions.iter().map(|(at, _)| *at).collect();
+    for pair in attempts.windows(2) {
+        assert!(pair[1] - pair[0] <= policy.reconnect_delay_max);
+    }
+    assert!(attempts.len() > 6, "{attempts:?}");
+    assert!(attempts[0] >= SECOND + policy.reconnect_delay / 2);
+}
+
+#[test]
+fn waiting_io_fails_early_when_asked_to_but_reconnecting_goes_on() {
+    let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
+    let mut recovery = ready(policy);
+    assert_eq!(recovery.fate_of_lost(1), Fate::Requeue);
+    let decisions = fail_until_over(&mut recovery);
+    let fail_io = decisions.iter().position(|decision| *decision == (6 * SECOND, Decision::FailIo));
+    assert!(fail_io.is_some_and(|at| at + 2 < decisions.len()));
+    assert!(!recovery.may_queue());
+    assert_eq!(recovery.fate_of_lost(1), Fate::Fail(BlockError::Gone));
+}
+
+#[test]
+fn nothing_is_issued_before_the_old_connection_is_dead_and_quiet() {
+    let mut recovery = ready(RecoveryPolicy::default());
+    recovery.on_lost(SECOND, &lost());
+    assert!(!recovery.may_issue() && recovery.may_queue());
+    recovery.on_timeout(10 * SECOND);
+    assert_eq!(recovery.poll_decision(), None, "its connections are not yet gone");
+    recovery.on_closed(10 * SECOND, 30 * SECOND);
+    assert_eq!(recovery.poll_timeout(), Some(40 * SECOND), "the controller has its time to quiesce");
+    recovery.on_timeout(40 * SECOND);
+    assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
+    assert!(!recovery.may_issue());
+    recovery.on_ready(41 * SECOND);
+    assert!(recovery.may_issue());
+}
+
+#[test]
+fn a_permanent_error_or_a_first_failure_is_the_end() {
+    let mut recovery = ready(RecoveryPolicy::default());
+    recovery.on_lost(SECOND, &AssociationError::Gate(Gate::KeepAlive));
+    recovery.on_closed(SECOND, Duration::ZERO);
+    assert_eq!(recovery.poll_decision(), Some(Decision::GiveUp));
+    let mut recovery = Recovery::new(RecoveryPolicy::default(), 1, Duration::ZERO);
+    recovery.on_lost(SECOND, &lost());
+    recovery.on_closed(SECOND, Duration::ZERO);
+    assert_eq!(recovery.poll_decision(), Some(Decision::GiveUp));
+    assert_eq!(recovery.poll_timeout(), None);
+}
+
+#[test]
+fn an_attempt_and_a_closing_that_hang_are_abandoned() {
+    let mut recovery = ready(RecoveryPolicy::default());
+    recovery.on_lost(SECOND, &lost());
+    let deadline = recovery.poll_timeout().unwrap();
+    recovery.on_timeout(deadline);
+    assert_eq!(recovery.poll_decision(), Some(Decision::Abandon));
+    recovery.on_closed(deadline, Duration::ZERO);
+    let until = recovery.poll_timeout().unwrap();
+    recovery.on_timeout(until);
+    assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
+    let deadline = recovery.poll_timeout().unwrap();
+    recovery.on_timeout(deadline);
+    assert_eq!(recovery.poll_decision(), Some(Decision::Abandon));
+}
+
+#[test]
+fn a_command_is_retried_so_often_and_not_when_told_not_to() {
+    let recovery = ready(RecoveryPolicy::default());
+    assert_eq!(recovery.fate_of_failed(Status::NAMESPACE_NOT_READY, 1), Fate::Requeue);
+    assert_eq!(recovery.fate_of_lost(4), Fate::Fail(BlockError::Gone));
+    let refused = recovery.fate_of_failed(Status::LBA_OUT_OF_RANGE.with_dnr(), 1);
+    assert_eq!(refused, Fate::Fail(BlockError::OutOfRange));
+}

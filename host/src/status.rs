@@ -1,0 +1,115 @@
+//! What a completion's status means to whoever reads and writes blocks: the only place.
+
+use nvme_proto::Status;
+use nvmf_block::BlockError;
+
+const GENERIC: u8 = 0;
+const MEDIA: u8 = 2;
+const PATH: u8 = 3;
+
+/// What a failed I/O command means to a block device's user. The status itself says more: keep it for messages.
+#[must_use]
+pub fn block_error(status: Status) -> BlockError {
+    let is = |others: &[Status]| others.iter().any(|other| status.is(*other));
+    if is(&[Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED]) {
+        BlockError::CompareFailed
+    } else if is(&[Status::LBA_OUT_OF_RANGE]) {
+        BlockError::OutOfRange
+    } else if is(&[Status::NAMESPACE_WRITE_PROTECTED, Status::WRITE_TO_READ_ONLY_RANGE]) {
+        BlockError::ReadOnly
+    } else if is(&[Status::CAPACITY_EXCEEDED]) {
+        BlockError::NoSpace
+    } else if is(&[Status::INVALID_NAMESPACE, Status::KEEP_ALIVE_EXPIRED]) {
+        BlockError::Gone
+    } else if is(&[Status::INVALID_OPCODE, Status::INVALID_FIELD, Status::COMMAND_SIZE_LIMIT_EXCEEDED]) {
+        BlockError::Unsupported
+    } else if is(ABORTED) {
+        BlockError::Aborted
+    } else if is(&[Status::UNRECOVERED_ERROR]) {
+        BlockError::Medium
+    } else if is(&[Status::ACCESS_DENIED, Status::OPERATION_DENIED]) {
+        BlockError::Os(EACCES)
+    } else if is(&[Status::RESERVATION_CONFLICT]) {
+        BlockError::Os(EBADE)
+    } else {
+        match status.sct() {
+            MEDIA => BlockError::Medium,
+            PATH => BlockError::Gone,
+            _ => BlockError::Os(EIO),
+        }
+    }
+}
+
+/// Whether the same command may succeed when it is issued again: the controller or the path asks for patience, and does not say
+/// "do not retry". What it refused for the command's own sake will be refused again.
+#[must_use]
+pub fn is_retryable(status: Status) -> bool {
+    if status.dnr() || status.is_success() {
+        return false;
+    }
+    match status.sct() {
+        GENERIC => RETRYABLE.iter().any(|other| status.is(*other)),
+        PATH => !status.is(Status::ANA_PERSISTENT_LOSS),
+        _ => false,
+    }
+}
+
+const ABORTED: &[Status] = &[
+    Status::ABORTED_POWER_LOSS,
+    Status::ABORTED_BY_REQUEST,
+    Status::ABORTED_SQ_DELETION,
+    Status::ABORTED_MISSING_FUSED,
+    Status::ABORTED_PREEMPT,
+    Status::COMMAND_INTERRUPTED,
+    Status::ABORTED_BY_HOST,
+];
+
+const RETRYABLE: &[Status] = &[
+    Status::DATA_TRANSFER_ERROR,
+    Status::ABORTED_POWER_LOSS,
+    Status::INTERNAL_ERROR,
+    Status::ABORTED_SQ_DELETION,
+    Status::SANITIZE_IN_PROGRESS,
+    Status::FORMAT_IN_PROGRESS,
+    Status::NAMESPACE_NOT_READY,
+    Status::COMMAND_INTERRUPTED,
+    Status::TRANSIENT_TRANSPORT_ERROR,
+];
+
+// Linux's numbers, which `BlockError::Os` carries.
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
+const EBADE: i32 = 52;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_of_a_disk_sees() {
+        for (status, error) in [
+            (Status::COMPARE_FAILURE, BlockError::CompareFailed),
+            (Status::LBA_OUT_OF_RANGE.with_dnr(), BlockError::OutOfRange),
+            (Status::NAMESPACE_WRITE_PROTECTED, BlockError::ReadOnly),
+            (Status::CAPACITY_EXCEEDED, BlockError::NoSpace),
+            (Status::INVALID_NAMESPACE.with_dnr(), BlockError::Gone),
+            (Status::WRITE_FAULT, BlockError::Medium),
+            (Status::UNRECOVERED_READ_ERROR, BlockError::Medium),
+            (Status::ANA_INACCESSIBLE, BlockError::Gone),
+            (Status::ABORTED_BY_HOST, BlockError::Aborted),
+            (Status::INVALID_OPCODE, BlockError::Unsupported),
+            (Status::new(7, 3), BlockError::Os(5)),
+        ] {
+            assert_eq!(block_error(status), error, "{status}");
+        }
+    }
+
+    #[test]
+    fn do_not_retry_is_obeyed() {
+        assert!(is_retryable(Status::NAMESPACE_NOT_READY));
+        assert!(!is_retryable(Status::NAMESPACE_NOT_READY.with_dnr()));
+        assert!(is_retryable(Status::ANA_TRANSITION));
+        assert!(!is_retryable(Status::COMPARE_FAILURE));
+        assert!(!is_retryable(Status::LBA_OUT_OF_RANGE));
+    }
+}

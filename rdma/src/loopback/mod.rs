@@ -1,0 +1,127 @@
+//! The reference semantics: queue pairs of one process that talk to each other through copies.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod` | [`Fabric`], [`FabricOptions`], [`Loopback`] |
+//! | `provider` | the contract, each call in a line or two |
+//! | `state` | the tables, the calendar of messages under way, progress |
+//! | `memory` | regions, keys, and what a key lets a peer reach |
+//! | `connection` | listeners, requests, set-up, tear-down |
+//! | `queue` | queue pairs and queues: made, flushed, removed |
+//! | `post`, `complete` | what goes into them and what comes out |
+//! | `transfer` | what a message does when it arrives |
+//!
+//! Deterministic: the same calls in the same order, with the same seed, end in the same completions. One lock
+//! guards a fabric, and a work request is copied when posted: this is the yardstick and the simulator's road, not the
+//! fast path.
+
+mod complete;
+mod connection;
+mod memory;
+mod post;
+mod provider;
+mod queue;
+mod state;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use crate::RequestId;
+use crate::rng::Rng;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use state::{MemberId, State};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How a fabric behaves.
+#[derive(Debug, Clone)]
+pub struct FabricOptions {
+    /// How long each message is under way. Messages of one connection and direction stay in order; those of
+    /// different connections overtake each other. Zero delivers at the next flush or poll of anybody.
+    pub latency: RangeInclusive<Duration>,
+    /// Of the latencies.
+    pub seed: u64,
+    /// SENDs that wait on a queue pair without a receive, before that costs the connection.
+    pub spill: usize,
+    /// Whether there is a descriptor to sleep on; without, time is virtual and the caller knows when to poll.
+    pub descriptor: bool,
+}
+
+impl Default for FabricOptions {
+    fn default() -> Self {
+        Self { latency: Duration::ZERO..=Duration::ZERO, seed: 0, spill: 64, descriptor: true }
+    }
+}
+
+/// A network inside the process, with its own addresses and ports. Cloning gives another handle to it.
+///
+/// All its providers share one clock: the latest `now` that any of them was told.
+#[derive(Debug, Clone)]
+pub struct Fabric(Arc<Mutex<State>>);
+
+impl Fabric {
+    /// One that delivers at once.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_options(FabricOptions::default())
+    }
+
+    /// One that behaves as told.
+    #[must_use]
+    pub fn with_options(options: FabricOptions) -> Self {
+        let rng = Rng::new(options.seed);
+        Self(Arc::new(Mutex::new(State::new(options, rng))))
+    }
+
+    /// Another host, worker or thread on it.
+    ///
+    /// # Panics
+    /// When the process has no descriptor left for it.
+    #[must_use]
+    pub fn provider(&self) -> Loopback {
+        let mut state = self.lock();
+        let event = state.options.descriptor.then(|| {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            Arc::new(EventFd::from_flags(flags).expect("a file descriptor for the loopback provider"))
+        });
+        Loopback { member: state.join(event.clone()), event, fabric: self.clone() }
+    }
+
+    /// When something is due that lies ahead: the next arrival or deadline of anybody on the fabric.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Duration> {
+        self.lock().next_due()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic happened while the fabric was locked")
+    }
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A provider on a [`Fabric`]. Dropping it ends its queue pairs and listeners.
+#[derive(Debug)]
+pub struct Loopback {
+    fabric: Fabric,
+    member: MemberId,
+    event: Option<Arc<EventFd>>,
+}
+
+/// A connection request between two providers of one fabric.
+#[derive(Debug)]
+pub struct DetachedRequest(RequestId);
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        // A panic elsewhere may have poisoned the lock; a second one in drop would abort and hide it.
+        if let Ok(mut state) = self.fabric.0.lock() {
+            state.leave(self.member);
+        }
+    }
+}
