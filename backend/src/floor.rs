@@ -3,12 +3,12 @@
 use crate::disk::{Disk, Inner, Kind};
 use crate::ram;
 use crate::uring::file::{FileOperation, Next};
-use crate::uring::{Event, FILES_MAX, Ring, RingError};
+use crate::uring::{Event, FILES_MAX, Ring, RingError, Unpinned};
 use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -69,8 +69,17 @@ struct Operation {
 
 /// One worker's devices: files and block devices through one `io_uring`, memory and null at once.
 ///
-/// Belongs to the thread that made it. Ending it waits for what the kernel still has in hand.
+/// Belongs to the thread that made it: it is not `Send`, as only that thread may enter a ring with deferred work.
+///
+/// ```compile_fail
+/// fn send<T: Send>() {}
+/// send::<nvmf_backend::Floor>();
+/// ```
+///
+/// Ending it waits for what the kernel still has in hand, without bound, and throws the completions away: memory that a device may
+/// still write to is never freed.
 pub struct Floor {
+    /// Declared first, and so ended before the disks: nothing in the kernel outlives its file.
     ring: Ring,
     devices: Vec<Option<Device>>,
     operations: Vec<Option<Operation>>,
@@ -147,12 +156,22 @@ impl Floor {
     /// Whether some registered memory could not be pinned because of the memlock limit: everything works, slower.
     #[must_use]
     pub fn unpinned(&self) -> bool {
-        self.ring.unpinned
+        self.unpinned_memory().is_some()
     }
 
-    /// Watches a descriptor while waiting; `None` past the few that a floor watches.
-    pub fn watch(&mut self, fd: RawFd) -> Option<WatchId> {
-        self.ring.watch(fd).map(WatchId)
+    /// What could not be pinned, and what to do about it: for one line of the log, once all memory is registered.
+    #[must_use]
+    pub fn unpinned_memory(&self) -> Option<Unpinned> {
+        self.ring.unpinned()
+    }
+
+    /// Watches a descriptor while waiting; `None` past the few that a floor watches. It stays open for as long as the floor.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "takes a plain number as well as a borrowed descriptor"
+    )]
+    pub fn watch(&mut self, fd: impl AsRawFd) -> Option<WatchId> {
+        self.ring.watch(fd.as_raw_fd()).map(WatchId)
     }
 
     /// Whether a watched descriptor has become readable since this was last asked.
@@ -167,6 +186,7 @@ impl Floor {
     }
 
     /// Rings the doorbell and sleeps until there may be something to poll, a watched descriptor is readable, or `timeout` is over.
+    /// Without a timeout, something must be in flight or watched. A descriptor that is still readable ends the next wait too.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         if self.ready.is_empty() {
             self.ring.wait(timeout);
@@ -334,9 +354,21 @@ impl Backend for Floor {
     }
 }
 
-impl Drop for Floor {
-    /// Operations that wait for a bounce buffer have nothing in the kernel; the ring waits for those that have.
-    fn drop(&mut self) {
-        self.awaiting_bounce.clear();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_through_the_page_cache_conforms() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let disk = Disk::open_buffered(&path).unwrap();
+        assert!(!disk.direct());
+        let mut floor = Floor::new(FloorOptions { depth: 64 }).unwrap();
+        floor.attach(DeviceId(0), &disk).unwrap();
+        nvmf_block::conformance::check(&mut floor, DeviceId(0), &mut |floor| {
+            floor.wait(Some(Duration::from_secs(5)));
+        });
     }
 }

@@ -28,3 +28,4 @@ pub mod uring;
 
 pub use disk::{Disk, DiskSpec, OpenError};
 pub use floor::{Floor, FloorError, FloorOptions, WatchId};
+pub use uring::{RingError, Unpinned};

@@ -10,7 +10,7 @@ pub(crate) struct RamDisk {
 }
 
 impl RamDisk {
-    /// `bytes` zeroes; the system backs them with pages as they are written.
+    /// `bytes` zeroes. They take their memory now, not when they are first written.
     pub(crate) fn new(bytes: u64) -> Result<Self, OutOfMemory> {
         let bytes = usize::try_from(bytes).map_err(|_| OutOfMemory { len: usize::MAX })?;
         Ok(Self { memory: Memory::alloc(bytes)? })

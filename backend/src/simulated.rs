@@ -1,17 +1,17 @@
 //! A disk with a volatile cache, a virtual clock and power cuts, for simulation.
 //!
-//! The fault model. A write completes when it is in the cache; a flush, or FUA, makes it durable. [`SimulatedDisk::crash`] cuts the power: what is
+//! The fault model. A write completes when it is in the cache; FUA makes it durable, and so does a flush that was submitted after it
+//! completed: a flush makes nothing more durable than it promises, so that who asks too early is found out. [`SimulatedDisk::crash`] cuts the power: what is
 //! durable stays, and of every block in the cache some version that was written since it was last durable may be found on
-//! the medium, or the durable one; operations in flight never complete, and their blocks may have been written or not. Blocks are never torn,
+//! the medium, or the durable one; operations in flight never complete, and each of their blocks may have been written or not, FUA or not. Blocks are never torn,
 //! as NVMe promises of a single block (AWUPF 0).
 
 use crate::rng::Rng;
-use nvmf_block::{
-    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag,
-};
+use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub struct SimulatedOptions {
 }
 
 type Block = Rc<[u8]>;
+/// Counts the blocks that were written to a disk.
+type Version = u64;
 
 /// The medium and its cache; outlives the floors that use it, and crashes.
 pub struct SimulatedDisk {
@@ -36,7 +38,8 @@ pub struct SimulatedDisk {
     /// What a power cut cannot take.
     durable: BTreeMap<u64, Block>,
     /// Versions written since, oldest first; the last is what reads see.
-    cached: BTreeMap<u64, Vec<Block>>,
+    cached: BTreeMap<u64, Vec<(Version, Block)>>,
+    version: Version,
     rng: Rng,
 }
 
@@ -51,6 +54,7 @@ impl SimulatedDisk {
             options,
             durable: BTreeMap::new(),
             cached: BTreeMap::new(),
+            version: 0,
             rng: Rng::new(seed),
         }))
     }
@@ -71,26 +75,24 @@ impl SimulatedDisk {
     /// What a read of a block sees now.
     #[must_use]
     pub fn block(&self, lba: u64) -> Block {
-        let cached = self.cached.get(&lba).and_then(|versions| versions.last());
+        let cached = self.cached.get(&lba).and_then(|versions| versions.last()).map(|(_, block)| block);
         cached.or_else(|| self.durable.get(&lba)).cloned().unwrap_or_else(|| self.zero())
     }
 
     fn write(&mut self, lba: u64, block: Block) {
-        self.cached.entry(lba).or_default().push(block);
+        self.version += 1;
+        self.cached.entry(lba).or_default().push((self.version, block));
     }
 
-    fn sync(&mut self, range: Option<BlockRange>) {
-        let blocks: Vec<u64> = match range {
-            None => self.cached.keys().copied().collect(),
-            Some(range) => {
-                self.cached.range(range.start..range.start + range.blocks).map(|(lba, _)| *lba).collect()
-            }
-        };
-        for lba in blocks {
-            if let Some(last) = self.cached.remove(&lba).and_then(|mut versions| versions.pop()) {
-                self.durable.insert(lba, last);
+    /// Makes durable what was written to these blocks up to a version.
+    fn sync(&mut self, blocks: impl RangeBounds<u64>, until: Version) {
+        for (lba, versions) in self.cached.range_mut(blocks) {
+            let covered = versions.partition_point(|(version, _)| *version <= until);
+            if let Some((_, last)) = versions.drain(..covered).next_back() {
+                self.durable.insert(*lba, last);
             }
         }
+        self.cached.retain(|_, versions| !versions.is_empty());
     }
 
     /// Cuts the power: see the module's fault model.
@@ -98,7 +100,7 @@ impl SimulatedDisk {
         for (lba, mut versions) in core::mem::take(&mut self.cached) {
             let survivor = self.rng.below(versions.len() as u64 + 1) as usize;
             if survivor < versions.len() {
-                self.durable.insert(lba, versions.swap_remove(survivor));
+                self.durable.insert(lba, versions.swap_remove(survivor).1);
             }
         }
     }
@@ -110,8 +112,21 @@ struct InFlight {
     sequence: u64,
     tag: Tag,
     op: BlockOp,
+    /// What had completed on the disk when it was submitted: a flush covers that.
+    covers: Version,
     /// Refused when it was submitted; it completes all the same.
     refused: Option<BlockError>,
+}
+
+/// The operation without FUA: one that the power cut caught may be durable in part.
+fn unforced(op: BlockOp) -> BlockOp {
+    match op {
+        BlockOp::Write { range, from, .. } => BlockOp::Write { range, from, fua: false },
+        BlockOp::WriteZeroes { range, deallocate, .. } => {
+            BlockOp::WriteZeroes { range, deallocate, fua: false }
+        }
+        other => other,
+    }
 }
 
 /// A floor with one simulated disk per device, under a virtual clock.
@@ -157,7 +172,7 @@ impl SimulatedFloor {
     pub fn crash(mut self) {
         for (device, operation) in core::mem::take(&mut self.in_flight) {
             if operation.op.writes() && operation.refused.is_none() && self.rng.below(2) == 0 {
-                let _ = self.carry_out(device, &operation.op);
+                let _ = self.carry_out(device, &unforced(operation.op), operation.covers);
             }
         }
         for disk in &self.disks {
@@ -181,11 +196,11 @@ impl SimulatedFloor {
             .filter(|memory| memory.contains(buffer.offset, buffer.len))
     }
 
-    fn carry_out(&self, device: usize, op: &BlockOp) -> Result<(), BlockError> {
+    fn carry_out(&self, device: usize, op: &BlockOp, covers: Version) -> Result<(), BlockError> {
         let mut disk = self.disks[device].borrow_mut();
         let size = disk.options.block_size as usize;
         let Some(range) = op.range() else {
-            disk.sync(None);
+            disk.sync(.., covers);
             return Ok(());
         };
         let buffer = op.buffer().and_then(|buffer| Some((self.memory(&buffer)?, buffer.offset)));
@@ -213,7 +228,7 @@ impl SimulatedFloor {
             }
         }
         if matches!(op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. }) {
-            disk.sync(Some(range));
+            disk.sync(range.start..range.start + range.blocks, Version::MAX);
         }
         Ok(())
     }
@@ -235,13 +250,15 @@ impl Backend for SimulatedFloor {
             return Err(Full);
         }
         let refused = self.check(device, &op).err();
-        let disk = self.disks.get(device.0 as usize).map(|disk| disk.borrow().options);
-        let latency = disk.map_or(Duration::ZERO, |options| {
+        let disk = self.disks.get(device.0 as usize);
+        let covers = disk.map_or(0, |disk| disk.borrow().version);
+        let latency = disk.map(|disk| disk.borrow().options).map_or(Duration::ZERO, |options| {
             let spread = options.latency_max.saturating_sub(options.latency_min).as_nanos() as u64;
             options.latency_min + Duration::from_nanos(self.rng.below(spread + 1))
         });
         self.sequence += 1;
-        let operation = InFlight { due: self.now + latency, sequence: self.sequence, tag, op, refused };
+        let operation =
+            InFlight { due: self.now + latency, sequence: self.sequence, tag, op, covers, refused };
         self.in_flight.push((device.0 as usize, operation));
         Ok(())
     }
@@ -258,7 +275,9 @@ impl Backend for SimulatedFloor {
                 return;
             };
             let (device, operation) = self.in_flight.swap_remove(at);
-            let result = operation.refused.map_or_else(|| self.carry_out(device, &operation.op), Err);
+            let result = operation
+                .refused
+                .map_or_else(|| self.carry_out(device, &operation.op, operation.covers), Err);
             completions.push(Completion { tag: operation.tag, result });
         }
     }

@@ -41,7 +41,11 @@ impl<P: Provider> RemoteBackend<P> {
     /// As [`crate::Connection::connect`].
     pub fn connect_over(provider: P, options: &Options) -> Result<Self, Error> {
         let start = Instant::now();
-        let association = |source| Error::Association { nqn: options.nqn, address: options.address, source };
+        let association = |source| Error::Association {
+            nqn: options.nqn.to_string(),
+            address: options.address,
+            source: Box::new(source),
+        };
         let driver =
             Driver::new(provider, options.driver_config(), Duration::ZERO).map_err(|error| match error {
                 crate::driver::StartError::Association(source) => association(source),

@@ -76,6 +76,12 @@ impl Connection {
         }
     }
 
+    /// Where the controller listens.
+    #[must_use]
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.shared.options.address
+    }
+
     /// What the controller says of itself.
     #[must_use]
     pub fn controller(&self) -> ControllerInfo {
@@ -105,7 +111,11 @@ impl Connection {
         if there.is_empty() {
             there.push("none".to_owned());
         }
-        Err(Error::NoSuchNamespace { nqn: self.shared.options.nqn, nsid, there: there.join(", ") })
+        Err(Error::NoSuchNamespace {
+            nqn: self.shared.options.nqn.to_string(),
+            nsid,
+            there: there.join(", "),
+        })
     }
 
     /// Sends an admin command ([`nvmf_host::admin`] builds them).
@@ -133,7 +143,8 @@ impl Shared {
     }
 
     fn association_error(&self, source: nvmf_host::AssociationError) -> Error {
-        Error::Association { nqn: self.options.nqn, address: self.options.address, source }
+        let (nqn, address) = (self.options.nqn.to_string(), self.options.address);
+        Error::Association { nqn, address, source: Box::new(source) }
     }
 
     /// Why nothing goes any more.

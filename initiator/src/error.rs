@@ -1,6 +1,6 @@
 //! What can go wrong, on what, and what to do about it.
 
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::Nsid;
 use nvmf_block::BlockError;
 use nvmf_host::AssociationError;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ pub enum Error {
     #[error("cannot use {nqn} at {address}: {source}")]
     Association {
         /// The subsystem.
-        nqn: Nqn,
+        nqn: String,
         /// Its address.
         address: SocketAddr,
         /// The layer, and what it says.
-        source: AssociationError,
+        source: Box<AssociationError>,
     },
     /// An operation failed.
     #[error("{what} of {len} bytes at byte {offset} failed: {source}")]
@@ -47,7 +47,7 @@ pub enum Error {
     #[error("{nqn} has no namespace {nsid} for this host; it has: {there}")]
     NoSuchNamespace {
         /// The subsystem.
-        nqn: Nqn,
+        nqn: String,
         /// The namespace.
         nsid: Nsid,
         /// Those that there are.

@@ -18,8 +18,13 @@ pub const PAGE: usize = 4096;
 pub struct Memory(Arc<Allocation>);
 
 struct Allocation {
-    base: NonNull<u8>,
+    /// What the allocator gave: a page more than is used, at whatever alignment.
+    start: NonNull<u8>,
     layout: Layout,
+    /// The first page boundary in it.
+    base: NonNull<u8>,
+    /// Bytes from there.
+    len: usize,
 }
 
 // SAFETY: the allocation is plain bytes, reached only by raw copies; handles carry no thread affinity.
@@ -30,8 +35,8 @@ unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this very layout, and this is the last holder.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        // SAFETY: `start` came from `alloc_zeroed` with this very layout, and this is the last holder.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 
@@ -61,17 +66,22 @@ impl Memory {
     /// [`OutOfMemory`] when the allocator refuses, or when `len` is no size that memory can have.
     pub fn alloc(len: usize) -> Result<Self, OutOfMemory> {
         let error = OutOfMemory { len };
-        let size = len.max(1).checked_next_multiple_of(PAGE).ok_or(error)?;
-        let layout = Layout::from_size_align(size, PAGE).map_err(|_| error)?;
-        // SAFETY: the layout has a non-zero size (at least one page).
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
-        Ok(Self(Arc::new(Allocation { base, layout })))
+        let len = len.max(1).checked_next_multiple_of(PAGE).ok_or(error)?;
+        // Aligned by hand: an allocator that is asked for page alignment zeroes, and so touches, every page, where one that is not
+        // takes untouched zero pages from the kernel.
+        let layout = Layout::from_size_align(len.checked_add(PAGE).ok_or(error)?, 16).map_err(|_| error)?;
+        // SAFETY: the layout has a non-zero size (at least two pages).
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
+        let padding = start.as_ptr().align_offset(PAGE);
+        // SAFETY: the padding is less than the page that was asked for in excess, so `len` bytes follow it.
+        let base = unsafe { start.add(padding) };
+        Ok(Self(Arc::new(Allocation { start, layout, base, len })))
     }
 
     /// Bytes in it: a multiple of [`PAGE`].
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.layout.size()
+        self.0.len
     }
 
     /// Never: there is at least one page.

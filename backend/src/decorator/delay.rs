@@ -5,6 +5,11 @@ use nvmf_memory::Memory;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Completions that are held back at once; the others wait in the backend behind.
+const HELD_MAX: usize = 1024;
+/// Completions that are taken over at once.
+const BATCH: usize = 64;
+
 /// Holds every completion back for a fixed time, by the clock that [`Delay::advance`] moves.
 pub struct Delay<B> {
     inner: B,
@@ -17,12 +22,24 @@ pub struct Delay<B> {
 impl<B: Backend> Delay<B> {
     /// Delays what `inner` completes.
     pub fn new(inner: B, delay: Duration) -> Self {
-        Self { inner, delay, now: Duration::ZERO, held: VecDeque::new(), fresh: Vec::with_capacity(64) }
+        let held = VecDeque::with_capacity(HELD_MAX + BATCH);
+        Self { inner, delay, now: Duration::ZERO, held, fresh: Vec::with_capacity(BATCH) }
     }
 
     /// Moves the clock; it only ever grows.
     pub fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
+    }
+
+    /// When the next completion that is held back comes.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Duration> {
+        self.held.front().map(|(due, _)| *due)
+    }
+
+    /// The backend behind it.
+    pub fn inner_mut(&mut self) -> &mut B {
+        &mut self.inner
     }
 }
 
@@ -48,9 +65,14 @@ impl<B: Backend> Backend for Delay<B> {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.inner.poll(&mut self.fresh);
         let due = self.now + self.delay;
-        self.held.extend(self.fresh.drain(..).map(|completion| (due, completion)));
+        while self.held.len() < HELD_MAX {
+            self.inner.poll(&mut self.fresh);
+            if self.fresh.is_empty() {
+                break;
+            }
+            self.held.extend(self.fresh.drain(..).map(|completion| (due, completion)));
+        }
         while completions.len() < completions.capacity()
             && self.held.front().is_some_and(|(due, _)| *due <= self.now)
             && let Some((_, completion)) = self.held.pop_front()

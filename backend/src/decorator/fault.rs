@@ -1,7 +1,10 @@
 //! Operations that fail.
 
+use super::OWN_MAX;
 use crate::rng::Rng;
-use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_block::{
+    Backend, BlockError, BlockOp, BlockRange, Completion, DeviceId, Full, Geometry, RegionId, Tag,
+};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 
@@ -18,24 +21,53 @@ pub struct FaultOptions {
     pub full_ppm: u32,
 }
 
-/// Fails operations by chance, from a seed. An operation that it fails never reaches the backend behind it.
+/// Fails operations by chance, from a seed, and all those that touch chosen blocks. An operation that it fails never reaches the backend behind it.
 pub struct Fault<B> {
     inner: B,
     options: FaultOptions,
     rng: Rng,
+    bad: Vec<(DeviceId, BlockRange, BlockError)>,
     failed: VecDeque<Completion>,
 }
 
 impl<B: Backend> Fault<B> {
     /// Fails operations of `inner`.
     pub fn new(inner: B, options: FaultOptions, seed: u64) -> Self {
-        Self { inner, options, rng: Rng::new(seed), failed: VecDeque::new() }
+        let failed = VecDeque::with_capacity(OWN_MAX);
+        Self { inner, options, rng: Rng::new(seed), bad: Vec::new(), failed }
+    }
+
+    /// From now on, whatever touches one of these blocks fails with `error`.
+    pub fn fail(&mut self, device: DeviceId, range: BlockRange, error: BlockError) {
+        self.bad.push((device, range, error));
+    }
+
+    /// No block is bad any more; chance goes on.
+    pub fn heal(&mut self) {
+        self.bad.clear();
+    }
+
+    fn fate(&mut self, device: DeviceId, op: &BlockOp) -> Option<BlockError> {
+        let touched = |bad: &BlockRange| op.range().is_some_and(|range| overlap(&range, bad));
+        let bad = self.bad.iter().find(|(on, bad, _)| *on == device && touched(bad));
+        let chance = match op {
+            BlockOp::Flush => self.options.flush_error_ppm,
+            _ if op.writes() => self.options.write_error_ppm,
+            _ => self.options.read_error_ppm,
+        };
+        let by_chance = self.rng.happens(chance).then_some(BlockError::Medium);
+        bad.map(|(_, _, error)| *error).or(by_chance)
     }
 
     /// The backend behind it.
     pub fn inner_mut(&mut self) -> &mut B {
         &mut self.inner
     }
+}
+
+fn overlap(a: &BlockRange, b: &BlockRange) -> bool {
+    let end = |range: &BlockRange| range.end().unwrap_or(u64::MAX);
+    a.start < end(b) && b.start < end(a)
 }
 
 impl<B: Backend> Backend for Fault<B> {
@@ -50,16 +82,11 @@ impl<B: Backend> Backend for Fault<B> {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        if self.rng.happens(self.options.full_ppm) {
+        if self.failed.len() == OWN_MAX || self.rng.happens(self.options.full_ppm) {
             return Err(Full);
         }
-        let chance = match op {
-            BlockOp::Flush => self.options.flush_error_ppm,
-            _ if op.writes() => self.options.write_error_ppm,
-            _ => self.options.read_error_ppm,
-        };
-        if self.rng.happens(chance) {
-            self.failed.push_back(Completion { tag, result: Err(BlockError::Medium) });
+        if let Some(error) = self.fate(device, &op) {
+            self.failed.push_back(Completion { tag, result: Err(error) });
             return Ok(());
         }
         self.inner.submit(tag, device, op)

@@ -1,5 +1,6 @@
 //! Devices that take no writes.
 
+use super::OWN_MAX;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
@@ -13,7 +14,12 @@ pub struct ReadOnly<B> {
 impl<B: Backend> ReadOnly<B> {
     /// Protects all devices of `inner`.
     pub fn new(inner: B) -> Self {
-        Self { inner, refused: VecDeque::new() }
+        Self { inner, refused: VecDeque::with_capacity(OWN_MAX) }
+    }
+
+    /// The backend behind it.
+    pub fn inner_mut(&mut self) -> &mut B {
+        &mut self.inner
     }
 }
 
@@ -28,7 +34,11 @@ impl<B: Backend> Backend for ReadOnly<B> {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        if op.writes() {
+        // What is not there is gone, and not read-only: the backend behind says so.
+        if op.writes() && self.inner.geometry(device).is_some() {
+            if self.refused.len() == OWN_MAX {
+                return Err(Full);
+            }
             self.refused.push_back(Completion { tag, result: Err(BlockError::ReadOnly) });
             return Ok(());
         }

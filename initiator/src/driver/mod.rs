@@ -426,7 +426,7 @@ impl<P: Provider> Driver<P> {
 }
 
 /// Takes the value of a key out of a short list; 0 when it is not there.
-fn take<K: PartialEq>(list: &mut Vec<(K, u32)>, key: K) -> u32 {
+fn take<K: PartialEq + Copy>(list: &mut Vec<(K, u32)>, key: K) -> u32 {
     list.iter().position(|(k, _)| *k == key).map_or(0, |at| list.swap_remove(at).1)
 }
 

@@ -1,0 +1,110 @@
+//! Opening a regular file.
+
+use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
+use crate::uring::direct_alignment;
+use nix::errno::Errno;
+use nvmf_block::Geometry;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The least block, and the alignment of memory when the page cache copies anyway.
+const BUFFERED: Alignment = Alignment { memory: 1, block: 512 };
+
+/// What I/O on a file asks for, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Alignment {
+    memory: usize,
+    block: u32,
+}
+
+/// Makes a sparse file of `bytes` bytes for its owner alone, so that it is still there after a power cut.
+pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), OpenError> {
+    whole_blocks(&path.display().to_string(), bytes, asked, 512)?;
+    let os = |source| OpenError::Os { path: path.to_owned(), source };
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(os)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(folder));
+    made.map_err(|error| {
+        // An empty file would only be in the way of the next try.
+        let _ = std::fs::remove_file(path);
+        os(error)
+    })
+}
+
+/// A file's name is its folder's content: a flush of the file alone does not promise to keep it. Folders that we may not read, and
+/// file systems that cannot flush a folder, keep names as they keep them.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Opens a regular file past the page cache where its file system can, else (or if `direct` is not wanted) through it.
+pub(super) fn open(
+    path: &Path,
+    asked: Option<u32>,
+    read_only: bool,
+    direct: bool,
+) -> Result<(Kind, Geometry), OpenError> {
+    let os = |source| OpenError::Os { path: path.to_owned(), source };
+    let open = |flags| OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path);
+    let past_the_cache = match open(if direct { libc::O_DIRECT } else { 0 }) {
+        Ok(file) if direct => direct_needs(&file).map_err(os)?.map(|needs| (file, needs)),
+        Ok(_) => None,
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => None,
+        Err(error) => return Err(os(error)),
+    };
+    let direct = past_the_cache.is_some();
+    let (file, needs) = match past_the_cache {
+        Some(opened) => opened,
+        None => (open(0).map_err(os)?, BUFFERED),
+    };
+    lock(&file, path, read_only)?;
+    let metadata = file.metadata().map_err(os)?;
+    let geometry = whole_blocks(&path.display().to_string(), metadata.len(), asked, needs.block)?;
+    let block_size = geometry.block_size;
+    if block_size < needs.block {
+        return Err(OpenError::BlockSize { path: path.to_owned(), least: needs.block, block_size });
+    }
+    let optimal_blocks = u32::try_from(metadata.blksize()).map_or(1, |bytes| (bytes / block_size).max(1));
+    let geometry = Geometry {
+        volatile_write_cache: true,
+        deallocate: true,
+        zero_after_deallocate: true,
+        optimal_blocks,
+        ..geometry
+    };
+    Ok((Kind::File(FileDisk { file, memory_alignment: needs.memory, direct }), geometry))
+}
+
+/// What direct I/O on this file asks for; `None` when there is none. The kernel's word goes before a try, as a read of a hole in a
+/// sparse file succeeds whatever its alignment.
+fn direct_needs(file: &File) -> io::Result<Option<Alignment>> {
+    match direct_alignment(file) {
+        Some((0, _) | (_, 0) | (_, 65537..)) => Ok(None),
+        Some((memory, block)) => Ok(Some(Alignment { memory: memory as usize, block: block.max(512) })),
+        None => tried_alignment(file).map(Some),
+    }
+}
+
+/// The alignment with which a direct read succeeds: 512 or 4096.
+fn tried_alignment(file: &File) -> io::Result<Alignment> {
+    // A buffer that is aligned to 512 and, wherever the allocator put it, not to 1024.
+    let mut space = vec![0_u8; 4096];
+    let start = (1536 - space.as_ptr() as usize % 1024) % 1024;
+    match nix::sys::uio::pread(file, &mut space[start..start + 512], 0) {
+        Ok(_) => Ok(Alignment { memory: 512, block: 512 }),
+        Err(Errno::EINVAL) => Ok(Alignment { memory: 4096, block: 4096 }),
+        Err(errno) => Err(errno.into()),
+    }
+}

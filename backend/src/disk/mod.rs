@@ -1,0 +1,251 @@
+//! Opening a disk, once, before any worker uses it.
+
+mod block_device;
+mod error;
+mod file;
+
+use crate::ram::RamDisk;
+pub use error::OpenError;
+use nvmf_block::Geometry;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a disk may be in use before that is believed.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSpec {
+    /// A file or a block device.
+    Path {
+        /// Where.
+        path: PathBuf,
+        /// If it is not there: make a sparse file of this many bytes.
+        create: Option<u64>,
+    },
+    /// Memory, zeroed, gone with the last handle.
+    Memory {
+        /// Bytes.
+        size: u64,
+    },
+    /// Writes vanish, reads give zeroes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+}
+
+/// An open disk. Cheap to clone; every worker attaches its own clone.
+#[derive(Debug, Clone)]
+pub struct Disk(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) kind: Kind,
+    pub(crate) geometry: Geometry,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    File(FileDisk),
+    Ram(RamDisk),
+    Null,
+}
+
+/// A file or block device.
+#[derive(Debug)]
+pub(crate) struct FileDisk {
+    /// Open, and locked against a second export for as long as it is.
+    pub(crate) file: File,
+    /// Buffers must be aligned so; 1 when the page cache copies anyway.
+    pub(crate) memory_alignment: usize,
+    direct: bool,
+}
+
+impl Disk {
+    /// Opens it. `block_size` is the logical block's, where the default will not do. Blocks for half a second before it says that
+    /// the disk is in use.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is wrong, on what, and what to do.
+    pub fn open(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
+        let (kind, mut geometry) = match spec {
+            DiskSpec::Path { path, create } => open_path(path, *create, block_size, read_only)?,
+            DiskSpec::Memory { size } => {
+                let geometry = whole_blocks("the memory disk", *size, block_size, 512)?;
+                let ram = RamDisk::new(*size).map_err(|_| OpenError::Memory { bytes: *size })?;
+                (Kind::Ram(ram), Geometry { deallocate: true, zero_after_deallocate: true, ..geometry })
+            }
+            DiskSpec::Null { size } => (Kind::Null, whole_blocks("the null disk", *size, block_size, 512)?),
+        };
+        geometry.read_only = read_only;
+        Ok(Self(Arc::new(Inner { kind, geometry })))
+    }
+
+    /// A file as on a file system that refuses direct I/O.
+    #[cfg(test)]
+    pub(crate) fn open_buffered(path: &Path) -> Result<Self, OpenError> {
+        let (kind, geometry) = file::open(path, None, false, false)?;
+        Ok(Self(Arc::new(Inner { kind, geometry })))
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    /// Whether its data go past the page cache (`O_DIRECT`). A file system that refuses that costs a copy and honesty about memory.
+    #[must_use]
+    pub fn direct(&self) -> bool {
+        match &self.0.kind {
+            Kind::File(file) => file.direct,
+            Kind::Ram(_) | Kind::Null => true,
+        }
+    }
+}
+
+/// The geometry of `bytes` bytes in blocks of what was asked for, or else 4096, or else 512.
+fn whole_blocks(what: &str, bytes: u64, asked: Option<u32>, least: u32) -> Result<Geometry, OpenError> {
+    let fits = |size: u32| bytes.is_multiple_of(u64::from(size));
+    let block_size = asked.unwrap_or(if fits(4096) { least.max(4096) } else { least });
+    if !(block_size.is_power_of_two() && (512..=65536).contains(&block_size)) {
+        return Err(OpenError::NoBlockSize { what: what.to_owned(), block_size });
+    }
+    if bytes == 0 {
+        return Err(OpenError::Empty { what: what.to_owned() });
+    }
+    if !fits(block_size) {
+        return Err(OpenError::Size { what: what.to_owned(), bytes, block_size });
+    }
+    Ok(Geometry::new(block_size, bytes / u64::from(block_size)))
+}
+
+fn open_path(
+    path: &Path,
+    create: Option<u64>,
+    asked: Option<u32>,
+    read_only: bool,
+) -> Result<(Kind, Geometry), OpenError> {
+    match (std::fs::metadata(path), create) {
+        (Ok(metadata), _) if metadata.file_type().is_block_device() => {
+            return block_device::open(path, &metadata, asked, read_only);
+        }
+        (Ok(metadata), _) if metadata.file_type().is_file() => {}
+        (Ok(_), _) => return Err(OpenError::WrongKind { path: path.to_owned() }),
+        (Err(error), Some(bytes)) if error.kind() == io::ErrorKind::NotFound => {
+            file::create(path, bytes, asked)?;
+        }
+        (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing { path: path.to_owned() });
+        }
+        (Err(source), _) => return Err(OpenError::Os { path: path.to_owned(), source }),
+    }
+    file::open(path, asked, read_only, true)
+}
+
+/// Tries again for a while when a disk is in use: of a process that was killed, the kernel takes the ring apart, and lets go of
+/// the ring's files, some milliseconds after the process is gone. A daemon that restarts must not trip over itself.
+fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(PATIENCE / 100),
+            other => return other,
+        }
+    }
+}
+
+/// One export at a time may write a disk; any number may read it.
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+    patiently(|| try_lock(file, path, read_only))
+}
+
+fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+    match if read_only { file.try_lock_shared() } else { file.try_lock() } {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(OpenError::Os { path: path.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn open(path: &Path, create: Option<u64>) -> Result<Disk, OpenError> {
+        Disk::open(&DiskSpec::Path { path: path.to_owned(), create }, None, false)
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        assert!(open(&path, None).unwrap_err().to_string().contains("does not exist: create it"));
+        assert!(
+            open(folder.path(), None).unwrap_err().to_string().contains("neither a file nor a block device")
+        );
+        assert!(open(&path, Some(1000)).unwrap_err().to_string().contains("no multiple"));
+        let disk = open(&path, Some(1 << 20)).unwrap();
+        assert_eq!((disk.geometry().block_size, disk.geometry().blocks), (4096, 256));
+        assert!(open(&path, None).unwrap_err().to_string().contains("is in use"));
+        drop(disk);
+        std::fs::write(&path, [0; 1536]).unwrap();
+        assert_eq!(open(&path, None).unwrap().geometry().block_size, 512);
+        std::fs::write(&path, [0; 100]).unwrap();
+        assert!(
+            open(&path, None)
+                .unwrap_err()
+                .to_string()
+                .contains("100 bytes, which is no multiple of its 512-byte blocks")
+        );
+        std::fs::write(&path, []).unwrap();
+        assert!(open(&path, None).unwrap_err().to_string().contains("is empty"));
+    }
+
+    #[test]
+    fn block_sizes_that_no_disk_has_are_refused() {
+        for block_size in [0, 1, 256, 1000, 131_072] {
+            let spec = DiskSpec::Null { size: 131_072_000 };
+            let error = Disk::open(&spec, Some(block_size), false).unwrap_err().to_string();
+            assert!(error.contains("power of two from 512 to 65536"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_made_belongs_to_its_owner_alone_and_is_all_hole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        drop(open(&path, Some(1 << 30)).unwrap());
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!((metadata.len(), metadata.mode() & 0o777), (1 << 30, 0o600));
+        assert!(metadata.blocks() < 2048, "sparse");
+        let path = folder.path().join("too-large.img");
+        assert!(open(&path, Some(1 << 63)).is_err());
+        assert!(!path.exists(), "nothing is left of a file that could not be made");
+    }
+
+    #[test]
+    fn readers_share_a_file_and_keep_writers_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = DiskSpec::Path { path: folder.path().join("disk.img"), create: Some(1 << 20) };
+        let first = Disk::open(&spec, None, true).unwrap();
+        let second = Disk::open(&spec, None, true).unwrap();
+        assert!(first.geometry().read_only && second.geometry().read_only);
+        assert!(matches!(Disk::open(&spec, None, false), Err(OpenError::InUse { .. })));
+        drop((first, second));
+        assert!(Disk::open(&spec, None, false).is_ok());
+    }
+
+    #[test]
+    fn a_file_system_without_direct_io_still_serves() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let disk = open(&folder.path().join("disk.img"), Some(8192)).unwrap();
+        assert_eq!(disk.geometry().bytes(), 8192);
+    }
+}

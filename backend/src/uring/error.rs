@@ -1,0 +1,105 @@
+//! What can be wrong with a ring, and which limit to raise.
+
+use super::FILES_MAX;
+use nix::sys::resource::{Resource, getrlimit};
+use std::fmt;
+use std::io;
+use thiserror::Error;
+
+/// The ring could not be made.
+#[derive(Debug, Error)]
+pub enum RingError {
+    /// io_uring is switched off.
+    #[error(
+        "io_uring is not allowed here: {0}; check `sysctl kernel.io_uring_disabled` (0 allows it) and the seccomp filter of the \
+         container or unit (SystemCallFilter= must allow io_uring_setup, io_uring_enter, io_uring_register)"
+    )]
+    NotAllowed(#[source] io::Error),
+    /// The kernel has none, or too old a one.
+    #[error("this kernel has no usable io_uring: {0}; Linux 5.19 or later is needed")]
+    NotThere(#[source] io::Error),
+    /// The memlock limit leaves no room for the ring itself.
+    #[error(
+        "no memory for an io_uring with {entries} entries: the memlock limit (RLIMIT_MEMLOCK) is {limit} bytes, which all workers share; \
+         raise it (LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited)"
+    )]
+    Memlock {
+        /// Entries asked for.
+        entries: u32,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The limit of open files is lower than the ring's table of files.
+    #[error(
+        "the limit of open files (RLIMIT_NOFILE) is {limit}, and {FILES_MAX} are needed: raise it (LimitNOFILE={FILES_MAX} in the unit, \
+         or ulimit -n {FILES_MAX})"
+    )]
+    Files {
+        /// The limit now.
+        limit: u64,
+    },
+    /// Anything else.
+    #[error("cannot make an io_uring with {entries} entries: {source}")]
+    Os {
+        /// Entries asked for.
+        entries: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Memory that is used without being pinned beforehand, because the memlock limit is too low: it works, slower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unpinned {
+    /// Bytes that could not be pinned.
+    pub bytes: u64,
+    /// Bytes that this floor wants pinned in all.
+    pub needed: u64,
+    /// The limit, in bytes. All floors of one user share it.
+    pub limit: u64,
+}
+
+impl fmt::Display for Unpinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, needed, limit } = self;
+        write!(
+            f,
+            "{bytes} bytes of buffers could not be pinned for io_uring: the memlock limit (RLIMIT_MEMLOCK) is {limit} bytes, and each \
+             worker needs {needed}; I/O works, slower; set LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited"
+        )
+    }
+}
+
+/// What the kernel's word means for a ring of `entries` entries.
+pub(super) fn classify(source: io::Error, entries: u32) -> RingError {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => RingError::NotAllowed(source),
+        Some(libc::ENOSYS | libc::EINVAL) => RingError::NotThere(source),
+        Some(libc::ENOMEM) => RingError::Memlock {
+            entries,
+            limit: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
+        },
+        Some(libc::EMFILE) => {
+            RingError::Files { limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft) }
+        }
+        _ => RingError::Os { entries, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_with_what_to_do() {
+        let text = |errno| classify(io::Error::from_raw_os_error(errno), 8).to_string();
+        assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
+        assert!(text(libc::ENOSYS).contains("Linux 5.19"));
+        assert!(text(libc::ENOMEM).contains("LimitMEMLOCK="));
+        assert!(text(libc::EMFILE).contains("LimitNOFILE=1024"));
+        let unpinned = Unpinned { bytes: 1 << 20, needed: 2 << 20, limit: 65536 }.to_string();
+        for word in ["RLIMIT_MEMLOCK", "65536", "2097152", "LimitMEMLOCK="] {
+            assert!(unpinned.contains(word), "{unpinned}");
+        }
+    }
+}

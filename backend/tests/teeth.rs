@@ -1,0 +1,154 @@
+//! The suite finds what it is there to find: each of these backends breaks one promise.
+
+use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_block::{
+    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag,
+    conformance,
+};
+use nvmf_memory::Memory;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const DEVICE: DeviceId = DeviceId(0);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Defect {
+    None,
+    /// Writes past the end are cut at the end.
+    CutsWrites,
+    /// A write with a buffer of the wrong length writes what there is.
+    TakesShortBuffers,
+    /// Unknown devices are the first device.
+    KnowsEveryDevice,
+    /// Every tenth completion comes twice.
+    CompletesTwice,
+    /// Every tenth operation never completes.
+    ForgetsOperations,
+    /// A refused operation completes all the same.
+    FullTakes,
+    /// The vector grows.
+    PollGrows,
+    /// All buffers lie in the first region.
+    OneRegion,
+    /// Compares without looking.
+    AlwaysEqual,
+    /// Zeroes without zeroing.
+    NoZeroes,
+    /// Writes the block before.
+    OffByOne,
+    /// Deallocation of nothing is an error.
+    RefusesNothing,
+}
+
+struct Broken {
+    inner: Floor,
+    defect: Defect,
+    count: u64,
+    more: Vec<Completion>,
+}
+
+impl Broken {
+    fn changed(&self, op: BlockOp) -> BlockOp {
+        let blocks = self.inner.geometry(DEVICE).expect("it is there").blocks;
+        let one_region = |buffer: Buffer| Buffer { region: RegionId(1), ..buffer };
+        match (self.defect, op) {
+            (Defect::CutsWrites, BlockOp::Write { range, from, fua })
+                if range.start < blocks && range.end().is_some_and(|end| end > blocks) =>
+            {
+                let range = BlockRange::new(range.start, blocks - range.start);
+                let len = range.blocks as usize * (from.len / 2);
+                BlockOp::Write { range, from: Buffer { len, ..from }, fua }
+            }
+            (Defect::TakesShortBuffers, BlockOp::Write { range, from, fua }) => {
+                let size = self.inner.geometry(DEVICE).expect("it is there").block_size as usize;
+                BlockOp::Write { range: BlockRange::new(range.start, (from.len / size) as u64), from, fua }
+            }
+            (Defect::OneRegion, BlockOp::Write { range, from, fua }) if from.region.0 < 3 => {
+                BlockOp::Write { range, from: one_region(from), fua }
+            }
+            (Defect::OneRegion, BlockOp::Read { range, into }) if into.region.0 < 3 => {
+                BlockOp::Read { range, into: one_region(into) }
+            }
+            (Defect::AlwaysEqual, BlockOp::Compare { range, with }) => BlockOp::Read { range, into: with },
+            (Defect::NoZeroes, BlockOp::WriteZeroes { range, .. }) => BlockOp::Verify { range },
+            (Defect::OffByOne, BlockOp::Write { range, from, fua }) if range.start > 0 => {
+                BlockOp::Write { range: BlockRange::new(range.start - 1, range.blocks), from, fua }
+            }
+            (Defect::RefusesNothing, BlockOp::Deallocate { range }) if range.blocks == 0 => {
+                BlockOp::Deallocate { range: BlockRange::new(blocks, 1) }
+            }
+            (_, op) => op,
+        }
+    }
+}
+
+impl Backend for Broken {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.inner.register(memory)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.inner.geometry(device)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        self.count += 1;
+        let tenth = self.count.is_multiple_of(10);
+        let device = if self.defect == Defect::KnowsEveryDevice { DEVICE } else { device };
+        if self.defect == Defect::ForgetsOperations && tenth {
+            return Ok(());
+        }
+        let taken = self.inner.submit(tag, device, self.changed(op));
+        if self.defect == Defect::FullTakes && taken.is_err()
+            || self.defect == Defect::CompletesTwice && tenth
+        {
+            self.more.push(Completion { tag, result: Ok(()) });
+        }
+        taken
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.defect == Defect::PollGrows {
+            completions.reserve(64);
+        }
+        while completions.len() < completions.capacity()
+            && let Some(completion) = self.more.pop()
+        {
+            completions.push(completion);
+        }
+        self.inner.poll(completions);
+    }
+}
+
+fn passes(defect: Defect) -> bool {
+    let disk = Disk::open(&DiskSpec::Memory { size: 1 << 20 }, None, false).unwrap();
+    let mut inner = Floor::new(FloorOptions { depth: 64 }).unwrap();
+    inner.attach(DEVICE, &disk).unwrap();
+    let mut broken = Broken { inner, defect, count: 0, more: Vec::new() };
+    catch_unwind(AssertUnwindSafe(|| conformance::check(&mut broken, DEVICE, &mut |_| {}))).is_ok()
+}
+
+#[test]
+fn the_suite_finds_every_defect() {
+    use Defect::*;
+    assert!(passes(None), "the backend without a defect passes");
+    for defect in [
+        CutsWrites,
+        TakesShortBuffers,
+        KnowsEveryDevice,
+        CompletesTwice,
+        ForgetsOperations,
+        FullTakes,
+        PollGrows,
+        OneRegion,
+        AlwaysEqual,
+        NoZeroes,
+        OffByOne,
+        RefusesNothing,
+    ] {
+        assert!(!passes(defect), "{defect:?} goes unnoticed");
+    }
+}

@@ -1,0 +1,112 @@
+//! Listening on a Unix socket.
+
+use super::disk::Disk;
+use super::{connection, negotiation};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+/// How long a client may take to negotiate.
+const NEGOTIATION_TIME_MAX: Duration = Duration::from_secs(30);
+/// Clients at once.
+const CLIENTS_MAX: usize = 64;
+
+/// The socket cannot be served.
+#[derive(Debug, Error)]
+pub(crate) enum ServerError {
+    /// Another server answers there.
+    #[error("{} is served already: another nvmf has it (nvmf list); choose another --socket, or nvmf detach --socket {}", path.display(), path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else is there.
+    #[error("{} exists and is not a socket: choose another --socket, or remove it", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot listen on {}: {source}", path.display())]
+    Os {
+        /// The socket.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// A server on a Unix socket, which is removed when it ends.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub(crate) async fn bind(path: &Path) -> Result<Self, ServerError> {
+        let os = |source| ServerError::Os { path: path.to_owned(), source };
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(ServerError::NotASocket { path: path.to_owned() });
+            }
+            Ok(_) if UnixStream::connect(path).await.is_ok() => {
+                return Err(ServerError::InUse { path: path.to_owned() });
+            }
+            Ok(_) => std::fs::remove_file(path).map_err(os)?,
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).map_err(os)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `patience`.
+    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, patience: Duration) {
+        let mut clients = JoinSet::new();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                accepted = self.listener.accept(), if clients.len() < CLIENTS_MAX => match accepted {
+                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone()))),
+                    // Out of descriptors, most likely: the clients that are here go on.
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept an NBD client");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(_) = clients.join_next() => {}
+            }
+        }
+        drop(self.listener);
+        let _ = std::fs::remove_file(&self.path);
+        let all_gone = async { while clients.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(patience, all_gone).await;
+    }
+}
+
+async fn client<D: Disk>(mut stream: UnixStream, disk: D) {
+    let info = disk.info();
+    let negotiated =
+        tokio::time::timeout(NEGOTIATION_TIME_MAX, negotiation::negotiate(&mut stream, &info)).await;
+    let result = match negotiated {
+        Ok(Ok(true)) => connection::transmit(stream, &disk).await,
+        Ok(Ok(false)) => Ok(()),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "negotiation took too long")),
+    };
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            tracing::warn!(%error, "an NBD client was dropped")
+        }
+        _ => {}
+    }
+}

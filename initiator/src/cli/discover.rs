@@ -1,0 +1,93 @@
+//! `nvmf discover`.
+
+use super::target::run;
+use super::{Format, Output, TargetArguments, print_json};
+use anyhow::Result;
+use nvme_proto::Nqn;
+use nvme_proto::fabrics::discovery::{
+    AddressFamily, DiscoveryEntry, RdmaProviderType, SubsystemType, TransportType,
+};
+use serde_json::json;
+
+#[derive(clap::Args)]
+pub(crate) struct Discover {
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Discover {
+    pub(crate) fn run(&self) -> Result<()> {
+        let options = self.target.options(Nqn::DISCOVERY)?;
+        let log = run(async { Ok(nvmf_initiator::discover(options).await?) })?;
+        if self.output.format == Format::Json {
+            let records: Vec<_> = log.entries.iter().map(record).collect();
+            return print_json(json!({ "genctr": log.generation, "records": records }));
+        }
+        println!(
+            "\nDiscovery Log Number of Records {}, Generation counter {}",
+            log.entries.len(),
+            log.generation
+        );
+        for (number, entry) in log.entries.iter().enumerate() {
+            println!("=====Discovery Log Entry {number}======");
+            if let Some(fields) = record(entry).as_object() {
+                for (name, value) in fields {
+                    println!(
+                        "{:<8} {}",
+                        format!("{name}:"),
+                        value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An entry under nvme-cli's names.
+fn record(entry: &DiscoveryEntry) -> serde_json::Value {
+    let rdma = entry.rdma_subtype();
+    json!({
+        "trtype": match entry.trtype {
+            TransportType::RDMA => "rdma",
+            TransportType::TCP => "tcp",
+            TransportType::FC => "fibre-channel",
+            TransportType::LOOP => "loop",
+            _ => "unrecognized",
+        },
+        "adrfam": match entry.adrfam {
+            AddressFamily::IPV4 => "ipv4",
+            AddressFamily::IPV6 => "ipv6",
+            AddressFamily::INFINIBAND => "infiniband",
+            AddressFamily::FC => "fibre-channel",
+            _ => "unrecognized",
+        },
+        "subtype": match entry.subtype {
+            SubsystemType::NVM => "nvme subsystem",
+            SubsystemType::REFERRAL => "discovery subsystem referral",
+            SubsystemType::CURRENT_DISCOVERY => "current discovery subsystem",
+            _ => "unrecognized",
+        },
+        "treq": match entry.treq & 0b11 {
+            1 => "required",
+            2 => "not required",
+            _ => "not specified",
+        },
+        "portid": entry.portid.get(),
+        "trsvcid": entry.trsvcid(),
+        "subnqn": entry.subnqn().map_or_else(|_| String::from("unreadable"), |nqn| nqn.to_string()),
+        "traddr": entry.traddr(),
+        "rdma_prtype": match rdma.prtype {
+            RdmaProviderType::INFINIBAND => "infiniband",
+            RdmaProviderType::ROCE => "roce",
+            RdmaProviderType::ROCE_V2 => "roce-v2",
+            RdmaProviderType::IWARP => "iwarp",
+            _ => "not specified",
+        },
+        "rdma_qptype": if rdma.qptype.0 == 1 { "connected" } else { "unrecognized" },
+        "rdma_cms": if rdma.cms.0 == 1 { "rdma-cm" } else { "unrecognized" },
+        "rdma_pkey": format!("{:#06x}", rdma.pkey.get()),
+    })
+}

@@ -1,0 +1,126 @@
+//! The command line. Its flags are nvme-cli's where nvme-cli has them.
+
+mod discover;
+mod identify;
+mod list;
+mod target;
+mod transfer;
+
+use crate::attach;
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::fmt::Write as _;
+use tracing_subscriber::EnvFilter;
+
+pub(crate) use target::{NamespaceArguments, TargetArguments, run};
+
+/// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
+pub(crate) const JSON_VERSION: u32 = 1;
+
+#[derive(Parser)]
+#[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA) disks from user space")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Asks a target what it exports
+    Discover(discover::Discover),
+    /// Gives this machine a disk: serves a namespace on an NBD socket
+    Attach(attach::Attach),
+    /// Takes a disk away
+    Detach(attach::Detach),
+    /// Lists the disks that are attached
+    List(list::List),
+    /// Shows what a controller says of itself
+    IdCtrl(identify::IdCtrl),
+    /// Shows what a controller says of a namespace
+    IdNs(identify::IdNs),
+    /// Copies from a namespace to a file or pipe
+    Read(transfer::Read),
+    /// Copies from a file or pipe to a namespace
+    Write(transfer::Write),
+    /// Prints this host's NQN
+    ShowHostnqn,
+    /// Prints a new host NQN
+    GenHostnqn,
+    /// Serves an attached disk (what `attach` starts)
+    #[command(hide = true)]
+    Serve(attach::Serve),
+}
+
+/// How results are printed.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Output {
+    /// How to print
+    #[arg(short = 'o', long = "output-format", value_enum, default_value_t = Format::Normal)]
+    pub(crate) format: Format,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Normal,
+    Json,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<()> {
+        let filter = EnvFilter::try_from_env("NVMF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .init();
+        match self.command {
+            Command::Discover(discover) => discover.run(),
+            Command::Attach(attach) => attach.run(),
+            Command::Detach(detach) => detach.run(),
+            Command::List(list) => list.run(),
+            Command::IdCtrl(identify) => identify.run(),
+            Command::IdNs(identify) => identify.run(),
+            Command::Read(read) => read.run(),
+            Command::Write(write) => write.run(),
+            Command::Serve(serve) => serve.run(),
+            Command::ShowHostnqn => {
+                println!("{}", nvmf_initiator::HostIdentity::of_this_machine()?.nqn);
+                Ok(())
+            }
+            Command::GenHostnqn => {
+                println!("{}", nvmf_initiator::HostIdentity::generate()?.nqn);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An error and its causes in one line, without saying anything twice.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        let _ = write!(text, "{cause}");
+    }
+    text
+}
+
+/// Prints JSON, with its version first.
+pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("version".to_owned(), JSON_VERSION.into());
+    }
+    println!("{}", serde_json::to_string_pretty(&value)?);
+    Ok(())
+}
+
+/// Bytes as people read them.
+pub(crate) fn human(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}

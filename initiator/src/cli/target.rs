@@ -1,0 +1,124 @@
+//! The flags that name a target, as nvme-cli has them.
+
+use anyhow::{Context, Result, anyhow, bail};
+use nvme_proto::{HostId, Nqn, Nsid};
+use nvmf_initiator::{Connection, HostIdentity, Options};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Which target, and how to connect to it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct TargetArguments {
+    /// Transport: rdma
+    #[arg(short = 't', long, default_value = "rdma")]
+    transport: String,
+    /// Address or name of the target
+    #[arg(short = 'a', long)]
+    traddr: String,
+    /// Port
+    #[arg(short = 's', long, default_value_t = 4420)]
+    trsvcid: u16,
+    /// NQN of this host, instead of the machine's
+    #[arg(short = 'q', long)]
+    hostnqn: Option<Nqn>,
+    /// Identifier of this host (a UUID), instead of the machine's
+    #[arg(short = 'I', long)]
+    hostid: Option<Uuid>,
+    /// Address of this host to connect from
+    #[arg(short = 'w', long)]
+    host_traddr: Option<IpAddr>,
+    /// I/O queues
+    #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    nr_io_queues: u16,
+    /// Commands in an I/O queue
+    #[arg(short = 'Q', long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    queue_size: u16,
+    /// Keep alive timeout, in seconds
+    #[arg(short = 'k', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    keep_alive_tmo: u32,
+    /// Seconds before the first reconnect
+    #[arg(short = 'c', long, default_value_t = 1)]
+    reconnect_delay: u32,
+    /// Seconds to try to reconnect before all I/O fails; -1 is for ever
+    #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true)]
+    ctrl_loss_tmo: i64,
+}
+
+/// Which subsystem and namespace of it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NamespaceArguments {
+    #[command(flatten)]
+    pub(crate) target: TargetArguments,
+    /// NQN of the subsystem
+    #[arg(short = 'n', long)]
+    pub(crate) nqn: Nqn,
+    /// Namespace; the first by default
+    #[arg(long)]
+    pub(crate) nsid: Option<u32>,
+}
+
+impl TargetArguments {
+    /// The address, resolved if it is a name.
+    fn address(&self) -> Result<SocketAddr> {
+        if self.transport != "rdma" {
+            bail!(
+                "transport `{}` is not known here: use -t rdma (NVMe/TCP is nvme-cli's: nvme connect -t tcp)",
+                self.transport
+            );
+        }
+        let text = self.traddr.trim_matches(['[', ']']);
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok((address, self.trsvcid).into());
+        }
+        let resolved = (text, self.trsvcid).to_socket_addrs();
+        let context = || format!("`{text}` is neither an IP address nor a name that resolves: check -a");
+        resolved.with_context(context)?.next().with_context(context)
+    }
+
+    /// How to connect to this subsystem.
+    pub(crate) fn options(&self, nqn: Nqn) -> Result<Options> {
+        let host = match (self.hostnqn, self.hostid) {
+            (Some(nqn), Some(id)) => HostIdentity { nqn, id: HostId(id.into_bytes()) },
+            (nqn, id) => {
+                let machine = HostIdentity::of_this_machine()?;
+                HostIdentity {
+                    nqn: nqn.unwrap_or(machine.nqn),
+                    id: id.map_or(machine.id, |id| HostId(id.into_bytes())),
+                }
+            }
+        };
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Ok(Options {
+            source: self.host_traddr.map(|address| (address, 0).into()),
+            io_queues: self.nr_io_queues,
+            queue_depth: self.queue_size,
+            keep_alive: seconds(self.keep_alive_tmo),
+            reconnect_delay: seconds(self.reconnect_delay),
+            ctrl_loss_timeout: u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs),
+            ..Options::with_host(self.address()?, nqn, host)
+        })
+    }
+}
+
+impl NamespaceArguments {
+    pub(crate) fn options(&self) -> Result<Options> {
+        self.target.options(self.nqn)
+    }
+
+    /// The namespace that is meant, among those that there are.
+    pub(crate) fn choose(&self, connection: &Connection) -> Result<Nsid> {
+        let first = connection.namespaces().first().map(|namespace| namespace.nsid);
+        self.nsid.map(Nsid).or(first).ok_or_else(|| {
+            anyhow!(
+                "{} has no namespace for this host: check the target's configuration, and its log",
+                self.nqn
+            )
+        })
+    }
+}
+
+/// A runtime for one command, and what it ends with.
+pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}

@@ -1,0 +1,242 @@
+//! `nvmf read` and `nvmf write`: between a namespace and a file or pipe.
+
+use super::target::{NamespaceArguments, run};
+use anyhow::{Context, Result, ensure};
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
+use nvmf_config::size;
+use nvmf_initiator::{Buffer, Connection, Device, Error};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tokio::task::JoinHandle;
+
+/// Bytes that one request moves.
+const CHUNK: u64 = 1 << 20;
+/// Requests in flight.
+const DEPTH: usize = 8;
+
+#[derive(clap::Args)]
+pub(crate) struct Read {
+    #[command(flatten)]
+    range: Range,
+    /// Where to; - is the standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Write {
+    #[command(flatten)]
+    range: Range,
+    /// Leave what was written in the target's cache: do not make it durable at the end
+    #[arg(long)]
+    no_flush: bool,
+    /// Where from; - is the standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+}
+
+/// Which part of the namespace.
+#[derive(clap::Args)]
+struct Range {
+    #[command(flatten)]
+    namespace: NamespaceArguments,
+    /// First byte, such as 4KiB
+    #[arg(long, default_value = "0", value_parser = size::parse)]
+    offset: u64,
+    /// Bytes, such as 1GiB; to the end by default
+    #[arg(long, value_parser = size::parse)]
+    length: Option<u64>,
+}
+
+impl Range {
+    /// The device, and how many bytes of it are meant.
+    async fn open(&self) -> Result<(Connection, Device, u64)> {
+        let connection = Connection::connect(self.namespace.options()?).await?;
+        let device = connection.open(self.namespace.choose(&connection)?)?;
+        let (size, block) = (device.geometry().bytes(), u64::from(device.geometry().block_size));
+        let length = self.length.unwrap_or(size.saturating_sub(self.offset));
+        let aligned = self.offset.is_multiple_of(block) && length.is_multiple_of(block);
+        ensure!(
+            aligned,
+            "--offset {} and --length {length} must be multiples of the block size, {block} bytes",
+            self.offset
+        );
+        let inside = self.offset.checked_add(length).is_some_and(|end| end <= size);
+        ensure!(
+            inside,
+            "--offset {} and --length {length} lead past the end of the namespace, {size} bytes",
+            self.offset
+        );
+        Ok((connection, device, length))
+    }
+}
+
+impl Read {
+    pub(crate) fn run(&self) -> Result<()> {
+        run(async {
+            let (connection, device, length) = self.range.open().await?;
+            let mut output = self.output()?;
+            let transfer = Transfer::begin("read", length);
+            let (end, mut at) = (self.range.offset + length, self.range.offset);
+            let mut under_way = VecDeque::with_capacity(DEPTH);
+            let mut bytes = vec![0; CHUNK as usize];
+            loop {
+                while at < end && under_way.len() < DEPTH {
+                    let buffer = device.buffer((end - at).min(CHUNK) as usize)?;
+                    let len = buffer.len() as u64;
+                    under_way.push_back(start(device.clone(), |device| async move {
+                        device.read(at, buffer).await
+                    }));
+                    at += len;
+                }
+                let Some(read) = under_way.pop_front() else { break };
+                let buffer = read.await??;
+                let bytes = &mut bytes[..buffer.len()];
+                buffer.copy_to(bytes);
+                output.write_all(bytes).with_context(|| format!("cannot write to {}", name(&self.file)))?;
+                transfer.bar.inc(bytes.len() as u64);
+            }
+            output.flush().with_context(|| format!("cannot write to {}", name(&self.file)))?;
+            transfer.end(length);
+            connection.close().await;
+            Ok(())
+        })
+    }
+
+    fn output(&self) -> Result<Box<dyn io::Write>> {
+        if self.file == Path::new("-") {
+            ensure!(
+                !io::stdout().is_terminal(),
+                "the standard output is a terminal: name a file, or pipe it somewhere"
+            );
+            return Ok(Box::new(io::stdout().lock()));
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&self.file);
+        Ok(Box::new(file.with_context(|| format!("cannot write to {}", name(&self.file)))?))
+    }
+}
+
+impl Write {
+    pub(crate) fn run(&self) -> Result<()> {
+        run(async {
+            let mut input = self.input()?;
+            let (connection, device, room) = self.range.open().await?;
+            let transfer = Transfer::begin("write", self.length().unwrap_or(room).min(room));
+            let (mut written, mut under_way) = (0, VecDeque::with_capacity(DEPTH));
+            let mut bytes = vec![0; CHUNK as usize];
+            loop {
+                // One byte more than there is room for tells an input that is too long.
+                let want = (room - written).min(CHUNK) as usize;
+                let got = fill(&mut input, &mut bytes[..want])
+                    .with_context(|| format!("cannot read {}", name(&self.file)))?;
+                if got == 0 {
+                    break;
+                }
+                let block = device.geometry().block_size;
+                ensure!(
+                    got.is_multiple_of(block as usize),
+                    "{} ends in the middle of a block of {block} bytes: pad it (truncate -s %{block}); {written} bytes were written",
+                    name(&self.file)
+                );
+                let mut buffer = device.buffer(got)?;
+                buffer.copy_from(&bytes[..got]);
+                let at = self.range.offset + written;
+                under_way
+                    .push_back(start(device.clone(), |device| async move { device.write(at, buffer).await }));
+                written += got as u64;
+                if under_way.len() == DEPTH {
+                    transfer.finish_one(&mut under_way).await?;
+                }
+            }
+            while !under_way.is_empty() {
+                transfer.finish_one(&mut under_way).await?;
+            }
+            if self.range.length.is_none() && written == room {
+                let longer = fill(&mut input, &mut [0]).unwrap_or(0) > 0;
+                ensure!(
+                    !longer,
+                    "{} is longer than the namespace: its first {room} bytes were written",
+                    name(&self.file)
+                );
+            }
+            if !self.no_flush {
+                device.flush().await?;
+            }
+            transfer.end(written);
+            connection.close().await;
+            Ok(())
+        })
+    }
+
+    fn input(&self) -> Result<Box<dyn io::Read>> {
+        if self.file == Path::new("-") {
+            return Ok(Box::new(io::stdin().lock()));
+        }
+        Ok(Box::new(File::open(&self.file).with_context(|| format!("cannot read {}", name(&self.file)))?))
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.range.length.or_else(|| {
+            std::fs::metadata(&self.file).ok().filter(std::fs::Metadata::is_file).map(|m| m.len())
+        })
+    }
+}
+
+/// Starts a request; it goes on while others are awaited.
+fn start<F>(device: Device, request: impl FnOnce(Device) -> F) -> JoinHandle<Result<Buffer, Error>>
+where
+    F: Future<Output = Result<Buffer, Error>> + Send + 'static,
+{
+    tokio::spawn(request(device))
+}
+
+/// Reads until `into` is full or the input ends.
+fn fill(input: &mut dyn io::Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match input.read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn name(file: &Path) -> String {
+    if file == Path::new("-") { "the pipe".to_owned() } else { file.display().to_string() }
+}
+
+/// What is shown of a transfer.
+struct Transfer {
+    verb: &'static str,
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Transfer {
+    fn begin(verb: &'static str, length: u64) -> Self {
+        let bar = if io::stderr().is_terminal() { ProgressBar::new(length) } else { ProgressBar::hidden() };
+        let template = "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is right"));
+        Self { verb, bar, start: Instant::now() }
+    }
+
+    async fn finish_one(&self, under_way: &mut VecDeque<JoinHandle<Result<Buffer, Error>>>) -> Result<()> {
+        if let Some(request) = under_way.pop_front() {
+            self.bar.inc(request.await??.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn end(&self, bytes: u64) {
+        self.bar.finish_and_clear();
+        let seconds = self.start.elapsed().as_secs_f64();
+        let rate = BinaryBytes((bytes as f64 / seconds.max(1e-9)) as u64);
+        eprintln!("{}: {bytes} bytes ({}) in {seconds:.3} s, {rate}/s", self.verb, BinaryBytes(bytes));
+    }
+}

@@ -1,0 +1,19 @@
+//! `nvmf`: discover, attach, detach, list; and read, write and identify without attaching.
+#![forbid(unsafe_code)]
+#![recursion_limit = "256"]
+
+mod attach;
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::Arguments::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvmf: {}", cli::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

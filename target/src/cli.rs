@@ -1,0 +1,174 @@
+//! The command line.
+
+use crate::control::Control;
+use crate::daemon::{Daemon, read_config};
+use crate::exports;
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use nvme_proto::Nqn;
+use nvmf_config::{Backing, Config, size};
+use nvmf_rdma::Provider;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Exports disks and files over NVMe/RDMA.
+#[derive(Debug, Parser)]
+#[command(name = "nvmf-target", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve what a configuration file says, or one file or device with no configuration at all.
+    Serve(Box<Serve>),
+    /// Check a configuration file and print what it would serve.
+    Check {
+        /// The configuration file.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["config", "export", "memory"]))]
+struct Serve {
+    /// The configuration file (see deploy/target.toml).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A file or block device to export, to any host that reaches the address.
+    #[arg(long, value_name = "PATH")]
+    export: Option<PathBuf>,
+    /// Export memory of this size instead; it is gone when the target stops.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// If the file is not there, make it (sparse) with this size, such as 10GiB.
+    #[arg(long, value_parser = size::parse, requires = "export")]
+    size: Option<u64>,
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420", value_parser = address, conflicts_with = "config")]
+    listen: SocketAddr,
+    /// The subsystem's NQN; one that stays the same for the same path by default.
+    #[arg(long, conflicts_with = "config")]
+    nqn: Option<Nqn>,
+    /// Bytes in a logical block.
+    #[arg(long, value_name = "BYTES", conflicts_with = "config", value_parser = block_size)]
+    block_size: Option<u32>,
+    /// Refuse writes.
+    #[arg(long, conflicts_with = "config")]
+    read_only: bool,
+}
+
+/// An address with a port, or without: 4420 then.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = || text.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, 4420));
+    text.parse()
+        .ok()
+        .or_else(with_port)
+        .ok_or_else(|| format!("`{text}` is no address: write 192.0.2.1:4420 or [2001:db8::1]:4420"))
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("a block has 512, 1024, 2048 or 4096 bytes".into()),
+    }
+}
+
+impl Serve {
+    fn config(&self) -> anyhow::Result<Config> {
+        if let Some(path) = &self.config {
+            return read_config(path);
+        }
+        let path = self.export.clone().unwrap_or_else(|| "memory".into());
+        let mut config = Config::export(&path, self.size, self.listen, self.nqn)
+            .with_context(|| format!("cannot export {}", path.display()))?;
+        for namespace in config.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
+            namespace.block_size = self.block_size;
+            namespace.read_only = self.read_only;
+            if let Some(size) = self.memory {
+                namespace.backing = Backing::Memory { size };
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// Does what the command line says. `provider` makes the road of one worker.
+///
+/// # Errors
+/// One message for the user: what failed, on what, and what to do.
+pub fn run<P: Provider + 'static>(
+    cli: &Cli,
+    provider: impl Fn() -> io::Result<P> + Clone + Send + 'static,
+) -> anyhow::Result<()> {
+    match &cli.command {
+        Command::Check { file } => check(file),
+        Command::Serve(serve) => {
+            let config = serve.config()?;
+            let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
+            // The signals are ours before the first worker is: a stop during the start is not lost.
+            let mut control = Control::new().context("cannot take over the signals")?;
+            let daemon = Daemon::start(config, serve.config.clone(), provider)?;
+            if serve.config.is_none()
+                && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
+            {
+                println!("{}", how_to_use(nqn, *address));
+            }
+            daemon.serve(&mut control)
+        }
+    }
+}
+
+fn how_to_use(nqn: Nqn, address: SocketAddr) -> String {
+    let (ip, port) = match address.ip() {
+        ip if ip.is_unspecified() => ("ADDRESS".to_owned(), address.port()),
+        ip => (ip.to_string(), address.port()),
+    };
+    format!(
+        "Exported as {nqn}. On the host:\n  \
+         nvmf discover -a {ip} -s {port}\n  \
+         nvmf attach -a {ip} -s {port} -n {nqn}\n\
+         or with the kernel's initiator:\n  \
+         nvme connect -t rdma -a {ip} -s {port} -n {nqn}"
+    )
+}
+
+/// Opens nothing but the file itself; what it names is looked at, and left alone.
+fn check(file: &std::path::Path) -> anyhow::Result<()> {
+    let config = read_config(file)?;
+    for namespace in config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces) {
+        if let Backing::Path { path, create: None } = &namespace.backing
+            && !path.exists()
+        {
+            bail!(
+                "{} names {}, which does not exist: create it (truncate -s 10G {}), or give the namespace a size",
+                file.display(),
+                path.display(),
+                path.display(),
+            );
+        }
+    }
+    print!("{}", exports::summary(&config));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_what_it_says() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_may_leave_the_port_out() {
+        assert_eq!(address("192.0.2.1"), Ok("192.0.2.1:4420".parse().unwrap()));
+        assert_eq!(address("[::1]:5000"), Ok("[::1]:5000".parse().unwrap()));
+        assert_eq!(address("::1"), Ok("[::1]:4420".parse().unwrap()));
+        assert!(address("host").is_err());
+    }
+}

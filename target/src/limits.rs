@@ -1,0 +1,55 @@
+//! Every bound of the daemon, and what must hold between them.
+
+use core::time::Duration;
+
+/// Bytes of the buffers that small transfers use.
+pub const SMALL_BUFFER_LEN: usize = 16 * 1024;
+/// Bytes of the buffers that large transfers are carried in, one chunk each.
+pub const LARGE_BUFFER_LEN: usize = 128 * 1024;
+/// Bytes of the buffers kept back for Admin commands and Connects.
+pub const RESERVED_BUFFER_LEN: usize = 4096;
+/// How many of those a worker has.
+pub const RESERVED_BUFFERS: usize = 64;
+/// Chunks of one command under way at once; ranges of one deallocation, too.
+pub const CHUNKS_MAX: usize = 4;
+/// One queue holds at most this part of a class of buffers (1/n), however idle the others are.
+pub const BUFFER_SHARE: usize = 2;
+
+/// Bytes that in-capsule data are aligned to in memory: what direct I/O asks for, at the most. Data at an offset in the
+/// capsule that is no multiple of it are copied once.
+pub const IN_CAPSULE_ALIGN: usize = 4096;
+
+/// The largest Admin queue, in entries.
+pub const ADMIN_ENTRIES_MAX: u16 = 32;
+/// The smallest queue, in entries.
+pub const ENTRIES_MIN: u16 = 2;
+/// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that
+/// our last response left.
+pub const SPARE_SLOTS: u16 = 4;
+/// RDMA READs that we want outstanding on a connection, at the most.
+pub const READ_DEPTH_MAX: u16 = 16;
+/// How long a connection may take to be set up.
+pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connection requests that wait in the kernel.
+pub const BACKLOG: u32 = 128;
+
+/// Completions reaped at once, of the road and of the floor.
+pub const BATCH: usize = 32;
+/// Connection events handled in one turn.
+pub const CM_BUDGET: usize = 16;
+/// Mails read in one turn.
+pub const MAIL_BUDGET: usize = 64;
+/// Timers are looked at no more often than this.
+pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
+
+/// How long a file may be in use at the start: its last user may just have ended.
+pub const IN_USE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a stop waits for commands under way.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+const _: () = assert!(RESERVED_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);
+const _: () = assert!(SMALL_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);
+const _: () = assert!(LARGE_BUFFER_LEN.is_multiple_of(65536), "chunks are whole blocks of any size");
+const _: () = assert!(SMALL_BUFFER_LEN < LARGE_BUFFER_LEN);
+const _: () = assert!(CHUNKS_MAX <= u8::MAX as usize);
+const _: () = assert!(ADMIN_ENTRIES_MAX <= nvmf_subsystem::limits::ADMIN_QUEUE_ENTRIES_MAX);

@@ -1,0 +1,49 @@
+//! What workers tell each other, and the daemon tells them.
+
+use crate::transport::rdma::listener::Offer;
+use nvmf_subsystem::{AssociationKey, Notice};
+
+/// A worker of the daemon, from 0. Worker 0 listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkerId(pub usize);
+
+/// A message to a worker. `D` is the provider's [`nvmf_rdma::Provider::Detached`].
+#[derive(Debug)]
+pub enum Mail<D> {
+    /// Take over a connection request.
+    Adopt(D, Box<Offer>),
+    /// The controller was reset, or its Admin queue is gone: close its I/O queues.
+    CloseIoQueues(AssociationKey),
+    /// The association is over: close all its queues at once.
+    CloseAssociation(AssociationKey),
+    /// The registry has news.
+    Notice(Notice),
+    /// Stop listening, take no further command, finish those under way, close every queue that has none.
+    Drain,
+    /// Close every queue at once.
+    Close,
+}
+
+/// Whom a mail is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recipient {
+    /// One worker.
+    Worker(WorkerId),
+    /// Every worker but the sender.
+    Others,
+}
+
+impl<D> Mail<D> {
+    /// The same for another recipient, if it can be said twice.
+    #[must_use]
+    pub fn copy(&self) -> Option<Self> {
+        match self {
+            Self::Adopt(..) => None,
+            Self::CloseIoQueues(key) => Some(Self::CloseIoQueues(*key)),
+            Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
+            Self::Notice(notice) => Some(Self::Notice(notice.clone())),
+            Self::Drain => Some(Self::Drain),
+            Self::Close => Some(Self::Close),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Transports: from capsules to bytes on a wire.
+
+pub mod rdma;

@@ -1,0 +1,309 @@
+//! From a capsule to its response: what the engine says, done.
+
+use super::edges::{Deed, Edges};
+use super::name::{Kind, Place};
+use super::queue::{Life, Queue};
+use super::request::{RequestState, Stage};
+use core::time::Duration;
+use nvmf_block::Backend;
+use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, SendOperation, SendRequest};
+use nvmf_subsystem::limits::SQE_LEN;
+use nvmf_subsystem::{Notice, Response, Source, Step, Transfer, Violation};
+
+impl Queue {
+    /// The connection is set up: what arrived early is looked at now.
+    pub fn on_established<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+        if self.life == Life::Accepting {
+            self.life = Life::Live;
+            self.take_received(edges, now);
+        }
+    }
+
+    /// A capsule of `len` bytes landed in a receive slot.
+    pub fn on_receive<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        slot: u16,
+        len: u32,
+    ) {
+        if self.free.is_empty() {
+            edges.counters.waits_request.add(1);
+        }
+        self.received.push_back((slot, len));
+        self.take_received(edges, now);
+    }
+
+    /// Gives capsules, and responses that no capsule asked for, the requests that are free.
+    pub(super) fn take_received<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+        while self.life == Life::Live {
+            if self.free.is_empty() {
+                return;
+            }
+            if let Some(response) = self.unsent.pop_front() {
+                let request = self.take_request();
+                self.respond(edges, request, &response);
+            } else if let Some((slot, len)) = self.received.pop_front()
+                && !edges.draining
+            {
+                self.on_capsule(edges, now, slot, len);
+            } else {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn take_request(&mut self) -> u16 {
+        let request = self.free.pop().expect("the caller saw a free request");
+        self.request(request).state = RequestState::Executing;
+        request
+    }
+
+    pub(super) fn on_capsule<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        slot: u16,
+        len: u32,
+    ) {
+        edges.counters.commands.add(1);
+        let Some(data_len) = (len as usize).checked_sub(SQE_LEN) else {
+            return self.on_violation(edges, now, &Violation::ShortCapsule(len as usize));
+        };
+        let buffer = self.receive(slot);
+        let sqe = edges.receives(self.is_admin()).read_entry(buffer);
+        let step = self.engine.on_capsule(now, &sqe, data_len);
+        let in_capsule = matches!(
+            step,
+            Step::Execute { transfer: Transfer::FromHost { source: Source::InCapsule { .. }, .. }, .. }
+        );
+        let request = self.take_request();
+        if in_capsule {
+            self.request(request).receive = Some(slot);
+        } else {
+            // Reposted before the response leaves: the host never finds fewer receives than it has entries.
+            self.repost(edges, slot);
+        }
+        self.take_step(edges, now, request, step);
+        self.take_own_steps(edges, now);
+    }
+
+    pub(super) fn repost<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, slot: u16) {
+        let posted = self.post_receive(edges, slot);
+        self.check_post(edges, posted);
+    }
+
+    /// A post may fail because the peer is gone, of which an event tells. Anything else is a mistake between us and the
+    /// provider, and costs this connection.
+    pub(super) fn check_post<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        posted: Result<(), PostError>,
+    ) {
+        match posted {
+            Ok(()) | Err(PostError::NotReady) => {}
+            Err(error) => {
+                tracing::error!(parent: &self.span, %error, "the provider does not take a work request: closing the connection");
+                edges.counters.transport_errors.add(1);
+                edges.deeds.push_back(Deed::Remove(self.index));
+            }
+        }
+    }
+
+    /// Does what the engine wants for the command of `request`.
+    pub(super) fn take_step<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        request: u16,
+        step: Step,
+    ) {
+        match step {
+            Step::Respond(response) => self.respond(edges, request, &response),
+            Step::Execute { ticket, work, transfer } => {
+                self.request(request).begin(ticket, work, transfer);
+                self.advance(edges, now, request, false);
+            }
+            Step::Held => self.free_request(edges, request),
+            Step::Connect(connect) => {
+                let admission = {
+                    let mut registry =
+                        edges.registry.lock().expect("no panic happened under the registry's lock");
+                    registry.connect(now, &connect)
+                };
+                self.on_admission(edges, now, &admission);
+                let step = self.engine.on_admission(now, connect, admission);
+                self.take_step(edges, now, request, step);
+            }
+            Step::CloseQueue | Step::CloseIoQueues | Step::CloseAssociation(_) => {
+                self.free_request(edges, request);
+                self.take_own_step(edges, now, &step);
+            }
+        }
+    }
+
+    /// Drains what the engine wants on its own.
+    pub fn take_own_steps<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+        while let Some(step) = self.engine.poll_step(now) {
+            self.take_own_step(edges, now, &step);
+        }
+        if !self.unsent.is_empty() {
+            self.take_received(edges, now);
+        }
+    }
+
+    pub(super) fn take_own_step<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        step: &Step,
+    ) {
+        match step {
+            Step::Respond(response) => self.unsent.push_back(*response),
+            Step::CloseQueue => {
+                self.send_unsent(edges);
+                self.close(edges);
+            }
+            Step::CloseIoQueues => {
+                if let Some(key) = self.association() {
+                    edges.deeds.push_back(Deed::CloseIoQueues(key));
+                }
+            }
+            Step::CloseAssociation(violation) => self.on_violation(edges, now, violation),
+            Step::Execute { .. } | Step::Connect(_) | Step::Held => {
+                unreachable!("the engine has no command that no capsule brought")
+            }
+        }
+    }
+
+    /// What can still be said before the connection is closed.
+    pub(super) fn send_unsent<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        while self.life == Life::Live && !self.free.is_empty() {
+            let Some(response) = self.unsent.pop_front() else { break };
+            let request = self.take_request();
+            self.respond(edges, request, &response);
+        }
+    }
+
+    pub(super) fn on_admission<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        admission: &nvmf_subsystem::Admission,
+    ) {
+        if let Some(duplicate) = &admission.duplicate_host_id {
+            edges.counters.duplicate_host_ids.add(1);
+            if edges.log.allow(now, &edges.counters) {
+                tracing::warn!(parent: &self.span, "{duplicate}");
+            }
+        }
+        match &admission.outcome {
+            Ok(admitted) => {
+                let association = admitted.association().clone();
+                self.span.record("cntlid", association.key().cntlid.0);
+                self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
+                if edges.log.allow(now, &edges.counters) {
+                    let (subsystem, entries) = (association.subsystem_nqn(), self.terms.entries);
+                    tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
+                }
+                self.admitted = Some((association, admitted.qid()));
+            }
+            Err(refusal) => {
+                edges.counters.connects_refused.add(1);
+                if edges.log.allow(now, &edges.counters) {
+                    tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_violation<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        violation: &Violation,
+    ) {
+        if matches!(violation, Violation::KeepAliveExpired { .. }) {
+            edges.counters.keep_alive_expired.add(1);
+        } else {
+            edges.counters.violations.add(1);
+        }
+        if edges.log.allow(now, &edges.counters) {
+            tracing::warn!(parent: &self.span, "closing the association: {violation}");
+        }
+        edges.deeds.push_back(match self.association() {
+            Some(key) => Deed::CloseAssociation(key),
+            None => Deed::Remove(self.index),
+        });
+    }
+
+    /// Posts the response, behind the WRITEs of its command.
+    pub(super) fn respond<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        request: u16,
+        response: &Response,
+    ) {
+        if let Some(slot) = self.request(request).receive.take() {
+            self.repost(edges, slot);
+        }
+        self.request(request).state = RequestState::Responding;
+        let operation = SendOperation::Send {
+            payload: Payload::Inline(&response.cqe),
+            invalidate: response.invalidate.filter(|_| edges.remote_invalidate).map(RemoteKey),
+            solicited: true,
+        };
+        let id = self.place(request, 0).work_request(Kind::Send);
+        edges.counters.responses.add(1);
+        let posted = edges.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
+        self.check_post(edges, posted);
+    }
+
+    /// A response left, and with it the WRITEs before it.
+    pub fn on_sent<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, place: Place) {
+        let request = place.slot;
+        for chunk in 0..crate::limits::CHUNKS_MAX {
+            let chunk = u8::try_from(chunk).expect("few");
+            if self.request(request).chunk(chunk).stage == Stage::WritingUnsignaled {
+                self.send_credits += 1;
+                self.release_chunk(&mut edges.buffers, request, chunk);
+            }
+        }
+        self.free_request(edges, request);
+        self.post_writes(edges, now);
+        self.post_reads(edges);
+        self.take_received(edges, now);
+    }
+
+    pub(super) fn free_request<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, request: u16) {
+        if let Some(slot) = self.request(request).receive.take() {
+            self.repost(edges, slot);
+        }
+        let this = self.request(request);
+        assert!(this.chunks.iter().all(|chunk| chunk.stage == Stage::Idle), "a free request holds nothing");
+        this.state = RequestState::Free;
+        this.work = None;
+        this.transfer = Transfer::None;
+        self.free.push(request);
+    }
+
+    /// A time of the engine's came.
+    pub fn on_timeout<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+        self.engine.on_timeout(now);
+        self.take_own_steps(edges, now);
+    }
+
+    /// The registry has news.
+    pub fn on_notice<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        notice: &Notice,
+    ) {
+        if self.life == Life::Gone {
+            return;
+        }
+        self.engine.on_notice(now, notice);
+        self.take_own_steps(edges, now);
+    }
+}

@@ -1,0 +1,116 @@
+//! What all queues of a worker share.
+
+use super::buffers::{Buffers, ReceiveSlots, SetUpError};
+use crate::settings::Settings;
+use crate::telemetry::{Counters, LogLimit};
+use nvmf_block::{Backend, BlockOp, DeviceId, Tag};
+use nvmf_rdma::{CompletionQueueId, Provider};
+use nvmf_subsystem::{AssociationKey, Registry};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// What all queues of a worker share: the two edges of the house, the memory between them, and what is to be done beyond
+/// the queue at hand.
+pub struct Edges<P: Provider, B> {
+    /// The road.
+    pub provider: P,
+    /// The floor.
+    pub backend: B,
+    /// Where everything completes.
+    pub cq: CompletionQueueId,
+    /// Data buffers.
+    pub buffers: Buffers,
+    /// Receive slots of Admin queues.
+    pub admin_receives: ReceiveSlots,
+    /// Receive slots of I/O queues.
+    pub io_receives: ReceiveSlots,
+    /// Operations that the floor had no room for.
+    pub floor_line: VecDeque<(Tag, DeviceId, BlockOp)>,
+    /// What queues want done to other queues.
+    pub deeds: VecDeque<Deed>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+    /// How often may be logged what a peer can trigger.
+    pub log: LogLimit,
+    /// Who may connect to what.
+    pub registry: Arc<Mutex<Registry>>,
+    /// No further commands are taken.
+    pub draining: bool,
+    /// The peer's keys can be invalidated with a response.
+    pub remote_invalidate: bool,
+}
+
+/// What a queue wants done to queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deed {
+    /// The I/O queues of an association, on all workers.
+    CloseIoQueues(AssociationKey),
+    /// All queues of an association, on all workers, at once.
+    CloseAssociation(AssociationKey),
+    /// This queue of this worker, at once.
+    Remove(u32),
+}
+
+impl<P: Provider, B: Backend> Edges<P, B> {
+    /// Submits to the floor, or stands in line for it.
+    pub fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) {
+        if self.floor_line.is_empty() && self.backend.submit(tag, device, op).is_ok() {
+            return;
+        }
+        self.counters.waits_backend.add(1);
+        self.floor_line.push_back((tag, device, op));
+    }
+
+    /// Submits what stood in line.
+    pub fn submit_waiting(&mut self) {
+        while let Some(&(tag, device, op)) = self.floor_line.front() {
+            if self.backend.submit(tag, device, op).is_err() {
+                break;
+            }
+            self.floor_line.pop_front();
+        }
+    }
+
+    /// The receive slots of a kind of queue.
+    pub fn receives(&mut self, admin: bool) -> &mut ReceiveSlots {
+        if admin { &mut self.admin_receives } else { &mut self.io_receives }
+    }
+
+    /// Two edges, and the memory between them.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn new(
+        mut provider: P,
+        mut backend: B,
+        registry: Arc<Mutex<Registry>>,
+        settings: &Settings,
+    ) -> Result<Self, SetUpError> {
+        let capabilities = provider.capabilities();
+        if (capabilities.max_inline as usize) < nvmf_subsystem::limits::CQE_LEN {
+            return Err(SetUpError::Inline(capabilities.max_inline));
+        }
+        let queues = settings.connections as usize;
+        let buffers = Buffers::new(&mut provider, &mut backend, &settings.buffers, queues)?;
+        let admin_receives = ReceiveSlots::new(&mut provider, &mut backend, settings.admin_receives, 0)?;
+        let io_receives =
+            ReceiveSlots::new(&mut provider, &mut backend, settings.io_receives, settings.in_capsule_data)?;
+        let receives = admin_receives.capacity() + io_receives.capacity();
+        let cq = provider.create_completion_queue(u32::try_from(receives * 4).unwrap_or(u32::MAX))?;
+        Ok(Self {
+            provider,
+            backend,
+            cq,
+            buffers,
+            admin_receives,
+            io_receives,
+            floor_line: VecDeque::with_capacity(1024),
+            deeds: VecDeque::with_capacity(64),
+            counters: Arc::default(),
+            log: LogLimit::new(),
+            registry,
+            draining: false,
+            remote_invalidate: capabilities.remote_invalidate,
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! One connection: slots, credits, and every wait with its own line.
+
+use super::buffers::{Buffers, Class, ReceiveSlots};
+use super::edges::{Deed, Edges};
+use super::listener::Terms;
+use super::name::{Kind, Place};
+use super::request::{Request, Stage};
+use crate::limits::SPARE_SLOTS;
+use core::time::Duration;
+use nvmf_block::Backend;
+use nvmf_memory::BufferIndex;
+use nvmf_rdma::{PostError, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, ResourceError};
+use nvmf_subsystem::{Association, AssociationKey, Link, Qid, Queue as Engine, Response};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tracing::Span;
+use tracing::field::Empty;
+
+/// Where a queue is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Accepted, not yet established.
+    Accepting,
+    /// Established.
+    Live,
+    /// Being disconnected.
+    Closing,
+    /// The connection is gone; operations on the floor still use our memory.
+    Gone,
+}
+
+/// One connection.
+pub struct Queue {
+    pub(super) index: u32,
+    pub(super) qp: QueuePairId,
+    pub(super) life: Life,
+    pub(super) engine: Engine,
+    pub(super) terms: Terms,
+    pub(super) span: Span,
+    /// Set once the registry let the queue in: it must hear of the end.
+    pub(super) admitted: Option<(Arc<Association>, Qid)>,
+    receives: Box<[BufferIndex]>,
+    pub(super) requests: Box<[Request]>,
+    pub(super) free: Vec<u16>,
+    /// Received: capsules in line for a request (slot, bytes).
+    pub(super) received: VecDeque<(u16, u32)>,
+    /// Responses that no capsule asked for just now, in line for a request.
+    pub(super) unsent: VecDeque<Response>,
+    /// Requests in line for a buffer of each class.
+    pub(super) await_buffer: [VecDeque<u16>; 3],
+    pub(super) in_line: [bool; 3],
+    pub(super) held: [usize; 3],
+    pub(super) await_read: VecDeque<(u16, u8)>,
+    pub(super) await_write: VecDeque<(u16, u8)>,
+    pub(super) read_credits: u16,
+    pub(super) send_credits: u16,
+    /// Operations on the floor.
+    pub(super) floor_pending: u32,
+}
+
+/// Receives, and requests, of a queue of so many entries.
+fn slots(entries: u16) -> u16 {
+    entries + SPARE_SLOTS
+}
+
+/// WRITEs and READs that may be posted at once beside the responses.
+fn transfers(entries: u16) -> u16 {
+    slots(entries) * 2
+}
+
+impl Queue {
+    /// Whether a queue on these terms finds the receive slots that it needs.
+    pub fn fits<P: Provider, B: Backend>(edges: &mut Edges<P, B>, terms: &Terms) -> bool {
+        edges.receives(terms.qid.0 == 0).available() >= usize::from(slots(terms.entries))
+    }
+
+    /// A queue with its queue pair, all receives posted.
+    ///
+    /// # Errors
+    /// The provider has no queue pair left. Nothing was taken.
+    ///
+    /// # Panics
+    /// When it does not fit ([`Queue::fits`]).
+    pub fn new<P: Provider, B: Backend>(
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        index: u32,
+        port: u16,
+        terms: Terms,
+        peer: SocketAddr,
+    ) -> Result<Self, ResourceError> {
+        let count = slots(terms.entries);
+        let qp = edges.provider.create_queue_pair(&QueuePairAttributes {
+            send_cq: edges.cq,
+            receive_cq: edges.cq,
+            shared_receive_queue: None,
+            max_send: u32::from(count) + u32::from(transfers(terms.entries)),
+            max_receive: count.into(),
+        })?;
+        let pool = edges.receives(terms.qid.0 == 0);
+        let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
+        let link =
+            Link { port, qid: Some(terms.qid.0), cntlid: Some(terms.cntlid.0), entries: terms.entries };
+        let line = || VecDeque::with_capacity(count.into());
+        let received = VecDeque::with_capacity(count.into());
+        let queue = Self {
+            index,
+            qp,
+            life: Life::Accepting,
+            engine: Engine::new(now, link),
+            terms,
+            span: tracing::info_span!("queue", %peer, qid = terms.qid.0, cntlid = Empty, hostnqn = Empty),
+            admitted: None,
+            receives,
+            requests: (0..count).map(|_| Request::new()).collect(),
+            free: (0..count).rev().collect(),
+            received,
+            unsent: VecDeque::with_capacity(8),
+            await_buffer: [line(), line(), line()],
+            in_line: [false; 3],
+            held: [0; 3],
+            await_read: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
+            await_write: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
+            read_credits: terms.read_depth,
+            send_credits: transfers(terms.entries),
+            floor_pending: 0,
+        };
+        for slot in 0..count {
+            let posted = queue.post_receive(edges, slot);
+            assert_eq!(posted, Ok(()), "an idle queue pair takes the receives that it was made for");
+        }
+        Ok(queue)
+    }
+
+    /// Memory of the queue itself: pinned and not.
+    #[must_use]
+    pub fn memory(entries: u16, in_capsule_data: u32) -> usize {
+        usize::from(slots(entries)) * (ReceiveSlots::slot_len(in_capsule_data) + size_of::<Request>())
+    }
+
+    /// Receive slots that a queue of so many entries takes.
+    #[must_use]
+    pub fn receives_for(entries: u16) -> usize {
+        slots(entries).into()
+    }
+
+    /// Its number on its worker.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its queue pair.
+    #[must_use]
+    pub fn qp(&self) -> QueuePairId {
+        self.qp
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Its span in the log.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The association that it belongs to, once connected.
+    #[must_use]
+    pub fn association(&self) -> Option<AssociationKey> {
+        self.admitted.as_ref().map(|(association, _)| association.key())
+    }
+
+    /// Whether it is an I/O queue of that association.
+    #[must_use]
+    pub fn is_io_of(&self, key: AssociationKey) -> bool {
+        self.association() == Some(key) && self.terms.qid.0 != 0
+    }
+
+    /// Whether nothing is under way that a stop waits for. An Admin queue waits for its I/O queues, on whichever
+    /// worker: they end with it.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let idle = self.free.len() == self.requests.len();
+        let alone = |association: &Association| self.terms.qid.0 != 0 || association.io_queues() == 0;
+        idle && self.admitted.as_ref().is_none_or(|(association, _)| alone(association))
+    }
+
+    pub(super) fn place(&self, request: u16, chunk: u8) -> Place {
+        Place { queue: self.index, slot: request, chunk }
+    }
+
+    pub(super) fn request(&mut self, request: u16) -> &mut Request {
+        &mut self.requests[usize::from(request)]
+    }
+
+    pub(super) fn receive(&self, slot: u16) -> BufferIndex {
+        self.receives[usize::from(slot)]
+    }
+
+    pub(super) fn is_admin(&self) -> bool {
+        self.terms.qid.0 == 0
+    }
+
+    /// Posts a receive slot (again).
+    pub(super) fn post_receive<P: Provider, B: Backend>(
+        &self,
+        edges: &mut Edges<P, B>,
+        slot: u16,
+    ) -> Result<(), PostError> {
+        let buffer = edges.receives(self.is_admin()).sge(self.receive(slot));
+        let id = self.place(slot, 0).work_request(Kind::Receive);
+        edges.provider.post_receive(self.qp, ReceiveRequest { id, buffer })
+    }
+
+    /// The class of buffer that the next chunk of a request takes.
+    pub(super) fn class(&self, request: u16, buffers: &Buffers) -> Class {
+        let request = &self.requests[usize::from(request)];
+        if self.is_admin() || self.admitted.is_none() {
+            Class::Reserved
+        } else if request.end - request.next <= buffers.len(Class::Small) {
+            Class::Small
+        } else {
+            Class::Large
+        }
+    }
+
+    /// Stands in line for a buffer, when a request wants one and the queue's share is not used up.
+    pub(super) fn join_line(&mut self, buffers: &mut Buffers, class: Class) {
+        let at = class as usize;
+        let wants = !self.await_buffer[at].is_empty() && self.life != Life::Gone;
+        if wants && !self.in_line[at] && self.held[at] < buffers.share(class) {
+            self.in_line[at] = true;
+            buffers.line(class).push_back(self.index);
+        }
+    }
+
+    /// Gives the buffer of a chunk back, and makes the chunk idle.
+    pub(super) fn release_chunk(&mut self, buffers: &mut Buffers, request: u16, chunk: u8) {
+        let chunk = self.request(request).chunk(chunk);
+        chunk.stage = Stage::Idle;
+        if let Some(buffer) = chunk.buffer.take() {
+            let class = buffer.class();
+            self.held[class as usize] -= 1;
+            buffers.put(buffer);
+            self.join_line(buffers, class);
+        }
+    }
+
+    /// Ends the connection in good order.
+    pub fn close<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        match self.life {
+            Life::Live => {
+                self.life = Life::Closing;
+                edges.provider.disconnect(self.qp);
+            }
+            Life::Accepting => edges.deeds.push_back(Deed::Remove(self.index)),
+            Life::Closing | Life::Gone => {}
+        }
+    }
+
+    /// The connection is gone: everything that the road had goes back; what the floor has, when it is done.
+    pub fn on_gone<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        if self.life == Life::Gone {
+            return;
+        }
+        self.life = Life::Gone;
+        // From here on nothing of the peer's can reach the buffers, so they may serve others.
+        edges.provider.destroy_queue_pair(self.qp);
+        self.abandon();
+        for at in 0..self.requests.len() {
+            let request = u16::try_from(at).expect("as many as slots");
+            for chunk in 0..self.requests[at].chunks.len() {
+                let chunk = u8::try_from(chunk).expect("few");
+                if self.request(request).chunk(chunk).stage != Stage::Executing {
+                    self.release_chunk(&mut edges.buffers, request, chunk);
+                }
+            }
+        }
+        self.received.clear();
+        self.unsent.clear();
+    }
+
+    /// Nobody waits for the responses any more.
+    fn abandon(&mut self) {
+        for ticket in self.requests.iter_mut().filter_map(|request| request.ticket.take()) {
+            ticket.abandon();
+        }
+    }
+
+    /// Whether nothing of it is in use any more: then [`Queue::into_parts`].
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.life == Life::Gone && self.floor_pending == 0
+    }
+
+    /// Gives the receive slots back. What is returned must be reported to the registry.
+    pub fn into_parts<P: Provider, B: Backend>(
+        mut self,
+        edges: &mut Edges<P, B>,
+    ) -> Option<(Arc<Association>, Qid)> {
+        assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
+        let admin = self.is_admin();
+        for &slot in &self.receives {
+            edges.receives(admin).put(slot);
+        }
+        self.admitted.take()
+    }
+
+    /// When [`Queue::on_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        if matches!(self.life, Life::Gone) { None } else { self.engine.poll_timeout() }
+    }
+}
+
+impl Drop for Queue {
+    /// A worker that ends takes its commands with it; the road and the floor hold on to the memory that they use.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

@@ -1,0 +1,199 @@
+//! A command under way, and the chunks that its data travel in.
+//!
+//! ```text
+//!             ┌──────────── on_done gives another Execute ───────────┐
+//!             ▼                                                      │
+//! Free ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
+//!
+//! a chunk:  Idle ─► AwaitRead ─► Reading ─► Executing ─────────────────────────► Idle     from the host
+//!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
+//! ```
+//!
+//! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that waits for
+//! a request (Received) is not here yet: it stands in its queue's line.
+
+use super::buffers::Buffer;
+use crate::limits::CHUNKS_MAX;
+use nvmf_block::{BlockError, BlockOp, BlockRange};
+use nvmf_subsystem::{BlockWork, Ticket, Transfer, Work};
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestState {
+    /// No command has it.
+    Free,
+    /// It stands in line for a buffer; chunks that have theirs go on.
+    AwaitBuffer,
+    /// Its chunks are under way.
+    Executing,
+    /// Its response is posted.
+    Responding,
+}
+
+/// Where a chunk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Nowhere.
+    Idle,
+    /// In line for an RDMA READ credit.
+    AwaitRead,
+    /// The RDMA READ is posted.
+    Reading,
+    /// On the storage floor.
+    Executing,
+    /// In line for a place in the send queue.
+    AwaitWrite,
+    /// The RDMA WRITE is posted; it completes by itself.
+    Writing,
+    /// The RDMA WRITE is posted without a signal: the response behind it completes for both.
+    WritingUnsignaled,
+}
+
+/// A piece of a command's data.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Where it is.
+    pub stage: Stage,
+    /// What it travels in; `None` when it needs none of ours.
+    pub buffer: Option<Buffer>,
+    /// Bytes from the start of the command's data.
+    pub offset: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub struct Request {
+    /// Where it is.
+    pub state: RequestState,
+    /// To be handed back to the engine.
+    pub ticket: Option<Ticket>,
+    /// What the engine wants.
+    pub work: Option<Work>,
+    /// With which data.
+    pub transfer: Transfer,
+    /// The receive slot (its number in the queue) whose in-capsule data are in use.
+    pub receive: Option<u16>,
+    /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
+    pub next: u32,
+    /// Where that ends.
+    pub end: u32,
+    /// The first error.
+    pub result: Result<(), BlockError>,
+    /// The chunks.
+    pub chunks: [Chunk; CHUNKS_MAX],
+}
+
+impl Request {
+    /// One that is free.
+    #[must_use]
+    pub fn new() -> Self {
+        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0 };
+        Self {
+            state: RequestState::Free,
+            ticket: None,
+            work: None,
+            transfer: Transfer::None,
+            receive: None,
+            next: 0,
+            end: 0,
+            result: Ok(()),
+            chunks: std::array::from_fn(|_| chunk()),
+        }
+    }
+
+    /// Takes in what the engine wants.
+    pub fn begin(&mut self, ticket: Ticket, work: Work, transfer: Transfer) {
+        self.end = match (&transfer, &work) {
+            (Transfer::FromHost { len, .. } | Transfer::ToHost { len, .. }, _) => *len,
+            (Transfer::None, Work::Block { op: BlockWork::Deallocate(ranges), .. }) => {
+                u32::try_from(ranges.len()).expect("at most 256 ranges")
+            }
+            (Transfer::None, Work::Block { .. }) => 1,
+            (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
+        };
+        self.next = 0;
+        self.result = Ok(());
+        self.state = RequestState::Executing;
+        self.ticket = Some(ticket);
+        self.work = Some(work);
+        self.transfer = transfer;
+    }
+
+    /// A chunk that can be handed out.
+    #[must_use]
+    pub fn idle_chunk(&self) -> Option<u8> {
+        let at = self.chunks.iter().position(|chunk| chunk.stage == Stage::Idle)?;
+        u8::try_from(at).ok()
+    }
+
+    /// A chunk.
+    pub fn chunk(&mut self, chunk: u8) -> &mut Chunk {
+        &mut self.chunks[usize::from(chunk)]
+    }
+
+    /// Remembers an error. What was not begun is not begun any more.
+    pub fn fail(&mut self, error: BlockError) {
+        self.result = self.result.and(Err(error));
+        self.next = self.end;
+    }
+
+    /// Whether all that can still fail is through: what is left are WRITEs that are posted, behind which the response
+    /// can be posted.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state == RequestState::Executing
+            && self.next >= self.end
+            && self
+                .chunks
+                .iter()
+                .all(|chunk| matches!(chunk.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled))
+    }
+
+    /// Whether the response will be posted right behind the WRITE of this chunk, which then needs no signal of its own.
+    #[must_use]
+    pub fn is_last(&self, chunk: u8) -> bool {
+        self.state == RequestState::Executing
+            && self.next >= self.end
+            && self.chunks.iter().enumerate().all(|(at, other)| {
+                at == usize::from(chunk)
+                    || matches!(other.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled)
+            })
+    }
+
+    /// The operation on the device for `len` units from `offset` on, with `buffer`; `None` when the work is none for a device.
+    #[must_use]
+    pub fn block_op(&self, offset: u32, len: u32, buffer: Option<nvmf_block::Buffer>) -> Option<BlockOp> {
+        let Some(Work::Block { op, .. }) = &self.work else { return None };
+        Some(match op {
+            BlockWork::Read { range } => {
+                BlockOp::Read { range: self.part(*range, offset, len)?, into: buffer? }
+            }
+            BlockWork::Write { range, fua } => {
+                BlockOp::Write { range: self.part(*range, offset, len)?, from: buffer?, fua: *fua }
+            }
+            BlockWork::Compare { range } => {
+                BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
+            }
+            BlockWork::Flush => BlockOp::Flush,
+            &BlockWork::WriteZeroes { range, deallocate, fua } => {
+                BlockOp::WriteZeroes { range, deallocate, fua }
+            }
+            BlockWork::Deallocate(ranges) => BlockOp::Deallocate { range: *ranges.get(offset as usize)? },
+            &BlockWork::Verify { range } => BlockOp::Verify { range },
+        })
+    }
+
+    /// The blocks of `len` bytes at `offset` of a command that moves `range`.
+    fn part(&self, range: BlockRange, offset: u32, len: u32) -> Option<BlockRange> {
+        let block = u64::from(self.end).checked_div(range.blocks).filter(|&block| block > 0)?;
+        Some(range.split_at(u64::from(offset) / block).1.split_at(u64::from(len) / block).0)
+    }
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self::new()
+    }
+}

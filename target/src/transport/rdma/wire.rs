@@ -1,0 +1,121 @@
+//! RDMA READs and WRITEs: posted as far as there are credits, in the order in which they were asked for.
+
+use super::edges::Edges;
+use super::name::{Kind, Place};
+use super::queue::Queue;
+use super::request::Stage;
+use core::time::Duration;
+use nvmf_block::Backend;
+use nvmf_rdma::{Payload, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest};
+use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
+use nvmf_subsystem::{Keyed, Source, Transfer, Work};
+
+impl Queue {
+    /// Posts the RDMA READs that there are credits for.
+    pub(super) fn post_reads<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        while let Some(&(request, chunk)) = self.await_read.front() {
+            if self.read_credits == 0 || self.send_credits == 0 {
+                edges.counters.waits_read.add(1);
+                break;
+            }
+            self.await_read.pop_front();
+            let id = self.place(request, chunk).work_request(Kind::Read);
+            let this = self.request(request);
+            let Transfer::FromHost { source: Source::Keyed(keyed), .. } = this.transfer else { continue };
+            let this = this.chunk(chunk);
+            this.stage = Stage::Reading;
+            let remote = part(keyed, this.offset, this.len);
+            let into = edges.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
+            let operation = SendOperation::Read { into, remote };
+            self.read_credits -= 1;
+            self.send_credits -= 1;
+            let posted = edges.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
+            self.check_post(edges, posted);
+        }
+    }
+
+    /// An RDMA READ is done: the data are here.
+    pub fn on_read<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, place: Place) {
+        let (request, chunk) = (place.slot, place.chunk);
+        self.read_credits += 1;
+        self.send_credits += 1;
+        self.post_reads(edges);
+        self.post_writes(edges, now);
+        let this = self.request(request);
+        let len = this.chunk(chunk).len;
+        edges.counters.bytes_in.add(len.into());
+        if matches!(this.work, Some(Work::Parameters)) {
+            let mut parameters = [0; PARAMETERS_LEN_MAX];
+            let into = &mut parameters[..len as usize];
+            let buffer = this.chunk(chunk).buffer.as_ref().expect("it has its buffer");
+            let (memory, at) = edges.buffers.memory(buffer);
+            memory.read(at, into);
+            self.release_chunk(&mut edges.buffers, request, chunk);
+            self.give_parameters(edges, now, request, &parameters[..len as usize]);
+        } else if this.result.is_err() {
+            self.release_chunk(&mut edges.buffers, request, chunk);
+            self.advance(edges, now, request, false);
+        } else {
+            self.execute_buffered(edges, request, chunk);
+            self.finish(edges, now, request);
+        }
+    }
+
+    pub(super) fn queue_write<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        request: u16,
+        chunk: u8,
+    ) {
+        self.request(request).chunk(chunk).stage = Stage::AwaitWrite;
+        self.await_write.push_back((request, chunk));
+        self.post_writes(edges, now);
+    }
+
+    /// Posts the RDMA WRITEs that there is room for.
+    pub(super) fn post_writes<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+        while let Some(&(request, chunk)) = self.await_write.front() {
+            if self.send_credits == 0 {
+                edges.counters.waits_send.add(1);
+                break;
+            }
+            self.await_write.pop_front();
+            let id = self.place(request, chunk).work_request(Kind::Write);
+            let this = self.request(request);
+            let Transfer::ToHost { sink, .. } = this.transfer else { continue };
+            let signaled = !this.is_last(chunk);
+            let this = this.chunk(chunk);
+            this.stage = if signaled { Stage::Writing } else { Stage::WritingUnsignaled };
+            let len = this.len;
+            let remote = part(sink, this.offset, len);
+            let sge = [edges.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), len)];
+            let operation = SendOperation::Write { payload: Payload::Gather(&sge), remote };
+            self.send_credits -= 1;
+            edges.counters.bytes_out.add(len.into());
+            let posted = edges.provider.post_send(self.qp, SendRequest { id, operation, signaled });
+            self.check_post(edges, posted);
+            self.finish(edges, now, request);
+        }
+    }
+
+    /// An RDMA WRITE is done: its buffer can carry the next chunk.
+    pub fn on_written<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        place: Place,
+    ) {
+        self.send_credits += 1;
+        self.release_chunk(&mut edges.buffers, place.slot, place.chunk);
+        self.post_writes(edges, now);
+        self.post_reads(edges);
+        self.advance(edges, now, place.slot, false);
+    }
+}
+
+/// `len` bytes at `offset` of what a keyed SGL names. A peer whose address wraps gets what it asked for: its own
+/// provider refuses the access.
+fn part(keyed: Keyed, offset: u32, len: u32) -> RemoteMemory {
+    RemoteMemory { key: RemoteKey(keyed.key), address: keyed.address.wrapping_add(offset.into()), len }
+}

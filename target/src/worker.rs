@@ -1,0 +1,479 @@
+//! One worker: a road, a floor, the memory between them, and the queues that live on it.
+//!
+//! [`Worker::turn`] is all there is: it reads no clock, makes no system call of its own, and takes no lock but the
+//! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a virtual
+//! clock.
+
+use crate::limits::{ACCEPT_TIMEOUT, BACKLOG, BATCH, CM_BUDGET, MAIL_BUDGET, TIMER_GRAIN};
+use crate::mail::{Mail, Recipient, WorkerId};
+use crate::settings::{Load, Settings};
+use crate::telemetry::Counters;
+use crate::transport::rdma::buffers::{Class, SetUpError};
+use crate::transport::rdma::edges::{Deed, Edges};
+use crate::transport::rdma::listener::{Offer, Terms, rejection};
+use crate::transport::rdma::name::{Kind, Place};
+use crate::transport::rdma::queue::{Life, Queue};
+use core::time::Duration;
+use nvme_proto::rdma::{RejectStatus, Request};
+use nvmf_block::Backend;
+use nvmf_rdma::{
+    CmEvent, Completion, ConnectParameters, DisconnectCause, ListenError, ListenerId, Provider, QueuePairId,
+    RequestId,
+};
+use nvmf_subsystem::{AssociationKey, Registry};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Something was done: turn again before sleeping.
+    pub worked: bool,
+    /// When to turn again even if nothing comes.
+    pub timeout: Option<Duration>,
+}
+
+/// One worker. `D` travels in its mails.
+pub struct Worker<P: Provider, B: Backend> {
+    id: WorkerId,
+    settings: Settings,
+    load: Arc<Load>,
+    edges: Edges<P, B>,
+    queues: Vec<Option<Box<Queue>>>,
+    vacant: Vec<u32>,
+    by_qp: HashMap<QueuePairId, u32>,
+    listeners: Vec<(ListenerId, u16)>,
+    next_worker: usize,
+    inbox: VecDeque<Mail<P::Detached>>,
+    outbox: VecDeque<(Recipient, Mail<P::Detached>)>,
+    completions: Vec<Completion>,
+    executed: Vec<nvmf_block::Completion>,
+    timers_due: Duration,
+}
+
+impl<P: Provider, B: Backend> Worker<P, B> {
+    /// A worker without listeners and queues.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn new(
+        id: WorkerId,
+        load: Arc<Load>,
+        settings: Settings,
+        registry: Arc<Mutex<Registry>>,
+        provider: P,
+        backend: B,
+    ) -> Result<Self, SetUpError> {
+        let edges = Edges::new(provider, backend, registry, &settings)?;
+        let connections = settings.connections;
+        Ok(Self {
+            id,
+            load,
+            edges,
+            queues: (0..connections).map(|_| None).collect(),
+            vacant: (0..connections).rev().collect(),
+            by_qp: HashMap::with_capacity(connections as usize),
+            listeners: Vec::new(),
+            next_worker: 0,
+            inbox: VecDeque::with_capacity(MAIL_BUDGET),
+            outbox: VecDeque::with_capacity(MAIL_BUDGET),
+            completions: Vec::with_capacity(BATCH),
+            executed: Vec::with_capacity(BATCH),
+            timers_due: Duration::ZERO,
+            settings,
+        })
+    }
+
+    /// Listens for connections of the port of that number.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
+        let (listener, address) = self.edges.provider.listen(address, BACKLOG)?;
+        self.listeners.push((listener, port));
+        Ok(address)
+    }
+
+    /// Puts a mail into the inbox: read in the next turn.
+    pub fn deliver(&mut self, mail: Mail<P::Detached>) {
+        self.inbox.push_back(mail);
+    }
+
+    /// A mail for another worker.
+    pub fn poll_mail(&mut self) -> Option<(Recipient, Mail<P::Detached>)> {
+        self.outbox.pop_front()
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.edges.counters
+    }
+
+    /// Queues that are there.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.queues.len() - self.vacant.len()
+    }
+
+    /// Data buffers that are out.
+    #[must_use]
+    pub fn buffers_out(&self) -> usize {
+        self.edges.buffers.out()
+    }
+
+    /// The road, to arm and to sleep on.
+    pub fn provider(&mut self) -> &mut P {
+        &mut self.edges.provider
+    }
+
+    /// The floor, to sleep in.
+    pub fn backend(&mut self) -> &mut B {
+        &mut self.edges.backend
+    }
+
+    /// Does what there is to do, each kind up to its budget, then rings each doorbell once.
+    pub fn turn(&mut self, now: Duration) -> Progress {
+        let mut worked = self.reap_connections(now);
+        worked |= self.reap_road(now);
+        worked |= self.reap_floor(now);
+        worked |= self.read_mail(now);
+        self.expire_timers(now);
+        worked |= self.grant_buffers(now);
+        worked |= self.do_deeds(now);
+        self.edges.submit_waiting();
+        self.edges.provider.flush();
+        self.edges.backend.flush();
+        let provider = self.edges.provider.poll_timeout();
+        let timers = (self.queues() > 0).then_some(self.timers_due);
+        let timeout = provider.into_iter().chain(timers).min();
+        Progress { worked, timeout }
+    }
+
+    fn reap_connections(&mut self, now: Duration) -> bool {
+        for done in 0..CM_BUDGET {
+            let Some(event) = self.edges.provider.poll_cm(now) else { return done > 0 };
+            self.on_cm_event(now, event);
+        }
+        true
+    }
+
+    fn on_cm_event(&mut self, now: Duration, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest {
+                listener,
+                request,
+                peer,
+                private_data,
+                peer_responder_resources,
+                ..
+            } => {
+                let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
+                self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
+            }
+            CmEvent::Established { queue_pair, .. } => {
+                self.with_qp(queue_pair, |queue, edges| queue.on_established(edges, now));
+            }
+            CmEvent::ConnectFailed { queue_pair, failure } => {
+                self.with_qp(queue_pair, |queue, edges| {
+                    tracing::debug!(parent: queue.span(), %failure, "connection set-up failed");
+                    queue.on_gone(edges);
+                });
+                self.bury_qp(queue_pair);
+            }
+            CmEvent::Disconnected { queue_pair, cause } => {
+                self.with_qp(queue_pair, |queue, edges| {
+                    if matches!(cause, DisconnectCause::PeerViolation(_)) {
+                        edges.counters.violations.add(1);
+                    }
+                    if edges.log.allow(now, &edges.counters) {
+                        tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
+                    }
+                    queue.on_gone(edges);
+                });
+                self.bury_qp(queue_pair);
+            }
+        }
+    }
+
+    fn with_qp(&mut self, qp: QueuePairId, act: impl FnOnce(&mut Queue, &mut Edges<P, B>)) {
+        if let Some(&index) = self.by_qp.get(&qp)
+            && let Some(queue) = &mut self.queues[index as usize]
+        {
+            act(queue, &mut self.edges);
+        }
+    }
+
+    fn bury_qp(&mut self, qp: QueuePairId) {
+        if let Some(&index) = self.by_qp.get(&qp) {
+            self.bury(index);
+        }
+    }
+
+    /// Accepts, rejects, or hands over.
+    fn on_offer(&mut self, now: Duration, request: RequestId, offer: Offer) {
+        let to = self.pick(&offer);
+        if to == self.id {
+            return self.accept(now, request, &offer);
+        }
+        if let Some(detached) = self.edges.provider.detach(request) {
+            self.outbox.push_back((Recipient::Worker(to), Mail::Adopt(detached, Box::new(offer))));
+        }
+    }
+
+    /// An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
+    fn pick(&mut self, offer: &Offer) -> WorkerId {
+        match Request::parse(offer.private_data.as_bytes()) {
+            Err(_) => self.id,
+            Ok(request) if request.qid.0 == 0 => self.load.least(),
+            Ok(_) => {
+                self.next_worker = (self.next_worker + 1) % self.load.workers();
+                WorkerId(self.next_worker)
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Duration, request: RequestId, offer: &Offer) {
+        if let Err(status) = self.try_accept(now, request, offer) {
+            let counters = &self.edges.counters;
+            if status == RejectStatus::NO_RESOURCES {
+                counters.rejected_resources.add(1);
+            } else {
+                counters.rejected_parameters.add(1);
+            }
+            if self.edges.log.allow(now, counters) {
+                tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
+            }
+            self.edges.provider.reject(request, &rejection(status));
+        }
+    }
+
+    fn try_accept(&mut self, now: Duration, request: RequestId, offer: &Offer) -> Result<(), RejectStatus> {
+        let capabilities = self.edges.provider.capabilities();
+        let terms = Terms::agree(
+            offer,
+            self.settings.queue_entries,
+            self.settings.io_queues,
+            capabilities.max_read_depth,
+        )?;
+        if self.edges.draining || !Queue::fits(&mut self.edges, &terms) {
+            return Err(RejectStatus::NO_RESOURCES);
+        }
+        let index = *self.vacant.last().ok_or(RejectStatus::NO_RESOURCES)?;
+        let mut queue = Queue::new(&mut self.edges, now, index, offer.port, terms, offer.peer)
+            .map_err(|_| RejectStatus::NO_RESOURCES)?;
+        let parameters = ConnectParameters {
+            private_data: terms.private_data(),
+            responder_resources: 0,
+            initiator_depth: terms.read_depth,
+            timeout: ACCEPT_TIMEOUT,
+        };
+        if self.edges.provider.accept(now, request, queue.qp(), &parameters).is_err() {
+            // The host did not wait.
+            queue.on_gone(&mut self.edges);
+            let _ = queue.into_parts(&mut self.edges);
+            return Ok(());
+        }
+        self.edges.counters.accepted.add(1);
+        self.load.add(self.id);
+        self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
+        self.by_qp.insert(queue.qp(), index);
+        self.queues[index as usize] = Some(Box::new(queue));
+        self.vacant.pop();
+        Ok(())
+    }
+
+    fn reap_road(&mut self, now: Duration) -> bool {
+        self.completions.clear();
+        self.edges.provider.poll_cq(self.edges.cq, &mut self.completions);
+        for at in 0..self.completions.len() {
+            let completion = self.completions[at];
+            self.on_completion(now, &completion);
+        }
+        !self.completions.is_empty()
+    }
+
+    fn on_completion(&mut self, now: Duration, completion: &Completion) {
+        let (kind, place) = Place::of_work_request(completion.id);
+        // A queue that was removed earlier in this batch has nothing more to say.
+        let Some(queue) = self.queues.get_mut(place.queue as usize).and_then(Option::as_mut) else { return };
+        if queue.qp() != completion.queue_pair || queue.life() == Life::Gone {
+            return;
+        }
+        let edges = &mut self.edges;
+        if !completion.status.is_success() {
+            // An event tells of the end; what made it come is worth a line.
+            if queue.life() == Life::Live && completion.status != nvmf_rdma::WcStatus::Flushed {
+                edges.counters.transport_errors.add(1);
+                if edges.log.allow(now, &edges.counters) {
+                    tracing::warn!(parent: queue.span(), "{kind:?} failed, closing the queue: {}", completion.status);
+                }
+                queue.close(edges);
+            }
+            return;
+        }
+        match kind {
+            Kind::Receive => queue.on_receive(edges, now, place.slot, completion.byte_len),
+            Kind::Read => queue.on_read(edges, now, place),
+            Kind::Write => queue.on_written(edges, now, place),
+            Kind::Send => queue.on_sent(edges, now, place),
+        }
+        // Admin commands set timers (the Keep Alive Timeout); I/O commands do not.
+        if kind == Kind::Receive {
+            self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
+        }
+    }
+
+    fn reap_floor(&mut self, now: Duration) -> bool {
+        self.executed.clear();
+        self.edges.backend.poll(&mut self.executed);
+        for at in 0..self.executed.len() {
+            let nvmf_block::Completion { tag, result } = self.executed[at];
+            let place = Place::of_tag(tag);
+            let queue = self.queues[place.queue as usize].as_mut();
+            let queue = queue.expect("a queue lives until its last operation completed");
+            queue.on_executed(&mut self.edges, now, place, result);
+            if queue.life() == Life::Gone {
+                self.bury(place.queue);
+            }
+        }
+        !self.executed.is_empty()
+    }
+
+    fn read_mail(&mut self, now: Duration) -> bool {
+        for done in 0..MAIL_BUDGET {
+            let Some(mail) = self.inbox.pop_front() else { return done > 0 };
+            match mail {
+                Mail::Adopt(detached, offer) => {
+                    let request = self.edges.provider.adopt(now, detached);
+                    self.accept(now, request, &offer);
+                }
+                Mail::CloseIoQueues(key) => self.close_io_queues(key),
+                Mail::CloseAssociation(key) => self.close_association(key),
+                Mail::Notice(notice) => self.each_queue(|queue, edges| queue.on_notice(edges, now, &notice)),
+                Mail::Drain => self.drain(),
+                Mail::Close => {
+                    self.each_queue(|queue, edges| edges.deeds.push_back(Deed::Remove(queue.index())))
+                }
+            }
+        }
+        true
+    }
+
+    fn each_queue(&mut self, mut act: impl FnMut(&mut Queue, &mut Edges<P, B>)) {
+        for queue in self.queues.iter_mut().flatten() {
+            act(queue, &mut self.edges);
+        }
+    }
+
+    fn close_io_queues(&mut self, key: AssociationKey) {
+        self.each_queue(|queue, edges| {
+            if queue.is_io_of(key) {
+                queue.close(edges);
+            }
+        });
+    }
+
+    fn close_association(&mut self, key: AssociationKey) {
+        self.each_queue(|queue, edges| {
+            if queue.association() == Some(key) {
+                edges.deeds.push_back(Deed::Remove(queue.index()));
+            }
+        });
+    }
+
+    fn drain(&mut self) {
+        self.edges.draining = true;
+        for (listener, _) in self.listeners.drain(..) {
+            self.edges.provider.unlisten(listener);
+        }
+    }
+
+    fn expire_timers(&mut self, now: Duration) {
+        if self.edges.draining {
+            self.each_queue(|queue, edges| {
+                if queue.is_drained() {
+                    queue.close(edges);
+                }
+            });
+        }
+        if now < self.timers_due {
+            return;
+        }
+        let mut next = Duration::MAX;
+        self.each_queue(|queue, edges| {
+            if queue.poll_timeout().is_some_and(|due| due <= now) {
+                queue.on_timeout(edges, now);
+            }
+            next = next.min(queue.poll_timeout().unwrap_or(Duration::MAX));
+        });
+        self.timers_due = next.max(now + TIMER_GRAIN);
+    }
+
+    /// Gives free buffers to the queues in line, one a turn each.
+    fn grant_buffers(&mut self, now: Duration) -> bool {
+        let mut granted = false;
+        for class in Class::ALL {
+            while self.edges.buffers.available(class) > 0
+                && let Some(index) = self.edges.buffers.line(class).pop_front()
+            {
+                // A queue that is gone leaves its place in line behind.
+                if let Some(queue) = &mut self.queues[index as usize] {
+                    queue.on_buffer(&mut self.edges, now, class);
+                    granted = true;
+                }
+            }
+        }
+        granted
+    }
+
+    fn do_deeds(&mut self, now: Duration) -> bool {
+        let mut done = false;
+        while let Some(deed) = self.edges.deeds.pop_front() {
+            done = true;
+            match deed {
+                Deed::CloseIoQueues(key) => {
+                    self.close_io_queues(key);
+                    self.outbox.push_back((Recipient::Others, Mail::CloseIoQueues(key)));
+                }
+                Deed::CloseAssociation(key) => {
+                    self.close_association(key);
+                    self.outbox.push_back((Recipient::Others, Mail::CloseAssociation(key)));
+                }
+                Deed::Remove(index) => {
+                    if let Some(queue) = &mut self.queues[index as usize] {
+                        if queue.life() != Life::Gone && self.edges.log.allow(now, &self.edges.counters) {
+                            tracing::info!(parent: queue.span(), "queue closed");
+                        }
+                        queue.on_gone(&mut self.edges);
+                    }
+                    self.bury(index);
+                }
+            }
+        }
+        done
+    }
+
+    /// Removes a queue of which nothing is in use any more, and tells the registry.
+    fn bury(&mut self, index: u32) {
+        let slot = &mut self.queues[index as usize];
+        let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
+        self.by_qp.remove(&queue.qp());
+        self.vacant.push(index);
+        for class in Class::ALL {
+            self.edges.buffers.line(class).retain(|&in_line| in_line != index);
+        }
+        self.load.remove(self.id);
+        self.edges.counters.closed.add(1);
+        let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };
+        let others = {
+            let mut registry =
+                self.edges.registry.lock().expect("no panic happened under the registry's lock");
+            registry.close_queue(&association, qid)
+        };
+        if !others.is_empty() {
+            self.edges.deeds.push_back(Deed::CloseIoQueues(association.key()));
+        }
+    }
+}

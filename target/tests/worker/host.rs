@@ -1,0 +1,387 @@
+//! A small NVMe/RDMA host, written by hand, and a worker to talk to, under one virtual clock.
+
+use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData, Connected};
+use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
+use nvme_proto::rdma::{AcceptData, Request};
+use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe};
+use nvmf_backend::simulated::{SharedDisk, SimulatedDisk, SimulatedFloor, SimulatedOptions};
+use nvmf_block::{DeviceId, Geometry};
+use nvmf_memory::Memory;
+use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+use nvmf_rdma::{
+    Access, CmEvent, Completion, CompletionQueueId, ConnectFailure, ConnectParameters, MemoryRegion, Opcode,
+    Payload, PrivateData, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, RemoteKey,
+    SendOperation, SendRequest, Sge, WorkRequestId,
+};
+use nvmf_subsystem::{
+    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
+    Registry, SubsystemDefinition, TransportType,
+};
+use nvmf_target::mail::{Recipient, WorkerId};
+use nvmf_target::settings::{Load, Settings};
+use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::worker::Worker;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
+
+pub(crate) const BLOCK: u32 = 512;
+pub(crate) const BLOCKS: u64 = 16 * 1024;
+/// Blocks that the disk should have behind those, and does not: they fail.
+pub(crate) const MISSING: u64 = 4096;
+pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
+const TICK: Duration = Duration::from_micros(50);
+
+/// The target's side and the time.
+pub(crate) struct World {
+    pub(crate) fabric: Fabric,
+    pub(crate) workers: Vec<Worker<Loopback, SimulatedFloor>>,
+    pub(crate) registry: Arc<Mutex<Registry>>,
+    pub(crate) disk: SharedDisk,
+    pub(crate) address: SocketAddr,
+    pub(crate) now: Duration,
+}
+
+/// Few buffers, so that commands wait for them.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        connections: 8,
+        queue_entries: 32,
+        io_queues: 4,
+        in_capsule_data: 4096,
+        admin_receives: 4 * 36,
+        io_receives: 6 * 36,
+        buffers: BufferPlan { classes: [(8, 4096), (4, 16384), (4, 131_072)] },
+    }
+}
+
+impl World {
+    pub(crate) fn new(workers: usize, settings: &Settings) -> Self {
+        Self::with_floor_depth(workers, settings, 64)
+    }
+
+    pub(crate) fn with_floor_depth(workers: usize, settings: &Settings, depth: usize) -> Self {
+        let latency = Duration::ZERO..=Duration::from_micros(100);
+        let fabric =
+            Fabric::with_options(FabricOptions { latency, seed: 1, descriptor: false, ..Default::default() });
+        let options = SimulatedOptions {
+            block_size: BLOCK,
+            blocks: BLOCKS,
+            latency_min: Duration::from_micros(20),
+            latency_max: Duration::from_micros(500),
+        };
+        let disk = SimulatedDisk::new(options, 7);
+        let registry = Arc::new(Mutex::new(registry()));
+        let load = Load::new(workers);
+        let mut workers: Vec<_> = (0..workers)
+            .map(|id| {
+                let floor = SimulatedFloor::new(vec![disk.clone()], depth, id as u64);
+                let (load, registry) = (load.clone(), registry.clone());
+                Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), floor).unwrap()
+            })
+            .collect();
+        let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
+        Self { fabric, workers, registry, disk, address, now: Duration::from_secs(1) }
+    }
+
+    /// Turns every worker once and moves the clock.
+    pub(crate) fn tick(&mut self) {
+        self.now += TICK;
+        let mut mails = VecDeque::new();
+        for (from, worker) in self.workers.iter_mut().enumerate() {
+            worker.backend().advance(self.now);
+            worker.turn(self.now);
+            while let Some((to, mail)) = worker.poll_mail() {
+                mails.push_back((from, to, mail));
+            }
+        }
+        for (from, to, mail) in mails {
+            match to {
+                Recipient::Worker(to) => self.workers[to.0].deliver(mail),
+                Recipient::Others => {
+                    for to in (0..self.workers.len()).filter(|&to| to != from) {
+                        self.workers[to].deliver(mail.copy().unwrap());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ticks until `done`, which must come.
+    pub(crate) fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        for _ in 0..100_000 {
+            self.tick();
+            if let Some(value) = done(self) {
+                return value;
+            }
+        }
+        panic!("never happened: {what}");
+    }
+
+    pub(crate) fn queues(&self) -> usize {
+        self.workers.iter().map(Worker::queues).sum()
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let of = |worker: &Worker<_, _>| worker.counters().iter().find(|(n, _)| *n == name).unwrap().1;
+        self.workers.iter().map(of).sum()
+    }
+
+    /// Nothing of any host is left.
+    pub(crate) fn until_clean(&mut self) {
+        self.until("all queues are gone", |world| (world.queues() == 0).then_some(()));
+        assert!(self.workers.iter().all(|worker| worker.buffers_out() == 0), "a buffer was lost");
+        assert_eq!(self.registry.lock().unwrap().associations().count(), 0, "an association was left behind");
+    }
+}
+
+fn registry() -> Registry {
+    let options = Options { io_queues_max: 4, queue_entries_max: 32, ..Options::default() };
+    let mut registry = Registry::new(options).unwrap();
+    registry
+        .add_subsystem(SubsystemDefinition {
+            nqn: SUBSYSTEM.parse().unwrap(),
+            serial: "S1".into(),
+            model: "M".into(),
+            hosts: HostAccess::Any,
+            namespaces: vec![NamespaceDefinition {
+                nsid: Nsid(1),
+                device: DeviceId(0),
+                geometry: Geometry {
+                    volatile_write_cache: true,
+                    deallocate: true,
+                    ..Geometry::new(BLOCK, BLOCKS + MISSING)
+                },
+                uuid: [1; 16],
+                nguid: [1; 16],
+                eui64: [0; 8],
+                read_only: false,
+            }],
+        })
+        .unwrap();
+    registry
+        .set_ports(vec![Port {
+            id: 1,
+            transport: TransportType::RDMA,
+            family: AddressFamily::IPV4,
+            address: "127.0.0.1".into(),
+            service: "4420".into(),
+            rdma_provider: RdmaProviderType::IWARP,
+            subsystems: PortSubsystems::All,
+        }])
+        .unwrap();
+    registry.take_notices();
+    registry
+}
+
+/// One queue of a host: a queue pair, its capsules, and memory that it exposes.
+pub(crate) struct HostQueue {
+    pub(crate) provider: Loopback,
+    pub(crate) qp: QueuePairId,
+    cq: CompletionQueueId,
+    memory: Memory,
+    region: MemoryRegion,
+    pub(crate) data: Memory,
+    data_region: MemoryRegion,
+    pub(crate) responses: VecDeque<(Cqe, Option<RemoteKey>)>,
+    pub(crate) entries: u16,
+    pub(crate) disconnected: bool,
+    next_cid: u16,
+}
+
+const CAPSULE: usize = 8192;
+pub(crate) const DATA: usize = 8 << 20;
+
+impl HostQueue {
+    pub(crate) fn offer(qid: u16, entries: u16, cntlid: u16) -> PrivateData {
+        let request =
+            Request { qid: Qid(qid), hrqsize: entries, hsqsize: entries.into(), cntlid: Cntlid(cntlid) };
+        PrivateData::new(request.emit().as_bytes()).unwrap()
+    }
+
+    /// Connects the queue pair.
+    pub(crate) fn connect(world: &mut World, private_data: PrivateData) -> Result<Self, Box<ConnectFailure>> {
+        let mut provider = world.fabric.provider();
+        let entries = 64u32;
+        let cq = provider.create_completion_queue(1024).unwrap();
+        let qp = provider
+            .create_queue_pair(&QueuePairAttributes {
+                send_cq: cq,
+                receive_cq: cq,
+                shared_receive_queue: None,
+                max_send: 256,
+                max_receive: entries,
+            })
+            .unwrap();
+        let memory = Memory::alloc(entries as usize * (CAPSULE + 16)).unwrap();
+        let region = provider.register(&memory, Access::LOCAL_WRITE).unwrap();
+        let data = Memory::alloc(DATA).unwrap();
+        let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let data_region = provider.register(&data, remote).unwrap();
+        let mut this = Self {
+            provider,
+            qp,
+            cq,
+            memory,
+            region,
+            data,
+            data_region,
+            responses: VecDeque::new(),
+            entries: 0,
+            disconnected: false,
+            next_cid: 0,
+        };
+        (0..entries).for_each(|slot| this.post_receive(slot as usize));
+        let parameters = ConnectParameters {
+            private_data,
+            responder_resources: 4,
+            initiator_depth: 1,
+            timeout: Duration::from_secs(5),
+        };
+        this.provider.connect(world.now, qp, world.address, None, &parameters).unwrap();
+        world.until("an answer to the connection request", |world| {
+            match this.provider.poll_cm(world.now)? {
+                CmEvent::Established { private_data, .. } => {
+                    this.entries = AcceptData::parse(private_data.as_bytes()).unwrap();
+                    Some(Ok(()))
+                }
+                CmEvent::ConnectFailed { failure, .. } => Some(Err(Box::new(failure))),
+                other => panic!("{other:?}"),
+            }
+        })?;
+        Ok(this)
+    }
+
+    /// Connects, and nothing else will do.
+    pub(crate) fn connected(world: &mut World, private_data: PrivateData) -> Self {
+        Self::connect(world, private_data).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    fn post_receive(&mut self, slot: usize) {
+        let buffer = Sge { local_key: self.region.local_key, offset: 64 * CAPSULE + slot * 16, len: 16 };
+        let request = ReceiveRequest { id: WorkRequestId(slot as u64), buffer };
+        // As in `send_bytes`.
+        let _ = self.provider.post_receive(self.qp, request);
+    }
+
+    /// A key for bytes of [`HostQueue::data`], for one command.
+    pub(crate) fn expose(&mut self, offset: usize, len: u32) -> SglDescriptor {
+        let range = Sge { local_key: self.data_region.local_key, offset, len };
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let remote = self.provider.expose(self.qp, range, access).unwrap();
+        SglDescriptor::keyed(remote.address, len, remote.key.0, true)
+    }
+
+    /// Sends a command, with data in its capsule. Returns its CID.
+    pub(crate) fn send(&mut self, sqe: &Sqe, in_capsule: &[u8]) -> u16 {
+        let cid = self.next_cid;
+        self.next_cid += 1;
+        let mut sqe = *sqe;
+        sqe.cid = cid.into();
+        self.send_bytes(cid, &[sqe.as_bytes(), in_capsule].concat());
+        cid
+    }
+
+    pub(crate) fn send_bytes(&mut self, slot: u16, bytes: &[u8]) {
+        let offset = usize::from(slot % 64) * CAPSULE;
+        self.memory.write(offset, bytes);
+        let sge = [Sge { local_key: self.region.local_key, offset, len: bytes.len() as u32 }];
+        let operation =
+            SendOperation::Send { payload: Payload::Gather(&sge), invalidate: None, solicited: true };
+        let request = SendRequest { id: WorkRequestId(1 << 32), operation, signaled: true };
+        // The target may have hung up already: the test will see that in its own way.
+        let _ = self.provider.post_send(self.qp, request);
+        self.provider.flush();
+    }
+
+    pub(crate) fn poll(&mut self, now: Duration) {
+        let mut completions: Vec<Completion> = Vec::with_capacity(64);
+        self.provider.poll_cq(self.cq, &mut completions);
+        for completion in completions {
+            if completion.opcode == Opcode::Receive && completion.status.is_success() {
+                assert_eq!(completion.byte_len, 16, "a response is 16 bytes");
+                let slot = completion.id.0 as usize;
+                let mut cqe = [0; 16];
+                self.memory.read(64 * CAPSULE + slot * 16, &mut cqe);
+                self.responses.push_back((Cqe::read_from_bytes(&cqe).unwrap(), completion.invalidated));
+                self.post_receive(slot);
+            }
+        }
+        while let Some(event) = self.provider.poll_cm(now) {
+            self.disconnected |= matches!(event, CmEvent::Disconnected { .. });
+        }
+        self.provider.flush();
+    }
+
+    /// The response to a command, whatever else comes before it.
+    pub(crate) fn response(&mut self, world: &mut World, cid: u16) -> (Cqe, Option<RemoteKey>) {
+        world.until("a response", |world| {
+            self.poll(world.now);
+            let at = self.responses.iter().position(|(cqe, _)| cqe.cid.get() == cid)?;
+            self.responses.remove(at)
+        })
+    }
+
+    /// Sends a command and waits for its response, which must be a success.
+    pub(crate) fn run(
+        &mut self,
+        world: &mut World,
+        sqe: &Sqe,
+        in_capsule: &[u8],
+    ) -> (Cqe, Option<RemoteKey>) {
+        let cid = self.send(sqe, in_capsule);
+        let response = self.response(world, cid);
+        assert!(response.0.status().is_success(), "{}", response.0.status());
+        response
+    }
+
+    pub(crate) fn until_disconnected(&mut self, world: &mut World) {
+        world.until("the queue is disconnected", |world| {
+            self.poll(world.now);
+            self.disconnected.then_some(())
+        });
+    }
+
+    pub(crate) fn drop_connection(&mut self) {
+        self.provider.destroy_queue_pair(self.qp);
+        self.provider.flush();
+    }
+}
+
+pub(crate) fn connect_data(cntlid: Cntlid, subsystem: &str) -> ConnectData {
+    let hostnqn: Nqn =
+        "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().unwrap();
+    ConnectData::new(HostId([9; 16]), cntlid, &subsystem.parse().unwrap(), &hostnqn)
+}
+
+pub(crate) fn connect_command(qid: u16, entries: u16, kato_ms: u32) -> Sqe {
+    let attributes = ConnectAttributes::default();
+    Connect { recfmt: 0, qid: Qid(qid), sqsize_z: entries - 1, attributes, kato_ms }.emit()
+}
+
+/// Connects and enables a controller: its Admin queue and its ID.
+pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
+    let mut queue = HostQueue::connected(world, HostQueue::offer(0, 32, 0));
+    assert_eq!(queue.entries, 32);
+    queue.data.write(0, connect_data(Cntlid::DYNAMIC, SUBSYSTEM).as_bytes());
+    let mut sqe = connect_command(0, 32, 10_000);
+    sqe.sgl = queue.expose(0, 1024);
+    let (cqe, invalidated) = queue.run(world, &sqe, &[]);
+    assert!(invalidated.is_some(), "the key of the Connect data is to be invalidated");
+    let cntlid = Connected::parse(cqe.dw0.get()).cntlid;
+    let enable = PropertySet { property: Property::CC, size: 0, value: Configuration::ENABLE.0.into() };
+    queue.run(world, &enable.emit(), &[]);
+    (queue, cntlid)
+}
+
+/// An I/O queue of it, its Connect data in the capsule, as Linux sends them.
+pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
+    let mut queue = HostQueue::connected(world, HostQueue::offer(qid, 32, cntlid.0));
+    let data = connect_data(cntlid, SUBSYSTEM);
+    let mut sqe = connect_command(qid, 32, 0);
+    sqe.sgl = SglDescriptor::in_capsule(0, 1024);
+    queue.run(world, &sqe, data.as_bytes());
+    queue
+}
