@@ -47,6 +47,11 @@ impl ReceiveQueue {
     pub(crate) fn take(&mut self) -> Option<Receive> {
         self.posted.pop_front()
     }
+
+    /// Gives back what was taken and not filled.
+    pub(crate) fn put_back(&mut self, receive: Receive) {
+        self.posted.push_front(receive);
+    }
 }
 
 /// A SEND that found no receive.

@@ -387,6 +387,11 @@ impl Receiver {
         Ok(())
     }
 
+    /// The receive that was being filled, of a stream that ends in silence.
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        self.incoming.take()?.receive
+    }
+
     /// The stream is over: a receive that was being filled ends with `status`.
     pub(crate) fn abandon(&mut self, parts: &Parts, domain: &mut Domain, status: WcStatus) {
         let Some(Incoming { receive: Some(receive), .. }) = self.incoming.take() else { return };

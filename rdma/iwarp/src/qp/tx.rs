@@ -170,10 +170,11 @@ impl Transmitter {
 
     /// Whether there is something that could be sent now.
     pub(crate) fn has_work(&self, parts: &Parts) -> bool {
-        !self.held
+        let free = !self.held
             && (self.has_segments()
                 || parts.send_queue.next().is_some()
-                || parts.inbound_reads.next().is_some())
+                || parts.inbound_reads.next().is_some());
+        free || parts.broken.is_some()
     }
 
     /// The initiator's first message in peer-to-peer mode.
@@ -188,6 +189,9 @@ impl Transmitter {
 
     /// Cuts the next batch.
     pub(crate) fn fill(&mut self, parts: &mut Parts, domain: &mut Domain) -> Result<(), Violation> {
+        if let Some(violation) = parts.broken {
+            return Err(violation);
+        }
         if self.held {
             return Ok(());
         }
@@ -264,7 +268,7 @@ impl Transmitter {
         if size > 0 {
             // The key may have died since the request came.
             let reached = domain.stags.remote(parts.id, source_stag, source_to, size, Access::REMOTE_READ);
-            reached.map_err(Violation::Read)?;
+            reached.map_err(|_| Violation::Revoked)?;
         }
         let to = sink_to.wrapping_add(u64::from(cut));
         let mut header = Header::ReadResponse { last: true, stag: sink_stag, to };
