@@ -147,6 +147,9 @@ impl Raw {
     pub(crate) fn read(&mut self, side: &mut Side, len: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut part = [0; 1024];
+        if len == 0 {
+            return bytes;
+        }
         side.until("bytes", |_| {
             let room = (len - bytes.len()).min(part.len());
             match self.0.read(&mut part[..room]) {
