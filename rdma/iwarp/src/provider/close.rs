@@ -3,7 +3,7 @@
 use super::IwarpProvider;
 use super::connection::{Deadline, Lingering, Link, Open, Phase};
 use crate::poller::{Interest, Token};
-use crate::qp::Stop;
+use crate::qp::{Chunk, Stop};
 use crate::stream::Stream;
 use core::time::Duration;
 use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, QueuePairId};
@@ -101,28 +101,18 @@ impl IwarpProvider {
         let token = Token::Lingering(key);
         let mut over = false;
         if *sent < last_words.len() {
-            match stream.send(&[crate::qp::Chunk::Bytes(&last_words[*sent..])]) {
+            match stream.send(&[Chunk::Bytes(&last_words[*sent..])]) {
                 Ok(taken) => *sent += taken.unwrap_or(0),
                 Err(_) => over = true,
             }
         }
         if *sent < last_words.len() {
-            self.poller.change(&*stream, token, Interest::ReadWrite);
+            self.poller.change(&*stream, token, Interest::Write);
         } else {
             stream.shutdown_write();
             self.poller.change(&*stream, token, Interest::Read);
-        }
-        while !over {
-            match stream.receive(&mut self.staging) {
-                Ok(None) => break,
-                Ok(Some(0)) | Err(_) => over = *sent == last_words.len(),
-                Ok(Some(n)) if n < self.staging.len() => break,
-                // A peer that never stops talking is not listened to for longer than one buffer a turn.
-                Ok(Some(_)) => break,
-            }
-            if !over {
-                break;
-            }
+            // One buffer a turn: a peer that never stops talking gets no more of our time.
+            over |= matches!(stream.receive(&mut self.staging), Ok(Some(0)) | Err(_));
         }
         if over && let Some(lingering) = self.lingering.remove(key) {
             self.poller.remove(&lingering.stream);
