@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `rx` | the stream parser: checks, placement, delivery |
 //! | `tx` | cutting messages into FPDUs, and what the socket is to send |
+//! | `chunk` | bytes named to the socket |
 //! | `terminate` | the rules that can be broken, and the Terminate message |
 //! | `send_queue`, `receive`, `inbound_reads` | the queues |
 //! | `domain` | what all queue pairs share |
 
+mod chunk;
 pub(crate) mod domain;
 mod inbound_reads;
 pub(crate) mod receive;
@@ -16,10 +18,10 @@ mod send_queue;
 mod terminate;
 mod tx;
 
+pub(crate) use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub(crate) use domain::{Domain, SharedReceiveQueue};
 pub(crate) use rx::Stop;
 pub(crate) use terminate::{Terminated, Violation};
-pub(crate) use tx::{CHUNKS_MAX, Chunk, Chunks};
 
 use crate::handshake::{Agreement, Rtr};
 use inbound_reads::InboundReads;
