@@ -1,2 +1,3 @@
+//! `ddp_rdmap`, as libFuzzer calls it.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::ddp_rdmap(data));

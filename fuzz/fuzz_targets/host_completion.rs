@@ -1,2 +1,3 @@
+//! `host_completion`, as libFuzzer calls it.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::host_completion(data));

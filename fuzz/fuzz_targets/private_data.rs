@@ -1,2 +1,3 @@
+//! `private_data`, as libFuzzer calls it.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::private_data(data));
