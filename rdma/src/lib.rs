@@ -13,7 +13,6 @@
 //! | [`conformance`] | the suite that every provider passes |
 //!
 //! What it does not do: it knows no NVMe, and sets no policy (how deep, how many, when to retry).
-// Denied, not forbidden: one check of the suite sleeps on a provider's raw descriptor.
 #![forbid(unsafe_code)]
 
 pub mod completion;

@@ -16,7 +16,7 @@ pub const MAX_FPDU: usize = 65_532;
 pub const MIN_FPDU: usize = 256;
 
 const _: () = assert!(MAX_FPDU.is_multiple_of(4) && MAX_FPDU < 65_536 + 4 && MIN_FPDU.is_multiple_of(4));
-// Key and generation of a queue pair share 32 bits.
+// The length of inline bytes is kept in one.
 const _: () = assert!(MAX_INLINE <= u8::MAX as usize);
 
 /// CRC32C on every FPDU. MPA uses it in both directions as soon as one side asks.

@@ -19,6 +19,9 @@
 
 pub mod config;
 mod handshake;
+#[cfg(feature = "harness")]
+#[doc(hidden)]
+pub mod harness;
 mod listener;
 mod memory;
 mod poller;

@@ -46,6 +46,7 @@ pub(crate) enum Interest {
     /// The peer's end of stream, but not its bytes.
     HangUp,
     Read,
+    Write,
     ReadWrite,
 }
 
@@ -55,6 +56,7 @@ impl Interest {
             Self::Nothing => EpollFlags::empty(),
             Self::HangUp => EpollFlags::EPOLLRDHUP,
             Self::Read => EpollFlags::EPOLLIN,
+            Self::Write => EpollFlags::EPOLLOUT,
             Self::ReadWrite => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
         }
     }

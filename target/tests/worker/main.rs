@@ -410,7 +410,7 @@ fn a_host_that_takes_all_it_can_get_does_not_starve_another() {
     let (_admin, cntlid) = admin(&mut world);
     let mut modest = io(&mut world, 1, cntlid);
     for at in 0..30usize {
-        let sgl = greedy.expose(at % 8 << 20, 1 << 20);
+        let sgl = greedy.expose((at % 8) << 20, 1 << 20);
         greedy.send(&read_write(NvmOpcode::READ, 0, 1 << 20, sgl), &[]);
     }
     world.until("all buffers are in use", |world| (world.count("waits_buffer") > 20).then_some(()));

@@ -1,9 +1,9 @@
 //! Ends: ours and the peer's, in good order and otherwise; and the deadlines that bring them about.
 
 use super::IwarpProvider;
-use super::connection::{Lingering, Link, Open, Phase};
+use super::connection::{Deadline, Lingering, Link, Open, Phase};
 use crate::poller::{Interest, Token};
-use crate::qp::Stop;
+use crate::qp::{Chunk, Stop};
 use crate::stream::Stream;
 use core::time::Duration;
 use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, QueuePairId};
@@ -49,7 +49,7 @@ impl IwarpProvider {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match &mut connection.link {
             Link::Open(Open { phase: phase @ (Phase::Unannounced | Phase::Ready), .. }) => {
-                *phase = Phase::Closing { deadline: None };
+                *phase = Phase::Closing { deadline: Deadline::After(self.config.disconnect_timeout) };
                 self.timed.push(Token::QueuePair(key));
                 self.mark_dirty(key);
             }
@@ -88,7 +88,7 @@ impl IwarpProvider {
     /// Lets `last_words` leave, then waits a little for the peer to close first: closing on unread bytes would reset
     /// the connection, and the peer might never read what we said.
     pub(super) fn start_linger(&mut self, stream: Stream, last_words: Vec<u8>) {
-        let deadline = self.now + self.config.linger;
+        let deadline = Deadline::After(self.config.linger);
         let Some(key) = self.lingering.insert(|_| Lingering { stream, last_words, sent: 0, deadline }) else {
             return;
         };
@@ -101,28 +101,18 @@ impl IwarpProvider {
         let token = Token::Lingering(key);
         let mut over = false;
         if *sent < last_words.len() {
-            match stream.send(&[crate::qp::Chunk::Bytes(&last_words[*sent..])]) {
+            match stream.send(&[Chunk::Bytes(&last_words[*sent..])]) {
                 Ok(taken) => *sent += taken.unwrap_or(0),
                 Err(_) => over = true,
             }
         }
         if *sent < last_words.len() {
-            self.poller.change(&*stream, token, Interest::ReadWrite);
+            self.poller.change(&*stream, token, Interest::Write);
         } else {
             stream.shutdown_write();
             self.poller.change(&*stream, token, Interest::Read);
-        }
-        while !over {
-            match stream.receive(&mut self.staging) {
-                Ok(None) => break,
-                Ok(Some(0)) | Err(_) => over = *sent == last_words.len(),
-                Ok(Some(n)) if n < self.staging.len() => break,
-                // A peer that never stops talking is not listened to for longer than one buffer a turn.
-                Ok(Some(_)) => break,
-            }
-            if !over {
-                break;
-            }
+            // One buffer a turn: a peer that never stops talking gets no more of our time.
+            over |= matches!(stream.receive(&mut self.staging), Ok(Some(0)) | Err(_));
         }
         if over && let Some(lingering) = self.lingering.remove(key) {
             self.poller.remove(&lingering.stream);
@@ -132,8 +122,8 @@ impl IwarpProvider {
     fn deadline_of(&self, token: Token) -> Option<Duration> {
         match token {
             Token::QueuePair(key) => self.connections.get(key)?.deadline(),
-            Token::Pending(key) => Some(self.pendings.get(key)?.deadline),
-            Token::Lingering(key) => Some(self.lingering.get(key)?.deadline),
+            Token::Pending(key) => Some(self.pendings.get(key)?.due()),
+            Token::Lingering(key) => Some(self.lingering.get(key)?.due()),
             Token::Listener(key) => self.listeners.get(key)?.resume_at,
         }
     }
@@ -146,7 +136,7 @@ impl IwarpProvider {
     pub(super) fn expire(&mut self) {
         let mut index = 0;
         while let Some(&token) = self.timed.get(index) {
-            self.set_closing_deadline(token);
+            self.start_clock(token);
             match self.deadline_of(token) {
                 Some(deadline) if deadline > self.now => index += 1,
                 Some(_) => {
@@ -160,13 +150,25 @@ impl IwarpProvider {
         }
     }
 
-    fn set_closing_deadline(&mut self, token: Token) {
-        let Token::QueuePair(key) = token else { return };
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if let Link::Open(Open { phase: Phase::Closing { deadline: deadline @ None }, .. }) =
-            &mut connection.link
-        {
-            *deadline = Some(self.now + self.config.disconnect_timeout);
+    fn start_clock(&mut self, token: Token) {
+        let now = self.now;
+        match token {
+            Token::QueuePair(key) => {
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.start_clock(now);
+                }
+            }
+            Token::Pending(key) => {
+                if let Some(pending) = self.pendings.get_mut(key) {
+                    pending.deadline.start(now);
+                }
+            }
+            Token::Lingering(key) => {
+                if let Some(lingering) = self.lingering.get_mut(key) {
+                    lingering.deadline.start(now);
+                }
+            }
+            Token::Listener(_) => {}
         }
     }
 

@@ -8,6 +8,30 @@ use core::time::Duration;
 use nvmf_rdma::{ConnectParameters, QueuePairState};
 use std::net::SocketAddr;
 
+/// A time to come. Its clock starts at the next `poll_cm`, the one call that says what time it is: a provider that slept
+/// before may not count from when it last knew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deadline {
+    After(Duration),
+    At(Duration),
+}
+
+impl Deadline {
+    pub(super) fn start(&mut self, now: Duration) {
+        if let Self::After(wait) = *self {
+            *self = Self::At(now + wait);
+        }
+    }
+
+    /// When; at once if the clock has yet to start.
+    fn at(self) -> Duration {
+        match self {
+            Self::After(_) => Duration::ZERO,
+            Self::At(time) => time,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) qp: QueuePair,
@@ -60,9 +84,9 @@ pub(super) enum Phase {
     /// `Established` was not polled yet: nothing is received, so that no completion comes before it.
     Unannounced,
     Ready,
-    /// `disconnect` was called; the deadline is set by the next `poll_cm`, which knows the time.
+    /// `disconnect` was called.
     Closing {
-        deadline: Option<Duration>,
+        deadline: Deadline,
     },
 }
 
@@ -84,16 +108,35 @@ impl Connection {
         }
     }
 
+    /// Starts the clock of a disconnect.
+    pub(super) fn start_clock(&mut self, now: Duration) {
+        if let Link::Open(Open { phase: Phase::Closing { deadline }, .. }) = &mut self.link {
+            deadline.start(now);
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Duration> {
         match &self.link {
             Link::Connecting(connecting) => Some(connecting.deadline),
             Link::Open(open) => match open.phase {
                 Phase::AwaitRtr { deadline, .. } => Some(deadline),
-                Phase::Closing { deadline } => Some(deadline.unwrap_or(Duration::ZERO)),
+                Phase::Closing { deadline } => Some(deadline.at()),
                 Phase::Unannounced | Phase::Ready => None,
             },
             Link::Idle | Link::Over => None,
         }
+    }
+}
+
+impl Pending {
+    pub(super) fn due(&self) -> Duration {
+        self.deadline.at()
+    }
+}
+
+impl Lingering {
+    pub(super) fn due(&self) -> Duration {
+        self.deadline.at()
     }
 }
 
@@ -106,7 +149,7 @@ pub(super) struct Pending {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) stage: Stage,
-    pub(super) deadline: Duration,
+    pub(super) deadline: Deadline,
 }
 
 #[derive(Debug)]
@@ -124,7 +167,7 @@ pub(super) struct Lingering {
     pub(super) stream: Stream,
     pub(super) last_words: Vec<u8>,
     pub(super) sent: usize,
-    pub(super) deadline: Duration,
+    pub(super) deadline: Deadline,
 }
 
 /// A connection request under way from one provider to another.

@@ -1,7 +1,7 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
 use super::IwarpProvider;
-use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Stage};
+use super::connection::{Connecting, Deadline, DetachedRequest, Link, Open, Pending, Phase, Stage};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
 use crate::listener::Listener;
@@ -50,7 +50,7 @@ impl IwarpProvider {
             };
             // A peer that is gone again has no address.
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
-            let deadline = self.now + self.config.request_timeout;
+            let deadline = Deadline::After(self.config.request_timeout);
             let stage = Stage::Reading(Box::new(FrameReader::new(Kind::Request)));
             let pending = Pending { stream, listener: Some(key), peer, local, stage, deadline };
             let Some(request) = self.pendings.insert(|_| pending) else { return };
@@ -83,7 +83,7 @@ impl IwarpProvider {
         }
         let Some(listener) = pending.listener else { return };
         pending.stage = Stage::Asked(frame);
-        pending.deadline = self.now + self.config.answer_timeout;
+        pending.deadline = Deadline::After(self.config.answer_timeout);
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
         let (ird, ord) = handshake::peer_depths(&frame);
         self.events.push_back(CmEvent::ConnectRequest {
@@ -140,7 +140,7 @@ impl IwarpProvider {
 
     pub(super) fn adopt_request(&mut self, detached: DetachedRequest) -> RequestId {
         let DetachedRequest { stream, request, peer, local } = detached;
-        let deadline = self.now + self.config.answer_timeout;
+        let deadline = Deadline::After(self.config.answer_timeout);
         let stage = Stage::Asked(request);
         let pending = Pending { stream, listener: None, peer, local, stage, deadline };
         // When the table or epoll is full the request is dropped; 0 is no request's name, so accepting says that it is gone.

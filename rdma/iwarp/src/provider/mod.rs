@@ -238,7 +238,11 @@ impl Provider for IwarpProvider {
         if connection.state() == QueuePairState::Error {
             return Err(PostError::NotReady);
         }
-        connection.qp.post_receive(&mut self.domain, &request)
+        connection.qp.post_receive(&mut self.domain, &request)?;
+        if connection.qp.is_broken() {
+            self.mark_dirty(queue_pair.0);
+        }
+        Ok(())
     }
 
     fn post_shared_receive(
@@ -253,9 +257,14 @@ impl Provider for IwarpProvider {
         let receive = qp::receive(&self.domain, &request)?;
         self.domain.shared[index].queue.post(receive)?;
         while let Some(&starved) = self.domain.shared[index].starved.front() {
-            let connection = self.connections.get_mut(starved.0);
-            if connection.is_some_and(|connection| connection.qp.on_shared_receive(&mut self.domain)) {
-                break;
+            if let Some(connection) = self.connections.get_mut(starved.0) {
+                let starves_on = connection.qp.on_shared_receive(&mut self.domain);
+                if connection.qp.is_broken() {
+                    self.mark_dirty(starved.0);
+                }
+                if starves_on {
+                    break;
+                }
             }
             self.domain.shared[index].starved.pop_front();
         }

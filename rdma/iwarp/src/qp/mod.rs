@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `rx` | the stream parser: checks, placement, delivery |
 //! | `tx` | cutting messages into FPDUs, and what the socket is to send |
+//! | `chunk` | bytes named to the socket |
 //! | `terminate` | the rules that can be broken, and the Terminate message |
 //! | `send_queue`, `receive`, `inbound_reads` | the queues |
 //! | `domain` | what all queue pairs share |
 
+mod chunk;
 pub(crate) mod domain;
 mod inbound_reads;
 pub(crate) mod receive;
@@ -16,10 +18,10 @@ mod send_queue;
 mod terminate;
 mod tx;
 
+pub(crate) use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub(crate) use domain::{Domain, SharedReceiveQueue};
 pub(crate) use rx::Stop;
 pub(crate) use terminate::{Terminated, Violation};
-pub(crate) use tx::{CHUNKS_MAX, Chunk, Chunks};
 
 use crate::handshake::{Agreement, Rtr};
 use inbound_reads::InboundReads;
@@ -55,6 +57,8 @@ pub(crate) struct Parts {
     /// Whether the shared queue knows that this one waits for it.
     starving: bool,
     inbound_reads: InboundReads,
+    /// Found out while nobody was there to be told: the next [`QueuePair::fill`] says it.
+    broken: Option<Violation>,
 }
 
 impl Parts {
@@ -73,9 +77,9 @@ impl Parts {
             let Some(message) = self.spill.take(domain) else { return };
             let len = message.bytes.len() as u32;
             if len > receive.buffer.len {
-                // Cannot be told to the peer in time any more: this receive fails, as a message in time would have.
                 self.fail_receive(domain, &receive, WcStatus::LocalLength);
-                continue;
+                self.broken = Some(Violation::TooLong);
+                return;
             }
             receive.buffer.memory.write(receive.buffer.offset, &message.bytes);
             self.complete_receive(domain, &receive, len, message.invalidated);
@@ -103,6 +107,7 @@ impl QueuePair {
             spill: Spill::default(),
             starving: false,
             inbound_reads: InboundReads::default(),
+            broken: None,
         };
         Self { rx: Receiver::new(), tx: Transmitter::new(), parts }
     }
@@ -192,6 +197,11 @@ impl QueuePair {
         self.tx.on_sent(&mut self.parts, domain, n);
     }
 
+    /// Whether the stream is over but for the telling.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.parts.broken.is_some()
+    }
+
     /// Whether something could be sent now.
     pub(crate) fn has_work(&self) -> bool {
         self.tx.has_work(&self.parts)
@@ -229,7 +239,11 @@ impl QueuePair {
         self.parts.spill.clear(domain);
         self.parts.inbound_reads.clear();
         domain.stags.invalidate_all(self.parts.id);
+        let unfilled = self.rx.take_receive();
         if let Some(queue) = self.parts.attributes.shared_receive_queue {
+            if let Some(receive) = unfilled {
+                domain.shared[queue.0 as usize].queue.put_back(receive);
+            }
             domain.shared[queue.0 as usize].starved.retain(|id| *id != self.parts.id);
         }
     }
@@ -255,3 +269,6 @@ pub(crate) fn receive(domain: &Domain, request: &ReceiveRequest) -> Result<Recei
     let (offset, len) = (request.buffer.offset, request.buffer.len);
     Ok(Receive { id: request.id, buffer: Piece { memory: memory.clone(), offset, len } })
 }
+
+#[cfg(test)]
+mod tests;

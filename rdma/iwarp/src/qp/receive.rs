@@ -1,8 +1,9 @@
 //! Receives that were posted, and the bounded place for SENDs that came before their receive.
 
+use super::Parts;
 use super::domain::Domain;
 use nvmf_memory::Memory;
-use nvmf_rdma::{PostError, WorkRequestId};
+use nvmf_rdma::{Completion, Opcode, PostError, RemoteKey, WcStatus, WorkRequestId};
 use std::collections::VecDeque;
 
 /// Part of a region, held so that it outlives the work on it.
@@ -46,6 +47,11 @@ impl ReceiveQueue {
 
     pub(crate) fn take(&mut self) -> Option<Receive> {
         self.posted.pop_front()
+    }
+
+    /// Gives back what was taken and not filled.
+    pub(crate) fn put_back(&mut self, receive: Receive) {
+        self.posted.push_front(receive);
     }
 }
 
@@ -128,5 +134,37 @@ impl Spill {
     fn give_back(&mut self, domain: &mut Domain, bytes: usize) {
         self.bytes -= bytes;
         domain.spill_left += bytes;
+    }
+}
+
+impl Parts {
+    pub(super) fn complete_receive(
+        &self,
+        domain: &mut Domain,
+        receive: &Receive,
+        byte_len: u32,
+        invalidated: Option<u32>,
+    ) {
+        let completion = Completion {
+            id: receive.id,
+            queue_pair: self.id,
+            opcode: Opcode::Receive,
+            status: WcStatus::Success,
+            byte_len,
+            invalidated: invalidated.map(RemoteKey),
+        };
+        domain.complete(self.attributes.receive_cq, completion);
+    }
+
+    pub(super) fn fail_receive(&self, domain: &mut Domain, receive: &Receive, status: WcStatus) {
+        let completion = Completion {
+            id: receive.id,
+            queue_pair: self.id,
+            opcode: Opcode::Receive,
+            status,
+            byte_len: 0,
+            invalidated: None,
+        };
+        domain.complete(self.attributes.receive_cq, completion);
     }
 }

@@ -14,7 +14,7 @@ use crate::wire::ddp::{Control, FIRST_MSN};
 use crate::wire::mpa::{CRC_LEN, pad_len};
 use crate::wire::rdmap::{Header, HeaderError, READ_REQUEST_LEN};
 use nvmf_memory::Memory;
-use nvmf_rdma::{Access, Completion, Opcode, RemoteKey, WcStatus};
+use nvmf_rdma::{Access, WcStatus};
 
 /// The stream is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -387,42 +387,15 @@ impl Receiver {
         Ok(())
     }
 
+    /// The receive that was being filled, of a stream that ends in silence.
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        self.incoming.take()?.receive
+    }
+
     /// The stream is over: a receive that was being filled ends with `status`.
     pub(crate) fn abandon(&mut self, parts: &Parts, domain: &mut Domain, status: WcStatus) {
         let Some(Incoming { receive: Some(receive), .. }) = self.incoming.take() else { return };
         parts.fail_receive(domain, &receive, status);
-    }
-}
-
-impl Parts {
-    pub(super) fn complete_receive(
-        &self,
-        domain: &mut Domain,
-        receive: &Receive,
-        byte_len: u32,
-        invalidated: Option<u32>,
-    ) {
-        let completion = Completion {
-            id: receive.id,
-            queue_pair: self.id,
-            opcode: Opcode::Receive,
-            status: WcStatus::Success,
-            byte_len,
-            invalidated: invalidated.map(RemoteKey),
-        };
-        domain.complete(self.attributes.receive_cq, completion);
-    }
-
-    pub(super) fn fail_receive(&self, domain: &mut Domain, receive: &Receive, status: WcStatus) {
-        let completion = Completion {
-            id: receive.id,
-            queue_pair: self.id,
-            opcode: Opcode::Receive,
-            status,
-            byte_len: 0,
-            invalidated: None,
-        };
-        domain.complete(self.attributes.receive_cq, completion);
     }
 }
 

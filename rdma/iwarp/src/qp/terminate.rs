@@ -38,6 +38,8 @@ pub(crate) enum Violation {
     NoBuffer,
     /// More READs outstanding than were granted.
     ReadDepth,
+    /// A READ whose key died before it was answered.
+    Revoked,
     Crc,
 }
 
@@ -63,6 +65,7 @@ impl Violation {
             Self::Write(Fault::Wrap) => Code(1, 1, 3),
             Self::Write(_) | Self::ReadSink => Code(1, 1, 0),
             Self::Read(fault) | Self::Invalidate(fault) => Code(0, 1, remote_protection(fault)),
+            Self::Revoked => Code(0, 1, 0),
             Self::Msn => Code(1, 2, 3),
             Self::Mo => Code(1, 2, 4),
             Self::TooLong => Code(1, 2, 5),
@@ -99,13 +102,14 @@ impl Violation {
             Self::TooLong => "a SEND longer than the receive buffer",
             Self::NoBuffer => "more SENDs than receives, for too long",
             Self::ReadDepth => "more RDMA READs outstanding than granted",
+            Self::Revoked => "an RDMA READ with a key that was ended before it was answered",
             Self::Crc => "a wrong CRC",
         }
     }
 
     /// Whether the offending header tells the peer something.
     fn names_header(self) -> bool {
-        !matches!(self, Self::Header(_) | Self::Crc)
+        !matches!(self, Self::Header(_) | Self::Crc | Self::Revoked)
     }
 }
 

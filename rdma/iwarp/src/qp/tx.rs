@@ -4,9 +4,9 @@
 //! and is named to the socket as [`Chunk`]s.
 
 use super::Parts;
+use super::chunk::{Chunk, Chunks, append, gather, update};
 use super::domain::Domain;
 use super::inbound_reads::InboundRead;
-use super::receive::Piece;
 use super::send_queue::{Data, OutboundRead, Work};
 use super::terminate::{self, TERMINATE_LEN_MAX, Violation};
 use crate::config::{MAX_FPDU, MAX_SGE, MIN_FPDU};
@@ -15,7 +15,6 @@ use crate::wire::crc32c::Crc32c;
 use crate::wire::ddp::FIRST_MSN;
 use crate::wire::mpa::{CRC_LEN, pad_len};
 use crate::wire::rdmap::{Header, READ_REQUEST_LEN};
-use nvmf_memory::Memory;
 use nvmf_rdma::Access;
 use std::collections::VecDeque;
 
@@ -23,71 +22,8 @@ use std::collections::VecDeque;
 const SEGMENTS_MAX: usize = 32;
 /// Bytes that are cut ahead; one segment may go over.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Chunks handed over in one call.
-pub(crate) const CHUNKS_MAX: usize = 64;
 /// READ responses in a row while sends wait.
 const RESPONSES_IN_A_ROW: u8 = 4;
-
-/// Bytes to be sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Chunk<'a> {
-    Bytes(&'a [u8]),
-    /// Memory, offset, length.
-    Region(&'a Memory, usize, usize),
-}
-
-impl<'a> Chunk<'a> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Region(_, _, len) => *len,
-        }
-    }
-
-    /// Its part `[from, to)`.
-    fn part(self, from: usize, to: usize) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(&bytes[from..to]),
-            Self::Region(memory, offset, _) => Self::Region(memory, offset + from, to - from),
-        }
-    }
-}
-
-/// The chunks of one call to the socket.
-pub(crate) struct Chunks<'a> {
-    list: [Chunk<'a>; CHUNKS_MAX],
-    len: usize,
-    /// Bytes still to be left out: they are sent already.
-    skip: usize,
-}
-
-impl<'a> Chunks<'a> {
-    fn new(skip: usize) -> Self {
-        Self { list: [Chunk::Bytes(&[]); CHUNKS_MAX], len: 0, skip }
-    }
-
-    fn push(&mut self, chunk: Chunk<'a>) {
-        let (skip, len) = (self.skip.min(chunk.len()), chunk.len());
-        self.skip -= skip;
-        if skip < len {
-            self.list[self.len] = chunk.part(skip, len);
-            self.len += 1;
-        }
-    }
-
-    fn has_room_for(&self, chunks: usize) -> bool {
-        self.len + chunks <= CHUNKS_MAX
-    }
-
-    /// Bytes in all.
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.as_slice().iter().map(Chunk::len).sum()
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Chunk<'a>] {
-        &self.list[..self.len]
-    }
-}
 
 /// Whose payload a segment carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,10 +106,11 @@ impl Transmitter {
 
     /// Whether there is something that could be sent now.
     pub(crate) fn has_work(&self, parts: &Parts) -> bool {
-        !self.held
+        let free = !self.held
             && (self.has_segments()
                 || parts.send_queue.next().is_some()
-                || parts.inbound_reads.next().is_some())
+                || parts.inbound_reads.next().is_some());
+        free || parts.broken.is_some()
     }
 
     /// The initiator's first message in peer-to-peer mode.
@@ -188,6 +125,9 @@ impl Transmitter {
 
     /// Cuts the next batch.
     pub(crate) fn fill(&mut self, parts: &mut Parts, domain: &mut Domain) -> Result<(), Violation> {
+        if let Some(violation) = parts.broken {
+            return Err(violation);
+        }
         if self.held {
             return Ok(());
         }
@@ -264,7 +204,7 @@ impl Transmitter {
         if size > 0 {
             // The key may have died since the request came.
             let reached = domain.stags.remote(parts.id, source_stag, source_to, size, Access::REMOTE_READ);
-            reached.map_err(Violation::Read)?;
+            reached.map_err(|_| Violation::Revoked)?;
         }
         let to = sink_to.wrapping_add(u64::from(cut));
         let mut header = Header::ReadResponse { last: true, stag: sink_stag, to };
@@ -427,45 +367,6 @@ fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut d
                     Data::Gather { pieces, .. } => gather(pieces, at, len, each),
                 }
             }
-        }
-    }
-}
-
-fn gather<'a>(pieces: &'a [Option<Piece>], mut at: usize, mut len: usize, each: &mut dyn FnMut(Chunk<'a>)) {
-    for piece in pieces.iter().flatten() {
-        let piece_len = piece.len as usize;
-        let skip = at.min(piece_len);
-        let take = (piece_len - skip).min(len);
-        at -= skip;
-        len -= take;
-        if take > 0 {
-            each(Chunk::Region(&piece.memory, piece.offset + skip, take));
-        }
-    }
-}
-
-/// Bytes of a region go through a copy: no reference to memory that others write may be made.
-fn update(crc: &mut Crc32c, chunk: Chunk<'_>) {
-    match chunk {
-        Chunk::Bytes(bytes) => crc.update(bytes),
-        Chunk::Region(memory, offset, len) => {
-            let mut copy = [0; 4096];
-            for at in (0..len).step_by(copy.len()) {
-                let part = &mut copy[..(len - at).min(4096)];
-                memory.read(offset + at, part);
-                crc.update(part);
-            }
-        }
-    }
-}
-
-fn append(bytes: &mut Vec<u8>, chunk: Chunk<'_>) {
-    match chunk {
-        Chunk::Bytes(part) => bytes.extend_from_slice(part),
-        Chunk::Region(memory, offset, len) => {
-            let start = bytes.len();
-            bytes.resize(start + len, 0);
-            memory.read(offset, &mut bytes[start..]);
         }
     }
 }

@@ -49,9 +49,9 @@ impl Terms {
         if request.qid.0 > io_queues_max {
             return Err(RejectStatus::INVALID_QID);
         }
-        if request.qid.0 == 0 && request.cntlid.0 != 0
-            || request.cntlid.0 > nvmf_subsystem::limits::CNTLID_MAX
-        {
+        // An Admin queue has no controller yet; a host that reconnects may name its old one, which says nothing.
+        let cntlid = if request.qid.0 == 0 { Cntlid(0) } else { request.cntlid };
+        if cntlid > Cntlid::MAX {
             return Err(RejectStatus::INVALID_CNTLID);
         }
         if request.hsqsize < ENTRIES_MIN.into() {
@@ -67,7 +67,7 @@ impl Terms {
         let theirs = u16::try_from(request.hsqsize).unwrap_or(u16::MAX).min(request.hrqsize);
         Ok(Self {
             qid: request.qid,
-            cntlid: request.cntlid,
+            cntlid,
             entries: ours.min(theirs),
             read_depth: offer.peer_responder_resources.min(read_depth_max).min(READ_DEPTH_MAX),
         })
@@ -107,6 +107,11 @@ mod tests {
         assert_eq!(entries(request(1, 128, 128, 5), 128), Ok((128, 16)), "Linux, I/O");
         assert_eq!(entries(request(1, 1024, 1024, 0), 4), Ok((128, 4)), "more than we serve");
         assert_eq!(entries(request(1, 64, 128, 0), 4), Ok((64, 4)), "no more than it has receives for");
+        assert_eq!(
+            entries(request(0, 32, 32, 7), 1),
+            Ok((32, 1)),
+            "an Admin queue with an old controller's ID"
+        );
         assert_eq!(entries(request(8, 65535, 65536, 0), 4), Ok((128, 4)));
     }
 
@@ -118,7 +123,6 @@ mod tests {
         assert_eq!(status(request(1, 1, 32, 0), 1), RejectStatus::INVALID_HRQSIZE);
         assert_eq!(status(request(1, 32, 32, 0), 0), RejectStatus::INVALID_IRD);
         assert_eq!(status(request(1, 32, 32, 0xfff0), 1), RejectStatus::INVALID_CNTLID);
-        assert_eq!(status(request(0, 32, 32, 1), 1), RejectStatus::INVALID_CNTLID);
     }
 
     #[test]

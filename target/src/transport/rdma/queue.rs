@@ -271,11 +271,9 @@ impl Queue {
         self.life = Life::Gone;
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
         edges.provider.destroy_queue_pair(self.qp);
+        self.abandon();
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");
-            if let Some(ticket) = self.request(request).ticket.take() {
-                ticket.abandon();
-            }
             for chunk in 0..self.requests[at].chunks.len() {
                 let chunk = u8::try_from(chunk).expect("few");
                 if self.request(request).chunk(chunk).stage != Stage::Executing {
@@ -287,6 +285,13 @@ impl Queue {
         self.unsent.clear();
     }
 
+    /// Nobody waits for the responses any more.
+    fn abandon(&mut self) {
+        for ticket in self.requests.iter_mut().filter_map(|request| request.ticket.take()) {
+            ticket.abandon();
+        }
+    }
+
     /// Whether nothing of it is in use any more: then [`Queue::into_parts`].
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -295,7 +300,7 @@ impl Queue {
 
     /// Gives the receive slots back. What is returned must be reported to the registry.
     pub fn into_parts<P: Provider, B: Backend>(
-        self,
+        mut self,
         edges: &mut Edges<P, B>,
     ) -> Option<(Arc<Association>, Qid)> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
@@ -303,12 +308,19 @@ impl Queue {
         for &slot in &self.receives {
             edges.receives(admin).put(slot);
         }
-        self.admitted
+        self.admitted.take()
     }
 
     /// When [`Queue::on_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         if matches!(self.life, Life::Gone) { None } else { self.engine.poll_timeout() }
+    }
+}
+
+impl Drop for Queue {
+    /// A worker that ends takes its commands with it; the road and the floor hold on to the memory that they use.
+    fn drop(&mut self) {
+        self.abandon();
     }
 }

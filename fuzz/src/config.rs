@@ -1,0 +1,31 @@
+//! A configuration file.
+
+use nvmf_config::{Backing, Config};
+
+/// Reads any text. What is refused says why; what is taken keeps every bound that it promises.
+///
+/// # Panics
+/// When something that must hold does not.
+pub fn config(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    let config = match Config::parse(text) {
+        Ok(config) => config,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let target = &config.target;
+    assert!((1..=64).contains(&target.workers));
+    assert!((2..=1024).contains(&target.queue_depth) && (1..=128).contains(&target.io_queues));
+    assert!(target.in_capsule_data <= 16384 && target.in_capsule_data.is_multiple_of(512));
+    assert!(target.transfer_max.is_power_of_two() && (4096..=1 << 20).contains(&target.transfer_max));
+    assert!(target.buffer_memory >= 4 * u64::from(target.transfer_max));
+    assert!(!config.listeners.is_empty());
+    for (at, subsystem) in config.subsystems.iter().enumerate() {
+        assert!(config.subsystems[..at].iter().all(|other| other.nqn != subsystem.nqn));
+        for (at, namespace) in subsystem.namespaces.iter().enumerate() {
+            assert!(subsystem.namespaces[..at].iter().all(|other| other.nsid != namespace.nsid));
+            if let Backing::Memory { size } = namespace.backing {
+                assert!(size > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The byte stream of an established iWARP queue pair.
+
+use crate::input::Input;
+use nvmf_iwarp::harness::Established;
+use nvmf_iwarp::wire::crc32c::Crc32c;
+use nvmf_iwarp::wire::mpa::pad_len;
+
+/// Arbitrary bytes or well-framed arbitrary segments, in arbitrary pieces, between posts and sends of ours. The peer changes no
+/// byte that it was not given, and every work request completes once.
+///
+/// # Panics
+/// When something that must hold does not.
+pub fn ddp_rdmap(data: &[u8]) {
+    let mut input = Input::new(data);
+    let choice = input.u8();
+    let crc = choice & 1 != 0;
+    let mut stream = Established::new(choice & 2 != 0, crc);
+    while !input.is_empty() && !stream.is_over() {
+        let event = input.u8();
+        match event % 8 {
+            0 => stream.post_receive(),
+            1 => stream.post_read(),
+            2 => stream.post_send(input.take(usize::from(event >> 3))),
+            3 => drop(stream.send(usize::from(input.u16()))),
+            4 => stream.on_bytes(input.take(usize::from(event >> 3))),
+            _ => {
+                let len = usize::from(input.u8()) + (usize::from(event >> 3) & 4) * 64;
+                let fpdu = fpdu(input.take(len), crc);
+                let piece = usize::from(event >> 4) * 7 + 1;
+                fpdu.chunks(piece).for_each(|piece| stream.on_bytes(piece));
+            }
+        }
+    }
+    stream.finish();
+}
+
+/// A segment in its frame: length, padding and CRC are right, so that what is inside is looked at.
+fn fpdu(segment: &[u8], crc: bool) -> Vec<u8> {
+    let len = u16::try_from(segment.len()).expect("less than 64 KiB");
+    let mut fpdu = len.to_be_bytes().to_vec();
+    fpdu.extend_from_slice(segment);
+    fpdu.resize(fpdu.len() + pad_len(fpdu.len()), 0);
+    let mut sum = Crc32c::new();
+    sum.update(&fpdu);
+    let sum = if crc { sum.finish() } else { 0 };
+    fpdu.extend_from_slice(&sum.to_le_bytes());
+    fpdu
+}

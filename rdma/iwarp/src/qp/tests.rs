@@ -1,0 +1,314 @@
+//! Two queue pairs back to back, without a socket: what one sends, the other takes in pieces of any size.
+
+use super::*;
+use crate::config::IwarpConfig;
+use nvmf_rdma::{
+    Completion, CompletionQueueId, MemoryRegion, Opcode, Payload, RemoteKey, RemoteMemory, SendOperation,
+    Sge, SharedReceiveQueueId, WorkRequestId,
+};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const CQ: CompletionQueueId = CompletionQueueId(0);
+const LEN: usize = 8192;
+
+struct End {
+    qp: QueuePair,
+    domain: Domain,
+    memory: Memory,
+    region: MemoryRegion,
+}
+
+fn agreement(crc: bool) -> Agreement {
+    Agreement { crc, responder_resources: 4, initiator_depth: 2, rtr: None, large_fpdu: false }
+}
+
+impl End {
+    fn new(role: Role, crc: bool, fpdu_max: usize, shared: bool) -> Self {
+        let mut domain = Domain::new(&IwarpConfig::default());
+        domain.completion_queues.push(VecDeque::new());
+        domain.shared.push(SharedReceiveQueue { queue: ReceiveQueue::new(8), starved: VecDeque::new() });
+        let attributes = QueuePairAttributes {
+            send_cq: CQ,
+            receive_cq: CQ,
+            shared_receive_queue: shared.then_some(SharedReceiveQueueId(0)),
+            max_send: 64,
+            max_receive: 64,
+        };
+        let mut qp = QueuePair::new(QueuePairId(7), &attributes);
+        qp.start(role, &agreement(crc), fpdu_max);
+        let memory = Memory::alloc(LEN).unwrap();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let region = domain.stags.register(&memory, all).unwrap();
+        Self { qp, domain, memory, region }
+    }
+
+    fn sge(&self, offset: usize, len: u32) -> Sge {
+        Sge { local_key: self.region.local_key, offset, len }
+    }
+
+    fn post(&mut self, id: u64, operation: SendOperation<'_>) {
+        let request = SendRequest { id: WorkRequestId(id), operation, signaled: true };
+        self.qp.post_send(&self.domain, &request).unwrap();
+    }
+
+    fn receive(&mut self, id: u64, offset: usize, len: u32) {
+        let request = ReceiveRequest { id: WorkRequestId(id), buffer: self.sge(offset, len) };
+        self.qp.post_receive(&mut self.domain, &request).unwrap();
+    }
+
+    /// Takes what is to be sent, in writes of at most `step` bytes.
+    fn transmit(&mut self, step: usize) -> Result<Vec<u8>, Stop> {
+        let mut stream = Vec::new();
+        loop {
+            self.qp.fill(&mut self.domain)?;
+            let mut part = Vec::new();
+            for chunk in self.qp.chunks().as_slice() {
+                match *chunk {
+                    Chunk::Bytes(bytes) => part.extend_from_slice(bytes),
+                    Chunk::Region(memory, offset, len) => {
+                        let at = part.len();
+                        part.resize(at + len, 0);
+                        memory.read(offset, &mut part[at..]);
+                    }
+                }
+            }
+            if part.is_empty() {
+                return Ok(stream);
+            }
+            part.truncate(step);
+            self.qp.on_sent(&mut self.domain, part.len());
+            stream.extend(part);
+        }
+    }
+
+    fn take(&mut self, stream: &[u8], steps: &mut dyn FnMut() -> usize) -> Result<(), Stop> {
+        let mut rest = stream;
+        while !rest.is_empty() {
+            let n = steps().clamp(1, rest.len());
+            self.qp.on_bytes(&mut self.domain, &rest[..n])?;
+            rest = &rest[n..];
+        }
+        Ok(())
+    }
+
+    fn completions(&mut self) -> Vec<Completion> {
+        self.domain.completion_queues[0].drain(..).collect()
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(offset, &mut bytes);
+        bytes
+    }
+}
+
+fn inline(text: &[u8]) -> SendOperation<'_> {
+    SendOperation::Send { payload: Payload::Inline(text), invalidate: None, solicited: false }
+}
+
+/// One of everything, cut by `step` on the way out and by `steps` on the way in; what the receiver saw.
+fn conversation(
+    crc: bool,
+    fpdu_max: usize,
+    step: usize,
+    steps: &mut dyn FnMut() -> usize,
+) -> (Vec<Completion>, Vec<Completion>, Vec<u8>, Vec<u8>) {
+    let mut a = End::new(Role::Initiator, crc, fpdu_max, false);
+    let mut b = End::new(Role::Responder, crc, fpdu_max, false);
+    let pattern: Vec<u8> = (0..LEN).map(|i| ((i * 31) >> 3) as u8).collect();
+    a.memory.write(0, &pattern[..3000]);
+    b.memory.write(4096, &pattern[..2000]);
+    let remote = b.region.remote.unwrap();
+    let window = b.domain.stags.expose(QueuePairId(7), b.sge(0, 16), Access::REMOTE_READ).unwrap();
+    (0..5).for_each(|id| b.receive(id, 7000 + 100 * id as usize, 100));
+    a.post(10, inline(b"first"));
+    let gather = [a.sge(0, 1001), a.sge(1001, 0), a.sge(1001, 777)];
+    a.post(11, SendOperation::Write { payload: Payload::Gather(&gather), remote });
+    let source = RemoteMemory { address: 4096, len: 1999, ..remote };
+    for (id, at) in [(12, 3000), (13, 5000), (14, 5000)] {
+        a.post(id, SendOperation::Read { into: a.sge(at, 1999), remote: source });
+    }
+    let payload = Payload::Inline(&[9; 99]);
+    a.post(15, SendOperation::Send { payload, invalidate: Some(window.key), solicited: true });
+    a.post(16, inline(b""));
+    // Two rounds: the third READ waits for a credit, and what follows waits behind it.
+    for _ in 0..2 {
+        let stream = a.transmit(step).unwrap();
+        b.take(&stream, steps).unwrap();
+        let stream = b.transmit(step).unwrap();
+        a.take(&stream, steps).unwrap();
+    }
+    assert!(a.qp.is_drained() && b.qp.is_drained());
+    let memories = (a.bytes(0, LEN), b.bytes(0, LEN));
+    (a.completions(), b.completions(), memories.0, memories.1)
+}
+
+#[test]
+fn one_of_everything() {
+    let (sent, received, a, b) = conversation(false, 65_532, usize::MAX, &mut || usize::MAX);
+    let ids: Vec<_> = sent.iter().map(|done| (done.id.0, done.status)).collect();
+    assert_eq!(ids, [10, 11, 12, 13, 14, 15, 16].map(|id| (id, WcStatus::Success)), "in the order posted");
+    assert_eq!((sent[2].opcode, sent[2].byte_len), (Opcode::Read, 1999));
+    let heard: Vec<_> = received.iter().map(|done| (done.id.0, done.byte_len)).collect();
+    assert_eq!(heard, [(0, 5), (1, 99), (2, 0)]);
+    assert_eq!(received[1].invalidated.map(|key| key.0 >> 8), Some(1));
+    assert_eq!(a[..1778], b[..1778]);
+    assert_eq!(a[3000..4999], b[4096..6095]);
+    assert_eq!(&b[7000..7005], b"first");
+}
+
+#[test]
+fn byte_by_byte_is_the_same() {
+    for crc in [false, true] {
+        let whole = conversation(crc, 512, usize::MAX, &mut || usize::MAX);
+        assert!(conversation(crc, 512, 1, &mut || 1) == whole);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_split_is_the_same(
+        crc: bool, fpdu_max in 256..3000usize, step in 1..5000usize,
+        splits in proptest::collection::vec(1..700usize, 1..40),
+    ) {
+        let whole = conversation(false, 65_532, usize::MAX, &mut || usize::MAX);
+        let mut splits = splits.into_iter().cycle();
+        prop_assert!(conversation(crc, fpdu_max, step, &mut || splits.next().unwrap()) == whole);
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), valid_start: bool) {
+        let mut b = End::new(Role::Responder, false, 1024, false);
+        b.receive(0, 0, 64);
+        let mut stream = if valid_start { vec![0, 46, 0x41, 0x43] } else { Vec::new() };
+        stream.extend(bytes);
+        if let Err(stop) = b.qp.on_bytes(&mut b.domain, &stream) {
+            b.qp.fail(&mut b.domain, Some(stop));
+            prop_assert_eq!(b.completions().len(), 1, "the receive completes once, however it ends");
+        }
+    }
+}
+
+#[test]
+fn a_responder_is_silent_until_spoken_to() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
+    b.post(1, inline(b"too early"));
+    assert!(b.transmit(usize::MAX).unwrap().is_empty() && !b.qp.has_work());
+    b.receive(2, 0, 64);
+    a.post(3, inline(b"hello"));
+    let stream = a.transmit(usize::MAX).unwrap();
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    assert!(!b.transmit(usize::MAX).unwrap().is_empty());
+}
+
+#[test]
+fn early_sends_wait_within_bounds_and_in_order() {
+    for shared in [false, true] {
+        let mut a = End::new(Role::Initiator, false, 1024, false);
+        let mut b = End::new(Role::Responder, false, 1024, shared);
+        b.domain.spill_bytes_max = 100;
+        for id in 0..3 {
+            a.post(id, inline(&[id as u8; 30]));
+        }
+        let stream = a.transmit(usize::MAX).unwrap();
+        b.take(&stream, &mut || 7).unwrap();
+        assert_eq!(b.completions(), [], "nothing is delivered without a receive");
+        let request = ReceiveRequest { id: WorkRequestId(5), buffer: b.sge(0, 30) };
+        if shared {
+            let receive = receive(&b.domain, &request).unwrap();
+            b.domain.shared[0].queue.post(receive).unwrap();
+            assert_eq!(b.domain.shared[0].starved, [QueuePairId(7)]);
+            assert!(b.qp.on_shared_receive(&mut b.domain));
+        } else {
+            b.qp.post_receive(&mut b.domain, &request).unwrap();
+        }
+        assert_eq!(b.completions().len(), 1);
+        assert_eq!(b.bytes(0, 30), [0; 30]);
+        a.post(4, inline(&[4; 60]));
+        let stream = a.transmit(usize::MAX).unwrap();
+        let stop = b.take(&stream, &mut || 7).unwrap_err();
+        assert_eq!(stop, Stop::Violation(Violation::NoBuffer));
+        b.qp.fail(&mut b.domain, Some(stop));
+        assert_eq!(b.domain.spill_left, IwarpConfig::default().spill_total_max, "all is given back");
+    }
+}
+
+#[test]
+fn an_early_send_too_long_for_its_receive_ends_the_stream() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
+    a.post(1, inline(&[1; 50]));
+    let stream = a.transmit(usize::MAX).unwrap();
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    b.receive(2, 0, 49);
+    assert_eq!(b.completions()[0].status, WcStatus::LocalLength);
+    assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::TooLong)));
+}
+
+/// A Terminate behind half an FPDU: the stream stays readable, and the refused READ knows its fate.
+#[test]
+fn last_words_follow_the_fpdu_under_way() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
+    a.post(1, inline(b"x"));
+    let bad = RemoteMemory { key: RemoteKey(0xdead_be00), address: 0, len: 8 };
+    a.post(2, SendOperation::Read { into: a.sge(0, 8), remote: bad });
+    a.post(3, inline(b"y"));
+    a.receive(4, 100, 64);
+    b.take(&a_first_fpdu(), &mut || usize::MAX).unwrap();
+    b.receive(5, 0, 64);
+    b.post(6, inline(&[7; 40]));
+    let mut to_a = b.transmit_once(30);
+    let stream = a.transmit(usize::MAX).unwrap();
+    let stop = b.take(&stream, &mut || usize::MAX).unwrap_err();
+    to_a.extend(b.qp.fail(&mut b.domain, Some(stop)));
+    let stop = a.take(&to_a, &mut || 3).unwrap_err();
+    assert_eq!(a.bytes(100, 40), [7; 40], "the FPDU under way was finished");
+    a.qp.fail(&mut a.domain, Some(stop));
+    let statuses: Vec<_> = a.completions().iter().map(|done| (done.id.0, done.status)).collect();
+    let (good, flushed) = (WcStatus::Success, WcStatus::Flushed);
+    assert_eq!(statuses, [(1, good), (4, good), (2, WcStatus::RemoteAccess), (3, flushed)]);
+}
+
+/// A zero-length WRITE: what an initiator lets a responder speak with.
+fn a_first_fpdu() -> Vec<u8> {
+    let mut bytes = vec![0, 14, 0xc1, 0x40, 0, 0, 0, 1];
+    bytes.resize(20, 0);
+    bytes
+}
+
+impl End {
+    fn transmit_once(&mut self, n: usize) -> Vec<u8> {
+        self.qp.fill(&mut self.domain).unwrap();
+        let mut part = Vec::new();
+        for chunk in self.qp.chunks().as_slice() {
+            let Chunk::Bytes(bytes) = chunk else { panic!("inline only") };
+            part.extend_from_slice(bytes);
+        }
+        part.truncate(n);
+        self.qp.on_sent(&mut self.domain, n);
+        part
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found_before_anything_is_delivered() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, true, 1024, false));
+    b.receive(1, 0, 64);
+    a.post(2, inline(b"precious"));
+    let mut stream = a.transmit(usize::MAX).unwrap();
+    stream[22] ^= 1;
+    let stop = b.take(&stream, &mut || usize::MAX).unwrap_err();
+    assert_eq!((stop, b.completions()), (Stop::Violation(Violation::Crc), vec![]));
+}
+
+#[test]
+fn a_key_that_dies_ends_the_read_that_waits_for_it() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
+    let remote = b.region.remote.unwrap();
+    a.post(1, SendOperation::Read { into: a.sge(0, 4096), remote });
+    let stream = a.transmit(usize::MAX).unwrap();
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    b.domain.stags.deregister(b.region.local_key);
+    assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::Revoked)));
+}

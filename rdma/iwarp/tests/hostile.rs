@@ -1,0 +1,249 @@
+//! A peer that breaks each rule: it is told which, it reaches nothing, and nobody else is hurt.
+
+mod peer;
+
+use core::time::Duration;
+use nvmf_iwarp::wire::mpa::Flags;
+use nvmf_iwarp::wire::rdmap::Header;
+use nvmf_iwarp::{Crc, IwarpConfig};
+use nvmf_memory::Memory;
+use nvmf_rdma::{Access, CmEvent, Provider, QueuePairId, WcStatus};
+use peer::{Raw, Side, fpdu, send};
+use std::net::Shutdown;
+
+/// The target of one violation: a posted receive of 64 bytes, and a region for each right.
+struct Stage {
+    side: Side,
+    raw: Raw,
+    qp: QueuePairId,
+    readable: u32,
+    writable: u32,
+    memory: Memory,
+}
+
+fn stage() -> Stage {
+    let mut side = Side::new(IwarpConfig::default());
+    let (_, readable) = side.region(Access::REMOTE_READ);
+    let (memory, writable) = side.region(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let (raw, qp) = Raw::established(&mut side, Flags::default());
+    side.receive(qp, 1, &writable, 64);
+    let [readable, writable] = [readable, writable].map(|region| region.remote.unwrap().key.0);
+    Stage { side, raw, qp, readable, writable, memory }
+}
+
+fn write(stag: u32, to: u64, len: usize) -> Vec<u8> {
+    fpdu(Header::Write { last: true, stag, to }, &vec![0xee; len])
+}
+
+fn read(msn: u32, source_stag: u32, source_to: u64, size: u32) -> Vec<u8> {
+    let (mo, sink_stag, sink_to) = (0, 1, 0);
+    fpdu(Header::ReadRequest { msn, mo, sink_stag, sink_to, size, source_stag, source_to }, &[])
+}
+
+/// With some bytes of it replaced.
+fn patched(mut bytes: Vec<u8>, at: usize, patch: &[u8]) -> Vec<u8> {
+    bytes[at..at + patch.len()].copy_from_slice(patch);
+    bytes
+}
+
+/// Sends `attack` and expects a Terminate with this layer, type and code. A second connection lives on.
+fn told(layer_type: u8, code: u8, attack: impl FnOnce(&Stage) -> Vec<u8>) {
+    let mut stage = stage();
+    let (mut bystander, other) = Raw::established(&mut stage.side, Flags::default());
+    let attack = attack(&stage);
+    stage.raw.send(&attack);
+    let control = stage.raw.terminate(&mut stage.side);
+    assert_eq!((control[0], control[1]), (layer_type, code), "layer and type, code");
+    let cause = stage.side.ended(stage.qp);
+    assert!(cause.starts_with("the peer broke the protocol: "), "{cause}");
+    let mut bytes = [0; 4096];
+    stage.memory.read(64, &mut bytes[64..]);
+    assert_eq!(bytes[64..], [0; 4032], "the attack left a trace behind the receive buffer");
+    let flushed: Vec<_> = stage.side.done.iter().map(|done| (done.id.0, done.status)).collect();
+    assert!(matches!(flushed[..], [(1, WcStatus::Flushed | WcStatus::LocalLength)]), "{flushed:?}");
+    let (_, region) = stage.side.region(Access::LOCAL_WRITE);
+    stage.side.receive(other, 2, &region, 64);
+    bystander.send(&send(1, 0, b"unharmed"));
+    stage.side.until("a message", |side| side.done.iter().find(|d| d.id.0 == 2 && d.byte_len == 8).copied());
+}
+
+#[test]
+fn writes_that_are_not_allowed() {
+    told(0x11, 0, |stage| write(stage.writable ^ 1, 0, 8));
+    told(0x11, 0, |_| write(0xffff_ff00, 0, 8));
+    told(0x11, 1, |stage| write(stage.writable, 4090, 8));
+    told(0x11, 3, |stage| write(stage.writable, u64::MAX, 8));
+    told(0x01, 2, |stage| write(stage.readable, 0, 8));
+}
+
+#[test]
+fn reads_that_are_not_allowed() {
+    told(0x01, 0, |stage| read(1, stage.readable ^ 1, 0, 8));
+    told(0x01, 1, |stage| read(1, stage.readable, 4090, 8));
+    told(0x01, 1, |stage| read(1, stage.readable, 0, u32::MAX));
+    told(0x01, 2, |stage| read(1, stage.writable, 0, 8));
+    told(0x01, 4, |stage| read(1, stage.readable, u64::MAX, 8));
+    told(0x12, 3, |stage| read(2, stage.readable, 0, 8));
+    told(0x12, 4, |stage| patched(read(1, stage.readable, 0, 8), 16, &[0, 0, 0, 4]));
+    // Two are granted.
+    told(0x02, 7, |stage| (1..=3).flat_map(|msn| read(msn, stage.readable, 0, 0)).collect());
+}
+
+#[test]
+fn a_read_response_that_nobody_asked_for() {
+    told(0x11, 0, |stage| fpdu(Header::ReadResponse { last: true, stag: stage.writable, to: 0 }, &[1; 8]));
+    told(0x11, 0, |_| fpdu(Header::ReadResponse { last: true, stag: 1, to: 0 }, &[]));
+}
+
+#[test]
+fn messages_out_of_sequence_or_bounds() {
+    told(0x12, 3, |_| send(2, 0, b"skipped one"));
+    told(0x12, 3, |_| send(0, 0, b"before the first"));
+    told(0x12, 4, |_| send(1, 8, b"no beginning"));
+    told(0x12, 5, |_| send(1, 0, &[7; 65]));
+    told(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0, 0, 0, 1]));
+    told(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0xff; 4]));
+}
+
+#[test]
+fn headers_that_cannot_be() {
+    told(0x12, 6, |_| patched(send(1, 0, b"DV 2"), 2, &[0x42]));
+    told(0x11, 4, |_| patched(write(1, 0, 8), 2, &[0xc0]));
+    told(0x02, 5, |_| patched(send(1, 0, b"RV 0"), 3, &[0x03]));
+    told(0x02, 6, |_| patched(send(1, 0, b"opcode 8"), 3, &[0x48]));
+    told(0x02, 6, |_| patched(send(1, 0, b"tagged SEND"), 2, &[0xc1]));
+    told(0x02, 6, |_| patched(write(1, 0, 8), 2, &[0x41]));
+    told(0x02, 0xff, |_| patched(send(1, 0, b"short"), 0, &[0, 17]));
+    told(0x02, 0xff, |_| patched(send(1, 0, b"shorter"), 0, &[0, 0]));
+    told(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 0, &[0, 50]));
+    told(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 2, &[0x01]));
+}
+
+#[test]
+fn invalidating_what_is_not_its_own() {
+    let invalidating = |stag| {
+        let invalidate = Some(stag);
+        fpdu(Header::Send { last: true, invalidate, solicited: false, msn: 1, mo: 0 }, b"bye")
+    };
+    told(0x01, 9, |stage| invalidating(stage.writable));
+    told(0x01, 0, |stage| invalidating(stage.writable ^ 0x80));
+}
+
+#[test]
+fn more_messages_than_receives_wait_only_so_long() {
+    let mut stage = stage();
+    let flood: Vec<u8> = (1..=66).flat_map(|msn| send(msn, 0, b"hello")).collect();
+    stage.raw.send(&flood);
+    assert_eq!(stage.raw.terminate(&mut stage.side)[..2], [0x12, 2]);
+    assert!(stage.side.ended(stage.qp).contains("more SENDs than receives"));
+    assert!(stage.side.done[0].status.is_success(), "the one receive was served");
+}
+
+#[test]
+fn a_wrong_crc() {
+    let mut side = Side::new(IwarpConfig::default());
+    let (mut raw, qp) = Raw::established(&mut side, Flags::CRC);
+    raw.send(&send(1, 0, b"its CRC is 0"));
+    let control = raw.terminate(&mut side);
+    assert_eq!(control, [0x20, 2, 0, 0]);
+    assert!(side.ended(qp).contains("CRC"));
+    assert!(side.done.is_empty());
+}
+
+#[test]
+fn streams_that_just_end() {
+    for (bytes, cause) in [
+        (&send(1, 0, b"whole")[..], "closed by the peer"),
+        (&send(1, 0, b"half")[..25], "the connection broke"),
+        (&[0, 1], "the connection broke"),
+        (&[], "closed by the peer"),
+    ] {
+        let mut stage = stage();
+        stage.raw.send(bytes);
+        stage.raw.0.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(stage.side.ended(stage.qp), cause);
+        assert_eq!(stage.side.done.len(), 1);
+    }
+}
+
+#[test]
+fn what_a_peer_terminates_is_understood_in_both_forms() {
+    for control in [[0x12, 2, 0, 0], [0x11, 1, 0xc0, 0], [0x11, 1, 3, 0]] {
+        let mut stage = stage();
+        stage.raw.send(&fpdu(Header::Terminate { msn: 1, mo: 0 }, &control));
+        let text = match control[0] {
+            0x12 => "the peer terminated the stream: DDP: no buffer available",
+            _ => "the peer terminated the stream: DDP: base or bounds violation",
+        };
+        assert_eq!(stage.side.ended(stage.qp), text);
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_answered() {
+    let mut side = Side::new(IwarpConfig { crc: Crc::Off, ..IwarpConfig::default() });
+    // What is understood is refused in words.
+    let early = [Raw::frame(Flags::default()), send(1, 0, b"too early")].concat();
+    for request in [Raw::frame(Flags::MARKERS), Raw::frame(Flags::CRC), early] {
+        let mut raw = Raw::connect(&side);
+        raw.send(&request);
+        let reply = raw.read(&mut side, 20);
+        assert_eq!((&reply[..16], reply[16] & 0x20), (&b"MPA ID Rep Frame"[..], 0x20));
+    }
+    // What is not, in silence.
+    let long = patched(Raw::frame(Flags::default()), 18, &[0xff, 0xff]);
+    let future = patched(Raw::frame(Flags::default()), 17, &[3]);
+    for request in [b"GET / HTTP/1.1\r\n\r\n....".to_vec(), long, future] {
+        let mut raw = Raw::connect(&side);
+        raw.send(&request);
+        assert!(raw.read(&mut side, 20).is_empty());
+    }
+    assert!(side.events.is_empty(), "nobody was asked: {:?}", side.events);
+}
+
+#[test]
+fn silent_connections_are_few_and_end() {
+    let mut side = Side::new(IwarpConfig { half_open_max: 2, ..IwarpConfig::default() });
+    let mut silent = [Raw::connect(&side), Raw::connect(&side)];
+    silent[1].send(b"MPA ID Req");
+    for _ in 0..50 {
+        side.turn();
+    }
+    let mut third = Raw::connect(&side);
+    third.send(&Raw::frame(Flags::default()));
+    for _ in 0..50 {
+        side.turn();
+    }
+    assert!(side.events.is_empty(), "no more than two are half open");
+    assert_eq!(side.provider.poll_timeout(), Some(Duration::from_secs(6)));
+    side.now = Duration::from_secs(6);
+    for raw in &mut silent {
+        assert!(raw.read(&mut side, 1).is_empty(), "its time is over");
+    }
+    let request = side.request();
+    // An answer that does not come costs the place no longer than its time.
+    side.now = Duration::from_secs(30);
+    assert!(third.read(&mut side, 1).is_empty());
+    let qp = side.queue_pair();
+    let late = side.provider.accept(side.now, request, qp, &peer::parameters(Duration::from_secs(1)));
+    assert!(matches!(late, Err(nvmf_rdma::ConnectError::RequestGone)), "{late:?}");
+}
+
+#[test]
+fn a_peer_that_takes_nothing_does_not_hold_up_a_disconnect() {
+    let mut stage = stage();
+    let huge = Memory::alloc(64 << 20).unwrap();
+    let region = stage.side.provider.register(&huge, Access::REMOTE_READ).unwrap();
+    stage.raw.send(&read(1, region.remote.unwrap().key.0, 0, 64 << 20));
+    for _ in 0..100 {
+        stage.side.turn();
+    }
+    stage.side.provider.disconnect(stage.qp);
+    for _ in 0..100 {
+        stage.side.turn();
+    }
+    assert!(!stage.side.events.iter().any(|event| matches!(event, CmEvent::Disconnected { .. })));
+    assert_eq!(stage.side.provider.poll_timeout(), Some(Duration::from_secs(3)));
+    stage.side.now = Duration::from_secs(3);
+    assert_eq!(stage.side.ended(stage.qp), "closed by this side");
+}
