@@ -1,6 +1,6 @@
 //! The suite that every backend passes: files, memory, decorators, and the remote disk.
 //!
-//! Asserts only what [`Backend`](crate::Backend) promises. Call it from a test with a device of at least [`BLOCKS_MIN`] blocks whose content may be overwritten.
+//! Asserts only what [`Backend`] promises. Call it from a test with a device of at least [`BLOCKS_MIN`] blocks whose content may be overwritten.
 
 mod promises;
 

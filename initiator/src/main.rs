@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match cli::Arguments::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvmf: {}", cli::chain(&error));
+            eprintln!("{}{}", cli::ERROR_PREFIX, cli::chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -281,7 +281,10 @@ impl<P: Provider> Worker<P> {
                 }
                 DriverEvent::NamespacesChanged => self.publish(),
                 DriverEvent::Lost(error) => {
-                    tracing::warn!(%error, "the association is lost");
+                    // Whoever waits for the first connection is told.
+                    if self.first.is_none() {
+                        tracing::warn!(%error, "the association is lost");
+                    }
                     self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
                 }
                 DriverEvent::Admin(number, reply) => {

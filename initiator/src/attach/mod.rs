@@ -21,7 +21,6 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvme_proto::Nqn;
-use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -99,24 +98,20 @@ impl Attach {
             return Ok(attachment);
         }
         let status = child.wait()?;
-        let said = std::fs::read_to_string(registry.log(child.id())).unwrap_or_default();
+        let failure = registry.failure(child.id());
         registry.remove(child.id());
-        let said = said.trim().trim_start_matches("nvmf: ");
-        if said.is_empty() {
-            bail!("the disk's server ended with {status}");
+        match failure {
+            Some(failure) => bail!("{failure}"),
+            None => bail!("the disk's server ended with {status}"),
         }
-        bail!("{said}");
     }
 }
 
 fn report(format: Format, disk: &Attachment) -> Result<()> {
     let socket = disk.socket.display();
-    let uri = format!("nbd+unix:///?socket={socket}");
+    let uri = disk.uri();
     if format == Format::Json {
-        return print_json(json!({
-            "nqn": disk.nqn, "address": disk.address, "nsid": disk.nsid, "size": disk.size,
-            "block_size": disk.block_size, "socket": disk.socket, "uri": uri, "pid": disk.pid,
-        }));
+        return print_json(disk.json());
     }
     println!(
         "{} namespace {}, {} in blocks of {} bytes, served on",
@@ -135,23 +130,32 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
 
 impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
-        let mut disks = Registry::of_this_user()?.list()?;
+        let registry = Registry::of_this_user()?;
+        let mut disks = registry.list()?;
         let socket = self.socket.as_deref().map(std::path::absolute).transpose()?;
         disks.retain(|disk| {
             let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str());
             self.all || by_nqn || socket.as_ref() == Some(&disk.socket)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
+        let mut failed = 0;
         for disk in &disks {
-            end(disk)?;
-            println!("detached {} namespace {} ({})", disk.nqn, disk.nsid, disk.socket.display());
+            match end(&registry, disk) {
+                Ok(()) => println!("detached {disk}"),
+                // The others are detached all the same.
+                Err(error) => {
+                    failed += 1;
+                    eprintln!("{}{disk}: {}", crate::cli::ERROR_PREFIX, crate::cli::chain(&error));
+                }
+            }
         }
+        ensure!(failed == 0, "{failed} of {} disks did not end in good order", disks.len());
         Ok(())
     }
 }
 
-/// Has a disk's server end, and waits until it has.
-fn end(disk: &Attachment) -> Result<()> {
+/// Has a disk's server end, waits until it has, and hears whether all was flushed.
+fn end(registry: &Registry, disk: &Attachment) -> Result<()> {
     let pid = i32::try_from(disk.pid).context("no process has such a number")?;
     kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("cannot stop process {pid}"))?;
     let deadline = Instant::now() + DETACH_TIME_MAX;
@@ -163,5 +167,10 @@ fn end(disk: &Attachment) -> Result<()> {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
+    let failure = registry.failure(disk.pid);
+    registry.remove(disk.pid);
+    match failure {
+        Some(failure) => bail!("it is detached, but not in good order: {failure}"),
+        None => Ok(()),
+    }
 }

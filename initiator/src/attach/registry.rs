@@ -27,6 +27,27 @@ pub(crate) struct Attachment {
     pub(crate) started: u64,
 }
 
+impl std::fmt::Display for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.socket.display())
+    }
+}
+
+impl Attachment {
+    /// The disk's address for NBD clients.
+    pub(crate) fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// As `-o json` prints it.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "nqn": self.nqn, "address": self.address, "nsid": self.nsid, "size": self.size,
+            "block_size": self.block_size, "socket": self.socket, "uri": self.uri(), "pid": self.pid,
+        })
+    }
+}
+
 /// Version of [`Attachment`]'s format.
 pub(crate) const VERSION: u32 = 1;
 
@@ -72,13 +93,19 @@ impl Registry {
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' })
             .collect();
-        let end = plain.len().saturating_sub(60);
-        self.folder.join(format!("{}-n{nsid}.sock", &plain[end..]))
+        let end = plain[plain.len().saturating_sub(60)..].trim_start_matches(['.', '-', '_']);
+        self.folder.join(format!("{end}-n{nsid}.sock"))
     }
 
     /// Where a background server's log goes.
     pub(crate) fn log(&self, pid: u32) -> PathBuf {
         self.folder.join(format!("{pid}.log"))
+    }
+
+    /// What a background server that has ended died of, from its log; `None` when it ended in good order.
+    pub(crate) fn failure(&self, pid: u32) -> Option<String> {
+        let log = std::fs::read_to_string(self.log(pid)).ok()?;
+        log.lines().rev().find_map(|line| line.strip_prefix(crate::cli::ERROR_PREFIX)).map(str::to_owned)
     }
 
     fn file(&self, pid: u32) -> PathBuf {
@@ -94,12 +121,16 @@ impl Registry {
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
+    /// Removes a disk; its log stays, for whoever waits for its server's end.
+    pub(crate) fn remove_entry(&self, pid: u32) {
+        // What is gone already need not be removed.
+        let _ = std::fs::remove_file(self.file(pid));
+    }
+
     /// Removes a disk, with its log.
     pub(crate) fn remove(&self, pid: u32) {
-        for file in [self.file(pid), self.log(pid)] {
-            // What is gone already need not be removed.
-            let _ = std::fs::remove_file(file);
-        }
+        self.remove_entry(pid);
+        let _ = std::fs::remove_file(self.log(pid));
     }
 
     /// The disks whose servers run. Entries of those that were killed are cleared away, with their sockets.
@@ -169,11 +200,27 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_died_of_is_in_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::in_folder(folder.path().to_owned()).unwrap();
+        assert_eq!(registry.failure(7), None);
+        std::fs::write(registry.log(7), " WARN the association is lost\n").unwrap();
+        assert_eq!(registry.failure(7), None);
+        std::fs::write(registry.log(7), " WARN the association is lost\nnvmf: no such luck\n").unwrap();
+        assert_eq!(registry.failure(7).as_deref(), Some("no such luck"));
+        registry.remove(7);
+        assert_eq!(registry.failure(7), None);
+    }
+
+    #[test]
     fn a_default_socket_fits_a_socket_address() {
         let registry = Registry { folder: "/run/user/1000/nvmf".into() };
         let socket =
             registry.default_socket(&format!("nqn.2014-08.org.nvmexpress:{}é/..", "x".repeat(190)), 1024);
         assert!(socket.as_os_str().len() <= 107, "{}", socket.display());
+        let uuid = format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid::Uuid::nil());
+        let name = registry.default_socket(&uuid, 1);
+        assert!(name.file_name().is_some_and(|name| name.to_string_lossy().starts_with("08.org.")));
         assert_eq!(socket.parent(), Some(Path::new("/run/user/1000/nvmf")));
     }
 }

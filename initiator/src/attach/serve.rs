@@ -59,7 +59,10 @@ pub(super) fn serve(disk: &DiskArguments, ready: impl FnOnce(&Attachment) -> Res
         }
         let server = Server::bind(&socket).await?;
         let attachment = describe(&device, nqn, &connection, socket);
-        registry.add(&attachment)?;
+        if let Err(error) = registry.add(&attachment) {
+            let _ = std::fs::remove_file(&attachment.socket);
+            return Err(error);
+        }
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -71,9 +74,13 @@ pub(super) fn serve(disk: &DiskArguments, ready: impl FnOnce(&Attachment) -> Res
         }
         server.serve(device.clone(), stop, FINISH_TIME_MAX).await;
         let flushed = tokio::time::timeout(FINISH_TIME_MAX, device.flush()).await;
-        registry.remove(attachment.pid);
-        flushed.context("the last flush took too long: what was not flushed before may be lost")??;
+        registry.remove_entry(attachment.pid);
+        flushed
+            .context("it took too long")
+            .and_then(|flushed| Ok(flushed?))
+            .context("the last flush failed: what was not flushed before may be lost")?;
         let _ = tokio::time::timeout(FINISH_TIME_MAX, connection.close()).await;
+        registry.remove(attachment.pid);
         Ok(())
     })
 }

@@ -35,7 +35,7 @@ impl Discover {
             if let Some(fields) = record(entry).as_object() {
                 for (name, value) in fields {
                     println!(
-                        "{:<8} {}",
+                        "{:<12} {}",
                         format!("{name}:"),
                         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
                     );

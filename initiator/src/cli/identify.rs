@@ -8,6 +8,7 @@ use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};
 use nvmf_host::admin;
 use nvmf_initiator::{AdminReply, Connection};
 use serde_json::{Value, json};
+use uuid::Uuid;
 use zerocopy::FromBytes;
 
 #[derive(clap::Args)]
@@ -80,23 +81,47 @@ fn print(output: &Output, title: &str, value: Value) -> Result<()> {
     Ok(())
 }
 
-/// Identify Controller under nvme-cli's names.
+/// Identify Controller under nvme-cli's names, in its order.
 fn controller(id: &IdentifyController) -> Value {
     let text = IdentifyController::text;
-    json!({
+    let [first, second, third] = id.ieee;
+    let mut fields = json!({
         "vid": id.vid.get(), "ssvid": id.ssvid.get(), "sn": text(&id.sn), "mn": text(&id.mn), "fr": text(&id.fr),
-        "rab": id.rab, "cmic": id.cmic, "mdts": id.mdts, "cntlid": id.cntlid.get(), "ver": id.ver.get(),
-        "oaes": id.oaes.get(), "ctratt": id.ctratt.get(), "cntrltype": id.cntrltype, "oacs": id.oacs.get(),
+        "rab": id.rab, "ieee": u32::from_le_bytes([first, second, third, 0]), "cmic": id.cmic, "mdts": id.mdts,
+        "cntlid": id.cntlid.get(), "ver": id.ver.get(), "rtd3r": id.rtd3r.get(), "rtd3e": id.rtd3e.get(),
+        "oaes": id.oaes.get(), "ctratt": id.ctratt.get(), "rrls": id.rrls.get(), "cntrltype": id.cntrltype,
+        "fguid": Uuid::from_bytes(id.fguid).to_string(), "crdt1": id.crdt1.get(), "crdt2": id.crdt2.get(),
+        "crdt3": id.crdt3.get(), "nvmsr": id.nvmsr, "vwci": id.vwci, "mec": id.mec, "oacs": id.oacs.get(),
         "acl": id.acl, "aerl": id.aerl, "frmw": id.frmw, "lpa": id.lpa, "elpe": id.elpe, "npss": id.npss,
-        "kas": id.kas.get(), "sqes": id.sqes, "cqes": id.cqes, "maxcmd": id.maxcmd.get(), "nn": id.nn.get(),
-        "oncs": id.oncs.get(), "fuses": id.fuses.get(), "fna": id.fna, "vwc": id.vwc, "awun": id.awun.get(),
-        "awupf": id.awupf.get(), "nwpc": id.nwpc, "acwu": id.acwu.get(), "sgls": id.sgls.get(), "mnan": id.mnan.get(),
-        "subnqn": text(&id.subnqn), "ioccsz": id.ioccsz.get(), "iorcsz": id.iorcsz.get(), "icdoff": id.icdoff.get(),
-        "fcatt": id.fcatt, "msdbd": id.msdbd, "ofcs": id.ofcs.get(),
-    })
+        "avscc": id.avscc, "apsta": id.apsta, "wctemp": id.wctemp.get(), "cctemp": id.cctemp.get(),
+        "mtfa": id.mtfa.get(), "hmpre": id.hmpre.get(), "hmmin": id.hmmin.get(),
+    });
+    let rest = json!({
+        "tnvmcap": number(id.tnvmcap), "unvmcap": number(id.unvmcap), "rpmbs": id.rpmbs.get(),
+        "edstt": id.edstt.get(), "dsto": id.dsto, "fwug": id.fwug, "kas": id.kas.get(), "hctma": id.hctma.get(),
+        "mntmt": id.mntmt.get(), "mxtmt": id.mxtmt.get(), "sanicap": id.sanicap.get(),
+        "hmminds": id.hmminds.get(), "hmmaxd": id.hmmaxd.get(), "nsetidmax": id.nsetidmax.get(),
+        "endgidmax": id.endgidmax.get(), "anatt": id.anatt, "anacap": id.anacap,
+        "anagrpmax": id.anagrpmax.get(), "nanagrpid": id.nanagrpid.get(), "pels": id.pels.get(),
+        "domainid": id.domain.get(), "megcap": number(id.megcap), "sqes": id.sqes, "cqes": id.cqes,
+        "maxcmd": id.maxcmd.get(), "nn": id.nn.get(), "oncs": id.oncs.get(), "fuses": id.fuses.get(),
+        "fna": id.fna, "vwc": id.vwc, "awun": id.awun.get(), "awupf": id.awupf.get(), "icsvscc": id.icsvscc,
+        "nwpc": id.nwpc, "acwu": id.acwu.get(), "sgls": id.sgls.get(), "mnan": id.mnan.get(),
+        "subnqn": text(&id.subnqn), "ioccsz": id.ioccsz.get(), "iorcsz": id.iorcsz.get(),
+        "icdoff": id.icdoff.get(), "fcatt": id.fcatt, "msdbd": id.msdbd, "ofcs": id.ofcs.get(),
+    });
+    if let (Value::Object(fields), Value::Object(rest)) = (&mut fields, rest) {
+        fields.extend(rest);
+    }
+    fields
 }
 
-/// Identify Namespace under nvme-cli's names.
+/// A 16-byte number. One beyond 64 bits, which JSON readers would round, is capped.
+fn number(bytes: [u8; 16]) -> u64 {
+    u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)
+}
+
+/// Identify Namespace under nvme-cli's names, in its order; numbers stand as on the wire, 0's based where the standard has it so.
 fn namespace(id: &IdentifyNamespace, nsid: u32) -> Value {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let formats: Vec<_> = id.lbaf[..=usize::from(id.nlbaf_z).min(63)]
@@ -106,7 +131,12 @@ fn namespace(id: &IdentifyNamespace, nsid: u32) -> Value {
     json!({
         "nsid": nsid, "nsze": id.nsze.get(), "ncap": id.ncap.get(), "nuse": id.nuse.get(), "nsfeat": id.nsfeat,
         "nlbaf": id.nlbaf_z, "flbas": id.flbas, "mc": id.mc, "dpc": id.dpc, "dps": id.dps, "nmic": id.nmic,
-        "rescap": id.rescap, "fpi": id.fpi, "dlfeat": id.dlfeat, "noiob": id.noiob.get(), "nsattr": id.nsattr,
-        "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "lbafs": formats,
+        "rescap": id.rescap, "fpi": id.fpi, "dlfeat": id.dlfeat, "nawun": id.nawun_z.get(),
+        "nawupf": id.nawupf_z.get(), "nacwu": id.nacwu_z.get(), "nabsn": id.nabsn_z.get(), "nabo": id.nabo.get(),
+        "nabspf": id.nabspf_z.get(), "noiob": id.noiob.get(), "nvmcap": number(id.nvmcap),
+        "npwg": id.npwg_z.get(), "npwa": id.npwa_z.get(), "npdg": id.npdg_z.get(), "npda": id.npda_z.get(),
+        "nows": id.nows_z.get(), "mssrl": id.mssrl.get(), "mcl": id.mcl.get(), "msrc": id.msrc_z,
+        "anagrpid": id.anagrpid.get(), "nsattr": id.nsattr, "nvmsetid": id.nvmsetid.get(),
+        "endgid": id.endgid.get(), "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "lbafs": formats,
     })
 }

@@ -10,9 +10,13 @@ use crate::attach;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use target::{NamespaceArguments, TargetArguments, run};
+
+/// What the line begins with that says why the program failed.
+pub(crate) const ERROR_PREFIX: &str = "nvmf: ";
 
 /// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
 pub(crate) const JSON_VERSION: u32 = 1;
@@ -72,6 +76,7 @@ impl Arguments {
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .with_target(false)
+            .with_ansi(std::io::stderr().is_terminal())
             .init();
         match self.command {
             Command::Discover(discover) => discover.run(),
@@ -114,7 +119,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 /// Prints JSON, with its version first.
 pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
     if let Some(fields) = value.as_object_mut() {
-        fields.insert("version".to_owned(), JSON_VERSION.into());
+        fields.shift_insert(0, "version".to_owned(), JSON_VERSION.into());
     }
     println!("{}", serde_json::to_string_pretty(&value)?);
     Ok(())

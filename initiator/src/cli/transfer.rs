@@ -124,23 +124,25 @@ impl Write {
         run(async {
             let mut input = self.input()?;
             let (connection, device, room) = self.range.open().await?;
-            let transfer = Transfer::begin("write", self.length().unwrap_or(room).min(room));
-            let (mut written, mut under_way) = (0, VecDeque::with_capacity(DEPTH));
+            let block = device.geometry().block_size;
+            let known = self.known_length();
+            if let Some(length) = known {
+                self.check(length, room, block)?;
+            }
+            let transfer = Transfer::begin("write", known.unwrap_or(room).min(room));
+            let (mut written, mut odd, mut under_way) = (0, 0, VecDeque::with_capacity(DEPTH));
             let mut bytes = vec![0; CHUNK as usize];
             loop {
-                // One byte more than there is room for tells an input that is too long.
                 let want = (room - written).min(CHUNK) as usize;
                 let got = fill(&mut input, &mut bytes[..want])
                     .with_context(|| format!("cannot read {}", name(&self.file)))?;
                 if got == 0 {
                     break;
                 }
-                let block = device.geometry().block_size;
-                ensure!(
-                    got.is_multiple_of(block as usize),
-                    "{} ends in the middle of a block of {block} bytes: pad it (truncate -s %{block}); {written} bytes were written",
-                    name(&self.file)
-                );
+                if !got.is_multiple_of(block as usize) {
+                    odd = got;
+                    break;
+                }
                 let mut buffer = device.buffer(got)?;
                 buffer.copy_from(&bytes[..got]);
                 let at = self.range.offset + written;
@@ -154,20 +156,19 @@ impl Write {
             while !under_way.is_empty() {
                 transfer.finish_one(&mut under_way).await?;
             }
-            if self.range.length.is_none() && written == room {
-                let longer = fill(&mut input, &mut [0]).unwrap_or(0) > 0;
-                ensure!(
-                    !longer,
-                    "{} is longer than the namespace: its first {room} bytes were written",
-                    name(&self.file)
-                );
-            }
             if !self.no_flush {
                 device.flush().await?;
             }
             transfer.end(written);
+            // A pipe's length is known only now.
+            let rest = if odd == 0 && self.range.length.is_none() && written == room {
+                fill(&mut input, &mut [0]).with_context(|| format!("cannot read {}", name(&self.file)))?
+            } else {
+                odd
+            };
             connection.close().await;
-            Ok(())
+            self.check(written + rest as u64, room, block)
+                .with_context(|| format!("{written} bytes were written"))
         })
     }
 
@@ -178,10 +179,27 @@ impl Write {
         Ok(Box::new(File::open(&self.file).with_context(|| format!("cannot read {}", name(&self.file)))?))
     }
 
-    fn length(&self) -> Option<u64> {
-        self.range.length.or_else(|| {
-            std::fs::metadata(&self.file).ok().filter(std::fs::Metadata::is_file).map(|m| m.len())
-        })
+    /// Whether an input of so many bytes fits: `--length` has to be there, and may be followed by more.
+    fn check(&self, length: u64, room: u64, block: u32) -> Result<()> {
+        let name = name(&self.file);
+        if self.range.length.is_some() {
+            ensure!(length >= room, "{name} has {length} bytes, less than --length {room}");
+            return Ok(());
+        }
+        ensure!(
+            length <= room,
+            "{name} is longer than what is to be written to, {room} bytes: give a --length"
+        );
+        ensure!(
+            length.is_multiple_of(block.into()),
+            "{name} ends in the middle of a block of {block} bytes: pad it (truncate -s %{block})"
+        );
+        Ok(())
+    }
+
+    /// How long the input is, if that can be told before it is read.
+    fn known_length(&self) -> Option<u64> {
+        std::fs::metadata(&self.file).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
     }
 }
 

@@ -7,25 +7,31 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Bytes that the requests of one connection hold at once, in units of 4 KiB; a request takes at least one.
 const BUDGET: u32 = (64 << 20) / UNIT;
 const UNIT: u32 = 4096;
 
-/// Serves requests until the client says goodbye, is gone, or speaks nonsense.
+/// Serves requests until the client says goodbye, is gone, or speaks nonsense, or the disk is `closed`. What was begun is answered.
 ///
 /// # Errors
-/// When it is not goodbye.
-pub(super) async fn transmit<D: Disk>(stream: UnixStream, disk: &D) -> io::Result<()> {
+/// When the client is gone or speaks nonsense.
+pub(super) async fn transmit<D: Disk>(
+    stream: UnixStream,
+    disk: &D,
+    mut closed: watch::Receiver<bool>,
+) -> io::Result<()> {
     let info = disk.info();
     let (mut reader, writer) = stream.into_split();
     let writer = Arc::new(Mutex::new(writer));
     let budget = Arc::new(Semaphore::new(BUDGET as usize));
     let result = loop {
         let mut header = [0; Request::LEN];
-        if let Err(error) = reader.read_exact(&mut header).await {
-            break Err(error);
+        // A header that is cut short here is not missed: nothing is read after it.
+        tokio::select! {
+            read = reader.read_exact(&mut header) => if let Err(error) = read { break Err(error) },
+            _ = closed.wait_for(|closed| *closed) => break Ok(()),
         }
         let Some(request) = Request::parse(&header) else {
             break Err(io::Error::new(io::ErrorKind::InvalidData, "not a request"));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long a client may take to negotiate.
@@ -68,15 +69,16 @@ impl Server {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `patience`.
+    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `patience`, and lets every client go.
     pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, patience: Duration) {
         let mut clients = JoinSet::new();
+        let (closing, closed) = watch::channel(false);
         tokio::pin!(stop);
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 accepted = self.listener.accept(), if clients.len() < CLIENTS_MAX => match accepted {
-                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone()))),
+                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone(), closed.clone()))),
                     // Out of descriptors, most likely: the clients that are here go on.
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept an NBD client");
@@ -88,17 +90,21 @@ impl Server {
         }
         drop(self.listener);
         let _ = std::fs::remove_file(&self.path);
+        closing.send_replace(true);
         let all_gone = async { while clients.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(patience, all_gone).await;
     }
 }
 
-async fn client<D: Disk>(mut stream: UnixStream, disk: D) {
+async fn client<D: Disk>(mut stream: UnixStream, disk: D, mut closed: watch::Receiver<bool>) {
     let info = disk.info();
-    let negotiated =
-        tokio::time::timeout(NEGOTIATION_TIME_MAX, negotiation::negotiate(&mut stream, &info)).await;
+    let negotiation = tokio::time::timeout(NEGOTIATION_TIME_MAX, negotiation::negotiate(&mut stream, &info));
+    let negotiated = tokio::select! {
+        negotiated = negotiation => negotiated,
+        _ = closed.wait_for(|closed| *closed) => return,
+    };
     let result = match negotiated {
-        Ok(Ok(true)) => connection::transmit(stream, &disk).await,
+        Ok(Ok(true)) => connection::transmit(stream, &disk, closed).await,
         Ok(Ok(false)) => Ok(()),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "negotiation took too long")),

@@ -175,6 +175,25 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     });
 }
 
+#[test]
+fn clients_that_stay_do_not_hold_up_the_end() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nbd.sock");
+        let server = Server::bind(&path).await.unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let ram = Ram(Arc::new(Mutex::new(vec![0; 8192])));
+        let for_ever = Duration::from_secs(3600);
+        let serving = tokio::spawn(server.serve(ram, async { drop(stopped.await) }, for_ever));
+        let (mut idle, mut negotiating) = (go(&path).await, connect(&path).await);
+        drop(stop);
+        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("it ends").unwrap();
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(negotiating.read(&mut [0]).await.unwrap_or(0), 0);
+    });
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics(header: [u8; 16], a: [u8; 14], b: [u8; 14], data in prop::collection::vec(any::<u8>(), 0..64)) {
