@@ -22,19 +22,14 @@ impl Fuzz {
         let targets = if self.targets.is_empty() { &all } else { &self.targets };
         for target in targets {
             let limit = format!("-max_total_time={}", self.seconds);
+            let seeds = format!("fuzz/corpus/{target}");
+            // What the fuzzer finds interesting goes here, and not among the seeds that are committed.
+            let found = step::root().join(".build/fuzz").join(target);
+            std::fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
             let mut fuzz = Command::new("cargo");
             fuzz.current_dir(step::root());
-            fuzz.args([
-                "+nightly",
-                "fuzz",
-                "run",
-                "--features",
-                "libfuzzer",
-                target,
-                "--",
-                &limit,
-                "-rss_limit_mb=2048",
-            ]);
+            fuzz.args(["+nightly", "fuzz", "run", "--features", "libfuzzer", target]);
+            fuzz.arg(found).args([&seeds, "--", &limit, "-rss_limit_mb=2048", "-max_len=8192"]);
             step::run(&format!("fuzz {target}"), &mut fuzz)?;
         }
         Ok(())

@@ -206,7 +206,7 @@ impl Established {
         for chunk in self.qp.chunks().as_slice() {
             match *chunk {
                 Chunk::Bytes(part) => bytes.extend_from_slice(part),
-                Chunk::Region(ref memory, offset, len) => {
+                Chunk::Region(memory, offset, len) => {
                     let start = bytes.len();
                     bytes.resize(start + len, 0);
                     memory.read(offset, &mut bytes[start..]);
