@@ -38,6 +38,8 @@ struct Running {
     purpose: Purpose,
     start: u64,
     blocks: u64,
+    /// Power cuts before it began.
+    crashes: u32,
 }
 
 /// A host.
@@ -127,7 +129,7 @@ impl Host {
             match event {
                 DriverEvent::Lost(error) => {
                     self.losses += 1;
-                    if std::env::var_os("NVMF_SIMULATION_SEED").is_some() {
+                    if super::tells_its_story() {
                         println!("{now:?}: host {} lost its association: {error}", self.number);
                     }
                 }
@@ -226,7 +228,10 @@ impl Host {
         if op != BlockOp::Flush {
             self.busy[span].fill(true);
         }
-        self.running[slot] = Some(Running { purpose, start, blocks });
+        self.running[slot] = Some(Running { purpose, start, blocks, crashes: self.oracle.crashes() });
+        if super::tells_its_story() {
+            println!("host {} submits {slot}: {op:?}", self.number);
+        }
         self.driver.submit(Tag(slot as u64), Nsid(1), op).expect("as many operations as slots");
     }
 
@@ -264,10 +269,13 @@ impl Host {
 
     fn on_completion(&mut self, completion: &Completion) {
         let slot = completion.tag.0 as usize;
-        let Some(Running { purpose, start, blocks }) = self.running[slot].take() else {
+        let Some(Running { purpose, start, blocks, crashes }) = self.running[slot].take() else {
             panic!("host {}: an operation ended twice", self.number);
         };
         self.ended += 1;
+        if super::tells_its_story() {
+            println!("host {} ended {slot}: {:?}", self.number, completion.result);
+        }
         let span = start as usize..(start + blocks) as usize;
         let what = format!("host {}, {purpose:?} of {start}+{blocks}", self.number);
         match purpose {
@@ -277,14 +285,14 @@ impl Host {
             }
             Purpose::Write { fua } => {
                 assert_eq!(completion.result, Ok(()), "{what}");
-                span.clone().for_each(|block| self.oracle.end(block, fua));
+                span.clone().for_each(|block| self.oracle.end(block, fua, crashes));
             }
             Purpose::Read => {
                 assert_eq!(completion.result, Ok(()), "{what}");
                 let offset = slot * SPAN as usize * BLOCK;
                 for block in span.clone() {
                     let content = self.content(offset + (block - span.start) * BLOCK, block);
-                    self.oracle.read(block, content, &what);
+                    self.oracle.read(block, content, crashes, &what);
                     self.contents[block] = content;
                 }
             }

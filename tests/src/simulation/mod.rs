@@ -39,3 +39,8 @@ pub fn run(seed: u64) -> Outcome {
     world.play();
     world.finish()
 }
+
+/// A seed that runs alone tells what happens.
+fn tells_its_story() -> bool {
+    std::env::var_os("NVMF_SIMULATION_SEED").is_some()
+}

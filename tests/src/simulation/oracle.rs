@@ -49,20 +49,27 @@ impl Oracle {
         block.writing = true;
     }
 
-    /// It ended well.
-    pub(super) fn end(&mut self, block: usize, fua: bool) {
+    /// It ended well. If it began before the last power cut (`begun` counts those before it), its answer may have been on its way when
+    /// the power was cut, and the cut may have taken it, unless it was forced.
+    pub(super) fn end(&mut self, block: usize, fua: bool, begun: u32) {
         let block = &mut self.blocks[block];
         block.writing = false;
         if fua {
             block.durable_from = block.past.len() - 1;
+        } else if begun != self.crashes {
+            block.past = vec![block.past.iter().flatten().copied().collect()];
+            block.durable_from = 0;
         }
     }
 
-    /// A read gave this content, while no write was under way.
-    pub(super) fn read(&mut self, block: usize, content: u64, what: &dyn Display) {
+    /// A read gave this content, while no write was under way. One that began before the last power cut may tell of the time before.
+    pub(super) fn read(&mut self, block: usize, content: u64, begun: u32, what: &dyn Display) {
         let past = &mut self.blocks[block].past;
         let Some(now) = past.last_mut() else { return };
         assert!(now.contains(&content), "{what}: block {block} holds {content}, and may hold {now:?}");
+        if begun != self.crashes {
+            return;
+        }
         // It holds this until it is written, or the power is cut.
         *now = BTreeSet::from([content]);
     }
@@ -77,6 +84,11 @@ impl Oracle {
             block.past.extend(again);
             block.durable_from = 0;
         }
+    }
+
+    /// Power cuts so far.
+    pub(super) fn crashes(&self) -> u32 {
+        self.crashes
     }
 
     /// A flush begins.

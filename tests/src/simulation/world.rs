@@ -148,6 +148,9 @@ impl World {
     /// The power of the target's machine is cut, and comes back.
     fn crash(&mut self) {
         self.crashes += 1;
+        if super::tells_its_story() {
+            println!("{:?}: power cut", self.now);
+        }
         for mut worker in self.workers.drain(..) {
             let floor = core::mem::replace(worker.backend(), SimulatedFloor::new(Vec::new(), 0, 0));
             floor.crash();
