@@ -1,0 +1,42 @@
+//! A remote disk is a backend like any other: the suite that files and memory pass, over the fabric.
+
+use nvmf_block::{DeviceId, conformance};
+use nvmf_initiator::{HostIdentity, Options, RemoteBackend};
+use nvmf_tests::process::{self, Target};
+
+#[test]
+fn a_remote_disk_conforms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+    let nqn = "nqn.2026-11.com.example:conformance";
+    let config = folder.path().join("target.toml");
+    let mut text = format!(
+        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n"
+    );
+    for (nsid, backing) in [
+        (1, "memory = \"4MiB\"".to_owned()),
+        (2, format!("path = \"{}\"\nsize = \"4MiB\"", folder.path().join("disk.img").display())),
+    ] {
+        text += &format!(
+            "[[subsystem.namespace]]\nnsid = {nsid}\nblock_size = {}\n{backing}\n",
+            512 * nsid * nsid * 2
+        );
+    }
+    std::fs::write(&config, text).expect("a configuration");
+    let program = process::program("nvmf-target").expect("nvmf-target");
+    let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
+    for queues in [1, 3] {
+        let host = HostIdentity::generate().expect("an identity");
+        let options =
+            Options { io_queues: queues, ..Options::with_host(address, nqn.parse().expect("an NQN"), host) };
+        let mut remote = RemoteBackend::connect(&options).expect("a connection");
+        assert_eq!(remote.namespaces().len(), 2);
+        for nsid in [1, 2] {
+            conformance::check(&mut remote, DeviceId(nsid), &mut |remote| {
+                remote.turn();
+                std::thread::yield_now();
+            });
+        }
+    }
+    target.stop().expect("a stop in good order");
+}

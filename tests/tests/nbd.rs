@@ -1,0 +1,142 @@
+//! An attached disk as other people's NBD clients use it; and what `nvmf` says when something is wrong.
+
+use nvmf_tests::process::{self, Target};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const NQN: &str = "nqn.2026-11.com.example:nbd";
+
+struct Scene {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    nvmf: PathBuf,
+    image: PathBuf,
+    target: Target,
+}
+
+impl Scene {
+    /// A target with a disk image of an ext4 file system, for one host.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("disk.img");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        tool("mke2fs", &["-q", "-t", "ext4", "-d", text(&sources), text(&image), "64M"]);
+        let address: SocketAddr = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+        let config = folder.path().join("target.toml");
+        let text = format!(
+            "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\n\
+             [[subsystem]]\nnqn = \"{NQN}.closed\"\nallowed_hosts = [\"nqn.2026-11.com.example:nobody\"]\n\
+             [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n",
+            image.display()
+        );
+        std::fs::write(&config, text).expect("a configuration");
+        let program = process::program("nvmf-target").expect("nvmf-target");
+        let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
+        Self { nvmf: process::program("nvmf").expect("nvmf"), folder, address, image, target }
+    }
+
+    /// A call of `nvmf` whose registry and identity are this scene's own.
+    fn nvmf(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.nvmf);
+        command.args(arguments).env("HOME", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command.output().expect("nvmf starts")
+    }
+
+    /// The same, with the target's address.
+    fn on_target(&self, verb: &str, more: &[&str]) -> Output {
+        let port = self.address.port().to_string();
+        self.nvmf(&[&[verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &port], more].concat())
+    }
+
+    /// What `nvmf` says on its error output, having failed.
+    fn refusal(&self, verb: &str, more: &[&str]) -> String {
+        let output = self.on_target(verb, more);
+        assert!(!output.status.success(), "nvmf {verb} {more:?} went well");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a UTF-8 path")
+}
+
+/// A tool that must be there, and must end well.
+fn tool(program: &str, arguments: &[&str]) -> String {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new(program).args(arguments).env("PATH", path).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("{program}: {error}; `cargo xtask test` installs what the tests need")
+    });
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn nbd_clients_read_and_write_an_attached_disk() {
+    let scene = Scene::new();
+    let socket = scene.folder.path().join("nbd.sock");
+    let attached = scene.on_target("attach", &["-n", NQN, "--socket", text(&socket), "-o", "json"]);
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    assert!(tool("nbdinfo", &[&uri]).contains("export-size: 67108864"));
+    assert!(String::from_utf8_lossy(&scene.nvmf(&["list"]).stdout).contains(NQN));
+
+    let copy = scene.folder.path().join("copy.img");
+    tool("nbdcopy", &[&uri, text(&copy)]);
+    assert!(
+        std::fs::read(&copy).expect("the copy") == std::fs::read(&scene.image).expect("the image"),
+        "nbdcopy read something else"
+    );
+
+    let changed = scene.folder.path().join("changed.img");
+    tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, text(&changed)]);
+    tool("debugfs", &["-w", "-R", "mkdir /new", text(&changed)]);
+    tool("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", text(&changed), &uri]);
+
+    let again = scene.refusal("attach", &["-n", NQN, "--socket", text(&socket.with_extension("2"))]);
+    assert!(again.contains("attached already"), "{again}");
+    assert!(scene.nvmf(&["detach", "--socket", text(&socket)]).status.success());
+    assert!(!socket.exists());
+    let Scene { target, image, .. } = scene;
+    target.stop().expect("a stop in good order");
+    tool("e2fsck", &["-fn", text(&image)]);
+    assert!(
+        tool("debugfs", &["-R", "ls -p /", text(&image)]).contains("/new/"),
+        "what qemu-img wrote is not there"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let scene = Scene::new();
+    for (verb, arguments, words) in [
+        ("id-ctrl", &["-n", "nqn.2026-11.com.example:other"][..], &["SUBNQN", "other"][..]),
+        ("id-ctrl", &["-n", "nqn.2026-11.com.example:nbd.closed"], &["Connect Invalid Host"]),
+        ("id-ns", &["-n", NQN, "--nsid", "9"], &["no namespace 9", "it has: 1"]),
+        ("read", &["-n", NQN, "--offset", "100", "/dev/null"], &["multiples of the block size"]),
+        ("read", &["-n", NQN, "--length", "1TiB", "/dev/null"], &["past the end of the namespace"]),
+        ("detach", &["--all", "--socket", "x"], &["unexpected argument"]),
+    ] {
+        let said = scene.refusal(verb, arguments);
+        for word in words {
+            assert!(said.contains(word), "nvmf {verb} {arguments:?}: `{word}` is not in: {said}");
+        }
+    }
+    let nobody = process::free_port().expect("a port").to_string();
+    let output = scene.nvmf(&["discover", "-a", "127.0.0.1", "-s", &nobody]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success()
+            && said.contains("cannot reach the controller")
+            && said.contains("check the address"),
+        "{said}"
+    );
+    let output = scene.nvmf(&["discover", "-a", "no.such.host.invalid"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("neither an IP address nor a name"));
+    let output = scene.nvmf(&["detach", "-n", "nqn.2026-11.com.example:unattached"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no such disk is attached"));
+    scene.target.stop().expect("a stop in good order");
+}
