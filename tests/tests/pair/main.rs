@@ -1,7 +1,10 @@
 //! The host engine against the subsystem engine, under virtual time and without a road between them.
 
+mod disk;
+mod io;
 mod rig;
 
+use disk::BLOCK;
 use nvmf_block::{BlockError, BlockRange, DeviceId, Geometry};
 use nvmf_host::association::State;
 use nvmf_host::{AssociationConfig, AssociationError, Cntlid, FlowControl, Operation, Status};
@@ -9,7 +12,7 @@ use nvmf_subsystem::{
     AddressFamily, DuplicateHostId, HostAccess, HostId, NamespaceDefinition, Nqn, Nsid, Options, Port,
     PortSubsystems, RdmaProviderType, Registry, SubsystemDefinition, TransportType, Violation,
 };
-use rig::{BLOCK, PORT, Pair, Told};
+use rig::{PORT, Pair, Told};
 use std::time::Duration;
 
 const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
@@ -73,7 +76,7 @@ fn config() -> AssociationConfig {
 }
 
 fn pattern(seed: u64, blocks: u64) -> Vec<u8> {
-    (0..blocks * BLOCK as u64).map(|at| (at ^ at >> 8 ^ seed * 37) as u8 | 1).collect()
+    (0..blocks * BLOCK as u64).map(|at| (at ^ (at >> 8) ^ (seed * 37)) as u8 | 1).collect()
 }
 
 #[test]

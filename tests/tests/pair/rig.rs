@@ -1,18 +1,17 @@
 //! A host engine and a registry, what lies between them carried by hand: capsules, memory under keys, a map of blocks, the time.
 
+use crate::disk::Disk;
 use nvme_proto::rdma::{AcceptData, Request};
-use nvmf_block::{BlockError, BlockRange, DeviceId};
-use nvmf_host::io::PartData;
+use nvmf_block::DeviceId;
 use nvmf_host::{
     Action, AdminData, Association, AssociationConfig, AssociationError, Command, CommandId, DataPointer,
-    FlowControl, Nsid, Operation, Outcome, Qid, Reply, Status,
+    FlowControl, Outcome, Qid, Reply, Status,
 };
-use nvmf_subsystem::{BlockWork, Keyed, Link, Registry, Source, Step, Ticket, Transfer, Violation, Work};
+use nvmf_subsystem::{Keyed, Link, Registry, Source, Step, Ticket, Transfer, Violation, Work};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-pub(crate) const BLOCK: usize = 512;
 pub(crate) const PORT: u16 = 1;
 
 /// What the host engine told its user.
@@ -25,49 +24,8 @@ pub(crate) enum Told {
     Closed,
 }
 
-/// The disk behind every namespace.
-#[derive(Default)]
-pub(crate) struct Disk {
-    blocks: BTreeMap<u64, Vec<u8>>,
-    pub(crate) flushes: u32,
-    pub(crate) forced: u32,
-}
-
-impl Disk {
-    pub(crate) fn read(&self, range: BlockRange) -> Vec<u8> {
-        let block = |lba| self.blocks.get(&lba).cloned().unwrap_or_else(|| vec![0; BLOCK]);
-        (range.start..range.start + range.blocks).flat_map(block).collect()
-    }
-
-    fn clear(&mut self, range: BlockRange) {
-        (range.start..range.start + range.blocks).for_each(|lba| drop(self.blocks.remove(&lba)));
-    }
-
-    /// Carries out an operation; `data` are the host's, or become what it reads.
-    fn execute(&mut self, op: &BlockWork, data: &mut Vec<u8>) -> Result<(), BlockError> {
-        match op {
-            BlockWork::Read { range } => *data = self.read(*range),
-            BlockWork::Write { range, fua } => {
-                self.forced += u32::from(*fua);
-                self.blocks.extend((range.start..).zip(data.chunks(BLOCK).map(<[u8]>::to_vec)));
-            }
-            BlockWork::Flush => self.flushes += 1,
-            BlockWork::WriteZeroes { range, fua, .. } => {
-                self.forced += u32::from(*fua);
-                self.clear(*range);
-            }
-            BlockWork::Deallocate(ranges) => ranges.iter().for_each(|range| self.clear(*range)),
-            BlockWork::Compare { range } if self.read(*range) != *data => {
-                return Err(BlockError::CompareFailed);
-            }
-            BlockWork::Compare { .. } | BlockWork::Verify { .. } => {}
-        }
-        Ok(())
-    }
-}
-
 #[derive(Debug, Clone, Copy)]
-enum Owner {
+pub(crate) enum Owner {
     Association(CommandId),
     /// Bytes from the start of the operation's buffer.
     Io(usize),
@@ -75,13 +33,13 @@ enum Owner {
 
 /// A command in flight, and the key under which its memory lies open.
 #[derive(Debug, Clone, Copy)]
-struct InFlight {
+pub(crate) struct InFlight {
     owner: Owner,
     key: Option<u32>,
 }
 
-struct Connection {
-    host: nvmf_host::Queue<InFlight>,
+pub(crate) struct Connection {
+    pub(crate) host: nvmf_host::Queue<InFlight>,
     target: nvmf_subsystem::Queue,
 }
 
@@ -94,7 +52,8 @@ struct Job {
     capsule: Vec<u8>,
 }
 
-enum Data {
+/// The data of a command, as the host sends or awaits them.
+pub(crate) enum Data {
     None,
     InCapsule(Vec<u8>),
     Exposed(Vec<u8>),
@@ -114,12 +73,12 @@ pub(crate) struct Pair {
     pub(crate) frozen: bool,
     /// Commands of the I/O queues.
     pub(crate) io_commands: u32,
-    connections: BTreeMap<u16, Connection>,
+    pub(crate) connections: BTreeMap<u16, Connection>,
     exposed: BTreeMap<u32, Vec<u8>>,
     next_key: u32,
     jobs: VecDeque<Job>,
     /// Of the operation that runs: each part's place, status and bytes.
-    done: Vec<(usize, Status, Vec<u8>)>,
+    pub(crate) done: Vec<(usize, Status, Vec<u8>)>,
 }
 
 impl Pair {
@@ -239,7 +198,7 @@ impl Pair {
         }
     }
 
-    fn send(&mut self, qid: u16, owner: Owner, command: &Command, data: Data) {
+    pub(crate) fn send(&mut self, qid: u16, owner: Owner, command: &Command, data: Data) {
         let Some(connection) = self.connections.get_mut(&qid) else { return };
         let key = matches!(data, Data::Exposed(_)).then_some(self.next_key);
         let cid = connection.host.submit(InFlight { owner, key }, None).expect("room in the queue");
@@ -423,55 +382,6 @@ impl Pair {
     pub(crate) fn shut_down(&mut self) {
         self.host.shutdown(self.now);
         self.settle();
-    }
-
-    /// One operation, its parts spread over all I/O queues, as many at once as there is room for.
-    pub(crate) fn io(
-        &mut self,
-        nsid: u32,
-        operation: Operation,
-        buffer: &mut [u8],
-    ) -> Result<(), BlockError> {
-        let parts = self.host.namespace(Nsid(nsid)).ok_or(BlockError::Gone)?.split(operation)?;
-        for part in parts {
-            let data = match part.data {
-                PartData::None => Data::None,
-                PartData::FromController { len, .. } => Data::Exposed(vec![0xee; len as usize]),
-                PartData::ToController { offset, len, in_capsule } => {
-                    let bytes = buffer[offset..][..len as usize].to_vec();
-                    if in_capsule { Data::InCapsule(bytes) } else { Data::Exposed(bytes) }
-                }
-                PartData::Range { bytes, in_capsule: true } => Data::InCapsule(bytes.to_vec()),
-                PartData::Range { bytes, in_capsule: false } => Data::Exposed(bytes.to_vec()),
-            };
-            let place = match part.data {
-                PartData::FromController { offset, .. } => offset,
-                _ => usize::MAX,
-            };
-            let qid = self.queue_with_room();
-            self.send(qid, Owner::Io(place), &part.command, data);
-        }
-        self.settle();
-        let mut result = Ok(());
-        for (place, status, bytes) in core::mem::take(&mut self.done) {
-            if !status.is_success() {
-                result = Err(nvmf_host::status::block_error(status));
-            } else if place != usize::MAX {
-                buffer[place..][..bytes.len()].copy_from_slice(&bytes);
-            }
-        }
-        result
-    }
-
-    fn queue_with_room(&mut self) -> u16 {
-        let roomiest = |this: &Self| {
-            let io = this.connections.range(1..).map(|(&qid, connection)| (connection.host.room(), qid));
-            io.max().filter(|&(room, _)| room > 0)
-        };
-        if roomiest(self).is_none() {
-            self.settle();
-        }
-        roomiest(self).expect("an I/O queue with room").1
     }
 }
 
