@@ -11,8 +11,9 @@
 //! | [`sqe`], [`cqe`], [`sgl`], [`opcode`] | the 64-byte submission, the 16-byte completion, and where data are |
 //! | [`admin`] | Identify, log pages, features, asynchronous events |
 //! | [`nvm`] | reads, writes and the rest of the NVM command set |
-//! | [`fabrics`] | Connect, properties, Disconnect, discovery |
+//! | [`fabrics`] | Connect, properties, Disconnect, discovery, authentication |
 //! | [`rdma`] | the private data of NVMe/RDMA connections |
+//! | [`tcp`] | the PDUs of NVMe/TCP |
 //!
 //! Contract: parsing never panics, whatever the bytes; a value that the standard does not name is a value, not an error.
 //!
@@ -34,6 +35,7 @@ pub mod rdma;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod tcp;
 
 pub use cqe::Cqe;
 pub use ident::{Cid, Cntlid, HostId, Nsid, Qid};

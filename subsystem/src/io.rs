@@ -74,6 +74,11 @@ impl Io {
 
     /// A command other than Fabrics.
     pub(crate) fn on_command(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+        if self.association.is_closing() {
+            // The host did nothing wrong: its admin queue is gone, or its keep-alive is over, and this queue follows. The same
+            // command may succeed on the next association, so no "do not retry".
+            return Err(Status::ABORTED_SQ_DELETION);
+        }
         if !self.association.is_enabled() {
             return Err(status::COMMAND_SEQUENCE_ERROR);
         }

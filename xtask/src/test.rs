@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The licence checker's version, installed once into the user's cache.
-const CARGO_DENY: &str = "0.20";
+const CARGO_DENY: &str = "^0.20";
 
 #[derive(clap::Args)]
 pub(crate) struct Test {

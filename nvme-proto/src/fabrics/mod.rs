@@ -1,5 +1,6 @@
 //! Fabrics commands (NVMe Base, "Fabrics Command Set"; opcode 7Fh on any queue).
 
+pub mod auth;
 pub mod connect;
 pub mod discovery;
 pub mod property;

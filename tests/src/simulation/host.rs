@@ -1,0 +1,308 @@
+//! A host: the real driver, doing random operations on blocks of its own, and checking every block that it reads.
+
+use super::oracle::{FlushPoint, Oracle};
+use super::rng::Rng;
+use core::time::Duration;
+use nvme_proto::{HostId, Nqn, Nsid};
+use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
+use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
+use nvmf_initiator::{HostIdentity, Options};
+use nvmf_memory::Memory;
+use nvmf_rdma::fault::{FaultOptions, Faulty};
+use nvmf_rdma::loopback::Loopback;
+use std::net::SocketAddr;
+
+/// Blocks of a host.
+pub(super) const BLOCKS: u64 = 48;
+/// Bytes in a block.
+pub(super) const BLOCK: usize = 512;
+/// Operations in flight, at the most.
+const SLOTS: usize = 8;
+/// Blocks that an operation spans, at the most: more than a capsule carries.
+const SPAN: u64 = 24;
+const REGION: RegionId = RegionId(0);
+
+#[derive(Debug)]
+enum Purpose {
+    Read,
+    /// Writes of whatever kind, and whether they are durable when they end.
+    Write {
+        fua: bool,
+    },
+    Flush(FlushPoint),
+    Compare,
+}
+
+#[derive(Debug)]
+struct Running {
+    purpose: Purpose,
+    start: u64,
+    blocks: u64,
+    /// Power cuts before it began.
+    crashes: u32,
+}
+
+/// A host.
+pub(super) struct Host {
+    number: u64,
+    pub(super) driver: Driver<Faulty<Loopback>>,
+    pub(super) oracle: Oracle,
+    memory: Memory,
+    running: Vec<Option<Running>>,
+    /// Blocks that an operation in flight touches.
+    busy: Vec<bool>,
+    /// What each block was last written with.
+    contents: Vec<u64>,
+    next_content: u64,
+    pub(super) left: u32,
+    pub(super) ended: u64,
+    pub(super) losses: u64,
+    pub(super) closed: bool,
+    /// It has been connected.
+    pub(super) ready: bool,
+    rng: Rng,
+    completions: Vec<Completion>,
+}
+
+impl Host {
+    pub(super) fn new(
+        number: u64,
+        address: SocketAddr,
+        subsystem: Nqn,
+        provider: Faulty<Loopback>,
+        now: Duration,
+        mut rng: Rng,
+    ) -> Self {
+        let id = [number as u8 + 1; 16];
+        let identity = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
+        let options = Options {
+            io_queues: 1 + rng.below(3) as u16,
+            queue_depth: 2 + rng.below(15) as u16,
+            connect_timeout: Duration::from_millis(500),
+            io_timeout: Duration::from_secs(2),
+            reconnect_delay: Duration::from_millis(20),
+            ctrl_loss_timeout: None,
+            ..Options::with_host(address, subsystem, identity)
+        };
+        let mut config =
+            DriverConfig { operations: SLOTS as u32, seed: rng.next(), ..options.driver_config() };
+        config.recovery.reconnect_delay_max = Duration::from_millis(200);
+        config.recovery.attempt_timeout = Duration::from_secs(5);
+        config.recovery.retries_max = u8::MAX;
+        config.association.admin_timeout = Duration::from_secs(2);
+        config.association.shutdown_timeout = Duration::from_secs(1);
+        let memory = Memory::alloc(SLOTS * SPAN as usize * BLOCK).expect("memory");
+        let mut driver = Driver::new(provider, config, now).expect("a driver");
+        while driver.register(REGION, &memory).is_err() {}
+        Self {
+            number,
+            driver,
+            oracle: Oracle::new(BLOCKS as usize),
+            memory,
+            running: (0..SLOTS).map(|_| None).collect(),
+            busy: vec![false; BLOCKS as usize],
+            contents: vec![0; BLOCKS as usize],
+            next_content: 0,
+            left: 30 + rng.below(40) as u32,
+            ended: 0,
+            losses: 0,
+            closed: false,
+            ready: false,
+            rng,
+            completions: Vec::with_capacity(SLOTS),
+        }
+    }
+
+    /// Where the host's blocks begin on the disk.
+    fn base(&self) -> u64 {
+        self.number * BLOCKS
+    }
+
+    pub(super) fn idle(&self) -> bool {
+        self.running.iter().all(Option::is_none)
+    }
+
+    /// One turn: of the driver, and of whatever the host wants. `true` when something happened.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        let mut worked = self.driver.turn(now);
+        while let Some(event) = self.driver.poll_event() {
+            match event {
+                DriverEvent::Lost(error) => {
+                    self.losses += 1;
+                    if super::tells_its_story() {
+                        println!("{now:?}: host {} lost its association: {error}", self.number);
+                    }
+                }
+                DriverEvent::Closed => self.closed = true,
+                DriverEvent::GaveUp if self.closed => {}
+                DriverEvent::GaveUp => panic!("host {} gave up, and was told never to", self.number),
+                DriverEvent::Ready => self.ready = true,
+                DriverEvent::NamespacesChanged | DriverEvent::Admin(..) => {}
+            }
+        }
+        self.driver.poll(&mut self.completions);
+        for completion in core::mem::take(&mut self.completions) {
+            worked = true;
+            self.on_completion(&completion);
+        }
+        self.completions.reserve(SLOTS);
+        while self.ready && self.left > 0 && self.rng.percent(60) {
+            if !self.start_one() {
+                break;
+            }
+            worked = true;
+        }
+        self.driver.flush(now);
+        worked
+    }
+
+    /// What strikes from now on.
+    pub(super) fn set_faults(&mut self, faults: FaultOptions) {
+        self.driver.provider_mut().set_options(faults);
+    }
+
+    /// Reads every block once more, in the end.
+    pub(super) fn read_all(&mut self) {
+        for start in (0..BLOCKS).step_by(SPAN as usize) {
+            let slot = self.running.iter().position(Option::is_none).expect("an idle host has room");
+            self.submit(slot, Purpose::Read, start, SPAN.min(BLOCKS - start));
+        }
+    }
+
+    fn start_one(&mut self) -> bool {
+        let Some(slot) = self.running.iter().position(Option::is_none) else { return false };
+        let blocks = 1 + self.rng.below(SPAN);
+        let start = self.rng.below(BLOCKS - blocks + 1);
+        let free = !self.busy[start as usize..(start + blocks) as usize].contains(&true);
+        let fua = self.rng.percent(20);
+        let purpose = match self.rng.below(100) {
+            0..15 => Purpose::Flush(self.oracle.flush_begins()),
+            _ if !free => return false,
+            15..45 => Purpose::Read,
+            45..55 => Purpose::Compare,
+            _ => Purpose::Write { fua },
+        };
+        self.left -= 1;
+        self.submit(slot, purpose, start, blocks);
+        true
+    }
+
+    fn submit(&mut self, slot: usize, mut purpose: Purpose, start: u64, blocks: u64) {
+        let range = BlockRange::new(self.base() + start, blocks);
+        let buffer =
+            Buffer { region: REGION, offset: slot * SPAN as usize * BLOCK, len: blocks as usize * BLOCK };
+        let span = start as usize..(start + blocks) as usize;
+        let op = match &mut purpose {
+            Purpose::Flush(_) => BlockOp::Flush,
+            Purpose::Read => {
+                self.memory.fill(buffer.offset, buffer.len, 0xee);
+                BlockOp::Read { range, into: buffer }
+            }
+            Purpose::Compare => {
+                for block in span.clone() {
+                    self.fill(buffer.offset + (block - span.start) * BLOCK, block, self.contents[block]);
+                }
+                BlockOp::Compare { range, with: buffer }
+            }
+            Purpose::Write { fua } => match self.rng.below(10) {
+                0 => {
+                    *fua = false;
+                    self.write(span.clone(), 0, true);
+                    BlockOp::Deallocate { range }
+                }
+                1 => {
+                    self.write(span.clone(), 0, false);
+                    BlockOp::WriteZeroes { range, deallocate: self.rng.percent(50), fua: *fua }
+                }
+                _ => {
+                    self.next_content += 1;
+                    let content = self.next_content;
+                    for block in span.clone() {
+                        self.fill(buffer.offset + (block - span.start) * BLOCK, block, content);
+                    }
+                    self.write(span.clone(), content, false);
+                    BlockOp::Write { range, from: buffer, fua: *fua }
+                }
+            },
+        };
+        if op != BlockOp::Flush {
+            self.busy[span].fill(true);
+        }
+        self.running[slot] = Some(Running { purpose, start, blocks, crashes: self.oracle.crashes() });
+        if super::tells_its_story() {
+            println!("host {} submits {slot}: {op:?}", self.number);
+        }
+        self.driver.submit(Tag(slot as u64), Nsid(1), op).expect("as many operations as slots");
+    }
+
+    fn write(&mut self, span: core::ops::Range<usize>, content: u64, hint: bool) {
+        for block in span {
+            self.oracle.begin(block, content, hint);
+            self.contents[block] = content;
+        }
+    }
+
+    /// What a block holds that was written with this content: its place and the content, over and over; zeroes for content 0.
+    fn fill(&self, offset: usize, block: usize, content: u64) {
+        if content == 0 {
+            return self.memory.fill(offset, BLOCK, 0);
+        }
+        let mut bytes = [0; BLOCK];
+        for pair in bytes.chunks_exact_mut(16) {
+            pair[..8].copy_from_slice(&(self.base() + block as u64).to_le_bytes());
+            pair[8..].copy_from_slice(&content.to_le_bytes());
+        }
+        self.memory.write(offset, &bytes);
+    }
+
+    /// The content that a block was written with.
+    fn content(&self, offset: usize, block: usize) -> u64 {
+        let mut bytes = [0; BLOCK];
+        self.memory.read(offset, &mut bytes);
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let content = word(8);
+        let place = if content == 0 { 0 } else { self.base() + block as u64 };
+        let whole = (0..BLOCK).step_by(16).all(|at| word(at) == place && word(at + 8) == content);
+        assert!(whole, "host {}: block {block} is torn, or another's: {:?}", self.number, &bytes[..32]);
+        content
+    }
+
+    fn on_completion(&mut self, completion: &Completion) {
+        let slot = completion.tag.0 as usize;
+        let Some(Running { purpose, start, blocks, crashes }) = self.running[slot].take() else {
+            panic!("host {}: an operation ended twice", self.number);
+        };
+        self.ended += 1;
+        if super::tells_its_story() {
+            println!("host {} ended {slot}: {:?}", self.number, completion.result);
+        }
+        let span = start as usize..(start + blocks) as usize;
+        let what = format!("host {}, {purpose:?} of {start}+{blocks}", self.number);
+        match purpose {
+            Purpose::Flush(point) => {
+                assert_eq!(completion.result, Ok(()), "{what}");
+                return self.oracle.flushed(&point);
+            }
+            Purpose::Write { fua } => {
+                assert_eq!(completion.result, Ok(()), "{what}");
+                span.clone().for_each(|block| self.oracle.end(block, fua, crashes));
+            }
+            Purpose::Read => {
+                assert_eq!(completion.result, Ok(()), "{what}");
+                let offset = slot * SPAN as usize * BLOCK;
+                for block in span.clone() {
+                    let content = self.content(offset + (block - span.start) * BLOCK, block);
+                    self.oracle.read(block, content, crashes, &what);
+                    self.contents[block] = content;
+                }
+            }
+            // Equal or not: a power cut may have brought old blocks back. That it is neither, but an error, is wrong.
+            Purpose::Compare => assert!(
+                matches!(completion.result, Ok(()) | Err(nvmf_block::BlockError::CompareFailed)),
+                "{what}: {:?}",
+                completion.result
+            ),
+        }
+        self.busy[span].fill(false);
+    }
+}

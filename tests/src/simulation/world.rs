@@ -1,0 +1,306 @@
+//! The target, the hosts, the clock, and what strikes them.
+
+use super::Outcome;
+use super::host::{BLOCK, BLOCKS, Host};
+use super::rng::Rng;
+use nvme_proto::{Nqn, Nsid};
+use nvmf_backend::simulated::{SharedDisk, SimulatedDisk, SimulatedFloor, SimulatedOptions};
+use nvmf_block::{DeviceId, Geometry};
+use nvmf_rdma::fault::{FaultOptions, Faulty};
+use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+use nvmf_subsystem::{
+    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
+    Registry, SubsystemDefinition, TransportType,
+};
+use nvmf_target::mail::{Recipient, WorkerId};
+use nvmf_target::settings::{Load, Settings};
+use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::worker::Worker;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Turns of the whole world before it counts as hanging.
+const TURNS_MAX: u64 = 2_000_000;
+/// Virtual time before it counts as hanging.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedFloor>;
+
+/// Everything there is.
+pub(super) struct World {
+    seed: u64,
+    rng: Rng,
+    fabric: Fabric,
+    disk: SharedDisk,
+    workers: Vec<SimulatedWorker>,
+    worker_count: usize,
+    registry: Arc<Mutex<Registry>>,
+    address: SocketAddr,
+    hosts: Vec<Host>,
+    now: Duration,
+    turns: u64,
+    crashes: u32,
+    crashes_left: u32,
+    faults: FaultOptions,
+    trace: u64,
+}
+
+fn subsystem() -> Nqn {
+    "nqn.2026-11.com.example:simulated".parse().expect("a right NQN")
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let latency = Duration::ZERO..=Duration::from_micros(1 + rng.below(300));
+        let fabric = Fabric::with_options(FabricOptions {
+            latency,
+            seed: rng.next(),
+            descriptor: false,
+            ..FabricOptions::default()
+        });
+        let host_count = 1 + rng.below(4);
+        let options = SimulatedOptions {
+            block_size: BLOCK as u32,
+            blocks: host_count * BLOCKS,
+            latency_min: Duration::from_micros(5),
+            latency_max: Duration::from_micros(10 + rng.below(2000)),
+        };
+        let disk = SimulatedDisk::new(options, rng.next());
+        // A third of the seeds see no fault at all: they show that nothing is lost without one either.
+        let calm = rng.percent(33);
+        let chance = |rng: &mut Rng, most: u64| if calm { 0 } else { rng.below(most) as u32 };
+        let faults = FaultOptions {
+            seed: 0,
+            drop_connection: chance(&mut rng, 1500),
+            hold_completions: chance(&mut rng, 50_000),
+            hold_event: chance(&mut rng, 50_000),
+            hold_polls_max: 8,
+            refuse_connect: chance(&mut rng, 50_000),
+            refuse_register: chance(&mut rng, 10_000),
+            refuse_post: chance(&mut rng, 20_000),
+        };
+        let mut world = Self {
+            seed,
+            worker_count: 1 + rng.below(3) as usize,
+            crashes_left: if calm { 0 } else { rng.below(4) as u32 },
+            fabric,
+            disk,
+            workers: Vec::new(),
+            registry: Arc::new(Mutex::new(registry(host_count * BLOCKS))),
+            address: "127.0.0.1:4420".parse().expect("an address"),
+            hosts: Vec::new(),
+            now: Duration::from_secs(1),
+            turns: 0,
+            crashes: 0,
+            faults,
+            trace: seed,
+            rng,
+        };
+        world.start_target();
+        for number in 0..host_count {
+            let provider = world.provider();
+            let rng = Rng::new(world.rng.next());
+            world.hosts.push(Host::new(number, world.address, subsystem(), provider, world.now, rng));
+        }
+        world
+    }
+
+    fn provider(&mut self) -> Faulty<Loopback> {
+        Faulty::new(self.fabric.provider(), FaultOptions { seed: self.rng.next(), ..FaultOptions::default() })
+    }
+
+    fn start_target(&mut self) {
+        let settings = Settings {
+            connections: 16,
+            queue_entries: 16,
+            io_queues: 4,
+            in_capsule_data: 4096,
+            admin_receives: 4 * 36,
+            io_receives: 13 * 20,
+            buffers: BufferPlan { classes: [(4, 4096), (2, 16384), (2, 131_072)] },
+        };
+        let load = Load::new(self.worker_count);
+        for id in 0..self.worker_count {
+            let provider = self.provider();
+            let floor = SimulatedFloor::new(vec![self.disk.clone()], 64, self.rng.next());
+            let registry = Arc::clone(&self.registry);
+            let worker =
+                Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, provider, floor);
+            let worker = worker.expect("a worker");
+            self.workers.push(worker);
+        }
+        self.address = self.workers[0].listen(self.address, 1).expect("a listener");
+    }
+
+    /// Sets what strikes from now on, on both sides.
+    fn strike(&mut self, faults: FaultOptions) {
+        for worker in &mut self.workers {
+            worker.provider().set_options(faults);
+        }
+        for host in &mut self.hosts {
+            host.set_faults(faults);
+        }
+    }
+
+    /// The power of the target's machine is cut, and comes back.
+    fn crash(&mut self) {
+        self.crashes += 1;
+        if super::tells_its_story() {
+            println!("{:?}: power cut", self.now);
+        }
+        for mut worker in self.workers.drain(..) {
+            let floor = core::mem::replace(worker.backend(), SimulatedFloor::new(Vec::new(), 0, 0));
+            floor.crash();
+        }
+        for host in &mut self.hosts {
+            host.oracle.crash();
+        }
+        let blocks = self.hosts.len() as u64 * BLOCKS;
+        self.registry = Arc::new(Mutex::new(registry(blocks)));
+        self.start_target();
+        self.strike(self.faults);
+    }
+
+    /// Turns everyone once and moves the clock to the next thing that is due.
+    fn turn(&mut self) {
+        self.turns += 1;
+        assert!(
+            self.turns < TURNS_MAX && self.now < TIME_MAX,
+            "seed {}: it hangs at {:?}",
+            self.seed,
+            self.now
+        );
+        let mut worked = false;
+        let mut due: Option<Duration> = None;
+        let mut sooner = |at: Option<Duration>| due = [due, at].into_iter().flatten().min();
+        let mut mails = VecDeque::new();
+        for (from, worker) in self.workers.iter_mut().enumerate() {
+            worker.backend().advance(self.now);
+            let progress = worker.turn(self.now);
+            worked |= progress.worked;
+            sooner(progress.timeout);
+            sooner(worker.backend().next_due());
+            while let Some((to, mail)) = worker.poll_mail() {
+                worked = true;
+                mails.push_back((from, to, mail));
+            }
+        }
+        for (from, to, mail) in mails {
+            match to {
+                Recipient::Worker(to) => self.workers[to.0].deliver(mail),
+                Recipient::Others => {
+                    for to in (0..self.workers.len()).filter(|&to| to != from) {
+                        self.workers[to].deliver(mail.copy().expect("what goes to all can be copied"));
+                    }
+                }
+            }
+        }
+        for host in &mut self.hosts {
+            let ended = host.ended;
+            worked |= host.turn(self.now);
+            sooner(host.driver.poll_timeout());
+            self.trace = (self.trace ^ (host.ended - ended) ^ self.now.as_nanos() as u64)
+                .wrapping_mul(0x100_0000_01b3)
+                .rotate_left(5);
+        }
+        sooner(self.fabric.next_due());
+        // Held polls are counted, not timed: a turn without work moves the clock by a little all the same.
+        let step = Duration::from_micros(if worked { 1 } else { 20 });
+        let least = self.now + step;
+        self.now = if worked {
+            least
+        } else {
+            due.map_or(least, |due| due.clamp(least, self.now + Duration::from_millis(5)))
+        };
+    }
+
+    /// Until every host has done what it wanted.
+    pub(super) fn play(&mut self) {
+        // A first connection that fails is the user's to know, not the driver's to repeat: faults begin after it.
+        while self.hosts.iter().any(|host| !host.ready) {
+            self.turn();
+        }
+        self.strike(self.faults);
+        while self.hosts.iter().any(|host| host.left > 0 || !host.idle()) {
+            self.turn();
+            if self.crashes_left > 0 && self.rng.below(3000) == 0 {
+                self.crashes_left -= 1;
+                self.crash();
+            }
+        }
+    }
+
+    /// No fault strikes any more: every block is read once more, everyone leaves, and nothing is left behind.
+    pub(super) fn finish(mut self) -> Outcome {
+        self.strike(FaultOptions::default());
+        self.hosts.iter_mut().for_each(Host::read_all);
+        while self.hosts.iter().any(|host| !host.idle()) {
+            self.turn();
+        }
+        for host in &mut self.hosts {
+            host.driver.shutdown(self.now);
+        }
+        while self.hosts.iter().any(|host| !host.closed) {
+            self.turn();
+        }
+        while self.workers.iter().any(|worker| worker.queues() > 0) {
+            self.turn();
+        }
+        assert!(
+            self.workers.iter().all(|worker| worker.buffers_out() == 0),
+            "seed {}: a buffer was lost",
+            self.seed
+        );
+        let registry = self.registry.lock().expect("no panic before");
+        assert_eq!(registry.associations().count(), 0, "seed {}: an association was left behind", self.seed);
+        Outcome {
+            operations: self.hosts.iter().map(|host| host.ended).sum(),
+            crashes: self.crashes,
+            losses: self.hosts.iter().map(|host| host.losses).sum(),
+            trace: self.trace,
+        }
+    }
+}
+
+fn registry(blocks: u64) -> Registry {
+    let options = Options { io_queues_max: 4, queue_entries_max: 16, ..Options::default() };
+    let mut registry = Registry::new(options).expect("right options");
+    let geometry = Geometry {
+        volatile_write_cache: true,
+        deallocate: true,
+        zero_after_deallocate: true,
+        ..Geometry::new(BLOCK as u32, blocks)
+    };
+    let namespace = NamespaceDefinition {
+        nsid: Nsid(1),
+        device: DeviceId(0),
+        geometry,
+        uuid: [1; 16],
+        nguid: [1; 16],
+        eui64: [0; 8],
+        read_only: false,
+    };
+    let definition = SubsystemDefinition {
+        nqn: subsystem(),
+        serial: "SIMULATED".into(),
+        model: "simulated".into(),
+        hosts: HostAccess::Any,
+        namespaces: vec![namespace],
+    };
+    registry.add_subsystem(definition).expect("a right definition");
+    let port = Port {
+        id: 1,
+        transport: TransportType::RDMA,
+        family: AddressFamily::IPV4,
+        address: "127.0.0.1".into(),
+        service: "4420".into(),
+        rdma_provider: RdmaProviderType::IWARP,
+        subsystems: PortSubsystems::All,
+    };
+    registry.set_ports(vec![port]).expect("a right port");
+    registry.take_notices();
+    registry
+}
