@@ -13,6 +13,8 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(crate) const PORT: u16 = 1;
+/// Deadlines met in one [`Pair::pass`] before it counts as hanging.
+const TURNS_MAX: u32 = 100_000;
 
 /// What the host engine told its user.
 #[derive(Debug, PartialEq, Eq)]
@@ -345,7 +347,10 @@ impl Pair {
     /// Lets time pass, and does what comes due.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
+        let mut turns = 0;
         while let Some(due) = self.next_due().filter(|&due| due <= end) {
+            turns += 1;
+            assert!(turns < TURNS_MAX, "a deadline at {due:?} is never met");
             self.now = self.now.max(due);
             if !self.frozen && self.host.poll_timeout().is_some_and(|due| due <= self.now) {
                 self.host.on_timeout(self.now);
