@@ -1,0 +1,48 @@
+//! The disk behind every namespace: a map of blocks.
+
+use nvmf_block::{BlockError, BlockRange};
+use nvmf_subsystem::BlockWork;
+use std::collections::BTreeMap;
+
+pub(crate) const BLOCK: usize = 512;
+
+/// The disk behind every namespace.
+#[derive(Default)]
+pub(crate) struct Disk {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    pub(crate) flushes: u32,
+    pub(crate) forced: u32,
+}
+
+impl Disk {
+    pub(crate) fn read(&self, range: BlockRange) -> Vec<u8> {
+        let block = |lba| self.blocks.get(&lba).cloned().unwrap_or_else(|| vec![0; BLOCK]);
+        (range.start..range.start + range.blocks).flat_map(block).collect()
+    }
+
+    fn clear(&mut self, range: BlockRange) {
+        (range.start..range.start + range.blocks).for_each(|lba| drop(self.blocks.remove(&lba)));
+    }
+
+    /// Carries out an operation; `data` are the host's, or become what it reads.
+    pub(crate) fn execute(&mut self, op: &BlockWork, data: &mut Vec<u8>) -> Result<(), BlockError> {
+        match op {
+            BlockWork::Read { range } => *data = self.read(*range),
+            BlockWork::Write { range, fua } => {
+                self.forced += u32::from(*fua);
+                self.blocks.extend((range.start..).zip(data.chunks(BLOCK).map(<[u8]>::to_vec)));
+            }
+            BlockWork::Flush => self.flushes += 1,
+            BlockWork::WriteZeroes { range, fua, .. } => {
+                self.forced += u32::from(*fua);
+                self.clear(*range);
+            }
+            BlockWork::Deallocate(ranges) => ranges.iter().for_each(|range| self.clear(*range)),
+            BlockWork::Compare { range } if self.read(*range) != *data => {
+                return Err(BlockError::CompareFailed);
+            }
+            BlockWork::Compare { .. } | BlockWork::Verify { .. } => {}
+        }
+        Ok(())
+    }
+}

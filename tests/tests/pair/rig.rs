@@ -1,0 +1,396 @@
+//! A host engine and a registry, what lies between them carried by hand: capsules, memory under keys, a map of blocks, the time.
+
+use crate::disk::Disk;
+use nvme_proto::rdma::{AcceptData, Request};
+use nvmf_block::DeviceId;
+use nvmf_host::{
+    Action, AdminData, Association, AssociationConfig, AssociationError, Command, CommandId, DataPointer,
+    FlowControl, Outcome, Qid, Reply, Status,
+};
+use nvmf_subsystem::{Keyed, Link, Registry, Source, Step, Ticket, Transfer, Violation, Work};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+pub(crate) const PORT: u16 = 1;
+/// Deadlines met in one [`Pair::pass`] before it counts as hanging.
+const TURNS_MAX: u32 = 100_000;
+
+/// What the host engine told its user.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Ready,
+    NamespacesChanged,
+    LogChanged,
+    Failed(AssociationError),
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owner {
+    Association(CommandId),
+    /// Bytes from the start of the operation's buffer.
+    Io(usize),
+}
+
+/// A command in flight, and the key under which its memory lies open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlight {
+    owner: Owner,
+    key: Option<u32>,
+}
+
+pub(crate) struct Connection {
+    pub(crate) host: nvmf_host::Queue<InFlight>,
+    target: nvmf_subsystem::Queue,
+}
+
+/// A command that the target's transport works on.
+struct Job {
+    qid: u16,
+    ticket: Ticket,
+    work: Work,
+    transfer: Transfer,
+    capsule: Vec<u8>,
+}
+
+/// The data of a command, as the host sends or awaits them.
+pub(crate) enum Data {
+    None,
+    InCapsule(Vec<u8>),
+    Exposed(Vec<u8>),
+}
+
+/// One host and one target.
+pub(crate) struct Pair {
+    pub(crate) registry: Registry,
+    pub(crate) host: Association,
+    pub(crate) disk: Disk,
+    pub(crate) now: Duration,
+    pub(crate) told: Vec<Told>,
+    pub(crate) violations: Vec<Violation>,
+    /// Capsules of the host vanish.
+    pub(crate) mute: bool,
+    /// The host's timers stand still.
+    pub(crate) frozen: bool,
+    /// Commands of the I/O queues.
+    pub(crate) io_commands: u32,
+    pub(crate) connections: BTreeMap<u16, Connection>,
+    exposed: BTreeMap<u32, Vec<u8>>,
+    next_key: u32,
+    jobs: VecDeque<Job>,
+    /// Of the operation that runs: each part's place, status and bytes.
+    pub(crate) done: Vec<(usize, Status, Vec<u8>)>,
+}
+
+impl Pair {
+    /// Connects, as far as it gets.
+    pub(crate) fn connect(registry: Registry, config: AssociationConfig) -> Self {
+        Self::connect_at(Duration::from_secs(1000), registry, config)
+    }
+
+    fn connect_at(now: Duration, registry: Registry, config: AssociationConfig) -> Self {
+        let mut pair = Self {
+            registry,
+            host: Association::new(config, now).expect("a right configuration"),
+            disk: Disk::default(),
+            now,
+            told: Vec::new(),
+            violations: Vec::new(),
+            mute: false,
+            frozen: false,
+            io_commands: 0,
+            connections: BTreeMap::new(),
+            exposed: BTreeMap::new(),
+            next_key: 1,
+            jobs: VecDeque::new(),
+            done: Vec::new(),
+        };
+        pair.settle();
+        pair
+    }
+
+    /// Connects, which must end well.
+    pub(crate) fn ready(registry: Registry, config: AssociationConfig) -> Self {
+        let mut pair = Self::connect(registry, config);
+        assert_eq!(pair.take_told(), [Told::Ready]);
+        pair
+    }
+
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        core::mem::take(&mut self.told)
+    }
+
+    /// Another life of the same host, on the same target.
+    pub(crate) fn again(self) -> Self {
+        let config = self.host.config().clone();
+        Self { disk: self.disk, ..Self::connect_at(self.now, self.registry, config) }
+    }
+
+    /// Nothing of the host is left on the target.
+    pub(crate) fn assert_clean(&self) {
+        assert!(self.connections.is_empty() && self.jobs.is_empty(), "a queue or a command is left");
+        assert_eq!(self.registry.associations().count(), 0, "an association is left");
+    }
+
+    /// Does everything that both want, until neither wants more. The newest command goes first.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            if let Some(action) = self.host.poll_action() {
+                self.act(action);
+            } else if let Some(job) = self.jobs.pop_back() {
+                self.execute(job);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::OpenQueue { qid, private_data, entries, .. } => self.open(qid, &private_data, entries),
+            Action::Send { qid, id, command, data } => {
+                let data = match data {
+                    AdminData::None => Data::None,
+                    AdminData::ToController { bytes, in_capsule: true } => Data::InCapsule(bytes),
+                    AdminData::ToController { bytes, in_capsule: false } => Data::Exposed(bytes),
+                    AdminData::FromController { len } => Data::Exposed(vec![0xee; len as usize]),
+                };
+                self.send(qid.0, Owner::Association(id), &command, data);
+            }
+            Action::Ready => {
+                if self.host.controller().flow_control == FlowControl::Disabled {
+                    let entries = self.host.controller().io_queue_entries;
+                    let io = self.connections.range_mut(1..).map(|(_, connection)| &mut connection.host);
+                    io.for_each(|queue| queue.agree(entries, FlowControl::Disabled));
+                }
+                self.told.push(Told::Ready);
+            }
+            Action::NamespacesChanged => self.told.push(Told::NamespacesChanged),
+            Action::DiscoveryLogChanged => self.told.push(Told::LogChanged),
+            Action::Event(event) => panic!("an event that nobody knows: {event:#x}"),
+            Action::Failed(error) => self.told.push(Told::Failed(error)),
+            Action::CloseQueues => {
+                let qids: Vec<u16> = self.connections.keys().copied().collect();
+                for qid in qids {
+                    self.remove(qid);
+                }
+                self.host.on_closed(self.now);
+            }
+            Action::Closed => self.told.push(Told::Closed),
+        }
+    }
+
+    fn open(&mut self, qid: Qid, private_data: &[u8], entries: u16) {
+        let request = Request::parse(private_data).expect("a right connection request");
+        assert_eq!((request.qid, request.hsqsize), (qid, entries.into()));
+        // As a transport clamps it.
+        let options = self.registry.options();
+        let ours = if qid.0 == 0 { 32 } else { options.queue_entries_max };
+        let entries = entries.min(ours);
+        let cntlid = if qid.0 == 0 { 0 } else { request.cntlid.0 };
+        let link = Link { port: PORT, qid: Some(qid.0), cntlid: Some(cntlid), entries };
+        let target = nvmf_subsystem::Queue::new(self.now, link);
+        let host = nvmf_host::Queue::new(qid, entries, FlowControl::Sqhd);
+        self.connections.insert(qid.0, Connection { host, target });
+        let accept = AcceptData::new(entries);
+        let agreed = self.host.on_queue_connected(self.now, qid, accept.as_bytes());
+        if let (Some(agreed), Some(connection)) = (agreed, self.connections.get_mut(&qid.0)) {
+            connection.host.agree(agreed, FlowControl::Sqhd);
+        }
+    }
+
+    pub(crate) fn send(&mut self, qid: u16, owner: Owner, command: &Command, data: Data) {
+        let Some(connection) = self.connections.get_mut(&qid) else { return };
+        let key = matches!(data, Data::Exposed(_)).then_some(self.next_key);
+        let cid = connection.host.submit(InFlight { owner, key }, None).expect("room in the queue");
+        let (pointer, capsule) = match data {
+            Data::None => (DataPointer::None, Vec::new()),
+            Data::InCapsule(bytes) => (DataPointer::InCapsule { len: bytes.len() as u32 }, bytes),
+            Data::Exposed(bytes) => {
+                let (key, len) = (self.next_key, bytes.len() as u32);
+                self.next_key += 1;
+                self.exposed.insert(key, bytes);
+                (DataPointer::Keyed { address: address(key), len, key, invalidate: true }, Vec::new())
+            }
+        };
+        self.io_commands += u32::from(matches!(owner, Owner::Io(_)));
+        if !self.mute {
+            let step = connection.target.on_capsule(self.now, &command.encode(cid, pointer), capsule.len());
+            self.take(qid, step, capsule);
+        }
+    }
+
+    /// Takes a step of the target's, and then those that follow from it.
+    fn take(&mut self, qid: u16, step: Step, capsule: Vec<u8>) {
+        self.take_one(qid, step, capsule);
+        self.poll(qid);
+    }
+
+    fn poll(&mut self, qid: u16) {
+        while let Some(connection) = self.connections.get_mut(&qid)
+            && let Some(step) = connection.target.poll_step(self.now)
+        {
+            self.take_one(qid, step, Vec::new());
+        }
+    }
+
+    fn take_one(&mut self, qid: u16, step: Step, capsule: Vec<u8>) {
+        match step {
+            Step::Respond(response) => self.respond(qid, &response),
+            Step::Execute { ticket, work, transfer } => {
+                self.jobs.push_back(Job { qid, ticket, work, transfer, capsule });
+            }
+            Step::Held => {}
+            Step::Connect(request) => {
+                let admission = self.registry.connect(self.now, &request);
+                let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;
+                let step = target.on_admission(self.now, request, admission);
+                self.take_one(qid, step, capsule);
+            }
+            Step::CloseQueue => self.disconnect(qid, "closed by the target"),
+            Step::CloseIoQueues => {
+                let qids: Vec<u16> = self.connections.range(1..).map(|(&qid, _)| qid).collect();
+                qids.into_iter().for_each(|qid| self.disconnect(qid, "closed by the target"));
+            }
+            Step::CloseAssociation(violation) => {
+                self.violations.push(violation);
+                let qids: Vec<u16> = self.connections.keys().copied().collect();
+                qids.into_iter().for_each(|qid| self.disconnect(qid, "a violation"));
+            }
+        }
+    }
+
+    fn respond(&mut self, qid: u16, response: &nvmf_subsystem::Response) {
+        let connection = self.connections.get_mut(&qid).expect("a connection to respond on");
+        let (InFlight { owner, key }, outcome) =
+            connection.host.on_completion(&response.cqe).unwrap_or_else(|violation| panic!("{violation}"));
+        assert_eq!(response.invalidate, key, "the key that ends with the command is the command's");
+        let bytes = key.and_then(|key| self.exposed.remove(&key)).unwrap_or_default();
+        self.host.on_traffic(self.now);
+        match owner {
+            Owner::Association(id) => self.complete(id, outcome, &bytes),
+            Owner::Io(offset) => self.done.push((offset, outcome.status, bytes)),
+        }
+    }
+
+    fn complete(&mut self, id: CommandId, outcome: Outcome, data: &[u8]) {
+        self.host.on_completion(self.now, id, Reply { outcome, data });
+    }
+
+    /// The target's transport: pulls, works, pushes, gives the ticket back.
+    fn execute(&mut self, job: Job) {
+        let Job { qid, ticket, work, transfer, capsule } = job;
+        let mut data = match transfer {
+            Transfer::FromHost { len, source: Source::InCapsule { offset } } => {
+                capsule[offset as usize..][..len as usize].to_vec()
+            }
+            Transfer::FromHost { len, source: Source::Keyed(keyed) } => {
+                self.memory(keyed, len as usize).to_vec()
+            }
+            Transfer::ToHost { len, .. } => vec![0; len as usize],
+            Transfer::None => Vec::new(),
+        };
+        let mut result = Ok(());
+        match &work {
+            Work::Block { device, op } => {
+                assert_eq!(*device, DeviceId(101), "the device behind the namespaces");
+                result = self.disk.execute(op, &mut data);
+            }
+            // In pieces, as small buffers make it.
+            Work::Page(page) => {
+                data.chunks_mut(300).enumerate().for_each(|(at, piece)| page.fill(at as u32 * 300, piece))
+            }
+            Work::Parameters => {}
+        }
+        if let (Transfer::ToHost { len, sink }, Ok(())) = (transfer, result) {
+            self.memory(sink, len as usize).copy_from_slice(&data);
+        }
+        let target = &mut self.connections.get_mut(&qid).expect("jobs end with their connection").target;
+        let step = match work {
+            Work::Parameters => target.on_parameters(self.now, ticket, &data),
+            _ => target.on_done(self.now, ticket, result),
+        };
+        self.take(qid, step, capsule);
+    }
+
+    /// What the host exposed, as far as the key and the bounds allow.
+    fn memory(&mut self, keyed: Keyed, len: usize) -> &mut [u8] {
+        let bytes = self.exposed.get_mut(&keyed.key).expect("a key that is alive");
+        let offset = keyed.address.checked_sub(address(keyed.key)).expect("an address of the key's");
+        &mut bytes[offset as usize..][..len]
+    }
+
+    /// The target disconnects a queue; the host hears of it.
+    fn disconnect(&mut self, qid: u16, cause: &str) {
+        if self.remove(qid) {
+            self.host.on_disconnected(self.now, Qid(qid), cause);
+        }
+    }
+
+    /// A queue is gone on both sides, with what was on it, and so are those that go with it.
+    fn remove(&mut self, qid: u16) -> bool {
+        let Some(mut connection) = self.connections.remove(&qid) else { return false };
+        let (gone, rest): (Vec<Job>, Vec<Job>) = self.jobs.drain(..).partition(|job| job.qid == qid);
+        self.jobs = rest.into();
+        gone.into_iter().for_each(|job| job.ticket.abandon());
+        for InFlight { key, .. } in connection.host.drain() {
+            key.map(|key| self.exposed.remove(&key));
+        }
+        if let (Some(association), Some(qid)) = (connection.target.association(), connection.target.qid()) {
+            let others = self.registry.close_queue(association, qid);
+            others.into_iter().for_each(|qid| self.disconnect(qid.0, "its Admin queue is gone"));
+        }
+        true
+    }
+
+    /// Lets time pass, and does what comes due.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut turns = 0;
+        while let Some(due) = self.next_due().filter(|&due| due <= end) {
+            turns += 1;
+            assert!(turns < TURNS_MAX, "a deadline at {due:?} is never met");
+            self.now = self.now.max(due);
+            if !self.frozen && self.host.poll_timeout().is_some_and(|due| due <= self.now) {
+                self.host.on_timeout(self.now);
+            }
+            self.poll_targets(|target, now| target.on_timeout(now));
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let host = self.host.poll_timeout().filter(|_| !self.frozen);
+        let targets = self.connections.values().filter_map(|connection| connection.target.poll_timeout());
+        host.into_iter().chain(targets).min()
+    }
+
+    fn poll_targets(&mut self, mut before: impl FnMut(&mut nvmf_subsystem::Queue, Duration)) {
+        let qids: Vec<u16> = self.connections.keys().copied().collect();
+        for qid in qids {
+            if let Some(connection) = self.connections.get_mut(&qid) {
+                before(&mut connection.target, self.now);
+                self.poll(qid);
+            }
+        }
+    }
+
+    /// Every queue hears the registry's news, and whatever its association was told.
+    pub(crate) fn deliver(&mut self) {
+        let notices = self.registry.take_notices();
+        self.poll_targets(|target, now| notices.iter().for_each(|notice| target.on_notice(now, notice)));
+        self.settle();
+    }
+
+    pub(crate) fn shut_down(&mut self) {
+        self.host.shutdown(self.now);
+        self.settle();
+    }
+}
+
+/// Where the memory of a key lies.
+fn address(key: u32) -> u64 {
+    u64::from(key) << 32
+}
