@@ -4,11 +4,12 @@
 //! |---|---|
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
 //! | [`nbd`] | a client of the NBD protocol, as small as can be |
-//! | [`simulation`] | the real worker and the real driver under a virtual clock, from a seed |
+//! | `simulation` | the real worker and the real driver under a virtual clock, from a seed |
 //!
 //! Contract: whatever is started here ends with its guard, and every wait has an end.
 #![forbid(unsafe_code)]
 
 pub mod nbd;
 pub mod process;
+#[cfg(feature = "simulation")]
 pub mod simulation;

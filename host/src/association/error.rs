@@ -70,7 +70,7 @@ pub enum AssociationError {
         failure: QueueFailure,
     },
     /// Connect failed.
-    #[error("Connect of queue {} failed: {status}{}", qid.0, Invalid(*parameter))]
+    #[error("Connect of queue {} failed: {status}{}{}", qid.0, Invalid(*parameter), advice(*status))]
     Connect {
         /// The queue.
         qid: Qid,
@@ -204,6 +204,17 @@ pub enum Gate {
 }
 
 struct Invalid(Option<InvalidParameter>);
+
+/// What to do about a status of Connect that says enough by itself.
+fn advice(status: Status) -> &'static str {
+    if status.is(Status::CONNECT_INVALID_HOST) {
+        "; the subsystem does not allow this host: add its NQN (nvmf show-hostnqn) to allowed_hosts on the target"
+    } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
+        "; the target has no controller left: try later, or close other connections"
+    } else {
+        ""
+    }
+}
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
