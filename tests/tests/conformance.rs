@@ -1,7 +1,7 @@
 //! A remote disk is a backend like any other: the suite that files and memory pass, over the fabric.
 
 use nvmf_block::{DeviceId, conformance};
-use nvmf_initiator::{HostIdentity, Options, RemoteBackend};
+use nvmf_initiator::{Connection, HostIdentity, Options, RemoteBackend, block_on};
 use nvmf_tests::process::{self, Target};
 
 #[test]
@@ -38,5 +38,37 @@ fn a_remote_disk_conforms() {
             });
         }
     }
+    target.stop().expect("a stop in good order");
+}
+
+/// The example at the head of the library's documentation, word for word but for the identity and the address.
+#[test]
+fn the_librarys_example_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+    let nqn = "nqn.2026-11.com.example:disk1";
+    let config = folder.path().join("target.toml");
+    let text = format!(
+        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n"
+    );
+    std::fs::write(&config, text).expect("a configuration");
+    let program = process::program("nvmf-target").expect("nvmf-target");
+    let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
+    let host = HostIdentity::generate().expect("an identity");
+    let options = Options::with_host(address, nqn.parse().expect("an NQN"), host);
+    let example = async || {
+        let connection = Connection::connect(options.clone()).await?;
+        let disk = connection.open(connection.namespaces()[0].nsid)?;
+        let mut block = vec![0; disk.geometry().block_size as usize];
+        disk.read_to(0, &mut block).await?;
+        block[0] ^= 1;
+        disk.write_from(0, &block).await?;
+        disk.flush().await?;
+        connection.close().await;
+        Ok::<u8, nvmf_initiator::Error>(block[0])
+    };
+    assert_eq!(block_on(example()).expect("the example"), 1);
+    assert_eq!(block_on(example()).expect("the example"), 0, "what the first run wrote, the second reads");
     target.stop().expect("a stop in good order");
 }
