@@ -5,6 +5,7 @@
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
 //! | [`nbd`] | a client of the NBD protocol, as small as can be |
 //! | `simulation` | the real worker and the real driver under a virtual clock, from a seed |
+//! | `site` | a target of a test's own, with its folder, port and name; calls of `nvmf` against it |
 //!
 //! Contract: whatever is started here ends with its guard, and every wait has an end.
 #![forbid(unsafe_code)]
@@ -13,3 +14,5 @@ pub mod nbd;
 pub mod process;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+#[cfg(feature = "simulation")]
+pub mod site;

@@ -4,11 +4,11 @@ use anyhow::{Context, Result, bail, ensure};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a program may take to start or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the programs lie: beside the running one, or its folder's parent (tests run from `deps`).
 ///
@@ -102,15 +102,9 @@ impl Target {
     /// When it does not, or says that something went wrong.
     pub fn stop(mut self) -> Result<()> {
         signal(self.child.id(), "TERM")?;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "nvmf-target ended with {status}:\n{}", self.log());
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "nvmf-target does not stop:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let status = end(&mut self.child).with_context(|| format!("nvmf-target:\n{}", self.log()))?;
+        ensure!(status.success(), "nvmf-target ended with {status}:\n{}", self.log());
+        Ok(())
     }
 }
 
@@ -119,6 +113,63 @@ impl Drop for Target {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Asks again and again until it is so.
+///
+/// # Errors
+/// When it is not so in time.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        ensure!(Instant::now() < deadline, "{what}: not so after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Waits for a program's end.
+///
+/// # Errors
+/// When it does not end in time; it is killed then.
+pub fn end(child: &mut Child) -> Result<ExitStatus> {
+    let mut status = None;
+    let ended = until("the program has ended", || {
+        status = child.try_wait().ok().flatten();
+        status.is_some()
+    });
+    if let Err(error) = ended {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    status.context("it ended without a status")
+}
+
+/// Runs a program to its end, for a bounded time; its output may be of any length.
+///
+/// # Errors
+/// When it is not there (with what to do), or does not end in time.
+pub fn run(command: &mut Command) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    // Files, not pipes: a pipe that nobody reads fills up, and one that a grandchild holds never ends.
+    let folder = tempfile::tempdir()?;
+    let (out, err) = (folder.path().join("out"), folder.path().join("err"));
+    command.stdin(Stdio::null()).stdout(std::fs::File::create(&out)?).stderr(std::fs::File::create(&err)?);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {name}: is it installed? (`cargo xtask test` does that)"))?;
+    let status = end(&mut child).with_context(|| name)?;
+    Ok(Output { status, stdout: std::fs::read(out)?, stderr: std::fs::read(err)? })
+}
+
+/// The descriptors that a process has open.
+///
+/// # Errors
+/// When it is gone.
+pub fn descriptors(pid: u32) -> Result<usize> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    Ok(entries.with_context(|| format!("process {pid} is gone"))?.count())
 }
 
 /// Sends a signal by name.
