@@ -1,0 +1,163 @@
+//! What a running target is told by signals: SIGHUP reads the configuration again, SIGTERM stops in good order.
+
+use nvme_proto::Nsid;
+use nvmf_initiator::Connection;
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, fails, json, succeeds};
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SIZE: u64 = 4 << 20;
+const BLOCK: u64 = 4096;
+
+fn site(name: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+/// Reloads, and waits until the log has said this once more than before.
+fn reload(target: &Target, says: &str) {
+    let count = || target.log().matches(says).count();
+    let before = count();
+    process::signal(target.pid(), "HUP").expect("it runs");
+    process::until(says, || count() > before).unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
+}
+
+/// The subsystems that the target shows.
+fn discovered(site: &Site) -> Vec<String> {
+    let log = json(&mut site.call("discover", &["-o", "json"]).expect("nvmf")).expect("a discovery log");
+    let records = log["records"].as_array().expect("records").iter();
+    records.filter_map(|record| Some(record["subnqn"].as_str()?.to_owned())).collect()
+}
+
+#[test]
+fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
+    let (site, target) = site("reload");
+    let other = format!("{}-more", site.nqn);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut options = site.options(1).expect("options");
+    // A connection that were dropped would be lost for good.
+    options.ctrl_loss_timeout = Some(Duration::ZERO);
+    let connection = runtime.block_on(Connection::connect(options)).expect("a connection");
+    let device = connection.open(Nsid(1)).expect("namespace 1");
+    assert_eq!(discovered(&site).iter().filter(|nqn| nqn.starts_with(&site.nqn)).count(), 1);
+
+    let one = site.subsystem(&[site.disk("disk.img", SIZE), site.disk("second.img", SIZE)]);
+    let more = site.subsystem(&["memory = \"1MiB\"".to_owned()]).replace(&site.nqn, &other);
+    site.configure(&format!("{one}{more}")).expect("a configuration");
+    reload(&target, "reloaded ");
+    assert!(discovered(&site).contains(&other), "the new subsystem is shown: {}", target.log());
+    let id = json(&mut site.call("id-ns", &["-n", &site.nqn, "--nsid", "2", "-o", "json"]).expect("nvmf"));
+    assert_eq!(id.expect("the new namespace")["nsze"], SIZE / BLOCK);
+    // The host that was there before is told by an event, and sees it without connecting again.
+    process::until("the host sees the namespace", || connection.open(Nsid(2)).is_ok()).expect("it does");
+    runtime.block_on(device.write_from(0, &[7; BLOCK as usize])).expect("the first namespace goes on");
+
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    reload(&target, "reloaded ");
+    assert!(!discovered(&site).contains(&other), "it is shown no more");
+    fails(&mut site.call("id-ctrl", &["-n", &other]).expect("nvmf"), &[&other, "SUBNQN"])
+        .expect("it is gone");
+    process::until("the host sees it go", || connection.open(Nsid(2)).is_err()).expect("it does");
+    runtime.block_on(device.write_from(BLOCK, &[8; BLOCK as usize])).expect("the first namespace goes on");
+    runtime.block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing_and_its_line_is_named() {
+    let (site, target) = site("wrong");
+    let right = std::fs::read_to_string(site.path("target.toml")).expect("the configuration");
+    let wrong = format!("{right}colour = \"blue\"\n");
+    std::fs::write(site.path("target.toml"), &wrong).expect("a configuration");
+    reload(&target, "not reloaded, everything stays as it is");
+    let (log, line) = (target.log(), format!("line {}", wrong.lines().count()));
+    assert!(log.contains("colour") && log.contains(&line), "`{line}` and the key are named: {log}");
+    succeeds(&mut site.call("id-ns", &["-n", &site.nqn]).expect("nvmf")).expect("it serves what it served");
+
+    std::fs::remove_file(site.path("target.toml")).expect("it was there");
+    reload(&target, "not reloaded, everything stays as it is");
+    assert!(target.log().contains("cannot read"), "{}", target.log());
+    succeeds(&mut site.call("id-ns", &["-n", &site.nqn]).expect("nvmf")).expect("it serves what it served");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn what_is_acknowledged_before_a_stop_is_on_the_disk() {
+    let (site, target) = site("drain");
+    let mut options = site.options(1).expect("options");
+    (options.io_queues, options.ctrl_loss_timeout) = (2, Some(Duration::ZERO));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let connection = runtime.block_on(Connection::connect(options)).expect("a connection");
+    let device = connection.open(Nsid(1)).expect("namespace 1");
+    let blocks = SIZE / BLOCK;
+    let acknowledged: Arc<Vec<AtomicU64>> = Arc::new((0..blocks).map(|_| AtomicU64::new(0)).collect());
+    let writers: Vec<_> = (0..16)
+        .map(|writer| {
+            let (device, acknowledged) = (device.clone(), Arc::clone(&acknowledged));
+            runtime.spawn(async move {
+                // Until the target is gone: the first write that fails is the last.
+                for round in 1_u64.. {
+                    for block in (writer..blocks).step_by(16) {
+                        let bytes = round.to_le_bytes().repeat(BLOCK as usize / 8);
+                        if device.write_from(block * BLOCK, &bytes).await.is_err() {
+                            return;
+                        }
+                        acknowledged[block as usize].store(round, Ordering::SeqCst);
+                    }
+                }
+            })
+        })
+        .collect();
+    process::until("every block was written", || {
+        acknowledged.iter().all(|block| block.load(Ordering::SeqCst) > 0)
+    })
+    .expect("they are");
+    let log = site.path("log");
+    target.stop().expect("a stop in good order");
+    for writer in writers {
+        runtime.block_on(writer).expect("no panic");
+    }
+    let log = std::fs::read_to_string(log).expect("the log");
+    assert!(log.contains("stopped") && !log.contains("did not drain"), "it was not cut off: {log}");
+    let disk = std::fs::File::open(site.path("disk.img")).expect("the disk");
+    for (block, acknowledged) in (0..).zip(acknowledged.iter()) {
+        let mut bytes = vec![0; BLOCK as usize];
+        disk.read_exact_at(&mut bytes, block * BLOCK).expect("the disk can be read");
+        let (first, rest) = bytes.split_at(8);
+        assert!(rest.chunks(8).all(|word| word == first), "block {block} is torn");
+        let there = u64::from_le_bytes(first.try_into().expect("eight bytes"));
+        let acknowledged = acknowledged.load(Ordering::SeqCst);
+        assert!(there >= acknowledged, "block {block}: {there}, but {acknowledged} was acknowledged");
+    }
+    runtime.block_on(connection.close());
+}
+
+#[test]
+fn a_stopped_target_that_starts_again_is_the_same() {
+    let (site, target) = site("same");
+    let identity = || -> (Value, Value) {
+        let id = |command| {
+            json(&mut site.call(command, &["-n", &site.nqn, "-o", "json"]).expect("nvmf")).expect("JSON")
+        };
+        (id("id-ctrl"), id("id-ns"))
+    };
+    let before = identity();
+    target.stop().expect("a stop in good order");
+    let target = site.serve().expect("it starts again on its port");
+    let after = identity();
+    for field in ["sn", "mn", "subnqn", "nn", "mdts"] {
+        assert_eq!(before.0[field], after.0[field], "{field}");
+    }
+    assert_eq!(before.0["subnqn"], site.nqn.as_str());
+    assert_eq!(before.1, after.1);
+    assert_eq!(before.1["nsze"], SIZE / BLOCK);
+    assert_eq!(before.1["lbafs"][0]["ds"], 12);
+    target.stop().expect("a stop in good order");
+}
