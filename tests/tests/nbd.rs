@@ -47,7 +47,9 @@ impl Scene {
     /// The same, with the target's address.
     fn on_target(&self, verb: &str, more: &[&str]) -> Output {
         let port = self.address.port().to_string();
-        self.nvmf(&[&[verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &port], more].concat())
+        // An identity of its own: the machine's is neither read nor made.
+        let host = ["-q", "nqn.2026-11.com.example:tester", "-I", "00000000-0000-4000-8000-000000000001"];
+        self.nvmf(&[&[verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &port], &host[..], more].concat())
     }
 
     /// What `nvmf` says on its error output, having failed.
