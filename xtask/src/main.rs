@@ -1,8 +1,9 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`.
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask lab`.
 #![forbid(unsafe_code)]
 
 mod demo;
 mod fuzz;
+mod lab;
 mod packages;
 mod step;
 mod test;
@@ -25,6 +26,8 @@ enum Command {
     Test(test::Test),
     /// Fuzzes every target for a while (needs a nightly toolchain and cargo-fuzz)
     Fuzz(fuzz::Fuzz),
+    /// The kernel lab: scenarios with a stock Linux kernel as the peer, in a guest of this machine
+    Lab(lab::Lab),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
+        Command::Lab(lab) => lab.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,12 +26,26 @@ pub(crate) const TEST: &[Need] = &[
     Need { program: "qemu-img", package: "qemu-utils" },
 ];
 
-/// Makes sure that every program is there: installs what is missing where that is possible (root, with apt), else says
-/// what to install.
-pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
+/// For the kernel lab: an emulator, and what makes a guest for it.
+pub(crate) const LAB: &[Need] = &[
+    Need { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Need { program: "debootstrap", package: "debootstrap" },
+    Need { program: "mke2fs", package: "e2fsprogs" },
+    Need { program: "xz", package: "xz-utils" },
+];
+
+/// The packages whose programs are not there.
+pub(crate) fn missing(needs: &[Need]) -> Vec<&'static str> {
     let mut missing: Vec<_> = needs.iter().filter(|n| !step::on_path(n.program)).map(|n| n.package).collect();
     missing.sort_unstable();
     missing.dedup();
+    missing
+}
+
+/// Makes sure that every program is there: installs what is missing where that is possible (root, with apt), else says
+/// what to install.
+pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
+    let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
     }
@@ -51,7 +65,8 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     step::run(&command, &mut install)
 }
 
-fn is_root() -> bool {
+/// Whether this process may do everything.
+pub(crate) fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
     })

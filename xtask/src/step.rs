@@ -35,3 +35,10 @@ pub(crate) fn on_path(program: &str) -> bool {
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .any(|dir| dir.join(program).is_file())
 }
+
+/// Where what is made once is kept, outside the repository.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Ok(cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set")?.join("nvmf-xtask"))
+}

@@ -1,8 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands.
 
-use crate::{packages, step};
+use crate::{lab, packages, step};
 use anyhow::{Context, Result};
-use std::path::PathBuf;
 use std::process::Command;
 
 /// The licence checker's version, installed once into the user's cache.
@@ -33,6 +32,10 @@ impl Test {
         // The tests run the real programs, which `cargo test` builds only for the packages that have tests of their own.
         step::run("programs", &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-initiator"]))?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
+        match lab::available() {
+            Ok(()) => lab::quick()?,
+            Err(reason) => println!("\n== kernel lab: left out, {reason}"),
+        }
         println!("\nevery check held");
         Ok(())
     }
@@ -40,7 +43,7 @@ impl Test {
 
 /// Licences, bans and sources; the advisory database is not asked, so that the result depends on this tree alone.
 fn licences() -> Result<()> {
-    let tools = tools_folder()?;
+    let tools = step::cache()?;
     let binary = tools.join("bin/cargo-deny");
     if !binary.exists() {
         let root = tools.to_str().context("the cache folder's name is not UTF-8")?;
@@ -58,11 +61,4 @@ fn licences() -> Result<()> {
         "sources",
     ]);
     step::run("licences, bans, sources", &mut deny)
-}
-
-/// Where tools live between runs, outside the repository.
-fn tools_folder() -> Result<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    Ok(cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set")?.join("nvmf-xtask"))
 }

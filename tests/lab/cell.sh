@@ -1,0 +1,205 @@
+# A cell of the matrix: an initiator and a target, and everything that must hold between them. A scenario sets
+#
+#   initiator   kernel | ours
+#   provider    of our initiator: iwarp | verbs
+#   address, port, nqn
+#   target_kill, target_restart    commands
+#
+# and calls `cell`.
+
+. "$LAB/lib.sh"
+
+# --- the initiators: connect, disconnect, and the same facts asked of each
+
+connect() {
+    case $initiator in
+    kernel)
+        nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=120
+        wait_for 50 kernel_device
+        ;;
+    ours)
+        nvmf attach -a "$address" -s "$port" -n "$nqn" --provider "$provider" --io-queues 2 -o json >/run/attached.json
+        cat /run/attached.json
+        jq -er .device /run/attached.json >/run/device
+        ;;
+    esac
+    DEV=$(cat /run/device)
+    blockdev --getsize64 "$DEV"
+}
+
+# The block device of our subsystem, by its NQN.
+kernel_device() {
+    for controller in /sys/class/nvme/nvme*; do
+        [ "$(cat "$controller/subsysnqn")" = "$nqn" ] || continue
+        [ "$(cat "$controller/state")" = live ] || continue
+        basename "$controller" >/run/controller
+        for disk in /sys/class/nvme-subsystem/nvme-subsys*/nvme*n1; do
+            [ "$(cat "$disk/../subsysnqn")" = "$nqn" ] || continue
+            echo "/dev/$(basename "$disk")" >/run/device
+            blockdev --getsize64 "$(cat /run/device)" && return 0
+        done
+    done
+    return 1
+}
+
+disconnect() {
+    case $initiator in
+    kernel) nvme disconnect -n "$nqn" ;;
+    ours) nvmf detach "$(cat /run/device)" ;;
+    esac
+    [ ! -b "$(cat /run/device)" ]
+}
+
+remote() { echo -a "$address" -s "$port" -n "$nqn" --provider "$provider"; }
+
+discover() {
+    case $initiator in
+    kernel) nvme discover -t rdma -a "$address" -s "$port" -o json ;;
+    ours) nvmf discover -a "$address" -s "$port" --provider "$provider" -o json ;;
+    esac >/run/discovered.json
+    cat /run/discovered.json
+    jq -e --arg nqn "$nqn" '[.records[] | select(.subnqn == $nqn)] | length == 1' /run/discovered.json
+}
+
+identify() {
+    case $initiator in
+    kernel)
+        nvme id-ctrl "/dev/$(cat /run/controller)" -o json | jq -e --arg nqn "$nqn" '(.subnqn | startswith($nqn)) and .mdts >= 0'
+        nvme id-ns "$(cat /run/device)" -o json | jq -e '.nsze > 0'
+        grep . "/sys/class/nvme/$(cat /run/controller)/queue_count"
+        [ "$(cat "/sys/class/nvme/$(cat /run/controller)/queue_count")" -ge 3 ]
+        ;;
+    ours)
+        nvmf id-ctrl $(remote) -o json | jq -e --arg nqn "$nqn" '.subnqn == $nqn'
+        nvmf id-ns $(remote) -o json | jq -e '.nsze > 0'
+        ;;
+    esac
+}
+
+list() {
+    case $initiator in
+    kernel) nvme list -o json | jq . && nvme list | grep -F "$(cat /run/device)" ;;
+    ours) nvmf list && nvmf list -o json | jq -e --arg device "$(cat /run/device)" 'any(.. | strings; . == $device)' ;;
+    esac
+}
+
+verify() { DEV=$(cat /run/device) fio --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
+
+file_system() {
+    case $1 in
+    ext4) mkfs.ext4 -q -F "$(cat /run/device)" ;;
+    xfs) modprobe xfs && mkfs.xfs -q -f "$(cat /run/device)" ;;
+    esac
+    mount -t "$1" "$(cat /run/device)" /mnt
+    cp -a /usr/share/perl5 /mnt/tree || cp -a /usr/share/doc /mnt/tree
+    sync
+    umount /mnt
+    mount -t "$1" "$(cat /run/device)" /mnt
+    source=/usr/share/perl5
+    [ -d $source ] || source=/usr/share/doc
+    diff -r "$source" /mnt/tree
+    umount /mnt
+    case $1 in
+    ext4) fsck.ext4 -fn "$(cat /run/device)" ;;
+    xfs) xfs_repair -n "$(cat /run/device)" ;;
+    esac
+}
+
+pattern() { yes 'nvmf lab' | head -c 1048576 >/run/pattern; }
+
+# Flushed, discarded, zeroed: what is read afterwards is what must be there.
+flush() {
+    pattern
+    dd if=/run/pattern of="$(cat /run/device)" bs=64k oflag=direct conv=fsync status=none
+    [ $initiator = ours ] || nvme flush "$(cat /run/device)"
+    dd if="$(cat /run/device)" bs=64k count=16 iflag=direct status=none | cmp - /run/pattern
+}
+
+discard() { blkdiscard -o 0 -l 524288 "$(cat /run/device)"; }
+
+write_zeroes() {
+    pattern
+    dd if=/run/pattern of="$(cat /run/device)" bs=64k oflag=direct conv=fsync status=none
+    blkdiscard -z -o 65536 -l 131072 "$(cat /run/device)"
+    dd if="$(cat /run/device)" bs=64k skip=1 count=2 iflag=direct status=none | cmp -n 131072 - /dev/zero
+    dd if="$(cat /run/device)" bs=64k count=1 iflag=direct status=none | cmp -n 65536 - /run/pattern
+    [ $initiator = ours ] || nvme write-zeroes "$(cat /run/device)" --start-block=0 --block-count=7
+}
+
+# Where the target can (the kernel's cannot, and says so in ONCS).
+compare() {
+    dev=$(cat /run/device)
+    case $initiator in
+    kernel)
+        size=$(blockdev --getss "$dev")
+        dd if=/run/pattern of="$dev" bs=64k oflag=direct conv=fsync status=none
+        nvme compare "$dev" -s 0 -c 0 -z "$size" -d /run/pattern
+        ! nvme compare "$dev" -s 0 -c 0 -z "$size" -d /bin/sh
+        ;;
+    ours) our_compare ;;
+    esac
+}
+
+smart() {
+    case $initiator in
+    kernel) nvme smart-log "/dev/$(cat /run/controller)" -o json | jq -e '.critical_warning == 0 or .critical_warning.value == 0' ;;
+    ours) nvmf smart-log $(remote) -o json | jq -e '.critical_warning == 0' ;;
+    esac
+}
+
+# Nothing but keep-alives; and the association is the same one afterwards.
+quiet_minute() {
+    before=$(reconnects)
+    sleep 60
+    [ "$(reconnects)" = "$before" ]
+    dd if="$(cat /run/device)" of=/dev/null bs=4k count=1 iflag=direct status=none
+}
+
+reconnects() {
+    case $initiator in
+    kernel) dmesg | grep -c -i reconnect || true ;;
+    ours) grep -c -i 'reconnect\|lost' /run/nvmf/*.log || true ;;
+    esac
+}
+
+reconnect() {
+    disconnect
+    connect
+    dd if="$(cat /run/device)" of=/dev/null bs=64k count=16 iflag=direct status=none
+}
+
+# Everything written is verified, although the other side dies in the middle and comes back.
+killed_under_load() {
+    fio --name=load --filename="$(cat /run/device)" --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 \
+        --size=64m --io_size=64m --time_based=1 --runtime=12 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 \
+        --output=/run/load.fio.log &
+    load=$!
+    sleep 3
+    $target_kill
+    sleep 2
+    kill -0 $load
+    $target_restart
+    wait $load || { cat /run/load.fio.log; return 1; }
+    grep -E 'err=|IOPS' /run/load.fio.log
+}
+
+cell() {
+    must discover discover
+    must connect connect
+    step identify identify
+    step list list
+    step 'fio verified' verify
+    step ext4 file_system ext4
+    step xfs file_system xfs
+    step flush flush
+    step discard discard
+    step 'write zeroes' write_zeroes
+    step compare compare
+    step 'SMART log' smart
+    step 'quiet minute' quiet_minute
+    must reconnect reconnect
+    step 'killed under load' killed_under_load
+    step 'fio verified again' verify
+    step disconnect disconnect
+    finish
+}

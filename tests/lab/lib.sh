@@ -1,0 +1,130 @@
+# What scenarios share. They run as root in the guest, and end with `finish`.
+#
+#   step NAME COMMAND...   runs it in a shell of its own that stops at the first failure; notes how it went
+#   must NAME COMMAND...   the same, and nothing that comes after makes sense without it
+#   host COMMAND           has the machine around the guest carry it out (host.sh)
+
+GUEST=10.0.2.15
+HOST=10.0.2.2
+NQN=nqn.2026-11.com.example:lab
+failures=0
+
+now() { cut -d' ' -f1 /proc/uptime; }
+
+step() {
+    step_name=$1
+    shift
+    step_begun=$(now)
+    echo "-- $step_name"
+    (set -eu; "$@")
+    step_status=$?
+    step_time=$(awk "BEGIN { printf \"%.1f s\", $(now) - $step_begun }")
+    if [ $step_status -eq 0 ]; then
+        echo ":: ok $step_name ($step_time)"
+    else
+        echo ":: FAILED $step_name ($step_time)"
+        failures=$((failures + 1))
+    fi
+    return $step_status
+}
+
+must() {
+    step "$@" || finish
+}
+
+finish() {
+    [ $failures -eq 0 ] || dmesg | tail -40
+    exit $failures
+}
+
+# Numbered by what is there, so that it works in a subshell too.
+host() {
+    requests=$(($(ls /share/requests | grep -c 'status$') + 1))
+    echo "$*" >"/share/requests/$requests.asking"
+    mv "/share/requests/$requests.asking" "/share/requests/$requests"
+    until [ -e "/share/requests/$requests.status" ]; do sleep 0.05; done
+    cat "/share/requests/$requests.output"
+    return "$(cat "/share/requests/$requests.status")"
+}
+
+# Waits until a command succeeds, a bounded time.
+wait_for() {
+    wait_left=$1
+    shift
+    until "$@" >/dev/null 2>&1; do
+        wait_left=$((wait_left - 1))
+        if [ $wait_left -le 0 ]; then
+            echo "never came true: $*"
+            return 1
+        fi
+        sleep 0.2
+    done
+}
+
+# RDMA devices over the guest's only network interface.
+rdma_device() {
+    case $1 in
+    rxe) modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0 ;;
+    siw) modprobe siw && rdma link add siw0 type siw netdev eth0 ;;
+    none) ;;
+    esac
+    case $1 in none) ;; *) modprobe -a rdma_ucm ib_uverbs ;; esac
+}
+
+# --- targets in the guest
+
+# Our target: `our_target iwarp|verbs`. Its disk is a file, which outlives it.
+our_target() {
+    [ -e /root/disk.img ] || truncate -s 512M /root/disk.img
+    cat >/run/target.toml <<CONFIG
+[[listener]]
+address = "$GUEST:4420"
+provider = "$1"
+
+[[subsystem]]
+nqn = "$NQN"
+allow_any_host = true
+
+[[subsystem.namespace]]
+nsid = 1
+path = "/root/disk.img"
+CONFIG
+    our_target_start
+}
+
+our_target_start() {
+    nvmf-target serve --config /run/target.toml >>/run/target.log 2>&1 &
+    echo $! >/run/target.pid
+    wait_for 50 nvmf_target_answers || { tail -20 /run/target.log; return 1; }
+}
+
+nvmf_target_answers() {
+    kill -0 "$(cat /run/target.pid)" && [ "$(grep -c 'listening on' /run/target.log)" -gt "$(cat /run/target.starts 2>/dev/null || echo 0)" ] &&
+        grep -c 'listening on' /run/target.log >/run/target.starts
+}
+
+our_target_kill() { kill -9 "$(cat /run/target.pid)"; }
+
+# The kernel's target over whatever RDMA device owns the address, on a memory-backed null_blk.
+kernel_target() {
+    modprobe null_blk nr_devices=1 gb=1 bs=512 memory_backed=1 discard=1 queue_mode=2 irqmode=0 hw_queue_depth=128
+    modprobe -a configfs nvmet nvmet_rdma
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    nvmet=/sys/kernel/config/nvmet
+    mkdir "$nvmet/subsystems/$NQN"
+    echo 1 >"$nvmet/subsystems/$NQN/attr_allow_any_host"
+    mkdir "$nvmet/subsystems/$NQN/namespaces/1"
+    echo -n /dev/nullb0 >"$nvmet/subsystems/$NQN/namespaces/1/device_path"
+    echo 1 >"$nvmet/subsystems/$NQN/namespaces/1/enable"
+    mkdir "$nvmet/ports/1"
+    echo ipv4 >"$nvmet/ports/1/addr_adrfam"
+    echo rdma >"$nvmet/ports/1/addr_trtype"
+    echo "$GUEST" >"$nvmet/ports/1/addr_traddr"
+    echo 4420 >"$nvmet/ports/1/addr_trsvcid"
+    kernel_target_start
+}
+
+kernel_target_start() { ln -s "/sys/kernel/config/nvmet/subsystems/$NQN" "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
+
+# Takes the port away: every controller is torn down at once.
+kernel_target_kill() { rm "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }

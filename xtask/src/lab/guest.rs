@@ -1,0 +1,279 @@
+//! One guest: booted, heard, cut off.
+
+use super::host::Host;
+use super::image::Image;
+use super::scenario::{self, Scenario};
+use crate::step;
+use anyhow::{Context, Result, bail};
+use core::fmt;
+use nvmf_tests::process;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The emulator's processors now and then trip over a kernel that patches its own code while it boots. Such a guest is
+/// started again, as long as nothing of the scenario has begun.
+const BOOTS_MAX: u32 = 5;
+/// How long a guest may take to begin.
+const BOOT_TIME_MAX: Duration = Duration::from_secs(60);
+/// How often the host's side is looked after.
+const TURN: Duration = Duration::from_millis(20);
+/// What a healthy kernel never says.
+const COMPLAINTS: [&str; 9] = [
+    "WARNING:",
+    "BUG:",
+    "Oops",
+    "Call Trace",
+    "Kernel panic",
+    "blocked for more than",
+    "refcount_t:",
+    "UBSAN:",
+    "soft lockup",
+];
+
+/// How a scenario ended.
+pub(super) enum Verdict {
+    Held,
+    /// The script's exit status.
+    Failed(i32),
+    /// It took longer than it may.
+    CutOff(Duration),
+    /// A line of the guest's kernel log.
+    Complaint(String),
+    /// The guest went away in the middle.
+    Died,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => write!(f, "held"),
+            Self::Failed(status) => write!(f, "exit status {status}"),
+            Self::CutOff(time) => write!(f, "not done after {} s, cut off", time.as_secs()),
+            Self::Complaint(line) => write!(f, "the kernel complained: {line}"),
+            Self::Died => write!(f, "the guest died"),
+        }
+    }
+}
+
+/// What a scenario left.
+pub(super) struct Outcome {
+    pub(super) verdict: Verdict,
+    /// Its steps, in order, and whether they held.
+    pub(super) steps: Vec<(String, bool)>,
+    /// What it measured: `name value` lines.
+    pub(super) figures: Vec<String>,
+    /// The script's output, the kernel's log, and the logs of programs.
+    pub(super) folder: PathBuf,
+}
+
+/// A running guest.
+pub(super) struct Guest {
+    emulator: Child,
+    host: Host,
+    folder: PathBuf,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
+
+impl Guest {
+    /// Runs a scenario in a fresh guest.
+    pub(super) fn run(image: &Image, scenario: &Scenario, verbose: bool) -> Result<Outcome> {
+        let folder = step::root().join(".build/lab").join(&scenario.name);
+        for _ in 0..BOOTS_MAX {
+            let mut guest = Self::boot(image, &folder, &scenario.path, Stdio::piped())?;
+            let output = guest.emulator.stdout.take().context("the emulator has no output")?;
+            if let Some(outcome) = guest.attend(&lines_of(output), scenario.time_max, verbose)? {
+                return Ok(outcome);
+            }
+            println!("   (the guest died while it booted: again)");
+        }
+        bail!("no guest boots: see {}", folder.join("kernel.log").display())
+    }
+
+    fn boot(image: &Image, folder: &Path, script: &Path, output: Stdio) -> Result<Self> {
+        let _ = fs::remove_dir_all(folder);
+        let share = folder.join("share");
+        fs::create_dir_all(&share)?;
+        let folder = fs::canonicalize(folder)?;
+        let share = folder.join("share");
+        copy_all(&scenario::folder(), &share.join("lab"))?;
+        fs::copy(script, share.join("scenario"))?;
+        fs::rename(share.join("lab/begin"), share.join("begin"))?;
+        fs::create_dir(share.join("bin"))?;
+        for program in ["nvmf", "nvmf-target"] {
+            strip(&step::root().join(".build/release").join(program), &share.join("bin").join(program))?;
+        }
+        let (port, guest_port) = (process::free_port()?, process::free_port()?);
+        let host = Host::new(
+            &share,
+            vec![
+                ("BIN", share.join("bin").display().to_string()),
+                ("PORT", port.to_string()),
+                ("GUEST_PORT", guest_port.to_string()),
+            ],
+        )?;
+        let emulator = emulator(image, &folder, &share, guest_port).stdout(output).spawn();
+        Ok(Self { emulator: emulator.context("cannot start qemu-system-x86_64")?, host, folder })
+    }
+
+    /// Hears the guest to its end. `None` when it died before it began.
+    fn attend(
+        &mut self,
+        lines: &Receiver<String>,
+        time_max: Duration,
+        verbose: bool,
+    ) -> Result<Option<Outcome>> {
+        let booted = Instant::now();
+        let (mut all, mut steps, mut figures) = (String::new(), Vec::new(), Vec::new());
+        let mut cut_off = false;
+        loop {
+            match lines.recv_timeout(TURN) {
+                Ok(line) => {
+                    let line = line.trim_end();
+                    all.push_str(line);
+                    all.push('\n');
+                    let told = hear(line, &mut steps, &mut figures);
+                    if told || verbose {
+                        println!("   {line}");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.host.turn()?;
+            let begun = self.folder.join("share/begun").exists();
+            if booted.elapsed() > if begun { time_max } else { BOOT_TIME_MAX } {
+                cut_off = begun;
+                self.emulator.kill()?;
+            }
+        }
+        self.emulator.wait()?;
+        fs::write(self.folder.join("output.log"), &all)?;
+        if !self.folder.join("share/begun").exists() {
+            return Ok(None);
+        }
+        let verdict = if cut_off { Verdict::CutOff(time_max) } else { self.verdict() };
+        if !matches!(verdict, Verdict::Held) && !verbose {
+            all.lines()
+                .rev()
+                .take(40)
+                .collect::<Vec<_>>()
+                .iter()
+                .rev()
+                .for_each(|line| println!("   | {line}"));
+        }
+        Ok(Some(Outcome { verdict, steps, figures, folder: self.folder.clone() }))
+    }
+
+    fn verdict(&self) -> Verdict {
+        let log = fs::read(self.folder.join("kernel.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        if let Some(line) = log.lines().find(|line| COMPLAINTS.iter().any(|c| line.contains(c))) {
+            return Verdict::Complaint(line.trim().to_owned());
+        }
+        match fs::read_to_string(self.folder.join("share/status")).map(|text| text.trim().parse()) {
+            Ok(Ok(0)) => Verdict::Held,
+            Ok(Ok(status)) => Verdict::Failed(status),
+            _ => Verdict::Died,
+        }
+    }
+}
+
+/// A root shell in a guest, on this terminal.
+pub(super) fn shell(image: &Image) -> Result<()> {
+    let folder = step::root().join(".build/lab/shell");
+    println!("(the host's loopback is 10.0.2.2; . $LAB/lib.sh has what the scenarios use)");
+    let mut guest = Guest::boot(image, &folder, &scenario::folder().join("shell"), Stdio::inherit())?;
+    while guest.emulator.try_wait()?.is_none() {
+        guest.host.turn()?;
+        std::thread::sleep(TURN);
+    }
+    Ok(())
+}
+
+fn emulator(image: &Image, folder: &Path, share: &Path, guest_port: u16) -> Command {
+    let mut command = Command::new("qemu-system-x86_64");
+    let drive = format!("file={},if=virtio,format=raw,snapshot=on", image.root().display());
+    let share = format!("local,path={},mount_tag=share,security_model=none", share.display());
+    command
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .arg("-kernel")
+        .arg(image.kernel())
+        .arg("-initrd")
+        .arg(image.initramfs())
+        .args(["-append", "console=ttyS0 quiet mitigations=off panic=-1"])
+        .args(["-drive", &drive, "-virtfs", &share, "-device", "virtio-rng-pci"])
+        .args(["-netdev", &format!("user,id=net,hostfwd=tcp:127.0.0.1:{guest_port}-:4420")])
+        .args(["-device", "virtio-net-pci,netdev=net"])
+        .args(["-serial", &format!("file:{}", folder.join("kernel.log").display()), "-serial", "stdio"]);
+    if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        command.stdin(Stdio::null());
+    }
+    command
+}
+
+/// Notes a step's or a figure's line; whether it was one.
+fn hear(line: &str, steps: &mut Vec<(String, bool)>, figures: &mut Vec<String>) -> bool {
+    if let Some(step) = line.strip_prefix(":: ok ") {
+        steps.push((without_time(step), true));
+    } else if let Some(step) = line.strip_prefix(":: FAILED ") {
+        steps.push((without_time(step), false));
+    } else if let Some(figure) = line.strip_prefix(":: figure ") {
+        figures.push(figure.to_owned());
+    } else {
+        return line.starts_with(":: ");
+    }
+    true
+}
+
+fn without_time(step: &str) -> String {
+    step.rsplit_once(" (").map_or(step, |(name, _)| name).to_owned()
+}
+
+fn lines_of(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
+            if tell.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+            line.clear();
+        }
+    });
+    told
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// A program without its debug information: the guest reads it over an emulated wire.
+fn strip(from: &Path, to: &Path) -> Result<()> {
+    let stripped = Command::new("strip").arg("-o").arg(to).arg(from).stderr(Stdio::null()).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What the guest boots from.
+
+use crate::{packages, step};
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A kernel, an initramfs and a root disk in the user's cache, made by `tests/lab/build.sh`.
+pub(crate) struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    /// The image of this checkout's recipe: found, or built.
+    pub(super) fn ensure(again: bool) -> Result<Self> {
+        packages::ensure(packages::LAB)?;
+        let image = Self::of_this_recipe()?;
+        if again || !image.is_there() {
+            image.build()?;
+        }
+        Ok(image)
+    }
+
+    fn of_this_recipe() -> Result<Self> {
+        let recipe = recipe();
+        let text = std::fs::read(&recipe).with_context(|| format!("cannot read {}", recipe.display()))?;
+        let mut name = String::from("lab-");
+        for byte in &Sha256::digest(&text)[..6] {
+            write!(name, "{byte:02x}")?;
+        }
+        Ok(Self { folder: step::cache()?.join(name) })
+    }
+
+    fn is_there(&self) -> bool {
+        [self.kernel(), self.initramfs(), self.root()].iter().all(|file| file.is_file())
+    }
+
+    fn build(&self) -> Result<()> {
+        ensure!(packages::is_root(), "the lab's guest is built by debootstrap, which needs root");
+        // What older recipes made is of no use any more.
+        for entry in std::fs::read_dir(step::cache()?).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b"lab-") {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+        std::fs::create_dir_all(&self.folder)?;
+        step::run(
+            "building the lab's guest from Debian packages (once; about five minutes)",
+            Command::new("sh").arg(recipe()).arg(&self.folder),
+        )?;
+        if !self.is_there() {
+            bail!("{} did not make what it should", recipe().display());
+        }
+        Ok(())
+    }
+
+    pub(super) fn kernel(&self) -> PathBuf {
+        self.folder.join("kernel")
+    }
+
+    pub(super) fn initramfs(&self) -> PathBuf {
+        self.folder.join("initramfs")
+    }
+
+    pub(super) fn root(&self) -> PathBuf {
+        self.folder.join("root.img")
+    }
+}
+
+/// Whether the lab can be had here; if not, why, in one line.
+pub(crate) fn available() -> Result<(), String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("its guest is an x86-64 machine".to_owned());
+    }
+    let there = Image::of_this_recipe().is_ok_and(|image| image.is_there());
+    if there && packages::missing(packages::LAB).is_empty() {
+        return Ok(());
+    }
+    if !packages::is_root() {
+        return Err("building its guest needs root; `sudo cargo xtask lab build` does it once".to_owned());
+    }
+    if !Path::new("/usr/bin/apt-get").exists() {
+        return Err("building its guest needs Debian's tools".to_owned());
+    }
+    packages::ensure(packages::LAB).map_err(|error| format!("{error:#}").replace('\n', " "))
+}
+
+fn recipe() -> PathBuf {
+    step::root().join("tests/lab/build.sh")
+}

@@ -1,0 +1,150 @@
+//! `cargo xtask lab`: a stock Linux kernel as the peer, in a guest of this machine.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod` | the command: `list`, `run`, `shell`, `build` |
+//! | `image` | what the guest boots from: built once from Debian packages, kept in the user's cache |
+//! | `scenario` | `tests/lab/*.sh`: what each is for, how long it may take |
+//! | `guest` | one guest: booted, heard, cut off |
+//! | `host` | what a scenario asks of the machine around its guest |
+//! | `matrix` | the table of who talked to whom, over what |
+
+mod guest;
+mod host;
+mod image;
+mod matrix;
+mod scenario;
+
+use crate::step;
+use anyhow::{Result, bail, ensure};
+use guest::{Guest, Verdict};
+use image::Image;
+use matrix::Matrix;
+use scenario::Scenario;
+use std::time::Instant;
+
+pub(crate) use image::available;
+
+#[derive(clap::Args)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// What scenarios there are
+    List,
+    /// Runs scenarios, each in a fresh guest
+    Run(Run),
+    /// A root shell in a fresh guest, with the programs of this checkout in its PATH (Ctrl-D ends it)
+    Shell,
+    /// Builds what the guest boots from, if it is not there (needs root, and a network)
+    Build {
+        /// Even if it is there
+        #[arg(long)]
+        again: bool,
+    },
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// Which: names that `list` shows
+    #[arg(required_unless_present_any = ["all", "quick"])]
+    names: Vec<String>,
+    /// Every scenario; writes the table of the matrix into docs/COMPLIANCE.md
+    #[arg(long)]
+    all: bool,
+    /// The quick ones, which `cargo xtask test` runs too
+    #[arg(long, conflicts_with = "all")]
+    quick: bool,
+    /// Show everything that the guest prints, not only its steps
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+impl Lab {
+    pub(crate) fn run(&self) -> Result<()> {
+        match &self.command {
+            Command::List => {
+                for scenario in scenario::all()? {
+                    println!(
+                        "{:<28} {}{}",
+                        scenario.name,
+                        scenario.what,
+                        if scenario.quick { " [quick]" } else { "" }
+                    );
+                }
+                Ok(())
+            }
+            Command::Build { again } => Image::ensure(*again).map(drop),
+            Command::Run(run) => run.run(),
+            Command::Shell => {
+                let image = Image::ensure(false)?;
+                build_programs()?;
+                guest::shell(&image)
+            }
+        }
+    }
+}
+
+impl Run {
+    fn run(&self) -> Result<()> {
+        let mut scenarios = scenario::all()?;
+        for name in &self.names {
+            ensure!(
+                scenarios.iter().any(|s| s.name == *name),
+                "there is no scenario {name}: `cargo xtask lab list` shows those that there are"
+            );
+        }
+        scenarios.retain(|s| self.all || (self.quick && s.quick) || self.names.contains(&s.name));
+        let image = Image::ensure(false)?;
+        build_programs()?;
+        let (failed, matrix) = run_each(&image, &scenarios, self.verbose)?;
+        if !matrix.is_empty() {
+            println!("\n{}", matrix.table());
+        }
+        if self.all {
+            matrix.write_into(&step::root().join("docs/COMPLIANCE.md"))?;
+        }
+        if failed.is_empty() {
+            println!("{} scenarios, every one held", scenarios.len());
+            return Ok(());
+        }
+        bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "))
+    }
+}
+
+/// The quick scenarios, for the test command.
+pub(crate) fn quick() -> Result<()> {
+    Run { names: Vec::new(), all: false, quick: true, verbose: false }.run()
+}
+
+fn run_each(image: &Image, scenarios: &[Scenario], verbose: bool) -> Result<(Vec<String>, Matrix)> {
+    let mut failed = Vec::new();
+    let mut matrix = Matrix::default();
+    for scenario in scenarios {
+        println!("\n== {}: {}", scenario.name, scenario.what);
+        let begun = Instant::now();
+        let outcome = Guest::run(image, scenario, verbose)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        match &outcome.verdict {
+            Verdict::Held => println!("held, {seconds:.0} s"),
+            verdict => {
+                println!(
+                    "FAILED after {seconds:.0} s: {verdict}; all of it is in {}",
+                    outcome.folder.display()
+                );
+                failed.push(scenario.name.clone());
+            }
+        }
+        matrix.add(scenario, &outcome);
+    }
+    Ok((failed, matrix))
+}
+
+/// The programs that scenarios run, in the guest and beside it.
+fn build_programs() -> Result<()> {
+    let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-initiator"];
+    step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))
+}
