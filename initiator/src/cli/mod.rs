@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// Asks a target what it exports
     Discover(discover::Discover),
-    /// Gives this machine a disk: serves a namespace on an NBD socket
+    /// Gives this machine a disk: makes a namespace a block device, or serves it on an NBD socket
     Attach(attach::Attach),
     /// Takes a disk away
     Detach(attach::Detach),
