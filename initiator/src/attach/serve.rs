@@ -10,9 +10,8 @@ use nvmf_initiator::ConnectionState;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{sleep, timeout};
 
 /// How long a device's node may take to appear.
 const NODE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -130,12 +129,16 @@ impl Stop {
 
 /// Waits until a device can be opened at its node.
 pub(super) async fn node_opens(node: &Path) -> Result<()> {
-    let opens = async {
-        while File::open(node).is_err() {
-            sleep(Duration::from_millis(5)).await;
+    let path = node.to_owned();
+    // Opening it may make the kernel read it, which is for this thread to serve.
+    let opens = tokio::task::spawn_blocking(move || {
+        let deadline = Instant::now() + NODE_TIME_MAX;
+        while File::open(&path).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
         }
-    };
-    timeout(NODE_TIME_MAX, opens).await.with_context(|| {
+        File::open(&path).map(drop)
+    });
+    opens.await?.with_context(|| {
         format!("{} does not appear: is a devtmpfs mounted on /dev, and does udev run?", node.display())
     })
 }

@@ -62,7 +62,7 @@ pub(super) fn parameters(namespace: &Namespace, shape: Shape) -> Parameters {
         device_sectors: geometry.bytes() / u64::from(SECTOR),
         discard_granularity: physical,
         // Longer than one command may be, they are split here: the kernel need not do it.
-        discard_sectors_max: if discards { u32::MAX / SECTOR } else { 0 },
+        discard_sectors_max: if discards { u32::MAX / physical * (physical / SECTOR) } else { 0 },
         write_zeroes_sectors_max: if zeroes { sectors(limits.write_zeroes_blocks) } else { 0 },
         discard_segments_max: u16::from(discards || zeroes),
         ..Parameters::default()

@@ -5,6 +5,7 @@
 //! | `abi` | what the driver and its server say to each other |
 //! | `ring` | saying it, through io_uring |
 //! | `device` | a device's life: added, started, stopped, deleted |
+//! | `operation` | what a request asks for |
 //! | `server` | the thread that serves its requests |
 //!
 //! A request's way: the driver copies what is written into its slot's buffer, which is registered with the connection; the thread that is
@@ -12,6 +13,7 @@
 
 mod abi;
 mod device;
+mod operation;
 mod ring;
 mod server;
 

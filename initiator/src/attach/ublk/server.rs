@@ -1,13 +1,13 @@
 //! The thread behind a ublk device: requests in, operations out, on one thread and without a copy.
 
-use super::abi;
 use super::device::{self, Shape};
+use super::operation::operation;
 use super::ring::{Queue, Request};
 use crate::attach::errno::errno;
 use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmf_block::{Backend, BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
+use nvmf_block::{Backend, BlockOp, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_host::Namespace;
 use nvmf_initiator::{ConnectionState, Options, RemoteBackend};
 use nvmf_memory::Memory;
@@ -22,7 +22,6 @@ use tokio::sync::{oneshot, watch};
 const LAST_TIME_MAX: Duration = Duration::from_secs(15);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
-const SECTOR: u64 = 512;
 
 /// What the thread may be told: not to wait for the target any more.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ struct Server<P: Provider> {
     backend: RemoteBackend<P>,
     queue: Queue,
     namespace: DeviceId,
-    block_size: u64,
+    block_size: u32,
     region: RegionId,
     buffer_len: usize,
     /// What each slot's request reports when it ends well: the bytes that it moves.
@@ -110,7 +109,7 @@ impl<P: Provider> Server<P> {
             backend,
             queue,
             namespace: DeviceId(namespace.nsid.0),
-            block_size: u64::from(namespace.geometry.block_size),
+            block_size: namespace.geometry.block_size,
             region,
             buffer_len,
             moves: vec![0; usize::from(shape.depth)],
@@ -163,7 +162,12 @@ impl<P: Provider> Server<P> {
     }
 
     fn begin(&mut self, request: &Request) {
-        let refused = match self.operation(request) {
+        let slot = Buffer {
+            region: self.region,
+            offset: usize::from(request.tag) * self.buffer_len,
+            len: self.buffer_len,
+        };
+        let refused = match operation(&request.descriptor, self.block_size, slot) {
             Ok((op, moves)) => {
                 self.moves[usize::from(request.tag)] = moves;
                 let submitted = self.backend.submit(Tag(u64::from(request.tag)), self.namespace, op);
@@ -175,40 +179,6 @@ impl<P: Provider> Server<P> {
         if let Some(errno) = refused {
             self.queue.complete(request.tag, -(errno as i32));
         }
-    }
-
-    /// What a request asks for, and the bytes that it reports when it ends well.
-    fn operation(&self, request: &Request) -> Result<(BlockOp, i32), Errno> {
-        let descriptor = request.descriptor;
-        let (start, len) = (
-            descriptor.start_sector.checked_mul(SECTOR).ok_or(Errno::EINVAL)?,
-            u64::from(descriptor.sectors) * SECTOR,
-        );
-        let flagged = |flag| descriptor.op_flags & flag != 0;
-        let op = descriptor.op_flags & abi::OP_MASK;
-        if op == abi::OP_FLUSH {
-            return Ok((BlockOp::Flush, 0));
-        }
-        if !start.is_multiple_of(self.block_size) || !len.is_multiple_of(self.block_size) {
-            return Err(Errno::EINVAL);
-        }
-        let range = BlockRange::new(start / self.block_size, len / self.block_size);
-        // The driver holds to what it was told, but a slot's bounds are ours to keep.
-        let buffer = || {
-            let len = usize::try_from(len).ok().filter(|&len| len <= self.buffer_len).ok_or(Errno::EINVAL)?;
-            Ok(Buffer { region: self.region, offset: usize::from(request.tag) * self.buffer_len, len })
-        };
-        let moves = i32::try_from(len).unwrap_or(0);
-        let fua = flagged(abi::FUA);
-        Ok(match op {
-            abi::OP_READ => (BlockOp::Read { range, into: buffer()? }, moves),
-            abi::OP_WRITE => (BlockOp::Write { range, from: buffer()?, fua }, moves),
-            abi::OP_DISCARD => (BlockOp::Deallocate { range }, 0),
-            abi::OP_WRITE_ZEROES => {
-                (BlockOp::WriteZeroes { range, deallocate: !flagged(abi::NO_UNMAP), fua }, 0)
-            }
-            _ => return Err(Errno::EOPNOTSUPP),
-        })
     }
 
     fn on_abandon(&mut self) {
