@@ -7,6 +7,7 @@
 //! | `serve` | the background process: what every server of a disk has to do with |
 //! | `ublk` | `/dev/ublkbN` |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
+//! | `guard` | the process that outlives the server of a `/dev/nbdN` |
 //! | `remote` | a remote namespace as what the NBD server serves |
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
@@ -15,6 +16,7 @@
 
 mod errno;
 mod form;
+mod guard;
 mod in_use;
 mod nbd;
 mod registry;
@@ -23,6 +25,7 @@ mod serve;
 mod socket;
 mod ublk;
 
+pub(crate) use guard::Guard;
 pub(crate) use registry::{Attachment, Registry};
 pub(crate) use serve::Serve;
 

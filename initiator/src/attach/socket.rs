@@ -1,7 +1,9 @@
 //! A remote namespace behind an NBD server: for whoever comes to its socket, or for the kernel's own client.
 
+use super::guard;
 use super::nbd::kernel::Kernel;
 use super::nbd::{Disk, Server, transmit};
+use super::registry;
 use super::serve::{Place, Post, node_opens};
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
@@ -55,25 +57,31 @@ pub(super) async fn serve_device(mut post: Post<'_>) -> Result<()> {
         clients.spawn(async move { transmit(ours, &device, closed).await });
         theirs.push(its);
     }
-    let (info, owner) = (device.info(), super::registry::owner(std::process::id()));
+    let info = device.info();
+    let owner = registry::owner(std::process::id());
+    let its_owner = owner.clone();
     let made = spawn_blocking(move || {
         let sockets: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-        Kernel::open()?.connect(&info, &sockets, &owner)
+        Kernel::open()?.connect(&info, &sockets, &its_owner)
     });
     let node = made.await??;
     let lives = async {
+        let guard = guard::over(&node, &owner)?;
         node_opens(&node).await?;
         let place = Place { device: Some(node.clone()), socket: None, note: None };
         post.report(&namespace(&connection, device.nsid())?, place)?;
         until_stopped(&mut post, &connection).await;
-        Ok(())
+        Ok(guard)
     };
-    let said = lives.await;
+    let said: Result<_> = lives.await;
     let ended = take_away(node).await;
     closing.send_replace(true);
     let all_gone = async { while clients.join_next().await.is_some() {} };
     let _ = timeout(FINISH_TIME_MAX, all_gone).await;
-    said.and(ended).and(finish(&post, connection, device).await)
+    let (mut guard, line) = said?;
+    drop(line);
+    let _ = guard.wait();
+    ended.and(finish(&post, connection, device).await)
 }
 
 /// Writes back what the kernel still holds of the disk, and takes it away.

@@ -53,6 +53,9 @@ enum Command {
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
+    /// Takes an nbd device away when its server is gone (what `attach` starts)
+    #[command(hide = true)]
+    Guard(attach::Guard),
 }
 
 /// How results are printed.
@@ -88,6 +91,7 @@ impl Arguments {
             Command::Read(read) => read.run(),
             Command::Write(write) => write.run(),
             Command::Serve(serve) => serve.run(),
+            Command::Guard(guard) => guard.run(),
             Command::ShowHostnqn => {
                 println!("{}", nvmf_initiator::HostIdentity::of_this_machine()?.nqn);
                 Ok(())
