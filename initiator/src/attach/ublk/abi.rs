@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Where devices are made and deleted.
 pub(super) const CONTROL: &str = "/dev/ublk-control";
-/// The least device's requests that a queue may hold.
+/// Requests that a queue may hold.
 pub(super) const QUEUE_DEPTH_MAX: u32 = 4096;
 /// "Not for a queue", "any number".
 pub(super) const NO_QUEUE: u16 = u16::MAX;
@@ -29,7 +29,10 @@ pub(super) struct ControlCommand {
 pub(super) enum Control {
     GetDeviceInfo,
     AddDevice,
+    /// Ends when nothing refers to the device any more.
     DeleteDevice,
+    /// Does not wait for that.
+    DeleteDeviceLater,
     StartDevice,
     StopDevice,
     SetParameters,
@@ -46,6 +49,7 @@ impl Control {
             Self::StartDevice => nix::request_code_readwrite!(b'u', 0x06, LEN),
             Self::StopDevice => nix::request_code_readwrite!(b'u', 0x07, LEN),
             Self::SetParameters => nix::request_code_readwrite!(b'u', 0x08, LEN),
+            Self::DeleteDeviceLater => nix::request_code_read!(b'u', 0x14, LEN),
             Self::GetFeatures => nix::request_code_read!(b'u', 0x13, LEN),
         };
         u32::try_from(code).expect("an ioctl number has 32 bits")

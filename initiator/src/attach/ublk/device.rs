@@ -117,10 +117,12 @@ pub(super) fn stop(device: u32) -> Result<()> {
         .with_context(|| format!("cannot stop {}", node(device).display()))
 }
 
-/// Deletes a device whose queue is closed.
+/// Deletes a device whose queue is closed. A file system that is still mounted on it keeps a dead one until it is unmounted.
 pub(super) fn delete(device: u32) -> Result<()> {
-    ControlRing::open()?
-        .run(Control::DeleteDevice, device, 0, &mut 0_u64)
+    let mut ring = ControlRing::open()?;
+    ring.run(Control::DeleteDeviceLater, device, 0, &mut 0_u64)
+        // Before Linux 6.9 it can only be waited for.
+        .or_else(|_| ring.run(Control::DeleteDevice, device, 0, &mut 0_u64))
         .with_context(|| format!("cannot delete the ublk device {device}"))
 }
 
@@ -129,7 +131,7 @@ pub(crate) fn clear_away(device: u32) {
     let mut info = DeviceInfo::default();
     let Ok(mut ring) = ControlRing::open() else { return };
     if ring.run(Control::GetDeviceInfo, device, 0, &mut info).is_ok() && info.state == abi::STATE_DEAD {
-        let _ = ring.run(Control::DeleteDevice, device, 0, &mut 0_u64);
+        let _ = ring.run(Control::DeleteDeviceLater, device, 0, &mut 0_u64);
     }
 }
 
