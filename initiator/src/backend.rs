@@ -1,27 +1,30 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
 use crate::driver::{Driver, DriverEvent};
-use crate::{Error, Options};
+use crate::sleep::sleep;
+use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
-use nvme_proto::Nsid;
+use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_host::Namespace;
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 /// The namespaces of a controller as devices of a [`Backend`]: device `n` is namespace `n`. No thread, no lock, no allocation per
 /// operation; the connection is kept only while [`Backend::poll`] is called.
 pub struct RemoteBackend<P: Provider> {
     driver: Driver<P>,
+    nqn: Nqn,
     start: Instant,
     regions: u16,
-    gave_up: bool,
+    state: ConnectionState,
 }
 
 impl RemoteBackend<IwarpProvider> {
-    /// Connects, spinning until every queue is up.
+    /// Connects: every queue is up and every namespace known when this returns.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
@@ -53,16 +56,21 @@ impl<P: Provider> RemoteBackend<P> {
                     Error::System { what: "cannot start a connection", reason }
                 }
             })?;
-        let mut backend = Self { driver, start, regions: 0, gave_up: false };
+        let mut backend =
+            Self { driver, nqn: options.nqn, start, regions: 0, state: ConnectionState::Connecting };
         let mut lost = None;
         loop {
-            backend.driver.turn(backend.start.elapsed());
+            let worked = backend.driver.turn(backend.start.elapsed());
             match backend.driver.poll_event() {
-                Some(DriverEvent::Ready) => return Ok(backend),
+                Some(DriverEvent::Ready) => {
+                    backend.state = ConnectionState::Live;
+                    return Ok(backend);
+                }
                 Some(DriverEvent::Lost(error)) => lost = Some(error),
                 Some(DriverEvent::GaveUp) => return Err(lost.map_or(Error::Closed, association)),
                 Some(_) => {}
-                None => std::hint::spin_loop(),
+                None if worked => {}
+                None => backend.sleep(&[]),
             }
         }
     }
@@ -73,17 +81,54 @@ impl<P: Provider> RemoteBackend<P> {
         self.driver.association().map_or(&[], |association| association.namespaces())
     }
 
+    /// One of them, as it is now.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNamespace`].
+    pub fn namespace(&self, nsid: Nsid) -> Result<Namespace, Error> {
+        let namespaces = self.namespaces();
+        let found = namespaces.iter().find(|namespace| namespace.nsid == nsid);
+        found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
+    }
+
+    /// How the connection fares.
+    #[must_use]
+    pub fn state(&self) -> ConnectionState {
+        self.state
+    }
+
     /// Whether the controller was lost for good: every operation fails with [`BlockError::Gone`].
     #[must_use]
     pub fn gave_up(&self) -> bool {
-        self.gave_up
+        self.state == ConnectionState::Lost
+    }
+
+    /// Sleeps until the road brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
+    /// For when [`RemoteBackend::turn`] and [`Backend::poll`] found nothing to do.
+    pub fn sleep(&mut self, others: &[BorrowedFd<'_>]) {
+        sleep(&mut self.driver, self.start.elapsed(), others);
+    }
+
+    /// Begins to end the connection in good order; what waits, fails. [`RemoteBackend::state`] is [`ConnectionState::Lost`] when it is over.
+    pub fn shutdown(&mut self) {
+        self.driver.shutdown(self.start.elapsed());
     }
 
     /// Makes progress: what [`Backend::poll`] does first.
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            self.gave_up |= matches!(event, DriverEvent::GaveUp);
+            match event {
+                DriverEvent::Lost(ref error) => tracing::warn!(%error, "the association is lost"),
+                DriverEvent::GaveUp => {
+                    tracing::error!("the controller is given up: all I/O fails from now on");
+                }
+                _ => {}
+            }
+            // What is lost for good stays so.
+            if let (Some(state), false) = (ConnectionState::after(&event), self.gave_up()) {
+                self.state = state;
+            }
         }
         worked
     }

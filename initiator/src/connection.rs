@@ -1,6 +1,7 @@
 //! A controller, and the thread that keeps it.
 
 use crate::buffer::BufferPool;
+use crate::driver::DriverEvent;
 use crate::thread::{FirstError, Mailbox, Message, SharedSnapshot, Snapshot, Worker};
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
@@ -9,7 +10,30 @@ use nvmf_host::{ControllerInfo, DiscoveryLog, Namespace};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_rdma::Provider;
 use std::sync::{Arc, PoisonError};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+
+/// How a connection fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// It is being set up, or was lost and is being set up again: I/O waits.
+    Connecting,
+    /// I/O flows.
+    Live,
+    /// It was given up, or closed: all I/O fails.
+    Lost,
+}
+
+impl ConnectionState {
+    /// What an event makes of it; `None` when that is nothing.
+    pub(crate) fn after(event: &DriverEvent) -> Option<Self> {
+        match event {
+            DriverEvent::Ready => Some(Self::Live),
+            DriverEvent::Lost(_) => Some(Self::Connecting),
+            DriverEvent::GaveUp | DriverEvent::Closed => Some(Self::Lost),
+            DriverEvent::NamespacesChanged | DriverEvent::Admin(..) => None,
+        }
+    }
+}
 
 /// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in good order, with the last handle
 /// ([`Device`]s are handles too).
@@ -23,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) pool: Arc<BufferPool>,
+    state: watch::Receiver<ConnectionState>,
 }
 
 impl Drop for Shared {
@@ -54,10 +79,11 @@ impl Connection {
         let mailbox = Mailbox::new()?;
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
+        let (its_state, state) = watch::channel(ConnectionState::Connecting);
         let (config, spin) = (options.driver_config(), options.spin);
         let (its_mailbox, its_snapshot) = (Arc::clone(&mailbox), Arc::clone(&snapshot));
         let body = move || match provider() {
-            Ok(provider) => Worker::run(provider, config, spin, its_mailbox, its_snapshot, first),
+            Ok(provider) => Worker::run(provider, config, spin, its_mailbox, its_snapshot, its_state, first),
             Err(reason) => drop(first.send(Err(FirstError::System(reason)))),
         };
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
@@ -66,8 +92,8 @@ impl Connection {
             .spawn(body)
             .map_err(|e| system(e.to_string()))?;
         // From here on a dropped future closes the connection: `shared` is its only handle.
-        let shared =
-            Arc::new(Shared { pool: BufferPool::new(Arc::clone(&mailbox)), options, mailbox, snapshot });
+        let pool = BufferPool::new(Arc::clone(&mailbox));
+        let shared = Arc::new(Shared { pool, options, mailbox, snapshot, state });
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
@@ -80,6 +106,23 @@ impl Connection {
     #[must_use]
     pub fn address(&self) -> std::net::SocketAddr {
         self.shared.options.address
+    }
+
+    /// How it fares.
+    #[must_use]
+    pub fn state(&self) -> ConnectionState {
+        *self.shared.state.borrow()
+    }
+
+    /// How it fares, as soon as that is something else than `known`.
+    pub async fn state_after(&self, known: ConnectionState) -> ConnectionState {
+        let mut state = self.shared.state.clone();
+        match state.wait_for(|state| *state != known).await {
+            Ok(state) => *state,
+            // The thread is gone.
+            Err(_) if known != ConnectionState::Lost => ConnectionState::Lost,
+            Err(_) => core::future::pending().await,
+        }
     }
 
     /// What the controller says of itself.
@@ -107,15 +150,7 @@ impl Connection {
         if let Some(namespace) = namespaces.iter().find(|namespace| namespace.nsid == nsid) {
             return Ok(Device::new(Arc::clone(&self.shared), nsid, namespace.geometry));
         }
-        let mut there: Vec<_> = namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
-        if there.is_empty() {
-            there.push("none".to_owned());
-        }
-        Err(Error::NoSuchNamespace {
-            nqn: self.shared.options.nqn.to_string(),
-            nsid,
-            there: there.join(", "),
-        })
+        Err(Error::no_such_namespace(&self.shared.options.nqn, nsid, &namespaces))
     }
 
     /// Sends an admin command ([`nvmf_host::admin`] builds them).

@@ -1,8 +1,8 @@
 //! What can go wrong, on what, and what to do about it.
 
-use nvme_proto::Nsid;
+use nvme_proto::{Nqn, Nsid};
 use nvmf_block::BlockError;
-use nvmf_host::AssociationError;
+use nvmf_host::{AssociationError, Namespace};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -75,6 +75,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// This namespace is not among those that there are.
+    pub(crate) fn no_such_namespace(nqn: &Nqn, nsid: Nsid, namespaces: &[Namespace]) -> Self {
+        let mut there: Vec<_> = namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
+        if there.is_empty() {
+            there.push("none".to_owned());
+        }
+        Self::NoSuchNamespace { nqn: nqn.to_string(), nsid, there: there.join(", ") }
+    }
+
     /// What the device said, when it is an operation that failed.
     #[must_use]
     pub fn block_error(&self) -> Option<BlockError> {

@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`Options`], [`HostIdentity`] | whom to connect to, as whom, with how many queues |
 //! | [`Connection`] | a controller, with a thread of its own that keeps it: reconnects, keep-alive, events |
+//! | [`ConnectionState`] | how it fares |
 //! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
 //! | [`Buffer`] | memory that is registered once and moved without copies |
 //! | [`discover`] | what a target exports |
@@ -47,13 +48,14 @@ pub mod driver;
 mod error;
 mod identity;
 mod options;
+mod sleep;
 mod thread;
 mod transport;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;
 pub use buffer::Buffer;
-pub use connection::Connection;
+pub use connection::{Connection, ConnectionState};
 pub use device::Device;
 pub use discover::discover;
 pub use driver::AdminReply;

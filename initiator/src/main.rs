@@ -1,5 +1,4 @@
 //! `nvmf`: discover, attach, detach, list; and read, write and identify without attaching.
-#![forbid(unsafe_code)]
 #![recursion_limit = "256"]
 
 mod attach;

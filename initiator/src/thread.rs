@@ -1,10 +1,9 @@
 //! The thread behind a connection: mail in, turns, sleep.
 
-use crate::Error;
 use crate::buffer::{Buffer, Piece};
 use crate::driver::{AdminReply, Driver, DriverConfig, DriverEvent};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use crate::sleep::sleep;
+use crate::{ConnectionState, Error};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvme_proto::Nsid;
 use nvmf_block::{BlockError, BlockOp, Completion, RegionId, Tag};
@@ -16,10 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
-
-/// The longest sleep, lest anything be forgotten.
-const SLEEP_MAX: Duration = Duration::from_secs(5);
+use tokio::sync::{oneshot, watch};
 
 /// What an operation ends with: its result, and its buffer.
 pub(crate) type Ended = (Result<(), BlockError>, Option<Buffer>);
@@ -113,6 +109,7 @@ pub(crate) struct Worker<P: Provider> {
     driver: Driver<P>,
     mailbox: Arc<Mailbox>,
     snapshot: SharedSnapshot,
+    state: watch::Sender<ConnectionState>,
     start: Instant,
     spin: Duration,
     /// By tag.
@@ -136,6 +133,7 @@ impl<P: Provider> Worker<P> {
         spin: Duration,
         mailbox: Arc<Mailbox>,
         snapshot: SharedSnapshot,
+        state: watch::Sender<ConnectionState>,
         first: oneshot::Sender<FirstResult>,
     ) {
         let start = Instant::now();
@@ -155,6 +153,7 @@ impl<P: Provider> Worker<P> {
             driver,
             mailbox,
             snapshot,
+            state,
             start,
             spin,
             pending: (0..operations).map(|_| None).collect(),
@@ -195,18 +194,8 @@ impl<P: Provider> Worker<P> {
 
     fn sleep(&mut self, now: Duration) {
         self.mailbox.asleep.store(true, Ordering::SeqCst);
-        if self.mailbox.is_empty() && self.driver.provider_mut().arm() {
-            let until =
-                self.driver.poll_timeout().map_or(SLEEP_MAX, |at| at.saturating_sub(now)).min(SLEEP_MAX);
-            // Rounded up, so that a deadline is past when we wake for it.
-            let timeout =
-                PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
-            let mut watched = vec![PollFd::new(self.mailbox.bell.as_fd(), PollFlags::POLLIN)];
-            watched.extend(self.driver.provider().fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-            match poll(&mut watched, timeout) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => tracing::error!(%errno, "poll failed"),
-            }
+        if self.mailbox.is_empty() {
+            sleep(&mut self.driver, now, &[self.mailbox.bell.as_fd()]);
         }
         self.mailbox.asleep.store(false, Ordering::SeqCst);
         // Empty when it has not rung.
@@ -270,6 +259,9 @@ impl<P: Provider> Worker<P> {
 
     fn on_events(&mut self) {
         while let Some(event) = self.driver.poll_event() {
+            if let Some(state) = ConnectionState::after(&event) {
+                self.state.send_replace(state);
+            }
             match event {
                 DriverEvent::Ready => {
                     self.publish();

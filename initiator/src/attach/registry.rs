@@ -1,6 +1,7 @@
 //! What is attached on this machine: one JSON file for each disk, in a folder that does not outlive a reboot.
 
 use anyhow::{Context, Result, bail};
+use nvme_proto::{Nqn, Nsid};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -19,29 +20,80 @@ pub(crate) struct Attachment {
     pub(crate) size: u64,
     /// Bytes in a block of it.
     pub(crate) block_size: u32,
-    /// The NBD socket.
-    pub(crate) socket: PathBuf,
+    /// The block device, if it is one.
+    #[serde(default)]
+    pub(crate) device: Option<PathBuf>,
+    /// The NBD socket, if it has one.
+    pub(crate) socket: Option<PathBuf>,
+    /// Why it is not a block device, where that was wanted.
+    #[serde(default)]
+    pub(crate) note: Option<String>,
+    /// How its connection fares.
+    #[serde(default)]
+    pub(crate) state: State,
     /// The process that serves it.
     pub(crate) pid: u32,
     /// When that process started, in clock ticks since boot: tells it from a later process of the same number.
     pub(crate) started: u64,
 }
 
+/// How an attached disk fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// It works.
+    #[default]
+    Live,
+    /// Its target is away: requests wait.
+    Reconnecting,
+    /// Its target was given up: requests fail.
+    Lost,
+}
+
+impl State {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Reconnecting => "reconnecting",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 impl std::fmt::Display for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.socket.display())
+        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.place().display())
     }
 }
 
 impl Attachment {
+    /// Where it is: its device, else its socket.
+    pub(crate) fn place(&self) -> &Path {
+        self.device.as_ref().or(self.socket.as_ref()).map_or(Path::new("-"), PathBuf::as_path)
+    }
+
     /// The disk's address for NBD clients.
-    pub(crate) fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
+    pub(crate) fn uri(&self) -> Option<String> {
+        self.socket.as_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
+    }
+
+    /// Clears away what a server that was killed left behind.
+    fn clear_away(&self) {
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        let Some(device) = &self.device else { return };
+        if let Some(number) = super::ublk::number(device) {
+            super::ublk::clear_away(number);
+        } else {
+            super::nbd::kernel::clear_away(device, &owner(self.pid));
+        }
     }
 
     /// As `-o json` prints it.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
+            "device": self.device, "state": self.state,
             "nqn": self.nqn, "address": self.address, "nsid": self.nsid, "size": self.size,
             "block_size": self.block_size, "socket": self.socket, "uri": self.uri(), "pid": self.pid,
         })
@@ -133,26 +185,48 @@ impl Registry {
         let _ = std::fs::remove_file(self.log(pid));
     }
 
-    /// The disks whose servers run. Entries of those that were killed are cleared away, with their sockets.
+    /// Fails when the namespace is attached already.
+    pub(crate) fn refuse_twice(&self, nqn: &Nqn, nsid: Nsid) -> Result<()> {
+        let attached = self.list()?;
+        if let Some(other) = attached.iter().find(|other| other.nqn == nqn.as_str() && other.nsid == nsid.0) {
+            bail!(
+                "{nqn} namespace {nsid} is attached already, on {} (process {}): use that, or detach it first",
+                other.place().display(),
+                other.pid
+            );
+        }
+        Ok(())
+    }
+
+    /// The disks whose servers run. Those whose servers were killed are cleared away.
     pub(crate) fn list(&self) -> Result<Vec<Attachment>> {
-        let mut all = Vec::new();
+        Ok(self.sort_out()?.0)
+    }
+
+    /// The disks whose servers run, and those whose servers were killed, which are cleared away: their sockets and devices too.
+    pub(crate) fn sort_out(&self) -> Result<(Vec<Attachment>, Vec<Attachment>)> {
         let entries = std::fs::read_dir(&self.folder)
             .with_context(|| format!("cannot read {}", self.folder.display()))?;
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let Some(attachment) = read(&path) else { continue };
-            if start_time(attachment.pid) == Some(attachment.started) {
-                all.push(attachment);
-            } else {
-                let _ = std::fs::remove_file(&attachment.socket);
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        let (mut running, killed): (Vec<_>, Vec<_>) = files
+            .filter_map(|path| read(&path))
+            .partition(|attachment| start_time(attachment.pid) == Some(attachment.started));
+        for attachment in &killed {
+            // Whoever removes the entry clears away: its device's number may be another's afterwards.
+            if std::fs::remove_file(self.file(attachment.pid)).is_ok() {
+                attachment.clear_away();
                 self.remove(attachment.pid);
             }
         }
-        all.sort_by(|a, b| (&a.nqn, a.nsid, &a.socket).cmp(&(&b.nqn, b.nsid, &b.socket)));
-        Ok(all)
+        running.sort_by(|a, b| (&a.nqn, a.nsid, a.place()).cmp(&(&b.nqn, b.nsid, b.place())));
+        Ok((running, killed))
     }
+}
+
+/// What the kernel is told of whose a device is.
+pub(crate) fn owner(pid: u32) -> String {
+    format!("nvmf {pid}")
 }
 
 fn read(path: &Path) -> Option<Attachment> {
@@ -184,17 +258,26 @@ mod tests {
             nsid: 1,
             size: 4096,
             block_size: 512,
-            socket: folder.path().join("a.sock"),
+            device: None,
+            socket: Some(folder.path().join("a.sock")),
+            note: None,
+            state: State::Live,
             pid: std::process::id(),
             started: start_time(std::process::id()).unwrap(),
         };
         registry.add(&this).unwrap();
-        let killed =
-            Attachment { pid: 1, started: u64::MAX, socket: folder.path().join("b.sock"), ..this.clone() };
-        std::fs::write(&killed.socket, []).unwrap();
+        let killed = Attachment {
+            pid: 1,
+            started: u64::MAX,
+            socket: Some(folder.path().join("b.sock")),
+            ..this.clone()
+        };
+        let socket = killed.socket.clone().unwrap();
+        std::fs::write(&socket, []).unwrap();
         registry.add(&killed).unwrap();
+        assert_eq!(registry.sort_out().unwrap(), (vec![this.clone()], vec![killed]));
         assert_eq!(registry.list().unwrap(), std::slice::from_ref(&this));
-        assert!(!killed.socket.exists() && !registry.file(1).exists());
+        assert!(!socket.exists() && !registry.file(1).exists());
         registry.remove(this.pid);
         assert_eq!(registry.list().unwrap(), []);
     }

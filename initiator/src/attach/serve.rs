@@ -1,18 +1,20 @@
 //! The process behind an attached disk.
 
-use super::DiskArguments;
-use super::nbd::Server;
-use super::registry::{self, Attachment, Registry};
+use super::form::Way;
+use super::registry::{self, Attachment, Registry, State};
+use super::{DiskArguments, socket, ublk};
 use crate::cli::run;
-use anyhow::{Context, Result, bail};
-use nvmf_initiator::{Connection, Device};
+use anyhow::{Context, Result};
+use nvmf_host::Namespace;
+use nvmf_initiator::ConnectionState;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How long requests under way may take when the disk is detached, and then a flush.
-const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a device's node may take to appear.
+const NODE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What `attach` starts in the background. Says on its output, once, that it serves; whatever goes wrong goes to its log.
 #[derive(clap::Args)]
@@ -27,7 +29,7 @@ impl Serve {
     pub(crate) fn run(&self) -> Result<()> {
         // A session of its own: the terminal that it was started from may go.
         let _ = nix::unistd::setsid();
-        serve(&self.disk, |attachment| {
+        serve(&self.disk, &mut |attachment| {
             let mut output = std::io::stdout().lock();
             writeln!(output, "{}", serde_json::to_string(attachment)?)?;
             Ok(output.flush()?)
@@ -36,70 +38,107 @@ impl Serve {
 }
 
 /// Connects, serves until SIGTERM or SIGINT, and ends in good order: what was written is flushed.
-pub(super) fn serve(disk: &DiskArguments, ready: impl FnOnce(&Attachment) -> Result<()>) -> Result<()> {
+pub(super) fn serve(disk: &DiskArguments, ready: &mut dyn FnMut(&Attachment) -> Result<()>) -> Result<()> {
     run(async {
-        let registry = Registry::of_this_user()?;
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let connection = tokio::select! {
-            connected = Connection::connect(disk.namespace.options()?) => connected?,
-            _ = terminate.recv() => bail!("stopped before it was connected"),
-            _ = interrupt.recv() => bail!("stopped before it was connected"),
-        };
-        let nsid = disk.namespace.choose(&connection)?;
-        let device = connection.open(nsid)?;
-        let nqn = disk.namespace.nqn.to_string();
-        let socket = socket(disk.socket.as_deref(), || registry.default_socket(&nqn, nsid.0))?;
-        if let Some(other) = registry.list()?.iter().find(|other| other.nqn == nqn && other.nsid == nsid.0) {
-            bail!(
-                "{nqn} namespace {nsid} is attached already, on {} (process {}): use that, or detach it first",
-                other.socket.display(),
-                other.pid
-            );
+        let post =
+            Post { disk, registry: Registry::of_this_user()?, stop: Stop::new()?, ready, served: None };
+        match disk.form()?.choose()? {
+            Way::Ublk => ublk::serve(post).await,
+            Way::Nbd => socket::serve_device(post).await,
+            Way::Socket(note) => socket::serve(post, note).await,
         }
-        let server = Server::bind(&socket).await?;
-        let attachment = describe(&device, nqn, &connection, socket);
-        if let Err(error) = registry.add(&attachment) {
-            let _ = std::fs::remove_file(&attachment.socket);
-            return Err(error);
-        }
-        let stop = async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
-        if let Err(error) = ready(&attachment) {
-            tracing::warn!(%error, "nobody heard that the disk is served");
-        }
-        server.serve(device.clone(), stop, FINISH_TIME_MAX).await;
-        let flushed = tokio::time::timeout(FINISH_TIME_MAX, device.flush()).await;
-        registry.remove_entry(attachment.pid);
-        flushed
-            .context("it took too long")
-            .and_then(|flushed| Ok(flushed?))
-            .context("the last flush failed: what was not flushed before may be lost")?;
-        let _ = tokio::time::timeout(FINISH_TIME_MAX, connection.close()).await;
-        registry.remove(attachment.pid);
-        Ok(())
     })
 }
 
-fn socket(asked: Option<&Path>, default: impl FnOnce() -> PathBuf) -> Result<PathBuf> {
-    asked.map_or_else(|| Ok(default()), |path| Ok(std::path::absolute(path)?))
+/// What every server of a disk has to do with: what is wanted, who is told, and when it ends.
+pub(super) struct Post<'a> {
+    pub(super) disk: &'a DiskArguments,
+    pub(super) registry: Registry,
+    pub(super) stop: Stop,
+    ready: &'a mut dyn FnMut(&Attachment) -> Result<()>,
+    served: Option<Attachment>,
 }
 
-fn describe(device: &Device, nqn: String, connection: &Connection, socket: PathBuf) -> Attachment {
-    let pid = std::process::id();
-    Attachment {
-        version: registry::VERSION,
-        nqn,
-        address: connection.address().to_string(),
-        nsid: device.nsid().0,
-        size: device.geometry().bytes(),
-        block_size: device.geometry().block_size,
-        socket,
-        pid,
-        started: registry::start_time(pid).unwrap_or_default(),
+/// Where a disk is.
+pub(super) struct Place {
+    pub(super) device: Option<PathBuf>,
+    pub(super) socket: Option<PathBuf>,
+    /// Why it is not a block device, where that was wanted.
+    pub(super) note: Option<String>,
+}
+
+impl Post<'_> {
+    /// The disk is there: writes it down, and says so.
+    pub(super) fn report(&mut self, namespace: &Namespace, place: Place) -> Result<()> {
+        let pid = std::process::id();
+        let attachment = Attachment {
+            version: registry::VERSION,
+            nqn: self.disk.namespace.nqn.to_string(),
+            address: self.disk.namespace.options()?.address.to_string(),
+            nsid: namespace.nsid.0,
+            size: namespace.geometry.bytes(),
+            block_size: namespace.geometry.block_size,
+            device: place.device,
+            socket: place.socket,
+            note: place.note,
+            state: State::Live,
+            pid,
+            started: registry::start_time(pid).unwrap_or_default(),
+        };
+        self.registry.add(&attachment)?;
+        if let Err(error) = (self.ready)(&attachment) {
+            tracing::warn!(%error, "nobody heard that the disk is served");
+        }
+        self.served = Some(attachment);
+        Ok(())
     }
+
+    /// How its connection fares now: writes it down.
+    pub(super) fn is(&mut self, state: ConnectionState) {
+        let Some(served) = &mut self.served else { return };
+        served.state = match state {
+            ConnectionState::Live => State::Live,
+            ConnectionState::Connecting => State::Reconnecting,
+            ConnectionState::Lost => State::Lost,
+        };
+        if let Err(error) = self.registry.add(served) {
+            tracing::warn!(%error, "the list does not show how the disk fares");
+        }
+    }
+}
+
+/// The signals that end a server.
+pub(super) struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Ends when somebody wants the server to.
+    pub(super) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits until a device can be opened at its node.
+pub(super) async fn node_opens(node: &Path) -> Result<()> {
+    let path = node.to_owned();
+    // Opening it may make the kernel read it, which is for this thread to serve.
+    let opens = tokio::task::spawn_blocking(move || {
+        let deadline = Instant::now() + NODE_TIME_MAX;
+        while File::open(&path).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        File::open(&path).map(drop)
+    });
+    opens.await?.with_context(|| {
+        format!("{} does not appear: is a devtmpfs mounted on /dev, and does udev run?", node.display())
+    })
 }

@@ -49,7 +49,7 @@ impl IdNs {
         let options = self.namespace.options()?;
         let value = run(async {
             let connection = Connection::connect(options).await?;
-            let nsid = self.namespace.choose(&connection)?;
+            let nsid = self.namespace.choose(&connection.namespaces())?;
             connection.open(nsid)?;
             let page: IdentifyNamespace =
                 page(&connection.admin(admin::identify_namespace(nsid)).await?, "Identify Namespace")?;

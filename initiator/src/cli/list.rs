@@ -22,18 +22,31 @@ impl List {
             println!("no disk is attached");
             return Ok(());
         }
-        let width = disks.iter().map(|disk| disk.nqn.len()).max().unwrap_or_default();
+        let widest = |text: fn(&Attachment) -> String| disks.iter().map(|disk| text(disk).len()).max();
+        let nqns = widest(|disk| disk.nqn.clone()).unwrap_or_default();
+        let devices = widest(device).unwrap_or_default().max("device".len());
         println!(
-            "{:<width$}  {:<22} {:>5} {:>12} {:>6} {:>8}  socket",
-            "subsystem", "address", "nsid", "size", "block", "pid"
+            "{:<devices$}  {:<12}  {:<nqns$}  {:<22} {:>5} {:>12} {:>6} {:>8}  socket",
+            "device", "state", "subsystem", "address", "nsid", "size", "block", "pid"
         );
-        for disk in disks {
-            let (size, socket) = (human(disk.size), disk.socket.display());
+        for disk in &disks {
+            let socket = disk.socket.as_ref().map_or("-".to_owned(), |socket| socket.display().to_string());
             println!(
-                "{:<width$}  {:<22} {:>5} {size:>12} {:>6} {:>8}  {socket}",
-                disk.nqn, disk.address, disk.nsid, disk.block_size, disk.pid
+                "{:<devices$}  {:<12}  {:<nqns$}  {:<22} {:>5} {:>12} {:>6} {:>8}  {socket}",
+                device(disk),
+                disk.state.as_str(),
+                disk.nqn,
+                disk.address,
+                disk.nsid,
+                human(disk.size),
+                disk.block_size,
+                disk.pid
             );
         }
         Ok(())
     }
+}
+
+fn device(disk: &Attachment) -> String {
+    disk.device.as_ref().map_or("-".to_owned(), |device| device.display().to_string())
 }

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// Asks a target what it exports
     Discover(discover::Discover),
-    /// Gives this machine a disk: serves a namespace on an NBD socket
+    /// Gives this machine a disk: makes a namespace a block device, or serves it on an NBD socket
     Attach(attach::Attach),
     /// Takes a disk away
     Detach(attach::Detach),
@@ -53,6 +53,9 @@ enum Command {
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
+    /// Takes an nbd device away when its server is gone (what `attach` starts)
+    #[command(hide = true)]
+    Guard(attach::Guard),
 }
 
 /// How results are printed.
@@ -88,6 +91,7 @@ impl Arguments {
             Command::Read(read) => read.run(),
             Command::Write(write) => write.run(),
             Command::Serve(serve) => serve.run(),
+            Command::Guard(guard) => guard.run(),
             Command::ShowHostnqn => {
                 println!("{}", nvmf_initiator::HostIdentity::of_this_machine()?.nqn);
                 Ok(())

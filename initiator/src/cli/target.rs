@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::{HostId, Nqn, Nsid};
-use nvmf_initiator::{Connection, HostIdentity, Options};
+use nvmf_host::Namespace;
+use nvmf_initiator::{HostIdentity, Options};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use uuid::Uuid;
@@ -107,8 +108,8 @@ impl NamespaceArguments {
     }
 
     /// The namespace that is meant, among those that there are.
-    pub(crate) fn choose(&self, connection: &Connection) -> Result<Nsid> {
-        let first = connection.namespaces().first().map(|namespace| namespace.nsid);
+    pub(crate) fn choose(&self, namespaces: &[Namespace]) -> Result<Nsid> {
+        let first = namespaces.first().map(|namespace| namespace.nsid);
         self.nsid.map(Nsid).or(first).ok_or_else(|| {
             anyhow!(
                 "{} has no namespace for this host: check the target's configuration, and its log",

@@ -55,7 +55,7 @@ impl Range {
     /// The device, and how many bytes of it are meant.
     async fn open(&self) -> Result<(Connection, Device, u64)> {
         let connection = Connection::connect(self.namespace.options()?).await?;
-        let device = connection.open(self.namespace.choose(&connection)?)?;
+        let device = connection.open(self.namespace.choose(&connection.namespaces())?)?;
         let (size, block) = (device.geometry().bytes(), u64::from(device.geometry().block_size));
         let length = self.length.unwrap_or(size.saturating_sub(self.offset));
         let aligned = self.offset.is_multiple_of(block) && length.is_multiple_of(block);

@@ -17,7 +17,7 @@ const UNIT: u32 = 4096;
 ///
 /// # Errors
 /// When the client is gone or speaks nonsense.
-pub(super) async fn transmit<D: Disk>(
+pub(crate) async fn transmit<D: Disk>(
     stream: UnixStream,
     disk: &D,
     mut closed: watch::Receiver<bool>,

@@ -4,10 +4,12 @@
 
 mod connection;
 mod disk;
+pub(super) mod kernel;
 mod negotiation;
 mod server;
 mod wire;
 
+pub(super) use connection::transmit;
 pub(super) use disk::{Disk, DiskInfo};
 pub(super) use server::Server;
 

@@ -99,6 +99,13 @@ async fn inform(
 
 /// Size and transmission flags.
 fn export(disk: &DiskInfo) -> Vec<u8> {
+    let mut bytes = disk.bytes.to_be_bytes().to_vec();
+    bytes.extend(flags(disk).to_be_bytes());
+    bytes
+}
+
+/// Transmission flags.
+pub(super) fn flags(disk: &DiskInfo) -> u16 {
     let mut flags =
         flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES;
     // A flush on one connection covers what all of them wrote: they share the namespace.
@@ -106,9 +113,7 @@ fn export(disk: &DiskInfo) -> Vec<u8> {
     if disk.read_only {
         flags |= flag::READ_ONLY;
     }
-    let mut bytes = disk.bytes.to_be_bytes().to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes
+    flags
 }
 
 fn protocol(what: &'static str) -> io::Error {

@@ -1,5 +1,6 @@
 //! Bytes of the NBD protocol. All integers are big-endian.
 
+use crate::attach::errno::errno;
 use core::fmt;
 use nvmf_block::BlockError;
 
@@ -192,12 +193,15 @@ impl From<Result<(), BlockError>> for Errno {
     fn from(result: Result<(), BlockError>) -> Self {
         match result {
             Ok(()) => Self::OK,
-            Err(BlockError::OutOfRange | BlockError::BadBuffer) => Self::EINVAL,
-            Err(BlockError::ReadOnly) => Self::EPERM,
-            Err(BlockError::NoSpace) => Self::ENOSPC,
-            Err(BlockError::Unsupported) => Self::ENOTSUP,
-            Err(BlockError::Gone | BlockError::Aborted) => Self::ESHUTDOWN,
-            Err(BlockError::Medium | BlockError::CompareFailed | BlockError::Os(_)) => Self::EIO,
+            Err(error) => match errno(error) {
+                // The protocol has few.
+                nix::errno::Errno::EINVAL => Self::EINVAL,
+                nix::errno::Errno::EROFS => Self::EPERM,
+                nix::errno::Errno::ENOSPC => Self::ENOSPC,
+                nix::errno::Errno::EOPNOTSUPP => Self::ENOTSUP,
+                nix::errno::Errno::ENOLINK | nix::errno::Errno::ETIMEDOUT => Self::ESHUTDOWN,
+                _ => Self::EIO,
+            },
         }
     }
 }

@@ -1,0 +1,22 @@
+//! What a file system is told of an operation that failed: the one place.
+
+use nix::errno::Errno;
+use nvmf_block::BlockError;
+
+/// The errno that the kernel's block layer takes for what happened.
+pub(super) fn errno(error: BlockError) -> Errno {
+    match error {
+        // ENODATA would name the medium more exactly, but file systems take it for "no such attribute".
+        BlockError::Medium => Errno::EIO,
+        BlockError::OutOfRange | BlockError::BadBuffer => Errno::EINVAL,
+        BlockError::ReadOnly => Errno::EROFS,
+        BlockError::NoSpace => Errno::ENOSPC,
+        BlockError::Unsupported => Errno::EOPNOTSUPP,
+        // The way to the disk failed, not the disk: what is above may have another.
+        BlockError::Gone => Errno::ENOLINK,
+        BlockError::Aborted => Errno::ETIMEDOUT,
+        BlockError::CompareFailed => Errno::EILSEQ,
+        // The target's own trouble.
+        BlockError::Os(_) => Errno::EREMOTEIO,
+    }
+}

@@ -1,0 +1,88 @@
+//! As what a disk appears: a block device, or a socket.
+
+use super::{nbd, ublk};
+use anyhow::{Context, Result, anyhow};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the user wants.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The best that this machine has: ublk, else nbd, else a socket
+    Auto,
+    /// A block device, /dev/ublkbN
+    Ublk,
+    /// A block device, /dev/nbdN
+    Nbd,
+    /// A socket for NBD clients, and no block device
+    Socket,
+}
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    Ublk,
+    Nbd,
+    /// With why it is not more, if more was wanted.
+    Socket(Option<String>),
+}
+
+impl Form {
+    /// What can be done here.
+    pub(super) fn choose(self) -> Result<Way> {
+        match self {
+            Self::Socket => Ok(Way::Socket(None)),
+            Self::Ublk => can_ublk().map(|()| Way::Ublk).context("no /dev/ublkbN can be made here"),
+            Self::Nbd => can_nbd().map(|()| Way::Nbd).context("no /dev/nbdN can be made here"),
+            Self::Auto => Ok(match can_ublk() {
+                Ok(()) => Way::Ublk,
+                Err(no_ublk) => match can_nbd() {
+                    Ok(()) => Way::Nbd,
+                    Err(no_nbd) => Way::Socket(Some(why(&no_ublk, &no_nbd))),
+                },
+            }),
+        }
+    }
+}
+
+/// Why there is no block device, and what to do, in one line.
+fn why(no_ublk: &anyhow::Error, no_nbd: &anyhow::Error) -> String {
+    let (no_ublk, no_nbd) = (crate::cli::chain(no_ublk), crate::cli::chain(no_nbd));
+    if no_ublk == no_nbd {
+        return format!("no block device: {no_ublk}");
+    }
+    format!("no block device: {no_ublk}; {no_nbd} (load either module, or use the socket)")
+}
+
+fn must_be_root() -> Result<()> {
+    let message = || anyhow!("only root may make one: run it as root, or use the socket");
+    nix::unistd::geteuid().is_root().then_some(()).ok_or_else(message)
+}
+
+fn can_ublk() -> Result<()> {
+    must_be_root()?;
+    if !Path::new("/dev/ublk-control").exists() {
+        load("ublk_drv");
+    }
+    if !Path::new("/dev/ublk-control").exists() {
+        return Err(anyhow!("this kernel has no ublk (modprobe ublk_drv)"));
+    }
+    ublk::available()
+}
+
+fn can_nbd() -> Result<()> {
+    must_be_root()?;
+    if nbd::kernel::Kernel::open().is_ok() {
+        return Ok(());
+    }
+    load("nbd");
+    nbd::kernel::Kernel::open().map(drop).map_err(|_| anyhow!("no nbd client (modprobe nbd)"))
+}
+
+/// Has the kernel load a module, unless the administrator has forbidden it.
+fn load(module: &str) {
+    let mut command = Command::new("modprobe");
+    command.args(["-q", "-b", module]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Whether it helped is seen by what is there then.
+    let _ = command.status();
+}

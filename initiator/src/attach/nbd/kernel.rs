@@ -1,0 +1,240 @@
+//! The kernel's nbd client: `/dev/nbdN` for a socket that this process serves. Generic netlink, as linux/nbd-netlink.h has it.
+
+use super::disk::DiskInfo;
+use super::negotiation;
+use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, setsockopt,
+    socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Netlink's message types: an error or acknowledgement, and what is for the family of families.
+const ERROR: u16 = 2;
+const FAMILIES: u16 = 0x10;
+/// Its flags: a request, to be acknowledged.
+const REQUEST_ACK: u16 = 1 | 4;
+/// An attribute that holds attributes.
+const NESTED: u16 = 1 << 15;
+const ANSWER_LEN_MAX: usize = 16 << 10;
+/// Longer than the kernel takes to make a device.
+const ANSWER_SECONDS_MAX: i64 = 30;
+
+/// A command of the family of families, and its attributes.
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// Commands of the family "nbd", and their attributes.
+const CONNECT: u8 = 1;
+const DISCONNECT: u8 = 2;
+const INDEX: u16 = 1;
+const SIZE_BYTES: u16 = 2;
+const BLOCK_SIZE_BYTES: u16 = 3;
+const SERVER_FLAGS: u16 = 5;
+const SOCKETS: u16 = 7;
+const SOCKET_ITEM: u16 = 1;
+const SOCKET_FD: u16 = 1;
+const BACKEND: u16 = 10;
+
+/// The kernel's blocks are no longer than a page.
+const BLOCK_SIZE_MAX: u32 = 4096;
+
+/// The way to the kernel's nbd client.
+pub(crate) struct Kernel {
+    socket: OwnedFd,
+    family: u16,
+}
+
+impl Kernel {
+    /// Finds the client.
+    pub(crate) fn open() -> Result<Self> {
+        let protocol = SockProtocol::NetlinkGeneric;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
+            .context("cannot open a netlink socket")?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0)).context("cannot bind a netlink socket")?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS_MAX, 0))?;
+        let mut kernel = Self { socket, family: FAMILIES };
+        let mut message = Message::new(FAMILIES, GET_FAMILY);
+        message.attribute(FAMILY_NAME, b"nbd\0");
+        let family = kernel.ask(message, FAMILY_ID)?;
+        let family = family.as_deref().and_then(|id| id.first_chunk::<2>());
+        kernel.family = u16::from_ne_bytes(*family.context("the kernel did not name its nbd client")?);
+        Ok(kernel)
+    }
+
+    /// Makes a disk of what is served on the other ends of `sockets`: its node. `owner` is what the kernel will say of it.
+    pub(crate) fn connect(
+        &mut self,
+        disk: &DiskInfo,
+        sockets: &[BorrowedFd<'_>],
+        owner: &str,
+    ) -> Result<PathBuf> {
+        ensure!(
+            disk.block_size <= BLOCK_SIZE_MAX,
+            "the namespace has blocks of {} bytes, and the kernel's block devices at most {BLOCK_SIZE_MAX}: use --as socket",
+            disk.block_size
+        );
+        let mut message = Message::new(self.family, CONNECT);
+        message.attribute(SIZE_BYTES, &disk.bytes.to_ne_bytes());
+        message.attribute(BLOCK_SIZE_BYTES, &u64::from(disk.block_size).to_ne_bytes());
+        message.attribute(SERVER_FLAGS, &u64::from(negotiation::flags(disk)).to_ne_bytes());
+        message.attribute(BACKEND, format!("{owner}\0").as_bytes());
+        // No time-out on requests: how long they wait for the target is the connection's affair, and it does not forget them. None on dead
+        // sockets either: they are dead when this process is, and then nobody comes back.
+        message.nested(SOCKETS, |list| {
+            for socket in sockets {
+                list.nested(SOCKET_ITEM, |item| {
+                    item.attribute(SOCKET_FD, &socket.as_raw_fd().to_ne_bytes());
+                });
+            }
+        });
+        let index = self.ask(message, INDEX).context("cannot make an nbd device")?;
+        let index = index.as_deref().and_then(|index| index.first_chunk::<4>());
+        let index = u32::from_ne_bytes(*index.context("the kernel did not name the nbd device")?);
+        Ok(format!("/dev/nbd{index}").into())
+    }
+
+    /// Takes a disk away.
+    pub(crate) fn disconnect(&mut self, node: &Path) -> Result<()> {
+        let index = number(node).with_context(|| format!("{} is no nbd device", node.display()))?;
+        let mut message = Message::new(self.family, DISCONNECT);
+        message.attribute(INDEX, &index.to_ne_bytes());
+        self.ask(message, INDEX).with_context(|| format!("cannot disconnect {}", node.display()))?;
+        Ok(())
+    }
+
+    /// Sends a message, and waits until the kernel has carried it out: the attribute of this kind that it answered with, if any.
+    fn ask(&mut self, message: Message, wanted: u16) -> Result<Option<Vec<u8>>> {
+        let bytes = message.finish();
+        sendto(self.socket.as_raw_fd(), &bytes, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+        let mut found = None;
+        let mut buffer = vec![0; ANSWER_LEN_MAX];
+        loop {
+            let len = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let mut rest = &buffer[..len];
+            while let Some((kind, body, behind)) = split_message(rest) {
+                rest = behind;
+                if kind != ERROR {
+                    found = body.get(4..).and_then(|attributes| find(attributes, wanted)).map(<[u8]>::to_vec);
+                    continue;
+                }
+                let errno = body.first_chunk::<4>().map_or(0, |errno| i32::from_ne_bytes(*errno));
+                if errno != 0 {
+                    bail!("{}", Errno::from_raw(-errno));
+                }
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Takes away what a server that was killed left behind, if the kernel still says that it is its.
+pub(crate) fn clear_away(node: &Path, owner: &str) {
+    let Some(name) = node.file_name().and_then(|name| name.to_str()) else { return };
+    let said = std::fs::read_to_string(format!("/sys/block/{name}/backend"));
+    if said.is_ok_and(|said| said.trim_end() == owner) {
+        let _ = Kernel::open().and_then(|mut kernel| kernel.disconnect(node));
+    }
+}
+
+/// The number of the device at this node, if it is one of nbd's.
+pub(crate) fn number(node: &Path) -> Option<u32> {
+    node.to_str()?.strip_prefix("/dev/nbd")?.parse().ok()
+}
+
+/// A generic netlink message that is being written. Integers are the machine's own.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(family: u16, command: u8) -> Self {
+        let mut bytes = vec![0; 4];
+        bytes.extend(family.to_ne_bytes());
+        bytes.extend(REQUEST_ACK.to_ne_bytes());
+        // Its number, and the port of who sends it: the kernel fills that in.
+        bytes.extend([0; 8]);
+        bytes.extend([command, 1, 0, 0]);
+        Self(bytes)
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        let len = u16::try_from(4 + value.len()).expect("attributes are short");
+        self.0.extend(len.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let mut inner = Self(Vec::new());
+        fill(&mut inner);
+        self.attribute(kind | NESTED, &inner.0);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let len = u32::try_from(self.0.len()).expect("messages are short");
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        self.0
+    }
+}
+
+/// The type and the body of the first message, and what is behind it.
+fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    let len = usize::try_from(u32::from_ne_bytes(*len)).ok()?;
+    let kind = u16::from_ne_bytes(*rest.first_chunk::<2>()?);
+    let body = bytes.get(16..len)?;
+    Some((kind, body, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The value of the first attribute of this kind.
+fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (len, rest) = attributes.split_first_chunk::<2>()?;
+        let len = usize::from(u16::from_ne_bytes(*len));
+        let kind = u16::from_ne_bytes(*rest.first_chunk::<2>()?);
+        let value = attributes.get(4..len)?;
+        if kind & !NESTED == wanted {
+            return Some(value);
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_found() {
+        let mut message = Message::new(7, CONNECT);
+        message.attribute(BACKEND, b"abc\0\0");
+        message.nested(SOCKETS, |list| list.attribute(SOCKET_FD, &5_i32.to_ne_bytes()));
+        let bytes = message.finish();
+        let (kind, body, behind) = split_message(&bytes).unwrap();
+        assert_eq!((kind, &body[..2], behind.len()), (7, &[CONNECT, 1][..], 0));
+        let attributes = &body[4..];
+        assert_eq!(find(attributes, BACKEND), Some(&b"abc\0\0"[..]));
+        let list = find(attributes, SOCKETS).unwrap();
+        assert_eq!(find(list, SOCKET_FD), Some(&5_i32.to_ne_bytes()[..]));
+        assert_eq!(find(attributes, INDEX), None);
+    }
+
+    #[test]
+    fn a_node_has_a_number() {
+        assert_eq!(number(Path::new("/dev/nbd12")), Some(12));
+        assert_eq!(number(Path::new("/dev/nbd0p1")), None);
+        assert_eq!(number(Path::new("/dev/ublkb0")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn answers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (split_message(&bytes), find(&bytes, 1));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Talking to ublk's driver through io_uring: the only unsafe code of this program.
+//!
+//! One idea proves all of it. The driver reads and writes memory that a command names, until that command's completion; so a ring and
+//! the memory that its commands name have one owner, and where that owner must go while the driver still has a command, it leaves the
+//! memory behind for ever.
+#![expect(unsafe_code, reason = "hands pointers to the kernel; see the SAFETY comments")]
+
+use super::abi;
+use io_uring::squeue::{Entry, Entry128};
+use io_uring::{IoUring, cqueue, opcode, types};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nvmf_memory::{Memory, PAGE};
+use std::ffi::c_void;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The way to the driver's control device. One command at a time, waited for.
+pub(super) struct ControlRing {
+    ring: IoUring<Entry128, cqueue::Entry>,
+    device: File,
+    /// What the command in flight names.
+    memory: Memory,
+}
+
+impl ControlRing {
+    pub(super) fn open() -> io::Result<Self> {
+        let device = OpenOptions::new().read(true).write(true).open(abi::CONTROL)?;
+        let memory = Memory::alloc(PAGE).map_err(io::Error::other)?;
+        Ok(Self { ring: IoUring::builder().build(1)?, device, memory })
+    }
+
+    /// Has the driver carry out a command on a device, and waits for its end. `value` goes with it, and takes what comes back.
+    pub(super) fn run<T: IntoBytes + FromBytes + Immutable>(
+        &mut self,
+        control: abi::Control,
+        device: u32,
+        data: u64,
+        value: &mut T,
+    ) -> io::Result<()> {
+        let len = value.as_bytes().len();
+        self.memory.write(0, value.as_bytes());
+        let command = abi::ControlCommand {
+            device,
+            queue: abi::NO_QUEUE,
+            len: u16::try_from(len).map_err(io::Error::other)?,
+            address: self.memory.as_ptr() as u64,
+            data,
+            path_len: 0,
+            pad: 0,
+            reserved: 0,
+        };
+        let mut bytes = [0; 80];
+        bytes[..size_of_val(&command)].copy_from_slice(command.as_bytes());
+        let fd = types::Fd(self.device.as_raw_fd());
+        let entry = opcode::UringCmd80::new(fd, control.code()).cmd(bytes).build();
+        // SAFETY: the entry names `len` bytes of `memory`, which has a page and lives, or is left behind, until the completion.
+        unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        let result = loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    core::mem::forget(self.memory.clone());
+                    return Err(error);
+                }
+            }
+            if let Some(completion) = self.ring.completion().next() {
+                break completion.result();
+            }
+        };
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        let mut back = vec![0; len];
+        self.memory.read(0, &mut back);
+        *value = T::read_from_bytes(&back).map_err(|_| io::Error::other("a control command's length"))?;
+        Ok(())
+    }
+}
+
+/// What the driver wants of a device's server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    /// Its slot: its data lie in, or go to, this slot's part of the queue's memory.
+    pub(super) tag: u16,
+    pub(super) descriptor: abi::IoDescriptor,
+}
+
+/// A device's one queue. Belongs to the thread that made it: the driver serves no other.
+pub(super) struct Queue {
+    ring: IoUring,
+    device: File,
+    /// The driver's [`abi::IoDescriptor`]s, by tag, mapped for reading.
+    descriptors: NonNull<c_void>,
+    descriptors_len: NonZeroUsize,
+    /// One buffer of `buffer_len` bytes for each tag.
+    memory: Memory,
+    buffer_len: usize,
+    /// Slots that are not aborted.
+    alive: u16,
+    /// Commands that the driver has.
+    outstanding: u16,
+}
+
+impl Queue {
+    /// Opens the queue of device `number`, which was added with this depth, and offers all its slots.
+    ///
+    /// # Panics
+    /// When `memory` is too small.
+    pub(super) fn open(number: u32, depth: u16, memory: Memory, buffer_len: usize) -> io::Result<Self> {
+        assert!(memory.contains(0, usize::from(depth) * buffer_len), "the slots' memory is too small");
+        let device = OpenOptions::new().read(true).write(true).open(format!("/dev/ublkc{number}"))?;
+        let len = (usize::from(depth) * size_of::<abi::IoDescriptor>()).next_multiple_of(PAGE);
+        let descriptors_len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours; it is read only through `descriptor`.
+        let descriptors = unsafe { mmap(None, descriptors_len, protection, flags, &device, 0) }?;
+        let ring = match IoUring::builder().build(u32::from(depth).next_power_of_two()) {
+            Ok(ring) => ring,
+            Err(error) => {
+                // SAFETY: the mapping was made above and nothing refers to it.
+                let _ = unsafe { munmap(descriptors, len) };
+                return Err(error);
+            }
+        };
+        let mut queue = Self {
+            ring,
+            device,
+            descriptors,
+            descriptors_len,
+            memory,
+            buffer_len,
+            alive: depth,
+            outstanding: 0,
+        };
+        (0..depth).for_each(|tag| queue.push(abi::fetch(), tag, 0));
+        queue.submit()?;
+        Ok(queue)
+    }
+
+    /// Readable when there is something to poll.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's descriptor is open as long as the ring, which `self` has.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Whether requests may still come.
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive > 0
+    }
+
+    /// The next request, if there is one.
+    pub(super) fn poll(&mut self) -> Option<Request> {
+        loop {
+            let completion = self.ring.completion().next()?;
+            self.outstanding -= 1;
+            if completion.result() != 0 {
+                // The device is being stopped: nothing more comes in this slot.
+                self.alive -= 1;
+                continue;
+            }
+            let tag = completion.user_data() as u16;
+            return Some(Request { tag, descriptor: self.descriptor(tag) });
+        }
+    }
+
+    /// Ends a request: bytes moved, or a negative errno. Goes out with [`Queue::submit`], as does the offer of its slot.
+    pub(super) fn complete(&mut self, tag: u16, result: i32) {
+        self.push(abi::commit_and_fetch(), tag, result);
+    }
+
+    /// Tells the driver what was completed.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
+        match self.ring.submit() {
+            Ok(_) => Ok(()),
+            // The entries stay where they are, for the next time.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn descriptor(&self, tag: u16) -> abi::IoDescriptor {
+        let index = usize::from(tag);
+        assert!((index + 1) * size_of::<abi::IoDescriptor>() <= self.descriptors_len.get());
+        // SAFETY: the index lies inside the mapping, which is page-aligned and lives as long as `self`. The driver does not write a slot's
+        // descriptor from its completion to the next fetch; and if it did, any bytes are a descriptor.
+        unsafe { self.descriptors.cast::<abi::IoDescriptor>().add(index).read_volatile() }
+    }
+
+    fn push(&mut self, code: u32, tag: u16, result: i32) {
+        let offset = usize::from(tag) * self.buffer_len;
+        assert!(self.memory.contains(offset, self.buffer_len), "a slot that is not there");
+        let address = self.memory.as_ptr() as u64 + offset as u64;
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(abi::IoCommand { queue: 0, tag, result, address }.as_bytes());
+        let fd = types::Fd(self.device.as_raw_fd());
+        let entry: Entry = opcode::UringCmd16::new(fd, code).cmd(bytes).build().user_data(u64::from(tag));
+        // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory` lives, or is left behind,
+        // until every command is completed.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        // Each slot has at most one command, and the ring an entry for each.
+        pushed.expect("an entry for each slot");
+        self.outstanding += 1;
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.outstanding > 0 {
+            core::mem::forget(self.memory.clone());
+        }
+        // SAFETY: made by `open` with this length; nothing refers to it any more.
+        let _ = unsafe { munmap(self.descriptors, self.descriptors_len.get()) };
+    }
+}

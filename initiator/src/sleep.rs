@@ -1,0 +1,35 @@
+//! Sleeping until there is something to do.
+
+use crate::driver::Driver;
+use core::time::Duration;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmf_rdma::Provider;
+use std::os::fd::BorrowedFd;
+
+/// The longest sleep, lest anything be forgotten.
+const SLEEP_MAX: Duration = Duration::from_secs(5);
+/// Descriptors that can be watched at once, the provider's included.
+const WATCHED_MAX: usize = 4;
+
+/// Sleeps until the road brings something, one of `others` (at most three) is readable, or the driver's next deadline has come. Returns at once
+/// when there is something to poll already.
+pub(crate) fn sleep<P: Provider>(driver: &mut Driver<P>, now: Duration, others: &[BorrowedFd<'_>]) {
+    if !driver.provider_mut().arm() {
+        return;
+    }
+    let until = driver.poll_timeout().map_or(SLEEP_MAX, |at| at.saturating_sub(now)).min(SLEEP_MAX);
+    // Rounded up, so that a deadline is past when we wake for it.
+    let timeout = PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
+    let descriptors = || others.iter().copied().chain(driver.provider().fd());
+    let count = descriptors().count();
+    assert!(count <= WATCHED_MAX, "{count} descriptors to sleep on");
+    let Some(any) = descriptors().next() else { return std::thread::yield_now() };
+    let mut rest = descriptors();
+    let mut watched: [PollFd<'_>; WATCHED_MAX] =
+        core::array::from_fn(|_| PollFd::new(rest.next().unwrap_or(any), PollFlags::POLLIN));
+    match poll(&mut watched[..count], timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => tracing::error!(%errno, "poll failed"),
+    }
+}

@@ -1,0 +1,301 @@
+# An attached disk as the machine sees it, whatever makes it. A scenario sets
+#
+#   form    ublk | nbd
+#   device  the node that is expected
+#
+# and calls `attached_disk`.
+
+. "$LAB/lib.sh"
+
+remote="-a 127.0.0.1 -s 4420 -n $NQN"
+
+# Our target, on a file in memory that outlives it; its second namespace takes no writes.
+target() {
+    mkdir -p /run/store
+    mountpoint -q /run/store || mount -t tmpfs -o size=1g tmpfs /run/store
+    truncate -s 8M /run/store/second.img
+    cat >/run/target.toml <<CONFIG
+[target]
+workers = 1
+buffer_memory = "16MiB"
+
+[[listener]]
+address = "127.0.0.1:4420"
+
+[[subsystem]]
+nqn = "$NQN"
+allow_any_host = true
+
+[[subsystem.namespace]]
+nsid = 1
+path = "/run/store/disk.img"
+size = "512MiB"
+block_size = 512
+
+[[subsystem.namespace]]
+nsid = 2
+path = "/run/store/second.img"
+read_only = true
+CONFIG
+    target_start
+}
+
+target_start() {
+    nvmf-target serve --config /run/target.toml >>/run/target.log 2>&1 </dev/null &
+    echo $! >/run/target.pid
+    wait_for 50 nvmf discover -a 127.0.0.1 -s 4420 || { tail -5 /run/target.log; return 1; }
+}
+
+# `! command` does not stop a shell that stops at failures.
+fails() {
+    if "$@"; then
+        echo "should have failed: $*"
+        return 1
+    fi
+}
+
+# Fails, saying this.
+refused() {
+    saying=$1
+    shift
+    fails "$@" >/run/said 2>&1
+    cat /run/said
+    grep -q -F "$saying" /run/said
+}
+
+target_kill() { kill -9 "$(cat /run/target.pid)"; }
+
+# The best that this machine has, which is what is expected here.
+attach() {
+    nvmf attach $remote "$@" -o json >/run/attached.json
+    cat /run/attached.json
+    [ "$(jq -r .device /run/attached.json)" = "$device" ]
+    [ "$(jq -r .state /run/attached.json)" = live ]
+    dd if=$device of=/dev/null bs=4k count=1 iflag=direct status=none
+}
+
+detach() {
+    nvmf detach "$@"
+    gone
+}
+
+# The node went, or (nbd keeps its nodes) has nothing behind it.
+gone() {
+    [ ! -b $device ] || [ "$(blockdev --getsize64 $device)" = 0 ]
+}
+
+limit() { cat "/sys/block/$(basename $device)/queue/$1"; }
+
+limits() {
+    lsblk -o NAME,SIZE,LOG-SEC,PHY-SEC,MIN-IO,OPT-IO,DISC-GRAN,DISC-MAX,WSAME,ROTA,RO $device
+    [ "$(blockdev --getsize64 $device)" = 536870912 ]
+    [ "$(blockdev --getss $device)" = 512 ]
+    [ "$(limit rotational)" = 0 ]
+    [ "$(limit write_cache)" = 'write back' ]
+    [ "$(limit fua)" = 1 ]
+    [ "$(limit discard_max_bytes)" -gt 0 ]
+    [ "$(limit write_zeroes_max_bytes)" -gt 0 ]
+}
+
+listed() {
+    nvmf list
+    nvmf list | grep -q "^$device  *live "
+    nvmf list -o json | jq -e --arg device $device '.disks[0].device == $device'
+}
+
+twice_is_refused() {
+    refused "attached already, on $device" nvmf attach $remote
+}
+
+read_only() {
+    nvmf attach $remote --nsid 2 --as $form -o json >/run/second.json
+    second=$(jq -r .device /run/second.json)
+    [ "$(blockdev --getro $second)" = 1 ]
+    dd if=$second of=/dev/null bs=64k count=1 iflag=direct status=none
+    fails dd if=/dev/zero of=$second bs=4k count=1 oflag=direct status=none
+    nvmf detach $second
+}
+
+verified() { DEV=$device fio --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
+
+file_system() {
+    case $1 in
+    ext4) mkfs.ext4 -q -F $device ;;
+    xfs) modprobe xfs && mkfs.xfs -q -f $device ;;
+    esac
+    mount -t "$1" $device /mnt
+    cp -a /usr/share/perl5 /mnt/tree
+    sync
+    refused 'is in use: mounted on /mnt' nvmf detach $device
+    umount /mnt
+    mount -t "$1" $device /mnt
+    diff -r /usr/share/perl5 /mnt/tree
+    fstrim -v /mnt
+    umount /mnt
+    case $1 in
+    ext4) fsck.ext4 -fn $device ;;
+    xfs) xfs_repair -n $device ;;
+    esac
+}
+
+# One of 100 MiB, in a table as old as they come.
+partitions() {
+    wipefs -qa $device
+    printf '\000\000\000\000\203\000\000\000\000\010\000\000\000\040\003\000' |
+        dd of=$device bs=1 seek=446 conv=notrunc status=none
+    printf '\125\252' | dd of=$device bs=1 seek=510 conv=notrunc status=none
+    blockdev --rereadpt $device
+    partition=${device}p1
+    [ "$(blockdev --getsize64 $partition)" = 104857600 ]
+    mkfs.ext4 -q -F $partition
+    mount $partition /mnt
+    refused 'mounted on /mnt' nvmf detach $device
+    umount /mnt
+    blkdiscard -f -z -o 0 -l 1048576 $device
+    blockdev --rereadpt $device
+}
+
+pattern() {
+    yes 'nvmf lab' | head -c 1048576 >/run/pattern
+    dd if=/run/pattern of=$device bs=64k oflag=direct conv=fsync status=none
+}
+
+discard() {
+    pattern
+    blkdiscard -o 524288 -l 524288 $device
+    dd if=$device bs=64k count=8 iflag=direct status=none | cmp -n 524288 - /run/pattern
+    blkdiscard $device
+}
+
+zeroes() {
+    pattern
+    blkdiscard -z -o 65536 -l 131072 $device
+    dd if=$device bs=64k skip=1 count=2 iflag=direct status=none | cmp -n 131072 - /dev/zero
+    dd if=$device bs=64k count=1 iflag=direct status=none | cmp -n 65536 - /run/pattern
+    blkdiscard -z $device
+    cmp -n 536870912 $device /dev/zero
+}
+
+# What was written through the page cache is at the target after a detach.
+detach_writes_back() {
+    head -c 8388608 /dev/urandom >/run/random
+    dd if=/run/random of=$device bs=1M status=none
+    detach $device
+    nvmf read $remote --nsid 1 --length 8388608 | cmp - /run/random
+    attach
+}
+
+open_is_refused() {
+    sleep 100 <$device &
+    sleeper=$!
+    refused "is in use: open in sleep (process $sleeper)" nvmf detach $device
+    kill $sleeper
+    wait $sleeper || true
+}
+
+load() {
+    fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=32m \
+        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 --output=/run/load.log
+}
+
+# Nothing is lost, and nobody hears of it but who looks at the list.
+target_killed_under_load() {
+    load 8 &
+    load=$!
+    sleep 2
+    target_kill
+    wait_for 50 list_says reconnecting
+    kill -0 $load
+    target_start
+    wait_for 50 list_says live
+    wait $load || { cat /run/load.log; return 1; }
+    grep -E 'err=|IOPS' /run/load.log
+}
+
+list_says() { nvmf list -o json | jq -e --arg state "$1" '.disks[0].state == $state'; }
+
+# The machine does not hang: I/O fails, and the device goes.
+server_killed_under_load() {
+    load 20 >/run/said 2>&1 &
+    load=$!
+    sleep 2
+    kill -9 "$(jq .pid /run/attached.json)"
+    fails wait $load
+    nvmf detach $device | tee /run/said
+    grep "cleared away" /run/said
+    wait_for 50 gone
+    attach
+    verified
+}
+
+# Nor does it with a file system on the disk, which can be unmounted.
+server_killed_mounted() {
+    mkfs.ext4 -q -F $device
+    mount $device /mnt
+    cp -a /usr/share/perl5 /mnt/tree
+    kill -9 "$(jq .pid /run/attached.json)"
+    fails sync -f /mnt
+    nvmf list
+    umount /mnt
+    wait_for 50 gone
+    attach
+    fsck.ext4 -fp $device || [ $? -le 1 ]
+}
+
+# A target that does not come back is given up after the time that was asked for, and then nothing waits.
+target_lost() {
+    detach $device
+    attach --ctrl-loss-tmo 2
+    target_kill
+    wait_for 50 list_says lost
+    fails dd if=$device of=/dev/null bs=4k count=1 iflag=direct
+    refused 'not in good order' nvmf detach $device
+    gone
+    target_start
+    attach
+}
+
+# Held I/O does not keep a disk from being detached, if its user insists.
+forced() {
+    target_kill
+    dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none 2>/run/said &
+    wait_for 50 list_says reconnecting
+    refused 'is in use: open in dd' nvmf detach $device
+    refused 'what it was not sent is lost' nvmf detach --force $device
+    wait_for 50 gone
+    nvmf list
+    target_start
+    attach
+}
+
+attached_disk() {
+    must 'target starts' target
+    must attach attach
+    step limits limits
+    step list listed
+    step 'attached twice' twice_is_refused
+    step 'read-only' read_only
+    step 'fio verified' verified
+    step ext4 file_system ext4
+    step xfs file_system xfs
+    step partitions partitions
+    step discard discard
+    step 'write zeroes' zeroes
+    step 'open elsewhere' open_is_refused
+    must 'written back by detach' detach_writes_back
+    step 'target killed under load' target_killed_under_load
+    step 'fio verified again' verified
+    must 'server killed under load' server_killed_under_load
+    must 'server killed, mounted' server_killed_mounted
+    must 'target lost' target_lost
+    must 'detached by force' forced
+    step detach detach --all
+    step 'nothing is left' nothing_is_left
+    finish
+}
+
+nothing_is_left() {
+    nvmf list | grep -x 'no disk is attached'
+    ls /run/nvmf
+    [ -z "$(ls /run/nvmf)" ]
+}

@@ -1,0 +1,7 @@
+# What: where ublk may not be loaded, `nvmf attach` makes a disk through the kernel's nbd client
+# Seconds: 300
+. "$LAB/attach-disk.sh"
+form=nbd device=/dev/nbd0
+
+echo 'blacklist ublk_drv' >/etc/modprobe.d/no-ublk.conf
+attached_disk

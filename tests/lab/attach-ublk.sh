@@ -1,0 +1,6 @@
+# What: `nvmf attach` makes a disk through ublk, which works as disks do and survives its target
+# Seconds: 300
+. "$LAB/attach-disk.sh"
+form=ublk device=/dev/ublkb0
+
+attached_disk
