@@ -93,7 +93,10 @@ impl Device {
         let context = unsafe {
             let list = (functions.ibv_get_device_list)(null_mut());
             if list.is_null() {
-                return Ok(Err(io::Error::last_os_error()));
+                // A kernel without RDMA has no devices, and says so with an error.
+                let error = io::Error::last_os_error();
+                let none = error.raw_os_error() == Some(libc::ENOSYS);
+                return Ok(if none { Ok(None) } else { Err(error) });
             }
             let (mut at, mut opened) = (list, None);
             while let Some(device) = NonNull::new(*at) {
