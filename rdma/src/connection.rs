@@ -23,7 +23,8 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// What every provider here carries. Peers that send more are cut off by their provider's own rules.
+    /// What a message holds at the most. InfiniBand and RoCE carry 56 bytes in a request, 196 in an answer, 148 in a rejection,
+    /// and pad with zeros; iWARP carries all of it. A provider refuses what it cannot carry.
     pub const MAX: usize = 256;
 
     /// No bytes.

@@ -9,6 +9,7 @@
 //! | [`connection`] | listening, connecting, private data, connection events |
 //! | [`loopback`] | the reference semantics: queue pairs within one process, deterministic |
 //! | [`fault`] | [`fault::Faulty`]: any provider, with seeded faults that the contract allows |
+//! | [`slots`] | a table whose keys go stale, for providers |
 //! | [`trace`] | [`trace::Trace`]: any provider, with the last posts, completions and events on record |
 //! | [`conformance`] | the suite that every provider passes |
 //!
@@ -24,6 +25,7 @@ pub mod memory;
 pub mod provider;
 pub mod queue_pair;
 mod rng;
+pub mod slots;
 pub mod trace;
 
 pub use completion::{Completion, CompletionQueueId, Opcode, WcStatus};

@@ -24,10 +24,15 @@ pub struct Capabilities {
     pub max_queue_depth: u32,
     /// [`Provider::expose`] makes a key for one command (an STag, a memory window).
     pub per_command_keys: bool,
+    /// Such a key reaches the bytes that were exposed and no others of their region, and nobody but the peer it was made for can end it
+    /// (Soft-RoCE checks neither).
+    pub strict_keys: bool,
     /// A SEND with invalidate of the peer's ends such a key.
     pub remote_invalidate: bool,
     /// The memory that an RDMA READ of ours lands in must have been registered with remote write access.
     pub read_sink_needs_remote_write: bool,
+    /// A SEND that finds no receive posted waits (law 6). Devices that speak iWARP have no place for it: there it costs the connection.
+    pub early_messages_wait: bool,
     /// A completed SEND or WRITE is at the peer (InfiniBand, RoCE), rather than handed to the network (iWARP).
     pub completion_is_ack: bool,
 }
@@ -83,7 +88,8 @@ pub enum PostError {
 ///    outstanding completes as flushed, in order, before or with [`CmEvent::Disconnected`].
 /// 5. A peer reaches only memory that was exposed to it, by key, within bounds, with the right access, while the key lives. What it does wrong
 ///    ends its own connection and nothing else.
-/// 6. A SEND that finds no receive posted waits in a bounded place; it does not cost the connection until that is full.
+/// 6. A SEND that finds no receive posted waits in a bounded place; it does not cost the connection until that is full
+///    ([`Capabilities::early_messages_wait`] says where this holds).
 /// 7. Memory that work is in flight on is held by the provider; dropping the caller's handle is safe.
 pub trait Provider {
     /// A connection request under way from one thread's provider to another's.

@@ -27,7 +27,6 @@ mod memory;
 mod poller;
 mod provider;
 mod qp;
-mod slots;
 mod stream;
 pub mod wire;
 

@@ -17,7 +17,10 @@ pub(super) fn open<P: Provider>(
 ) -> RemoteMemory {
     let provider = &mut rig.sides[side].provider;
     if provider.capabilities().per_command_keys {
-        return provider.expose(link[side], range, access).expect("a key for one command");
+        let remote = provider.expose(link[side], range, access).expect("a key for one command");
+        // A key is in effect before any SEND that is posted later: the peer learns of it by one.
+        rig.says(side, link);
+        return remote;
     }
     let remote = buffer.region.remote.expect("a region's key");
     RemoteMemory { key: remote.key, address: remote.address + range.offset as u64, len: range.len }
@@ -124,7 +127,8 @@ pub(super) fn more_reads_than_credits<P: Provider>(pair: Pair<P>) {
 
 pub(super) fn reads_in_both_directions<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
-    let link = rig.link(32);
+    // Room for the message that tells of the other side's memory.
+    let link = rig.link(33);
     let buffers = [LEFT, RIGHT].map(|reader| read_pages(rig, reader, link, 32));
     for reader in [LEFT, RIGHT] {
         (0..32).for_each(|id| {

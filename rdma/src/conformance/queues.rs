@@ -90,6 +90,9 @@ pub(super) fn unsignaled_success_is_silent<P: Provider>(pair: Pair<P>) {
 
 pub(super) fn early_messages_wait<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
+    if !rig.sides[RIGHT].provider.capabilities().early_messages_wait {
+        return;
+    }
     let link = rig.link(8);
     for n in 0..3u8 {
         rig.sides[LEFT].post(link[LEFT], n.into(), message(Payload::Inline(&[n; 10])));
@@ -160,7 +163,9 @@ pub(super) fn a_message_too_long<P: Provider>(pair: Pair<P>) {
     rig.sides[RIGHT].receive(link[RIGHT], 1, sink.sge(0, 16));
     rig.sides[RIGHT].receive(link[RIGHT], 2, sink.sge(1024, 64));
     rig.sides[LEFT].post(link[LEFT], 3, message(Payload::Inline(&[1; 17])));
-    assert_eq!(rig.completion(RIGHT, 1).status, WcStatus::LocalLength);
+    // Soft-RoCE calls it an error of the local queue pair.
+    let status = rig.completion(RIGHT, 1).status;
+    assert!(matches!(status, WcStatus::LocalLength | WcStatus::Other(_)), "{status}");
     assert_eq!(rig.completion(RIGHT, 2).status, WcStatus::Flushed);
     for side in [LEFT, RIGHT] {
         rig.disconnected(side, link[side]);

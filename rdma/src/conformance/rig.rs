@@ -300,14 +300,20 @@ impl<P: Provider> Rig<P> {
 
     /// Asserts that a connection works both ways.
     pub(super) fn works(&mut self, link: Link) {
-        for (from, to) in [(LEFT, RIGHT), (RIGHT, LEFT)] {
-            let buffer = self.sides[to].sink(64);
-            self.sides[to].receive(link[to], 9_000_001, buffer.sge(0, 64));
-            self.sides[from].post(link[from], 9_000_002, message(Payload::Inline(b"alive")));
-            self.success(from, 9_000_002, Opcode::Send);
-            let completion = self.success(to, 9_000_001, Opcode::Receive);
-            assert_eq!((completion.byte_len, buffer.bytes(0, 5)), (5, b"alive".to_vec()));
-            self.sides[to].provider.deregister(buffer.region.local_key);
+        for from in [LEFT, RIGHT] {
+            self.says(from, link);
         }
+    }
+
+    /// One side sends a message, and the other receives it.
+    pub(super) fn says(&mut self, from: usize, link: Link) {
+        let to = 1 - from;
+        let buffer = self.sides[to].sink(64);
+        self.sides[to].receive(link[to], 9_000_001, buffer.sge(0, 64));
+        self.sides[from].post(link[from], 9_000_002, message(Payload::Inline(b"alive")));
+        self.success(from, 9_000_002, Opcode::Send);
+        let completion = self.success(to, 9_000_001, Opcode::Receive);
+        assert_eq!((completion.byte_len, buffer.bytes(0, 5)), (5, b"alive".to_vec()));
+        self.sides[to].provider.deregister(buffer.region.local_key);
     }
 }

@@ -105,6 +105,9 @@ pub(super) fn key_of_another_queue_pair<P: Provider>(pair: Pair<P>) {
 }
 
 pub(super) fn one_byte_too_far<P: Provider>(pair: Pair<P>) {
+    if !pair.left.capabilities().strict_keys {
+        return;
+    }
     attempts(pair, |stage| {
         let right = stage.key();
         RemoteMemory { address: right.address + 1, ..right }
@@ -112,6 +115,9 @@ pub(super) fn one_byte_too_far<P: Provider>(pair: Pair<P>) {
 }
 
 pub(super) fn one_byte_too_early<P: Provider>(pair: Pair<P>) {
+    if !pair.left.capabilities().strict_keys {
+        return;
+    }
     attempts(pair, |stage| {
         let right = stage.key();
         RemoteMemory { address: right.address.wrapping_sub(1), ..right }
@@ -190,6 +196,9 @@ fn invalidates<P: Provider>(pair: Pair<P>, foreign: bool) {
     let rig = &mut Rig::new(pair);
     let capabilities = rig.sides[LEFT].provider.capabilities();
     if !capabilities.per_command_keys || !capabilities.remote_invalidate {
+        return;
+    }
+    if foreign && !capabilities.strict_keys {
         return;
     }
     let [link, bystander] = [rig.link(8), rig.link(8)];

@@ -23,6 +23,8 @@ impl Provider for Loopback {
             max_read_depth: MAX_READ_DEPTH,
             max_queue_depth: MAX_QUEUE_DEPTH,
             per_command_keys: true,
+            strict_keys: true,
+            early_messages_wait: true,
             remote_invalidate: true,
             read_sink_needs_remote_write: false,
             completion_is_ack: true,

@@ -19,10 +19,10 @@ use crate::listener::Listener;
 use crate::poller::{Poller, Token};
 use crate::qp::receive::ReceiveQueue;
 use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
-use crate::slots::Slots;
 use connection::{Connection, Lingering, Link, Pending};
 use core::time::Duration;
 use nvmf_memory::Memory;
+use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
@@ -120,6 +120,8 @@ impl Provider for IwarpProvider {
             max_read_depth: MAX_READ_DEPTH,
             max_queue_depth: MAX_QUEUE_DEPTH,
             per_command_keys: true,
+            strict_keys: true,
+            early_messages_wait: true,
             remote_invalidate: true,
             read_sink_needs_remote_write: false,
             completion_is_ack: false,

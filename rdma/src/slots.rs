@@ -1,4 +1,4 @@
-//! Things by number, where a number is not used again soon.
+//! Things by number, where a number is not used again soon: what providers keep queue pairs, regions and requests in.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 ///
 /// The index freed longest ago is reused first, so a key comes back after at least 65 535 rounds through the table.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: VecDeque<u16>,
     limit: u16,
@@ -19,12 +19,14 @@ struct Slot<T> {
 }
 
 impl<T> Slots<T> {
-    pub(crate) fn new(limit: u16) -> Self {
+    /// An empty table for up to `limit` things.
+    #[must_use]
+    pub fn new(limit: u16) -> Self {
         Self { slots: Vec::new(), free: VecDeque::new(), limit }
     }
 
     /// Puts in what `make` makes of its key; `None` when full.
-    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
+    pub fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
@@ -42,7 +44,8 @@ impl<T> Slots<T> {
     }
 
     /// The key that the next insertion will have; `None` when full.
-    pub(crate) fn next_key(&self) -> Option<u32> {
+    #[must_use]
+    pub fn next_key(&self) -> Option<u32> {
         let (index, generation) = match self.free.front() {
             Some(&index) => (index, self.slots[usize::from(index)].generation),
             None => (u16::try_from(self.slots.len()).ok().filter(|&i| i < self.limit)?, 0),
@@ -50,17 +53,21 @@ impl<T> Slots<T> {
         Some(u32::from(generation.checked_add(1).unwrap_or(1)) << 16 | u32::from(index))
     }
 
-    pub(crate) fn get(&self, key: u32) -> Option<&T> {
+    /// What has this key.
+    #[must_use]
+    pub fn get(&self, key: u32) -> Option<&T> {
         let slot = self.slots.get(key as usize & 0xffff)?;
         slot.value.as_ref().filter(|_| u32::from(slot.generation) == key >> 16)
     }
 
-    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+    /// What has this key.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(key as usize & 0xffff)?;
         slot.value.as_mut().filter(|_| u32::from(slot.generation) == key >> 16)
     }
 
-    pub(crate) fn remove(&mut self, key: u32) -> Option<T> {
+    /// Takes it out; its key finds nothing from now on.
+    pub fn remove(&mut self, key: u32) -> Option<T> {
         let slot = self.slots.get_mut(key as usize & 0xffff)?;
         if u32::from(slot.generation) != key >> 16 {
             return None;
@@ -71,7 +78,7 @@ impl<T> Slots<T> {
     }
 
     /// Every key in use. Walks the table: not for the hot path.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = u32> {
+    pub fn keys(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some()).map(|(index, slot)| {
             u32::from(slot.generation) << 16 | u32::try_from(index).expect("indices have 16 bits")
         })

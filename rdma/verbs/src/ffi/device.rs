@@ -1,0 +1,396 @@
+//! The device, protection domain, memory regions and windows, completion queues.
+
+use super::abi::{self, AsyncEvent, CompChannel, Context, Cq, DeviceAttr, Mr, Mw, Wc};
+use super::library::{Functions, NoLibrary, functions};
+use super::{check, name};
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nvmf_memory::Memory;
+use nvmf_rdma::Access;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+/// What carries the verbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// InfiniBand or RoCE.
+    InfiniBand,
+    /// iWARP: no retries of its own, no memory rules of InfiniBand's.
+    Iwarp,
+}
+
+/// What the device says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceLimits {
+    pub(crate) max_mr_size: u64,
+    pub(crate) max_queue_depth: u32,
+    pub(crate) max_completions: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_read_depth: u16,
+    pub(crate) max_shared_receives: u32,
+    pub(crate) memory_windows: bool,
+    /// Soft-RoCE, which tells userspace of an invalidation by the kernel's flag instead of the library's.
+    pub(crate) is_rxe: bool,
+}
+
+/// What rxe calls itself in `vendor_id`.
+const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
+
+/// Something that happened to the device, or to one of its ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AsyncNotice {
+    DeviceFatal,
+    PortDown,
+    PortUp,
+    /// The queue pair with this number is in error.
+    QueuePair(u32),
+    Other,
+}
+
+/// An open device and one protection domain on it.
+pub(crate) struct Device {
+    pub(super) functions: &'static Functions,
+    pub(super) context: NonNull<Context>,
+    pub(super) pd: NonNull<c_void>,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: both were made in `open` and are destroyed once, the domain first; everything made from them held an `Rc` of this.
+        unsafe {
+            (self.functions.ibv_dealloc_pd)(self.pd.as_ptr());
+            (self.functions.ibv_close_device)(self.context.as_ptr());
+        }
+    }
+}
+
+/// The names of the RDMA devices that have a userspace driver.
+pub(crate) fn device_names() -> Result<Vec<String>, NoLibrary> {
+    let functions = functions()?;
+    let mut names = Vec::new();
+    // SAFETY: the list is null-terminated, its devices are valid until it is freed.
+    unsafe {
+        let list = (functions.ibv_get_device_list)(null_mut());
+        if !list.is_null() {
+            let mut at = list;
+            while let Some(device) = NonNull::new(*at) {
+                names.push(name(&device.as_ref().name));
+                at = at.add(1);
+            }
+            (functions.ibv_free_device_list)(list);
+        }
+    }
+    Ok(names)
+}
+
+impl Device {
+    /// Opens the device of that name; `None` when there is none.
+    pub(crate) fn open(wanted: &str) -> Result<io::Result<Option<Rc<Self>>>, NoLibrary> {
+        let functions = functions()?;
+        // SAFETY: as in `device_names`; an opened context outlives the list.
+        let context = unsafe {
+            let list = (functions.ibv_get_device_list)(null_mut());
+            if list.is_null() {
+                // A kernel without RDMA has no devices, and says so with an error.
+                let error = io::Error::last_os_error();
+                let none = error.raw_os_error() == Some(libc::ENOSYS);
+                return Ok(if none { Ok(None) } else { Err(error) });
+            }
+            let (mut at, mut opened) = (list, None);
+            while let Some(device) = NonNull::new(*at) {
+                if name(&device.as_ref().name) == wanted {
+                    opened = Some(NonNull::new((functions.ibv_open_device)(device.as_ptr())));
+                    break;
+                }
+                at = at.add(1);
+            }
+            let error = io::Error::last_os_error();
+            (functions.ibv_free_device_list)(list);
+            match opened {
+                None => return Ok(Ok(None)),
+                Some(None) => return Ok(Err(error)),
+                Some(Some(context)) => context,
+            }
+        };
+        // SAFETY: the context is open.
+        let pd = unsafe { NonNull::new((functions.ibv_alloc_pd)(context.as_ptr())) };
+        let Some(pd) = pd else {
+            let error = io::Error::last_os_error();
+            // SAFETY: opened above, nothing was made from it.
+            unsafe { (functions.ibv_close_device)(context.as_ptr()) };
+            return Ok(Err(error));
+        };
+        let device = Rc::new(Self { functions, context, pd });
+        Ok(non_blocking(device.async_fd()).map(|()| Some(device)))
+    }
+
+    pub(super) fn ops(&self) -> &abi::ContextOps {
+        // SAFETY: the context is open as long as `self` lives, and its table of operations does not change.
+        unsafe { &self.context.as_ref().ops }
+    }
+
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context's descriptor is open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        // SAFETY: an open context's device is valid.
+        match unsafe { (*self.context.as_ref().device).transport_type } {
+            abi::TRANSPORT_IWARP => Transport::Iwarp,
+            _ => Transport::InfiniBand,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> io::Result<DeviceLimits> {
+        let mut attributes = DeviceAttr::EMPTY;
+        // SAFETY: the context is open; the structure is whole.
+        check(unsafe { (self.functions.ibv_query_device)(self.context.as_ptr(), &raw mut attributes) })?;
+        let positive = |value: i32| u32::try_from(value).unwrap_or(0);
+        let read_depth = attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom).clamp(0, 255);
+        Ok(DeviceLimits {
+            max_mr_size: attributes.max_mr_size,
+            max_queue_depth: positive(attributes.max_qp_wr),
+            max_completions: positive(attributes.max_cqe),
+            max_sge: positive(attributes.max_sge),
+            max_read_depth: u16::try_from(read_depth).unwrap_or(0),
+            max_shared_receives: if attributes.max_srq > 0 { positive(attributes.max_srq_wr) } else { 0 },
+            memory_windows: attributes.max_mw > 0
+                && attributes.device_cap_flags & abi::CAP_MW_TYPE_2 != 0
+                && self.ops().alloc_mw.is_some(),
+            is_rxe: attributes.vendor_id == RXE_VENDOR_ID,
+        })
+    }
+
+    /// The next thing that happened, if something did.
+    pub(crate) fn async_notice(&self) -> Option<AsyncNotice> {
+        let mut event = AsyncEvent { element: 0, event_type: 0 };
+        // SAFETY: the context is open and its descriptor does not block; the event is acknowledged at once.
+        unsafe {
+            if (self.functions.ibv_get_async_event)(self.context.as_ptr(), &raw mut event) != 0 {
+                return None;
+            }
+            let notice = match event.event_type {
+                8 => AsyncNotice::DeviceFatal,
+                9 => AsyncNotice::PortUp,
+                10 => AsyncNotice::PortDown,
+                // A queue pair's events keep it from being destroyed until they are acknowledged: it is there.
+                1..=3 => AsyncNotice::QueuePair((*(event.element as *const abi::Qp)).qp_num),
+                _ => AsyncNotice::Other,
+            };
+            (self.functions.ibv_ack_async_event)(&raw mut event);
+            Some(notice)
+        }
+    }
+}
+
+fn non_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Memory that the device may use.
+pub(crate) struct Region {
+    device: Rc<Device>,
+    mr: NonNull<Mr>,
+    memory: Memory,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered once, deregistered once; the memory is released after this.
+        unsafe { (self.device.functions.ibv_dereg_mr)(self.mr.as_ptr()) };
+    }
+}
+
+fn flags(access: Access) -> u32 {
+    let pairs = [
+        (Access::LOCAL_WRITE, abi::ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_READ, abi::ACCESS_REMOTE_READ),
+        (Access::REMOTE_WRITE, abi::ACCESS_REMOTE_WRITE),
+    ];
+    pairs.into_iter().filter(|(right, _)| access.allows(*right)).map(|(_, flag)| flag).sum()
+}
+
+impl Region {
+    /// Pins `memory` and lets the device use it; windows may be bound to it if `windows`.
+    pub(crate) fn register(
+        device: &Rc<Device>,
+        memory: &Memory,
+        access: Access,
+        windows: bool,
+    ) -> io::Result<Self> {
+        let mut flags = flags(access);
+        if access.allows(Access::REMOTE_WRITE) {
+            flags |= abi::ACCESS_LOCAL_WRITE;
+        }
+        if windows {
+            flags |= abi::ACCESS_MW_BIND;
+        }
+        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered. Nobody has a
+        // reference into it (`Memory`'s contract), so the device may write it.
+        let mr = unsafe {
+            let address = memory.as_ptr().cast::<c_void>();
+            (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, memory.len(), flags as c_int)
+        };
+        let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { device: Rc::clone(device), mr, memory: memory.clone() })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The address by which work requests and peers name its first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.as_ptr().addr() as u64
+    }
+
+    pub(crate) fn local_key(&self) -> u32 {
+        // SAFETY: the registration is alive.
+        unsafe { self.mr.as_ref().lkey }
+    }
+
+    pub(crate) fn remote_key(&self) -> u32 {
+        // SAFETY: the registration is alive.
+        unsafe { self.mr.as_ref().rkey }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut Mr {
+        self.mr.as_ptr()
+    }
+}
+
+/// A memory window of type 2.
+pub(crate) struct Window {
+    device: Rc<Device>,
+    mw: NonNull<Mw>,
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(dealloc) = self.device.ops().dealloc_mw {
+            // SAFETY: allocated once, freed once; what it was bound to is still registered, because regions outlive their windows.
+            unsafe { dealloc(self.mw.as_ptr()) };
+        }
+    }
+}
+
+impl Window {
+    pub(crate) fn alloc(device: &Rc<Device>) -> io::Result<Self> {
+        let alloc = device.ops().alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
+        // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own `alloc_mw`.
+        let mw = unsafe { alloc(device.pd.as_ptr(), abi::MW_TYPE_2) };
+        let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: just made, and ours alone; the inline function of the header sets this field.
+        unsafe { mw.as_mut().context = device.context.as_ptr() };
+        Ok(Self { device: Rc::clone(device), mw })
+    }
+
+    /// The key that the window was made with: its low eight bits are the binder's to choose.
+    pub(crate) fn key(&self) -> u32 {
+        // SAFETY: the window is alive.
+        unsafe { self.mw.as_ref().rkey }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut Mw {
+        self.mw.as_ptr()
+    }
+}
+
+/// Where armed completion queues say that something came.
+pub(crate) struct CompletionChannel {
+    device: Rc<Device>,
+    channel: NonNull<CompChannel>,
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once, after the queues that hold it.
+        unsafe { (self.device.functions.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
+    }
+}
+
+impl CompletionChannel {
+    pub(crate) fn new(device: &Rc<Device>) -> io::Result<Rc<Self>> {
+        // SAFETY: the context is open.
+        let channel = unsafe { (device.functions.ibv_create_comp_channel)(device.context.as_ptr()) };
+        let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
+        let it = Rc::new(Self { device: Rc::clone(device), channel });
+        non_blocking(it.fd())?;
+        Ok(it)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
+    }
+
+    /// Takes away all that was said.
+    pub(crate) fn drain(&self) {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel is alive and does not block; a queue that spoke is alive until its events are acknowledged.
+        unsafe {
+            while (self.device.functions.ibv_get_cq_event)(
+                self.channel.as_ptr(),
+                &raw mut cq,
+                &raw mut context,
+            ) == 0
+            {
+                (self.device.functions.ibv_ack_cq_events)(cq, 1);
+            }
+        }
+    }
+}
+
+/// A completion queue of the device.
+pub(crate) struct CompletionQueue {
+    channel: Rc<CompletionChannel>,
+    cq: NonNull<Cq>,
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once, after the queue pairs that hold it; its events were all acknowledged.
+        unsafe { (self.channel.device.functions.ibv_destroy_cq)(self.cq.as_ptr()) };
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(channel: &Rc<CompletionChannel>, capacity: u32) -> io::Result<Rc<Self>> {
+        let device = &channel.device;
+        let capacity = c_int::try_from(capacity).unwrap_or(c_int::MAX);
+        // SAFETY: context and channel are alive.
+        let cq = unsafe {
+            let context = device.context.as_ptr();
+            (device.functions.ibv_create_cq)(context, capacity, null_mut(), channel.channel.as_ptr(), 0)
+        };
+        let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
+        Ok(Rc::new(Self { channel: Rc::clone(channel), cq }))
+    }
+
+    /// Has the channel speak at the next completion.
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue is alive.
+        check(unsafe { (self.channel.device.ops().req_notify_cq)(self.cq.as_ptr(), 0) })
+    }
+
+    /// The next completions; how many.
+    pub(crate) fn poll(&self, into: &mut [Wc]) -> usize {
+        let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is alive; there is room for as many as are asked for.
+        let count = unsafe { (self.channel.device.ops().poll_cq)(self.cq.as_ptr(), room, into.as_mut_ptr()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut Cq {
+        self.cq.as_ptr()
+    }
+}

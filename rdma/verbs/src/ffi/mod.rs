@@ -1,0 +1,45 @@
+//! The only files with C types and `unsafe`: pointers never leave them. Each C object is an owned handle here, which holds
+//! what it was made from, so that everything is destroyed in the order that verbs demands.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `abi` | the C structures, with their layout asserted |
+//! | `library` | libibverbs and librdmacm, loaded at run time |
+//! | `device` | the device, protection domain, memory regions and windows, completion queues |
+//! | `queue_pair` | queue pairs, shared receive queues, and the work requests collected for them |
+//! | `cm` | the RDMA connection manager: event channel, ids, events |
+#![expect(unsafe_code, reason = "calls C libraries, through pointers that they gave")]
+
+mod abi;
+mod cm;
+mod device;
+mod library;
+mod queue_pair;
+
+pub(crate) use abi::{Sge, Wc};
+pub(crate) use cm::{Channel, CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind};
+pub(crate) use device::{
+    AsyncNotice, CompletionChannel, CompletionQueue, Device, DeviceLimits, Region, Transport, Window,
+    device_names,
+};
+pub use library::NoLibrary;
+pub(crate) use queue_pair::{
+    PathChoice, PostFailure, QueuePair, QueueSizes, SharedReceiveQueue, WorkOperation, WorkRequest,
+};
+
+use std::io;
+
+/// What a function that returns an errno, or sets it, said.
+fn check(result: core::ffi::c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        errno => Err(io::Error::from_raw_os_error(errno.abs())),
+    }
+}
+
+/// The name in a C array.
+fn name(bytes: &[u8]) -> String {
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}

@@ -1,0 +1,48 @@
+//! RDMA devices through libibverbs and librdmacm: InfiniBand, RoCE v1 and v2, iWARP cards, and the kernel's rxe and siw.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`VerbsProvider`] (`provider`) | the contract on one side, the device on the other |
+//! | `connection` | set-up and tear-down, from what the connection manager tells |
+//! | `queue_pair` | a queue pair: its device queues, how far its life is |
+//! | `outstanding` | work requests that have not completed, in order |
+//! | `shared` | shared receive queues |
+//! | `completion` | completion queues, and what completions mean |
+//! | `memory` | regions, and the windows through which peers see parts of them |
+//! | `config` | what can be chosen |
+//! | `ffi` | the C libraries: the only files with pointers and `unsafe` |
+//!
+//! **The libraries are loaded at run time.** Nothing of rdma-core is needed to build, and the same binary runs where there is none:
+//! [`VerbsProvider::new`] says then what to install.
+//!
+//! **What a peer can reach.** Where the device has memory windows of type 2 (`per_command_keys`), a peer reaches exactly the bytes
+//! of one command for as long as it runs. Where it has none (Soft-iWARP, some iWARP cards), a peer that was given a key keeps it, and
+//! reaches everything registered in the same region, with the right it was registered with, until the region is deregistered: for an initiator that is
+//! its data memory, so connect such devices only to targets that are trusted as much as the disk itself. iWARP devices also need
+//! remote write for the memory that their RDMA READs land in (`read_sink_needs_remote_write`); its key is never told to anyone, but a peer could guess it.
+//!
+//! **Soft-RoCE's windows are not walls** (Linux 6.12): it checks a peer's access through a window against the whole region, lets any
+//! connection invalidate any window, and tells of an invalidation with the kernel's own flag. The provider copes with the flag, and says of the rest
+//! that keys are not strict (`strict_keys`). rxe is for trying things out, not for peers that are not trusted.
+//!
+//! **What InfiniBand and iWARP do differently.** A SEND that finds no receive waits on InfiniBand and RoCE (the peer's device is told
+//! to try again, `rnr_retry_count` times, without end by default); on iWARP devices it ends the connection. Private data is limited to 56 bytes in a request, 196 in
+//! an answer and 148 in a rejection on InfiniBand and RoCE, and padded with zeros to that size on its way. A Soft-iWARP device connects its TCP stream in
+//! `connect` itself and waits for that: against an address that swallows packets it does not keep the contract's promise not to block.
+//!
+//! What it does not do: it polls no device in a thread of its own, and it knows no NVMe.
+
+mod completion;
+mod config;
+mod connection;
+mod ffi;
+mod memory;
+mod outstanding;
+mod provider;
+mod queue_pair;
+mod shared;
+
+pub use config::{OpenError, PathMtu, VerbsConfig};
+pub use connection::DetachedRequest;
+pub use ffi::NoLibrary;
+pub use provider::VerbsProvider;

@@ -1,0 +1,164 @@
+//! Registered regions, and the windows through which peers see parts of them.
+
+use crate::ffi::{self, Device, DeviceLimits, Region, Window};
+use nvmf_memory::Memory;
+use nvmf_rdma::slots::Slots;
+use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A registered region and what may be done with it.
+pub(crate) struct Registered {
+    pub(crate) region: Region,
+    pub(crate) access: Access,
+}
+
+impl Registered {
+    /// The device's name for a part of it.
+    fn element(&self, sge: Sge) -> Option<ffi::Sge> {
+        let end = sge.offset.checked_add(sge.len as usize)?;
+        (end <= self.region.len()).then(|| ffi::Sge {
+            addr: self.region.address() + sge.offset as u64,
+            length: sge.len,
+            lkey: self.region.local_key(),
+        })
+    }
+}
+
+/// Everything that is registered.
+pub(crate) struct Regions {
+    table: Slots<Registered>,
+    max_len: u64,
+}
+
+/// How many regions there can be.
+const REGIONS_MAX: u16 = u16::MAX;
+
+impl Regions {
+    pub(crate) fn new(limits: &DeviceLimits) -> Self {
+        Self { table: Slots::new(REGIONS_MAX), max_len: limits.max_mr_size }
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        device: &Rc<Device>,
+        memory: &Memory,
+        access: Access,
+        windows: bool,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let len = memory.len();
+        let refused = |errno| RegisterError::Os { len, errno };
+        if len as u64 > self.max_len {
+            return Err(refused(libc::EMSGSIZE));
+        }
+        // A window through which a peer writes asks local write of its region, and nothing else.
+        let region = Region::register(device, memory, access, windows)
+            .map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        let (key, address) = (region.remote_key(), region.address());
+        let standing = access.allows(Access::REMOTE_READ) || access.allows(Access::REMOTE_WRITE);
+        let remote = standing.then(|| RemoteMemory {
+            key: RemoteKey(key),
+            address,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        });
+        let no_key = RegisterError::NoKey { limit: usize::from(REGIONS_MAX) };
+        let local_key = self.table.insert(|_| Registered { region, access }).ok_or(no_key)?;
+        Ok(MemoryRegion { local_key: LocalKey(local_key), remote, len })
+    }
+
+    pub(crate) fn get(&self, key: LocalKey) -> Option<&Registered> {
+        self.table.get(key.0)
+    }
+
+    pub(crate) fn remove(&mut self, key: LocalKey) -> Option<Registered> {
+        self.table.remove(key.0)
+    }
+
+    /// The device's name for memory that is read.
+    pub(crate) fn source(&self, sge: Sge) -> Option<ffi::Sge> {
+        self.get(sge.local_key)?.element(sge)
+    }
+
+    /// The device's name for memory that is written.
+    pub(crate) fn sink(&self, sge: Sge) -> Option<ffi::Sge> {
+        let registered = self.get(sge.local_key)?;
+        registered.element(sge).filter(|_| registered.access.allows(Access::LOCAL_WRITE))
+    }
+
+    /// A part that is about to be shown to a peer.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) fn exposable(&self, sge: Sge, access: Access) -> Result<&Registered, RegisterError> {
+        let registered = self.get(sge.local_key).ok_or(RegisterError::OutOfBounds)?;
+        registered.element(sge).ok_or(RegisterError::OutOfBounds)?;
+        if access.allows(Access::REMOTE_WRITE) && !registered.access.allows(Access::LOCAL_WRITE) {
+            return Err(RegisterError::Access);
+        }
+        Ok(registered)
+    }
+}
+
+/// A window, and what it shows to whom.
+pub(crate) struct Shown {
+    pub(crate) window: Window,
+    key: u32,
+    region: LocalKey,
+    queue_pair: QueuePairId,
+}
+
+/// Memory windows: as many as there ever were commands under way at once; none is made or freed for a command.
+#[derive(Default)]
+pub(crate) struct Windows {
+    /// By the upper 24 bits of the key, which never change.
+    shown: HashMap<u32, Shown>,
+    free: Vec<(Window, u32)>,
+}
+
+impl Windows {
+    /// A window for a part of `region` that is shown to `queue_pair`, and its new key.
+    pub(crate) fn show(
+        &mut self,
+        device: &Rc<Device>,
+        region: LocalKey,
+        queue_pair: QueuePairId,
+    ) -> Result<(u32, &Window), RegisterError> {
+        let (window, last) = match self.free.pop() {
+            Some(free) => free,
+            None => {
+                let window =
+                    Window::alloc(device).map_err(|_| RegisterError::NoKey { limit: self.shown.len() })?;
+                let key = window.key();
+                (window, key)
+            }
+        };
+        // The low eight bits are ours: a key is not the same again for 256 rounds.
+        let key = last & 0xffff_ff00 | last.wrapping_add(1) & 0xff;
+        let shown = self.shown.entry(key >> 8).insert_entry(Shown { window, key, region, queue_pair });
+        Ok((key, &shown.into_mut().window))
+    }
+
+    /// Whether the key is one of a queue pair's.
+    pub(crate) fn is_shown(&self, key: RemoteKey, queue_pair: QueuePairId) -> bool {
+        self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
+    }
+
+    /// A key was invalidated: its window can show something else.
+    pub(crate) fn invalidated(&mut self, key: RemoteKey) {
+        if self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0)
+            && let Some(it) = self.shown.remove(&(key.0 >> 8))
+        {
+            self.free.push((it.window, it.key));
+        }
+    }
+
+    /// Frees the windows of a region that goes.
+    pub(crate) fn forget_region(&mut self, region: LocalKey) {
+        self.shown.retain(|_, it| it.region != region);
+    }
+
+    /// Frees the windows of a queue pair that goes.
+    pub(crate) fn forget_queue_pair(&mut self, queue_pair: QueuePairId) {
+        self.shown.retain(|_, it| it.queue_pair != queue_pair);
+    }
+}

@@ -1,0 +1,142 @@
+//! A queue pair: its device queues, what is outstanding on them, and how far its life is.
+
+use crate::ffi::{self, CmId, PostFailure, Region};
+use crate::outstanding::Outstanding;
+use core::time::Duration;
+use nvmf_memory::Memory;
+use nvmf_rdma::{
+    ConnectFailure, ConnectParameters, DisconnectCause, QueuePairAttributes, QueuePairId, QueuePairState,
+};
+
+/// Bytes that may be posted inline. The device copies them itself up to its own limit, and fetches the rest from the queue pair's
+/// staging memory.
+pub(crate) const INLINE_MAX: usize = 256;
+
+/// How far a connection is.
+pub(crate) enum Phase {
+    Idle,
+    /// Finding the way to the peer.
+    Resolving(ConnectParameters),
+    /// Asked, or answered, and waiting.
+    Connecting(ConnectParameters),
+    Ready,
+    /// What was posted is still being sent.
+    Closing,
+    /// The peer was told (iWARP closes in good order by itself).
+    Farewell,
+    /// The device is flushing; this is told when it has.
+    Draining(End),
+    Over,
+}
+
+/// What the caller is told at the end.
+#[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
+pub(crate) enum End {
+    Failed(ConnectFailure),
+    Disconnected(DisconnectCause),
+}
+
+/// One queue pair.
+pub(crate) struct QueuePair {
+    pub(crate) name: QueuePairId,
+    pub(crate) attributes: QueuePairAttributes,
+    /// Gone when the device had to be cut off.
+    pub(crate) hw: Option<ffi::QueuePair>,
+    pub(crate) id: Option<CmId>,
+    pub(crate) phase: Phase,
+    /// When the phase is over at the latest.
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) sends: Outstanding,
+    pub(crate) receives: Outstanding,
+    /// Of each, so many at the end that the device never took.
+    pub(crate) untaken: [usize; 2],
+    /// Sends since the last that completes visibly.
+    pub(crate) silent: u32,
+    /// RDMA READs that may be outstanding; 0 until it is known.
+    pub(crate) read_depth: u8,
+    /// Whether work waits for the doorbell.
+    pub(crate) is_dirty: bool,
+    staging: Region,
+    next_stage: u32,
+}
+
+impl QueuePair {
+    pub(crate) fn new(
+        name: QueuePairId,
+        attributes: QueuePairAttributes,
+        hw: ffi::QueuePair,
+        staging: Region,
+        windows: bool,
+    ) -> Self {
+        let hidden = if windows { attributes.max_send } else { 0 };
+        let receives = if attributes.shared_receive_queue.is_some() { 0 } else { attributes.max_receive };
+        Self {
+            name,
+            attributes,
+            hw: Some(hw),
+            id: None,
+            phase: Phase::Idle,
+            deadline: None,
+            sends: Outstanding::new(attributes.max_send, hidden),
+            receives: Outstanding::new(receives, 0),
+            untaken: [0; 2],
+            silent: 0,
+            read_depth: 0,
+            is_dirty: false,
+            staging,
+            next_stage: 0,
+        }
+    }
+
+    pub(crate) fn state(&self) -> QueuePairState {
+        match self.phase {
+            Phase::Idle => QueuePairState::Idle,
+            Phase::Resolving(_) | Phase::Connecting(_) => QueuePairState::Connecting,
+            Phase::Ready => QueuePairState::Ready,
+            Phase::Closing | Phase::Farewell | Phase::Draining(_) | Phase::Over => QueuePairState::Error,
+        }
+    }
+
+    /// Bytes of memory for `sends` inline payloads.
+    pub(crate) fn staging_len(sends: u32) -> usize {
+        sends.max(1) as usize * INLINE_MAX
+    }
+
+    /// Copies an inline payload to where it stays until it was sent: as many places as there can be sends, used in turn.
+    pub(crate) fn stage(&mut self, bytes: &[u8]) -> ffi::Sge {
+        let at = self.next_stage as usize * INLINE_MAX;
+        self.next_stage = (self.next_stage + 1) % self.attributes.max_send.max(1);
+        let memory: &Memory = self.staging.memory();
+        memory.write(at, bytes);
+        ffi::Sge {
+            addr: self.staging.address() + at as u64,
+            length: bytes.len() as u32,
+            lkey: self.staging.local_key(),
+        }
+    }
+
+    /// Rings the receive queue's doorbell.
+    #[must_use]
+    pub(crate) fn ring_receives(&mut self) -> bool {
+        let Some(hw) = &mut self.hw else { return true };
+        let Err(PostFailure { refused }) = hw.ring_receives() else { return true };
+        self.untaken[1] += refused;
+        false
+    }
+
+    /// Rings both doorbells. `false` when the device does not take the work: the connection is over then.
+    #[must_use]
+    pub(crate) fn ring(&mut self) -> bool {
+        self.is_dirty = false;
+        let receives = self.ring_receives();
+        let Some(hw) = &mut self.hw else { return true };
+        let Err(PostFailure { refused }) = hw.ring_sends() else { return receives };
+        self.untaken[0] += refused;
+        false
+    }
+
+    /// Whether the device has nothing of it any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.hw.is_none() || (self.sends.len() <= self.untaken[0] && self.receives.len() <= self.untaken[1])
+    }
+}
