@@ -5,6 +5,7 @@ use crate::file;
 use crate::identity;
 use crate::model::{
     Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
+    VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::RangeInclusive;
@@ -68,7 +69,7 @@ pub(crate) fn export(
         hosts: Hosts::Any,
         namespaces: vec![namespace],
     };
-    let listener = Listener { address, provider: ProviderChoice::Auto };
+    let listener = Listener { address, provider: ProviderChoice::Auto, verbs: VerbsOptions::default() };
     Ok(Config { target: Target::default(), listeners: vec![listener], subsystems: vec![subsystem] })
 }
 
@@ -102,6 +103,16 @@ impl Checker<'_> {
                 ),
             ),
         }
+    }
+
+    /// A number that may be left out.
+    fn some<N: TryFrom<i64> + Default>(
+        &self,
+        key: &str,
+        value: Option<&Spanned<i64>>,
+        bounds: RangeInclusive<i64>,
+    ) -> Result<Option<N>> {
+        value.map(|value| self.number(key, Some(value), bounds, N::default())).transpose()
     }
 
     /// One of a few words.
@@ -231,11 +242,33 @@ impl Checker<'_> {
 
     fn listener(&self, file: &Spanned<file::Listener>) -> Result<Listener> {
         let file = file.as_ref();
-        let providers = [("auto", ProviderChoice::Auto), ("iwarp", ProviderChoice::Iwarp)];
+        let providers = [
+            ("auto", ProviderChoice::Auto),
+            ("iwarp", ProviderChoice::Iwarp),
+            ("verbs", ProviderChoice::Verbs),
+        ];
         let right = "an IP address and a port, such as \"192.0.2.1:4420\" or \"[2001:db8::1]:4420\"";
         Ok(Listener {
             address: self.read("address", &file.address, right)?,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
+            verbs: self.verbs(&file.verbs)?,
+        })
+    }
+
+    fn verbs(&self, file: &file::Verbs) -> Result<VerbsOptions> {
+        let path_mtu = self.some("path_mtu", file.path_mtu.as_ref(), 256..=4096)?;
+        if let (Some(value), Some(bytes)) = (&file.path_mtu, path_mtu)
+            && !u16::is_power_of_two(bytes)
+        {
+            return self.error(value, "path_mtu must be 256, 512, 1024, 2048 or 4096");
+        }
+        Ok(VerbsOptions {
+            gid_index: self.some("gid_index", file.gid_index.as_ref(), 0..=255)?,
+            pkey_index: self.some("pkey_index", file.pkey_index.as_ref(), 0..=65535)?,
+            dscp: self.some("dscp", file.dscp.as_ref(), 0..=63)?,
+            path_mtu,
+            retry_count: self.some("retry_count", file.retry_count.as_ref(), 0..=7)?,
+            rnr_retry_count: self.some("rnr_retry_count", file.rnr_retry_count.as_ref(), 0..=7)?,
         })
     }
 

@@ -35,6 +35,19 @@ pub(crate) struct Target {
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) provider: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) verbs: Verbs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Verbs {
+    pub(crate) gid_index: Option<Spanned<i64>>,
+    pub(crate) pkey_index: Option<Spanned<i64>>,
+    pub(crate) dscp: Option<Spanned<i64>>,
+    pub(crate) path_mtu: Option<Spanned<i64>>,
+    pub(crate) retry_count: Option<Spanned<i64>>,
+    pub(crate) rnr_retry_count: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Deserialize)]

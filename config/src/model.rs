@@ -69,6 +69,25 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Which RDMA stands behind it.
     pub provider: ProviderChoice,
+    /// How connections over an RDMA device are set up.
+    pub verbs: VerbsOptions,
+}
+
+/// How connections over an RDMA device are set up, where the administrator chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerbsOptions {
+    /// Source GID, as an index of the port's table.
+    pub gid_index: Option<u8>,
+    /// Partition key, as an index of the port's table.
+    pub pkey_index: Option<u16>,
+    /// Differentiated services code point, 0 to 63.
+    pub dscp: Option<u8>,
+    /// Largest path MTU, in bytes: a power of two from 256 to 4096.
+    pub path_mtu: Option<u16>,
+    /// How often a packet is sent again, 0 to 7.
+    pub retry_count: Option<u8>,
+    /// How often a message that found no receive is sent again, 0 to 6; 7 is without end.
+    pub rnr_retry_count: Option<u8>,
 }
 
 /// Which RDMA stands behind an address.
@@ -78,6 +97,8 @@ pub enum ProviderChoice {
     Auto,
     /// Userspace iWARP over TCP.
     Iwarp,
+    /// The RDMA device that owns the address.
+    Verbs,
 }
 
 /// An NVM subsystem.

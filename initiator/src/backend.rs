@@ -7,9 +7,9 @@ use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_host::Namespace;
-use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
+use nvmf_rdma_any::AnyProvider;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -23,17 +23,13 @@ pub struct RemoteBackend<P: Provider> {
     state: ConnectionState,
 }
 
-impl RemoteBackend<IwarpProvider> {
+impl RemoteBackend<AnyProvider> {
     /// Connects: every queue is up and every namespace known when this returns.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        let io = usize::from(options.io_queues) * usize::from(options.queue_depth);
-        let provider = IwarpProvider::new(IwarpConfig { keys_max: io + 4096, ..IwarpConfig::default() });
-        let provider = provider
-            .map_err(|e| Error::System { what: "cannot start a connection", reason: e.to_string() })?;
-        Self::connect_over(provider, options)
+        Self::connect_over(options.road()?.open(Some(options.keys()))?, options)
     }
 }
 

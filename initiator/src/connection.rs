@@ -7,7 +7,6 @@ use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{ControllerInfo, DiscoveryLog, Namespace};
-use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_rdma::Provider;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{oneshot, watch};
@@ -62,10 +61,8 @@ impl Connection {
     /// # Errors
     /// [`Error::Association`] says which layer refused, and what to do.
     pub async fn connect(options: Options) -> Result<Self, Error> {
-        let io = usize::from(options.io_queues) * usize::from(options.queue_depth);
-        let config = IwarpConfig { keys_max: io + 4096, ..IwarpConfig::default() };
-        Self::connect_over(options, move || IwarpProvider::new(config).map_err(|error| error.to_string()))
-            .await
+        let (road, keys) = (options.road()?, options.keys());
+        Self::connect_over(options, move || road.open(Some(keys)).map_err(|error| error.to_string())).await
     }
 
     /// The same over a provider of the caller's, made on the connection's thread.

@@ -74,6 +74,18 @@ pub enum Error {
     Closed,
 }
 
+impl From<nvmf_rdma_any::OpenError> for Error {
+    fn from(error: nvmf_rdma_any::OpenError) -> Self {
+        let mut reason = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(error) = source {
+            reason = format!("{reason}: {error}");
+            source = error.source();
+        }
+        Self::System { what: "cannot start a connection", reason }
+    }
+}
+
 impl Error {
     /// This namespace is not among those that there are.
     pub(crate) fn no_such_namespace(nqn: &Nqn, nsid: Nsid, namespaces: &[Namespace]) -> Self {

@@ -61,4 +61,5 @@ pub use discover::discover;
 pub use driver::AdminReply;
 pub use error::Error;
 pub use identity::HostIdentity;
+pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use options::Options;

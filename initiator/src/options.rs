@@ -5,6 +5,7 @@ use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use nvmf_rdma_any::{Preference, Road, VerbsOptions};
 use std::net::SocketAddr;
 
 /// Whom to connect to, as whom, and how. The defaults are those of kernel hosts.
@@ -12,6 +13,10 @@ use std::net::SocketAddr;
 pub struct Options {
     /// Where the controller listens.
     pub address: SocketAddr,
+    /// Over which RDMA: by default the device's that leads to the address, else userspace iWARP.
+    pub provider: Preference,
+    /// How connections over a device are set up.
+    pub verbs: VerbsOptions,
     /// From which of our addresses to connect.
     pub source: Option<SocketAddr>,
     /// The subsystem; for discovery [`Nqn::DISCOVERY`].
@@ -52,6 +57,8 @@ impl Options {
     pub fn with_host(address: SocketAddr, nqn: Nqn, host: HostIdentity) -> Self {
         Self {
             address,
+            provider: Preference::Auto,
+            verbs: VerbsOptions::default(),
             source: None,
             nqn,
             host,
@@ -65,6 +72,17 @@ impl Options {
             fast_io_fail_timeout: None,
             spin: Duration::from_micros(50),
         }
+    }
+
+    /// The road to the controller.
+    pub(crate) fn road(&self) -> Result<Road, Error> {
+        let source = self.source.map(|source| source.ip());
+        Ok(Road::towards(self.address, source, self.provider, self.verbs)?)
+    }
+
+    /// Keys of commands that may be alive at once.
+    pub(crate) fn keys(&self) -> usize {
+        usize::from(self.io_queues) * usize::from(self.queue_depth) + 4096
     }
 
     /// What the driver is told.

@@ -7,8 +7,6 @@ use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
 use nvmf_config::{Backing, Config, size};
-use nvmf_rdma::Provider;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -95,14 +93,11 @@ impl Serve {
     }
 }
 
-/// Does what the command line says. `provider` makes the road of one worker.
+/// Does what the command line says.
 ///
 /// # Errors
 /// One message for the user: what failed, on what, and what to do.
-pub fn run<P: Provider + 'static>(
-    cli: &Cli,
-    provider: impl Fn() -> io::Result<P> + Clone + Send + 'static,
-) -> anyhow::Result<()> {
+pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file } => check(file),
         Command::Serve(serve) => {
@@ -110,7 +105,7 @@ pub fn run<P: Provider + 'static>(
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
             // The signals are ours before the first worker is: a stop during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;
-            let daemon = Daemon::start(config, serve.config.clone(), provider)?;
+            let daemon = Daemon::start(config, serve.config.clone())?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {

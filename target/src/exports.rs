@@ -5,6 +5,7 @@ use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Config, Hosts, Namespace, Subsystem};
+use nvmf_rdma_any::Road;
 use nvmf_subsystem::{
     AddressFamily, HostAccess, NamespaceDefinition, Nqn, Port, PortSubsystems, RdmaProviderType,
     SubsystemDefinition, TransportType,
@@ -120,18 +121,19 @@ pub fn definition(subsystem: &Subsystem, exports: &[Export]) -> SubsystemDefinit
 
 /// What the discovery log says of the listeners. A wildcard stands for the addresses of this machine that it covers.
 #[must_use]
-pub fn ports(addresses: &[SocketAddr]) -> Vec<Port> {
+pub fn ports(addresses: &[SocketAddr], roads: &[&Road]) -> Vec<Port> {
     let (mut ports, mut extra) = (Vec::new(), Vec::new());
-    for (at, address) in addresses.iter().enumerate() {
+    for (at, (address, road)) in addresses.iter().zip(roads).enumerate() {
+        let provider = provider_type(road);
         let mut concrete =
             if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
         let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
-        ports.push(port(port_id(at), SocketAddr::new(first, address.port())));
-        extra.extend(concrete.into_iter().map(|ip| SocketAddr::new(ip, address.port())));
+        ports.push(port(port_id(at), SocketAddr::new(first, address.port()), provider));
+        extra.extend(concrete.into_iter().map(|ip| (SocketAddr::new(ip, address.port()), provider)));
     }
     let room = nvmf_subsystem::limits::PORTS_MAX.saturating_sub(ports.len());
-    for address in extra.into_iter().take(room) {
-        ports.push(port(port_id(ports.len()), address));
+    for (address, provider) in extra.into_iter().take(room) {
+        ports.push(port(port_id(ports.len()), address, provider));
     }
     ports
 }
@@ -142,14 +144,22 @@ pub fn port_id(listener: usize) -> u16 {
     u16::try_from(listener + 1).expect("few listeners")
 }
 
-fn port(id: u16, address: SocketAddr) -> Port {
+/// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
+fn provider_type(road: &Road) -> RdmaProviderType {
+    match road {
+        Road::Iwarp => RdmaProviderType::IWARP,
+        Road::Verbs { .. } => RdmaProviderType::NOT_SPECIFIED,
+    }
+}
+
+fn port(id: u16, address: SocketAddr, rdma_provider: RdmaProviderType) -> Port {
     Port {
         id,
         transport: TransportType::RDMA,
         family: if address.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 },
         address: address.ip().to_string(),
         service: address.port().to_string(),
-        rdma_provider: RdmaProviderType::IWARP,
+        rdma_provider,
         subsystems: PortSubsystems::All,
     }
 }
@@ -212,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_wildcard_is_never_advertised() {
-        let ports = ports(&["0.0.0.0:4420".parse().unwrap(), "127.0.0.1:4421".parse().unwrap()]);
+        let addresses = ["0.0.0.0:4420".parse().unwrap(), "127.0.0.1:4421".parse().unwrap()];
+        let ports = ports(&addresses, &[&Road::Iwarp; 2]);
         assert!(ports.iter().all(|port| port.address != "0.0.0.0"), "{ports:?}");
         assert_eq!(
             (ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()),

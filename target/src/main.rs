@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_target::cli::{self, Cli};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr();
-    match cli::run(&cli, || IwarpProvider::new(IwarpConfig::default())) {
+    match cli::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvmf-target: {error:#}");

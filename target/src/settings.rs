@@ -60,17 +60,18 @@ impl Settings {
     }
 }
 
-/// Queues on each worker: where the next one goes.
+/// Queues on each worker of a crew (the workers of one road, which hand requests to each other): where the next one goes.
 #[derive(Debug)]
 pub struct Load {
+    first: usize,
     queues: Box<[AtomicU32]>,
 }
 
 impl Load {
-    /// So many workers, without queues.
+    /// So many workers from `first` on, without queues.
     #[must_use]
-    pub fn new(workers: usize) -> Arc<Self> {
-        Arc::new(Self { queues: (0..workers).map(|_| AtomicU32::new(0)).collect() })
+    pub fn new(first: WorkerId, workers: usize) -> Arc<Self> {
+        Arc::new(Self { first: first.0, queues: (0..workers).map(|_| AtomicU32::new(0)).collect() })
     }
 
     /// Queues on all workers.
@@ -83,22 +84,22 @@ impl Load {
     #[must_use]
     pub fn least(&self) -> WorkerId {
         let least = (0..self.queues.len()).min_by_key(|&at| self.queues[at].load(Ordering::Relaxed));
-        WorkerId(least.unwrap_or(0))
+        WorkerId(self.first + least.unwrap_or(0))
     }
 
-    /// How many workers there are.
+    /// The worker after this one, in a circle.
     #[must_use]
-    pub fn workers(&self) -> usize {
-        self.queues.len()
+    pub fn after(&self, worker: WorkerId) -> WorkerId {
+        WorkerId(self.first + (worker.0 + 1).saturating_sub(self.first) % self.queues.len())
     }
 
     /// A queue came to a worker.
     pub fn add(&self, worker: WorkerId) {
-        self.queues[worker.0].fetch_add(1, Ordering::Relaxed);
+        self.queues[worker.0 - self.first].fetch_add(1, Ordering::Relaxed);
     }
 
     /// A queue of a worker is gone.
     pub fn remove(&self, worker: WorkerId) {
-        self.queues[worker.0].fetch_sub(1, Ordering::Relaxed);
+        self.queues[worker.0 - self.first].fetch_sub(1, Ordering::Relaxed);
     }
 }

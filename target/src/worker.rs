@@ -44,7 +44,8 @@ pub struct Worker<P: Provider, B: Backend> {
     vacant: Vec<u32>,
     by_qp: HashMap<QueuePairId, u32>,
     listeners: Vec<(ListenerId, u16)>,
-    next_worker: usize,
+    /// Where the last I/O queue went.
+    last_pick: WorkerId,
     inbox: VecDeque<Mail<P::Detached>>,
     outbox: VecDeque<(Recipient, Mail<P::Detached>)>,
     completions: Vec<Completion>,
@@ -75,7 +76,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             vacant: (0..connections).rev().collect(),
             by_qp: HashMap::with_capacity(connections as usize),
             listeners: Vec::new(),
-            next_worker: 0,
+            last_pick: id,
             inbox: VecDeque::with_capacity(MAIL_BUDGET),
             outbox: VecDeque::with_capacity(MAIL_BUDGET),
             completions: Vec::with_capacity(BATCH),
@@ -228,8 +229,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             Err(_) => self.id,
             Ok(request) if request.qid.0 == 0 => self.load.least(),
             Ok(_) => {
-                self.next_worker = (self.next_worker + 1) % self.load.workers();
-                WorkerId(self.next_worker)
+                self.last_pick = self.load.after(self.last_pick);
+                self.last_pick
             }
         }
     }

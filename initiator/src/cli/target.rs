@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
-use nvmf_initiator::{HostIdentity, Options};
+use nvmf_initiator::{HostIdentity, Options, Preference, VerbsOptions};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use uuid::Uuid;
@@ -29,6 +29,12 @@ pub(crate) struct TargetArguments {
     /// Address of this host to connect from
     #[arg(short = 'w', long)]
     host_traddr: Option<IpAddr>,
+    /// Which RDMA: auto takes the device that leads to the target, or else userspace iWARP over TCP
+    #[arg(long, value_enum, default_value_t = Provider::Auto)]
+    provider: Provider,
+    /// Type of service of connections over an RDMA device (RoCE: the traffic class)
+    #[arg(short = 'T', long)]
+    tos: Option<u8>,
     /// I/O queues
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     nr_io_queues: u16,
@@ -44,6 +50,24 @@ pub(crate) struct TargetArguments {
     /// Seconds to try to reconnect before all I/O fails; -1 is for ever
     #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true)]
     ctrl_loss_tmo: i64,
+}
+
+/// Over which RDMA.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Provider {
+    Auto,
+    Iwarp,
+    Verbs,
+}
+
+impl From<Provider> for Preference {
+    fn from(provider: Provider) -> Self {
+        match provider {
+            Provider::Auto => Self::Auto,
+            Provider::Iwarp => Self::Iwarp,
+            Provider::Verbs => Self::Verbs,
+        }
+    }
 }
 
 /// Which subsystem and namespace of it.
@@ -91,6 +115,8 @@ impl TargetArguments {
         };
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {
+            provider: self.provider.into(),
+            verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,
             queue_depth: self.queue_size,

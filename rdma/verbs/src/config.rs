@@ -64,6 +64,15 @@ pub enum PathMtu {
     Bytes4096,
 }
 
+impl PathMtu {
+    /// The one of so many bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: u32) -> Option<Self> {
+        let all = [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
+        all.into_iter().find(|&it| 128 << it as u32 == bytes)
+    }
+}
+
 /// The provider cannot start.
 #[derive(Debug, Error)]
 pub enum OpenError {

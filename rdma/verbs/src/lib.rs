@@ -46,3 +46,11 @@ pub use config::{OpenError, PathMtu, VerbsConfig};
 pub use connection::DetachedRequest;
 pub use ffi::NoLibrary;
 pub use provider::VerbsProvider;
+
+/// Whether RDMA devices can be used at all.
+///
+/// # Errors
+/// The library that is missing.
+pub fn usable() -> Result<(), NoLibrary> {
+    ffi::device_names().map(drop)
+}

@@ -1,8 +1,10 @@
 //! The daemon: start, serve, reload, drain, stop.
 
+mod crew;
 mod reload;
 mod start;
 
+use crew::Crew;
 pub use start::StartError;
 
 use crate::control::{Control, Event};
@@ -11,13 +13,12 @@ use crate::limits::DRAIN_TIMEOUT;
 use crate::mail::{Mail, WorkerId};
 use crate::notify;
 use crate::office::{Office, Order};
-use crate::settings::Load;
 use crate::telemetry::Counters;
 use crate::thread::Clock;
 use anyhow::Context;
 use core::time::Duration;
 use nvmf_config::Config;
-use nvmf_rdma::Provider;
+use nvmf_rdma_any::Detached;
 use nvmf_subsystem::Registry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,13 +31,13 @@ const ROUND: Duration = Duration::from_secs(5);
 const HANGS: Duration = Duration::from_secs(10);
 
 /// A running daemon.
-pub struct Daemon<P: Provider> {
+pub struct Daemon {
     config: Config,
     /// Where it came from, for a reload.
     path: Option<PathBuf>,
     registry: Arc<Mutex<Registry>>,
-    office: Arc<Office<P::Detached>>,
-    load: Arc<Load>,
+    office: Arc<Office<Detached>>,
+    crews: Vec<Crew>,
     counters: Vec<Arc<Counters>>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
@@ -45,7 +46,7 @@ pub struct Daemon<P: Provider> {
     clock: Clock,
 }
 
-impl<P: Provider + 'static> Daemon<P> {
+impl Daemon {
     /// Where it listens.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -96,9 +97,14 @@ impl<P: Provider + 'static> Daemon<P> {
         Ok(())
     }
 
+    /// Queues on all workers.
+    fn queues(&self) -> u32 {
+        self.crews.iter().map(|crew| crew.load.total()).sum()
+    }
+
     fn status(&self) -> String {
         let associations = self.registry.lock().map_or(0, |registry| registry.associations().count());
-        let queues = self.load.total();
+        let queues = self.queues();
         format!("{} namespace(s), {associations} controller(s), {queues} queue(s)", self.exports.len())
     }
 
@@ -130,7 +136,7 @@ impl<P: Provider + 'static> Daemon<P> {
             if self.clock.now() > deadline {
                 tracing::warn!(
                     "{} queue(s) did not drain within {DRAIN_TIMEOUT:?}: closing them",
-                    self.load.total()
+                    self.queues()
                 );
                 self.office.post_all(&Mail::Close);
                 break;

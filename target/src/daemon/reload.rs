@@ -8,14 +8,13 @@ use anyhow::{Context, bail};
 use core::time::Duration;
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Namespace, Subsystem};
-use nvmf_rdma::Provider;
 use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn};
 use std::sync::mpsc::channel;
 
 /// How long a worker may take to attach a disk.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl<P: Provider + 'static> Daemon<P> {
+impl Daemon {
     /// Reads the file again and applies what can be applied. What cannot is logged; nothing is half done within a subsystem.
     pub(super) fn reload(&mut self) {
         let Some(path) = self.path.clone() else {

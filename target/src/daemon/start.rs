@@ -1,6 +1,7 @@
 //! From a configuration to workers that listen.
 
 use super::Daemon;
+use super::crew::Crew;
 use crate::exports::{self, Export, ExportError};
 use crate::mail::WorkerId;
 use crate::office::Office;
@@ -12,7 +13,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmf_backend::{Floor, FloorError, FloorOptions};
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Poll};
-use nvmf_rdma::{ListenError, Provider};
+use nvmf_rdma::ListenError;
+use nvmf_rdma_any::{AnyProvider, Detached, Road};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -36,6 +38,15 @@ pub enum StartError {
     /// A worker could not be set up.
     #[error("worker {0} cannot start")]
     Worker(usize, #[source] WorkerError),
+    /// An address has no such provider.
+    #[error("cannot listen on {address}")]
+    Road {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: nvmf_rdma_any::OpenError,
+    },
     /// An address could not be listened on.
     #[error("cannot listen on {address}: {}", listen_hint(.source))]
     Listen {
@@ -57,8 +68,8 @@ pub enum WorkerError {
     #[error(transparent)]
     Floor(#[from] FloorError),
     /// The road.
-    #[error("the RDMA provider cannot start")]
-    Provider(#[source] io::Error),
+    #[error(transparent)]
+    Road(#[from] nvmf_rdma_any::OpenError),
     /// The memory between them.
     #[error(transparent)]
     SetUp(#[from] SetUpError),
@@ -81,52 +92,35 @@ fn listen_hint(error: &io::Error) -> &'static str {
 }
 
 /// What every worker thread gets.
-struct Common<P: Provider> {
+#[derive(Clone)]
+struct Common {
     settings: Settings,
     waiting: Waiting,
     registry: Arc<Mutex<Registry>>,
-    office: Arc<Office<P::Detached>>,
-    load: Arc<Load>,
+    office: Arc<Office<Detached>>,
     exports: Vec<Export>,
     clock: Clock,
 }
 
-impl<P: Provider> Clone for Common<P> {
-    fn clone(&self) -> Self {
-        Self {
-            settings: self.settings.clone(),
-            waiting: self.waiting,
-            registry: Arc::clone(&self.registry),
-            office: Arc::clone(&self.office),
-            load: Arc::clone(&self.load),
-            exports: self.exports.clone(),
-            clock: self.clock,
-        }
-    }
-}
-
 /// What a worker's thread says once it stands.
-type Started = Result<(Vec<SocketAddr>, Arc<crate::telemetry::Counters>, bool), WorkerError>;
+type Started = Result<(Vec<(usize, SocketAddr)>, Arc<crate::telemetry::Counters>, bool), WorkerError>;
 
-impl<P: Provider + 'static> Daemon<P> {
-    /// Opens the disks, starts the workers, listens. `provider` makes the road of one worker, on its thread.
+impl Daemon {
+    /// Opens the disks, starts the workers, listens.
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(
-        config: Config,
-        path: Option<PathBuf>,
-        provider: impl Fn() -> io::Result<P> + Clone + Send + 'static,
-    ) -> Result<Self, StartError> {
+    pub fn start(config: Config, path: Option<PathBuf>) -> Result<Self, StartError> {
         let exports = open_exports(&config)?;
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem, &exports));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
-        let workers = config.target.workers.max(1);
+        let crews = Crew::all(&config)?;
+        let workers = crews.iter().map(|crew| crew.workers).sum();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let common = Common::<P> {
+        let common = Common {
             settings: Settings::new(&config.target),
             waiting: Waiting {
                 poll: config.target.poll,
@@ -135,7 +129,6 @@ impl<P: Provider + 'static> Daemon<P> {
             },
             registry: Arc::new(Mutex::new(registry)),
             office: Office::new(workers)?,
-            load: Load::new(workers),
             exports: exports.clone(),
             clock: Clock::start(),
         };
@@ -146,17 +139,17 @@ impl<P: Provider + 'static> Daemon<P> {
             path,
             registry: Arc::clone(&common.registry),
             office: Arc::clone(&common.office),
-            load: Arc::clone(&common.load),
+            crews,
             counters: Vec::new(),
             threads: Vec::new(),
-            addresses: Vec::new(),
+            addresses: config.listeners.iter().map(|listener| listener.address).collect(),
             exports,
             clock: common.clock,
             config,
         };
-        // The listening worker comes last: whoever connects finds all the others.
+        // A crew's listening worker comes last: whoever connects finds all the others.
         for id in (0..workers).rev() {
-            if let Err(error) = daemon.start_worker(id, &common, provider.clone()) {
+            if let Err(error) = daemon.start_worker(WorkerId(id), &common) {
                 daemon.drain();
                 return Err(error);
             }
@@ -167,28 +160,23 @@ impl<P: Provider + 'static> Daemon<P> {
         Ok(daemon)
     }
 
-    fn start_worker(
-        &mut self,
-        id: usize,
-        common: &Common<P>,
-        provider: impl FnOnce() -> io::Result<P> + Send + 'static,
-    ) -> Result<(), StartError> {
-        let listen: Vec<SocketAddr> = match id {
-            0 => self.config.listeners.iter().map(|listener| listener.address).collect(),
-            _ => Vec::new(),
-        };
+    fn start_worker(&mut self, id: WorkerId, common: &Common) -> Result<(), StartError> {
+        let crew = self.crews.iter().rfind(|crew| crew.first.0 <= id.0).expect("every worker has a crew");
+        let (road, load, listen) = (crew.road.clone(), Arc::clone(&crew.load), crew.listens(id).to_vec());
         let (common, (tell, told)) = (common.clone(), channel::<Started>());
-        let body = move || worker_thread(WorkerId(id), &common, provider, &listen, &tell);
-        let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(body)?;
+        let body = move || worker_thread(id, &common, &road, load, &listen, &tell);
+        let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(body)?;
         let started = told.recv().map_err(|_| io::Error::other("the worker's thread died at its start"))?;
         match started {
             Ok((addresses, counters, unpinned)) => {
-                self.addresses.extend(addresses);
+                for (at, address) in addresses {
+                    self.addresses[at] = address;
+                }
                 self.counters.push(counters);
                 self.threads.push(thread);
                 if unpinned {
                     tracing::warn!(
-                        worker = id,
+                        worker = id.0,
                         "buffers could not be pinned for io_uring: I/O works, slower; raise the memlock limit (LimitMEMLOCK= in the unit)"
                     );
                 }
@@ -197,13 +185,13 @@ impl<P: Provider + 'static> Daemon<P> {
             Err(WorkerError::Listen(ListenError { address, source })) => {
                 Err(StartError::Listen { address, source })
             }
-            Err(error) => Err(StartError::Worker(id, error)),
+            Err(error) => Err(StartError::Worker(id.0, error)),
         }
     }
 
     fn publish_ports(&mut self) -> Result<(), StartError> {
         let mut registry = self.registry.lock().expect("no panic happened under the registry's lock");
-        let set = registry.set_ports(exports::ports(&self.addresses));
+        let set = registry.set_ports(exports::ports(&self.addresses, &self.roads()));
         set.map_err(|error| StartError::Definition(Box::new(error)))?;
         let notices = registry.take_notices();
         drop(registry);
@@ -211,11 +199,18 @@ impl<P: Provider + 'static> Daemon<P> {
         Ok(())
     }
 
-    fn announce(&self, common: &Common<P>) {
-        let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+    /// Of each listener, in the configuration's order.
+    fn roads(&self) -> Vec<&Road> {
+        let of = |at| self.crews.iter().find(|crew| crew.listeners.iter().any(|&(other, _)| other == at));
+        (0..self.addresses.len()).filter_map(|at| of(at).map(|crew| &crew.road)).collect()
+    }
+
+    fn announce(&self, common: &Common) {
+        let addresses = self.addresses.iter().zip(self.roads());
+        let addresses: Vec<_> = addresses.map(|(address, road)| format!("{address} ({road})")).collect();
         let (settings, workers) = (&common.settings, self.office.workers());
         tracing::info!(
-            "listening on {} (iwarp), {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, {} MiB receives \
+            "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, {} MiB receives \
              ({} I/O queues of {} entries)",
             addresses.join(", "),
             match common.waiting.poll {
@@ -244,14 +239,15 @@ impl<P: Provider + 'static> Daemon<P> {
     }
 }
 
-fn worker_thread<P: Provider>(
+fn worker_thread(
     id: WorkerId,
-    common: &Common<P>,
-    provider: impl FnOnce() -> io::Result<P>,
-    listen: &[SocketAddr],
+    common: &Common,
+    road: &Road,
+    load: Arc<Load>,
+    listen: &[(usize, SocketAddr)],
     tell: &Sender<Started>,
 ) {
-    let worker = match set_up(id, common, provider, listen) {
+    let worker = match set_up(id, common, road, load, listen) {
         Ok((mut worker, addresses)) => {
             let unpinned = worker.backend().unpinned();
             let _ = tell.send(Ok((addresses, Arc::clone(worker.counters()), unpinned)));
@@ -265,22 +261,23 @@ fn worker_thread<P: Provider>(
     thread::run(worker, id, &common.office, common.clock, common.waiting);
 }
 
-fn set_up<P: Provider>(
+fn set_up(
     id: WorkerId,
-    common: &Common<P>,
-    provider: impl FnOnce() -> io::Result<P>,
-    listen: &[SocketAddr],
-) -> Result<(Worker<P, Floor>, Vec<SocketAddr>), WorkerError> {
+    common: &Common,
+    road: &Road,
+    load: Arc<Load>,
+    listen: &[(usize, SocketAddr)],
+) -> Result<(Worker<AnyProvider, Floor>, Vec<(usize, SocketAddr)>), WorkerError> {
     let mut floor = Floor::new(FloorOptions::default())?;
     for export in &common.exports {
         floor.attach(export.device, &export.disk)?;
     }
-    let provider = provider().map_err(WorkerError::Provider)?;
-    let (load, registry) = (Arc::clone(&common.load), Arc::clone(&common.registry));
+    let provider = road.open(None)?;
+    let registry = Arc::clone(&common.registry);
     let mut worker = Worker::new(id, load, common.settings.clone(), registry, provider, floor)?;
     let mut addresses = Vec::new();
-    for (at, &address) in listen.iter().enumerate() {
-        addresses.push(worker.listen(address, exports::port_id(at))?);
+    for &(at, address) in listen {
+        addresses.push((at, worker.listen(address, exports::port_id(at))?));
     }
     Ok((worker, addresses))
 }
@@ -341,7 +338,7 @@ fn raise_descriptor_limit(settings: &Settings, workers: usize) {
     }
 }
 
-impl<P: Provider> Daemon<P> {
+impl Daemon {
     /// Tells every worker.
     pub(super) fn deliver(&self, notices: &[nvmf_subsystem::Notice]) {
         for notice in notices {

@@ -74,7 +74,7 @@ impl World {
         };
         let disk = SimulatedDisk::new(options, 7);
         let registry = Arc::new(Mutex::new(registry()));
-        let load = Load::new(workers);
+        let load = Load::new(WorkerId(0), workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
                 let floor = SimulatedFloor::new(vec![disk.clone()], depth, id as u64);

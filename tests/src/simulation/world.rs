@@ -124,7 +124,7 @@ impl World {
             io_receives: 13 * 20,
             buffers: BufferPlan { classes: [(4, 4096), (2, 16384), (2, 131_072)] },
         };
-        let load = Load::new(self.worker_count);
+        let load = Load::new(WorkerId(0), self.worker_count);
         for id in 0..self.worker_count {
             let provider = self.provider();
             let floor = SimulatedFloor::new(vec![self.disk.clone()], 64, self.rng.next());

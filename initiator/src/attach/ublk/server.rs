@@ -61,7 +61,7 @@ pub(super) struct Wires {
 /// Connects, adds a device for the namespace that is chosen, and serves it until it is stopped. What was written is flushed then.
 pub(super) fn run(
     options: &Options,
-    choose: impl FnOnce(&RemoteBackend<nvmf_iwarp::IwarpProvider>) -> Result<Namespace>,
+    choose: impl FnOnce(&RemoteBackend<nvmf_rdma_any::AnyProvider>) -> Result<Namespace>,
     wires: Wires,
 ) -> Result<()> {
     let backend = RemoteBackend::connect(options)?;

@@ -1,0 +1,188 @@
+//! Which provider, on which device, and how it is chosen.
+
+use crate::AnyProvider;
+use core::fmt;
+use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_rdma_devices::{Choice, Machine, choose, source_towards};
+use nvmf_verbs::{PathMtu, VerbsConfig, VerbsProvider};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use thiserror::Error;
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Preference {
+    /// Verbs where an RDMA device owns the address, else iwarp.
+    #[default]
+    Auto,
+    /// Userspace iWARP over TCP.
+    Iwarp,
+    /// An RDMA device, or nothing.
+    Verbs,
+}
+
+/// How connections over a device are set up, where the user chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerbsOptions {
+    /// See [`VerbsConfig::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// See [`VerbsConfig::gid_index`].
+    pub gid_index: Option<u8>,
+    /// See [`VerbsConfig::traffic_class`].
+    pub traffic_class: Option<u8>,
+    /// See [`VerbsConfig::path_mtu`].
+    pub path_mtu: Option<PathMtu>,
+    /// See [`VerbsConfig::retry_count`].
+    pub retry_count: Option<u8>,
+    /// See [`VerbsConfig::rnr_retry_count`].
+    pub rnr_retry_count: Option<u8>,
+}
+
+/// One way of speaking RDMA: threads that share it can hand requests to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Road {
+    /// Userspace iWARP over TCP.
+    Iwarp,
+    /// A port of a device.
+    Verbs {
+        /// Its name.
+        device: String,
+        /// From 1.
+        port: u8,
+        /// What was chosen.
+        options: VerbsOptions,
+    },
+}
+
+impl fmt::Display for Road {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iwarp => f.write_str("iwarp"),
+            Self::Verbs { device, .. } => write!(f, "verbs on {device}"),
+        }
+    }
+}
+
+/// No way of speaking RDMA, or none that was asked for.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Verbs were asked for, and the address has none.
+    #[error(
+        "{address} cannot be reached by verbs: {why}. Name an address that an RDMA device owns (`nvmf doctor` lists them), or take provider iwarp or auto"
+    )]
+    NoDevice {
+        /// The address.
+        address: IpAddr,
+        /// What is missing.
+        why: String,
+    },
+    /// There is no way to the address.
+    #[error("there is no route to {address}")]
+    NoRoute {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The device, or its libraries.
+    #[error(transparent)]
+    Verbs(#[from] nvmf_verbs::OpenError),
+    /// The machine could not be asked.
+    #[error("cannot look for RDMA devices")]
+    Machine(#[source] io::Error),
+    /// The system refused.
+    #[error("userspace iWARP cannot start")]
+    Iwarp(#[source] io::Error),
+}
+
+impl Road {
+    /// The road of a local address.
+    ///
+    /// # Errors
+    /// [`OpenError::NoDevice`] when verbs were asked for.
+    pub fn of(local: IpAddr, preference: Preference, options: VerbsOptions) -> Result<Self, OpenError> {
+        if preference == Preference::Iwarp {
+            return Ok(Self::Iwarp);
+        }
+        let machine = Machine::read().map_err(OpenError::Machine)?;
+        let usable = nvmf_verbs::usable().map_err(|error| error.to_string());
+        let choice = choose(&machine, local, usable.as_ref().copied().map_err(String::as_str));
+        match choice {
+            Choice::Verbs(owner) => {
+                let (device, port) =
+                    (owner.device.name.clone(), u8::try_from(owner.port.number).unwrap_or(1));
+                Ok(Self::Verbs { device, port, options })
+            }
+            Choice::Iwarp(_) if preference == Preference::Auto => Ok(Self::Iwarp),
+            Choice::Iwarp(why) => Err(OpenError::NoDevice { address: local, why: why.to_string() }),
+        }
+    }
+
+    /// The road to a remote address: that of the local address from which the system would speak to it.
+    ///
+    /// # Errors
+    /// As [`Road::of`], and [`OpenError::NoRoute`].
+    pub fn towards(
+        remote: SocketAddr,
+        source: Option<IpAddr>,
+        preference: Preference,
+        options: VerbsOptions,
+    ) -> Result<Self, OpenError> {
+        if preference == Preference::Iwarp {
+            return Ok(Self::Iwarp);
+        }
+        let local = match source {
+            Some(source) => source,
+            None => match source_towards(remote) {
+                Ok(local) => local,
+                // The connection itself says better what is wrong with the address.
+                Err(_) if preference == Preference::Auto => return Ok(Self::Iwarp),
+                Err(source) => return Err(OpenError::NoRoute { address: remote, source }),
+            },
+        };
+        Self::of(local, preference, options)
+    }
+
+    /// A provider for one thread. `keys` is how many keys of commands may be alive at once (iwarp keeps a table of them).
+    ///
+    /// # Errors
+    /// The device, its libraries or the system refuse.
+    pub fn open(&self, keys: Option<usize>) -> Result<AnyProvider, OpenError> {
+        match self {
+            Self::Iwarp => {
+                let default = IwarpConfig::default();
+                let config = IwarpConfig { keys_max: keys.unwrap_or(default.keys_max), ..default };
+                IwarpProvider::new(config).map(AnyProvider::from).map_err(OpenError::Iwarp)
+            }
+            Self::Verbs { device, port, options } => {
+                let default = VerbsConfig::new(device.clone());
+                let config = VerbsConfig {
+                    port: *port,
+                    pkey_index: options.pkey_index,
+                    gid_index: options.gid_index,
+                    traffic_class: options.traffic_class,
+                    path_mtu: options.path_mtu,
+                    retry_count: options.retry_count.unwrap_or(default.retry_count),
+                    rnr_retry_count: options.rnr_retry_count.unwrap_or(default.rnr_retry_count),
+                    ..default
+                };
+                Ok(VerbsProvider::new(config)?.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_no_device() {
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let auto = Road::of(local, Preference::Auto, VerbsOptions::default()).expect("a road");
+        assert_eq!(auto, Road::Iwarp);
+        let verbs = Road::of(local, Preference::Verbs, VerbsOptions::default()).expect_err("no device");
+        assert!(verbs.to_string().contains("provider iwarp"), "{verbs}");
+    }
+}

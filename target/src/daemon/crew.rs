@@ -1,0 +1,67 @@
+//! Which workers stand on which road.
+
+use super::StartError;
+use crate::mail::WorkerId;
+use crate::settings::Load;
+use nvmf_config::{Config, Listener, ProviderChoice};
+use nvmf_rdma_any::{PathMtu, Preference, Road, VerbsOptions};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The workers of one road: its first listens, and hands what comes in to all of them.
+pub(super) struct Crew {
+    pub(super) road: Road,
+    pub(super) first: WorkerId,
+    pub(super) workers: usize,
+    /// Their places in the configuration, and their addresses.
+    pub(super) listeners: Vec<(usize, SocketAddr)>,
+    pub(super) load: Arc<Load>,
+}
+
+impl Crew {
+    /// One crew for each road that a listener takes. They share the configured workers; each has one at least.
+    pub(super) fn all(config: &Config) -> Result<Vec<Self>, StartError> {
+        let mut roads: Vec<(Road, Vec<(usize, SocketAddr)>)> = Vec::new();
+        for (at, listener) in config.listeners.iter().enumerate() {
+            let address = listener.address;
+            let road = Road::of(address.ip(), preference(listener.provider), verbs(listener))
+                .map_err(|source| StartError::Road { address, source })?;
+            match roads.iter_mut().find(|(other, _)| *other == road) {
+                Some((_, listeners)) => listeners.push((at, address)),
+                None => roads.push((road, vec![(at, address)])),
+            }
+        }
+        let workers = (config.target.workers.max(1) / roads.len().max(1)).max(1);
+        let crew = |(at, (road, listeners))| {
+            let first = WorkerId(at * workers);
+            Self { road, first, workers, listeners, load: Load::new(first, workers) }
+        };
+        Ok(roads.into_iter().enumerate().map(crew).collect())
+    }
+
+    /// What one of them listens on.
+    pub(super) fn listens(&self, worker: WorkerId) -> &[(usize, SocketAddr)] {
+        if worker == self.first { &self.listeners } else { &[] }
+    }
+}
+
+fn preference(choice: ProviderChoice) -> Preference {
+    match choice {
+        ProviderChoice::Auto => Preference::Auto,
+        ProviderChoice::Iwarp => Preference::Iwarp,
+        ProviderChoice::Verbs => Preference::Verbs,
+    }
+}
+
+fn verbs(listener: &Listener) -> VerbsOptions {
+    let chosen = &listener.verbs;
+    VerbsOptions {
+        pkey_index: chosen.pkey_index,
+        gid_index: chosen.gid_index,
+        // ECN's two bits stay the network's.
+        traffic_class: chosen.dscp.map(|dscp| dscp << 2),
+        path_mtu: chosen.path_mtu.and_then(|bytes| PathMtu::from_bytes(bytes.into())),
+        retry_count: chosen.retry_count,
+        rnr_retry_count: chosen.rnr_retry_count,
+    }
+}
