@@ -18,7 +18,7 @@ connect() {
         wait_for 50 kernel_device
         ;;
     ours)
-        nvmf attach -a "$address" -s "$port" -n "$nqn" --provider "$provider" --io-queues 2 -o json >/run/attached.json
+        nvmf attach -a "$address" -s "$port" -n "$nqn" --provider "$provider" -i 2 -c 1 -l 120 -o json >/run/attached.json
         cat /run/attached.json
         jq -er .device /run/attached.json >/run/device
         ;;
@@ -52,6 +52,9 @@ disconnect() {
 
 remote() { echo -a "$address" -s "$port" -n "$nqn" --provider "$provider"; }
 
+# What is copied onto file systems: a tree of many small files, and some large ones.
+TREE="/usr/share /usr/sbin"
+
 discover() {
     case $initiator in
     kernel) nvme discover -t rdma -a "$address" -s "$port" -o json ;;
@@ -83,7 +86,7 @@ list() {
     esac
 }
 
-verify() { DEV=$(cat /run/device) fio --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
+verify() { DEV=$(cat /run/device) fio --eta=never --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
 
 file_system() {
     case $1 in
@@ -91,13 +94,12 @@ file_system() {
     xfs) modprobe xfs && mkfs.xfs -q -f "$(cat /run/device)" ;;
     esac
     mount -t "$1" "$(cat /run/device)" /mnt
-    cp -a /usr/share/perl5 /mnt/tree || cp -a /usr/share/doc /mnt/tree
+    mkdir /mnt/tree
+    cp -a $TREE /mnt/tree/
     sync
     umount /mnt
     mount -t "$1" "$(cat /run/device)" /mnt
-    source=/usr/share/perl5
-    [ -d $source ] || source=/usr/share/doc
-    diff -r "$source" /mnt/tree
+    for tree in $TREE; do diff -r --no-dereference "$tree" "/mnt/tree/$(basename "$tree")"; done
     umount /mnt
     case $1 in
     ext4) fsck.ext4 -fn "$(cat /run/device)" ;;
@@ -171,7 +173,7 @@ reconnect() {
 # Everything written is verified, although the other side dies in the middle and comes back.
 killed_under_load() {
     fio --name=load --filename="$(cat /run/device)" --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 \
-        --size=64m --io_size=64m --time_based=1 --runtime=12 --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 \
+        --size=20m --rate_iops=400 --verify=crc32c --do_verify=1 --verify_fatal=1 --eta=never \
         --output=/run/load.fio.log &
     load=$!
     sleep 3

@@ -33,7 +33,6 @@ must() {
 }
 
 finish() {
-    [ $failures -eq 0 ] || dmesg | tail -40
     exit $failures
 }
 

@@ -1,14 +1,91 @@
 //! Completion queues, and what completions mean.
 
-use crate::ffi::{CompletionQueue, Wc};
-use nvmf_rdma::{Completion, QueuePairId, WcStatus};
+use crate::ffi::{CompletionChannel, CompletionQueue, Wc};
+use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
 use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 
-/// A completion queue, and what was taken from the device before the caller asked.
+/// Completions taken from the device at once.
+pub(crate) const BATCH: usize = 32;
+/// Entries of a device's completion queue, if it takes so many.
+const PART: u32 = 8192;
+
+/// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was taken from them
+/// before the caller asked.
 pub(crate) struct Queue {
-    pub(crate) hw: Rc<CompletionQueue>,
+    parts: Vec<Part>,
+    /// Whose turn it is.
+    next: usize,
     pub(crate) ready: VecDeque<Completion>,
+}
+
+/// One completion queue of the device, and its entries that no queue pair claims.
+struct Part {
+    hw: Rc<CompletionQueue>,
+    free: u32,
+}
+
+/// So many entries of one part, for one queue of one queue pair.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    queue: CompletionQueueId,
+    part: usize,
+    entries: u32,
+}
+
+impl Queue {
+    pub(crate) fn new() -> Self {
+        Self { parts: Vec::new(), next: 0, ready: VecDeque::with_capacity(8 * BATCH) }
+    }
+
+    /// Entries for a queue of a queue pair that completes here.
+    pub(crate) fn claim(
+        &mut self,
+        queue: CompletionQueueId,
+        entries: u32,
+        channel: &Rc<CompletionChannel>,
+        limit: u32,
+    ) -> io::Result<(Rc<CompletionQueue>, Claim)> {
+        let part = match self.parts.iter().position(|part| part.free >= entries) {
+            Some(part) => part,
+            None => {
+                let free = entries.max(PART).min(limit.max(entries));
+                self.parts.push(Part { hw: CompletionQueue::new(channel, free)?, free });
+                self.parts.len() - 1
+            }
+        };
+        self.parts[part].free -= entries;
+        Ok((Rc::clone(&self.parts[part].hw), Claim { queue, part, entries }))
+    }
+
+    /// A queue pair is gone.
+    pub(crate) fn release(&mut self, claim: Claim) {
+        self.parts[claim.part].free += claim.entries;
+    }
+
+    /// Takes a batch from the parts in turn; how many.
+    pub(crate) fn poll(&mut self, into: &mut [Wc; BATCH]) -> usize {
+        let mut count = 0;
+        for _ in 0..self.parts.len() {
+            if count == BATCH {
+                break;
+            }
+            count += self.parts[self.next].hw.poll(&mut into[count..]);
+            self.next = (self.next + 1) % self.parts.len();
+        }
+        count
+    }
+
+    pub(crate) fn arm(&self) -> io::Result<()> {
+        self.parts.iter().try_for_each(|part| part.hw.arm())
+    }
+}
+
+impl Claim {
+    pub(crate) fn queue(self) -> CompletionQueueId {
+        self.queue
+    }
 }
 
 /// The device's name for a work request: the queue, the direction, the number in it.

@@ -3,6 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`VerbsProvider`] (`provider`) | the contract on one side, the device on the other |
+//! | `open` | the device opened, queue pairs made |
+//! | `reap` | what the device completed, and what follows from it |
 //! | `connection` | set-up and tear-down, from what the connection manager tells |
 //! | `queue_pair` | a queue pair: its device queues, how far its life is |
 //! | `outstanding` | work requests that have not completed, in order |
@@ -37,9 +39,11 @@ mod config;
 mod connection;
 mod ffi;
 mod memory;
+mod open;
 mod outstanding;
 mod provider;
 mod queue_pair;
+mod reap;
 mod shared;
 
 pub use config::{OpenError, PathMtu, VerbsConfig};

@@ -1,26 +1,25 @@
 //! The provider: the contract on one side, the device on the other.
 
-use crate::completion::{Name, Queue, status};
-use crate::config::{OpenError, VerbsConfig};
+use crate::completion::{Name, Queue};
+use crate::config::VerbsConfig;
 use crate::connection::{DetachedRequest, Request, Role};
 use crate::ffi::{
-    self, AsyncNotice, Channel, CmId, CompletionChannel, CompletionQueue, Device, DeviceLimits, IdKey,
-    PathChoice, QueueSizes, Region, Transport, Wc,
+    self, Channel, CmId, CompletionChannel, Device, DeviceLimits, IdKey, PathChoice, QueueSizes, Transport,
 };
 use crate::memory::{Regions, Registered, Windows};
-use crate::outstanding::{Work, status_of_earlier};
-use crate::queue_pair::{End, INLINE_MAX, Phase, QueuePair};
+use crate::open::os;
+use crate::outstanding::Work;
+use crate::queue_pair::{INLINE_MAX, Phase, QueuePair};
 use crate::shared::SharedQueue;
 use core::time::Duration;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::Epoll;
 use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
-    DisconnectCause, ListenError, ListenerId, LocalKey, MemoryRegion, Opcode, Payload, PostError,
-    PrivateData, Provider, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError,
-    RemoteKey, RemoteMemory, RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId,
-    WcStatus,
+    ListenError, ListenerId, LocalKey, MemoryRegion, Opcode, Payload, PostError, PrivateData, Provider,
+    QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteKey, RemoteMemory,
+    RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId, WcStatus,
 };
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -37,125 +36,56 @@ const READ_DEPTH_MAX: u16 = 128;
 const LISTEN_INTERVAL: Duration = Duration::from_micros(500);
 /// How long the reason may be waited for when work was flushed.
 const REASON_TIME_MAX: Duration = Duration::from_millis(200);
-/// Completions taken from the device at once.
-const BATCH: usize = 32;
 
 /// RDMA through one device, for one thread.
 pub struct VerbsProvider {
     // Dropped in this order: whatever names another object comes before it. A bound window names its queue pair and its region.
-    windows: Windows,
+    pub(crate) windows: Windows,
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) requests: Slots<Request>,
     pub(crate) listeners: Slots<CmId>,
-    shared_queues: Vec<SharedQueue>,
-    completion_queues: Vec<Queue>,
-    regions: Regions,
+    pub(crate) shared_queues: Vec<SharedQueue>,
+    pub(crate) completion_queues: Vec<Queue>,
+    pub(crate) regions: Regions,
     /// Gone for the caller, while work that names them is under way.
-    retired: Vec<Retired>,
-    epoll: Epoll,
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) epoll: Epoll,
     pub(crate) channel: Arc<Channel>,
-    completion_channel: Rc<CompletionChannel>,
+    pub(crate) completion_channel: Rc<CompletionChannel>,
     pub(crate) device: Rc<Device>,
 
     pub(crate) device_name: String,
     pub(crate) config: VerbsConfig,
     pub(crate) path: PathChoice,
     pub(crate) transport: Transport,
-    limits: DeviceLimits,
+    pub(crate) limits: DeviceLimits,
     /// How a receive says that it invalidated a key.
-    invalidate_flag: u32,
+    pub(crate) invalidate_flag: u32,
     /// Commands have keys of their own.
-    has_windows: bool,
+    pub(crate) has_windows: bool,
     pub(crate) roles: HashMap<IdKey, Role>,
     pub(crate) events: VecDeque<CmEvent>,
     /// Queue pairs that are being set up or torn down.
     pub(crate) attended: Vec<QueuePairId>,
     /// Those with work that waits for the doorbell.
-    dirty: Vec<QueuePairId>,
+    pub(crate) dirty: Vec<QueuePairId>,
     /// Those whose work failed, and how.
-    failed: Vec<(QueuePairId, WcStatus)>,
+    pub(crate) failed: Vec<(QueuePairId, WcStatus)>,
     /// By the device's number: whose a receive of a shared queue was.
-    numbers: HashMap<u32, QueuePairId>,
+    pub(crate) numbers: HashMap<u32, QueuePairId>,
     pub(crate) now: Duration,
-    heard: Option<Duration>,
+    pub(crate) heard: Option<Duration>,
 }
 
 /// A region whose registration ended while work was under way.
-struct Retired {
-    _registered: Registered,
+pub(crate) struct Retired {
+    pub(crate) _registered: Registered,
     /// How far each queue pair must come, and each shared queue.
-    queue_pairs: Vec<(QueuePairId, u32, u32)>,
-    shared_queues: Vec<u64>,
+    pub(crate) queue_pairs: Vec<(QueuePairId, u32, u32)>,
+    pub(crate) shared_queues: Vec<u64>,
 }
 
 impl VerbsProvider {
-    /// Opens the device.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn new(config: VerbsConfig) -> Result<Self, OpenError> {
-        let name = config.device.clone();
-        let os = |what| {
-            let device = name.clone();
-            move |source| OpenError::Os { device, what, source }
-        };
-        let Some(device) = Device::open(&config.device)?.map_err(os("opening it"))? else {
-            let there = ffi::device_names()?.join(", ");
-            return Err(OpenError::NoDevice {
-                name,
-                there: if there.is_empty() { "none".to_owned() } else { there },
-            });
-        };
-        let limits = device.limits().map_err(os("asking for its limits"))?;
-        let completion_channel =
-            CompletionChannel::new(&device).map_err(os("making a completion channel"))?;
-        let channel = Channel::new()?
-            .map_err(os("asking the connection manager (is rdma_ucm loaded? modprobe rdma_ucm)"))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|e| os("making an epoll descriptor")(e.into()))?;
-        for fd in [completion_channel.fd(), channel.fd(), device.async_fd()] {
-            let added = epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0));
-            added.map_err(|e| os("watching its descriptors")(e.into()))?;
-        }
-        let path = PathChoice {
-            port: config.port,
-            pkey_index: config.pkey_index,
-            gid_index: config.gid_index,
-            traffic_class: config.traffic_class,
-            mtu: config.path_mtu.map(|mtu| mtu as u8),
-            min_rnr_timer: config.min_rnr_timer,
-        };
-        Ok(Self {
-            queue_pairs: Slots::new(u16::MAX - 1),
-            requests: Slots::new(u16::MAX - 1),
-            listeners: Slots::new(1024),
-            shared_queues: Vec::new(),
-            completion_queues: Vec::new(),
-            windows: Windows::default(),
-            regions: Regions::new(&limits),
-            retired: Vec::new(),
-            epoll,
-            channel,
-            completion_channel,
-            transport: device.transport(),
-            invalidate_flag: if limits.is_rxe { WITH_INVALIDATE_RXE } else { WITH_INVALIDATE },
-            has_windows: limits.memory_windows && config.memory_windows,
-            device,
-            device_name: config.device.clone(),
-            config,
-            path,
-            limits,
-            roles: HashMap::new(),
-            events: VecDeque::new(),
-            attended: Vec::new(),
-            dirty: Vec::new(),
-            failed: Vec::new(),
-            numbers: HashMap::new(),
-            now: Duration::ZERO,
-            heard: None,
-        })
-    }
-
     pub(crate) fn attend(&mut self, name: QueuePairId) {
         if !self.attended.contains(&name) {
             self.attended.push(name);
@@ -188,203 +118,15 @@ impl VerbsProvider {
         }
     }
 
-    pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
-        match notice {
-            AsyncNotice::DeviceFatal => {
-                let all: Vec<_> = self.queue_pairs.keys().map(QueuePairId).collect();
-                for name in all {
-                    self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved));
-                }
-            }
-            AsyncNotice::QueuePair(number) => {
-                if let Some(&name) = self.numbers.get(&number)
-                    && matches!(self.state(name), QueuePairState::Ready)
-                {
-                    self.end(
-                        name,
-                        End::Disconnected(DisconnectCause::PeerViolation(
-                            "the device reported an access or request error",
-                        )),
-                    );
-                }
-            }
-            // The transport retries until its own time is over; the port may be back before.
-            AsyncNotice::PortDown | AsyncNotice::PortUp | AsyncNotice::Other => {}
-        }
-    }
-
-    /// Takes what the device has completed of a queue pair's queues.
-    pub(crate) fn reap(&mut self, name: QueuePairId) {
-        let Some(qp) = self.queue_pairs.get(name.0) else { return };
-        let (send, receive) = (qp.attributes.send_cq, qp.attributes.receive_cq);
-        self.take_all(send);
-        if receive != send {
-            self.take_all(receive);
-        }
-    }
-
-    fn take_all(&mut self, queue: CompletionQueueId) {
-        while self.take(queue) == BATCH {}
-    }
-
-    /// Takes a batch from the device into the queue's store; how many.
-    fn take(&mut self, queue: CompletionQueueId) -> usize {
-        let mut batch = [Wc::default(); BATCH];
-        let Some(it) = self.completion_queues.get(queue.0 as usize) else { return 0 };
-        let count = it.hw.poll(&mut batch);
-        for wc in &batch[..count] {
-            self.on_completion(queue, wc);
-        }
-        count
-    }
-
-    fn on_completion(&mut self, queue: CompletionQueueId, wc: &Wc) {
-        let status = status(wc);
-        let (name, sequence, is_send) = match Name::decode(wc.wr_id) {
-            Name::Send(name, sequence) => (name, sequence, true),
-            Name::Receive(name, sequence) => (name, sequence, false),
-            Name::Shared(shared, slot) => return self.on_shared(queue, wc, shared, slot, status),
-        };
-        // A queue pair that was destroyed: nobody waits for it.
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        let Some(ready) = self.completion_queues.get_mut(queue.0 as usize).map(|it| &mut it.ready) else {
-            return;
-        };
-        let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
-        let Some(count) = outstanding.up_to(sequence) else { return };
-        for at in (0..count).rev() {
-            let Some(work) = outstanding.pop() else { break };
-            let status = if at == 0 { status } else { status_of_earlier(status) };
-            let invalidated =
-                invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
-            let completion = finished(name, work, status, wc.byte_len, invalidated);
-            if let Work::Posted { invalidates: Some(key), .. } = work {
-                self.windows.invalidated(key);
-            }
-            if let Some(key) = invalidated {
-                self.windows.invalidated(key);
-            }
-            ready.extend(completion);
-        }
-        if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Farewell) {
-            self.failed.push((name, status));
-        }
-    }
-
-    fn on_shared(&mut self, queue: CompletionQueueId, wc: &Wc, shared: u16, slot: u32, status: WcStatus) {
-        let Some(id) = self.shared_queues.get_mut(usize::from(shared)).and_then(|it| it.take(slot)) else {
-            return;
-        };
-        let Some(&name) = self.numbers.get(&wc.qp_num) else { return };
-        let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success());
-        if let Some(key) = invalidated {
-            self.windows.invalidated(key);
-        }
-        if let Some(it) = self.completion_queues.get_mut(queue.0 as usize) {
-            let (queue_pair, opcode, byte_len) = (name, Opcode::Receive, wc.byte_len);
-            it.ready.push_back(Completion { id, queue_pair, opcode, status, byte_len, invalidated });
-        }
-        if !status.is_success() {
-            self.failed.push((name, status));
-        }
-    }
-
-    /// Ends the connections whose work failed.
-    fn end_failed(&mut self) {
-        if self.failed.is_empty() {
-            return;
-        }
-        // The connection manager knows better why work was flushed.
-        self.hear();
-        while let Some((name, status)) = self.failed.pop() {
-            let now = self.now;
-            let Some(qp) = self.queue_pairs.get_mut(name.0) else { continue };
-            match qp.phase {
-                Phase::Ready if status == WcStatus::Flushed => {
-                    qp.deadline = qp.deadline.or(Some(now + REASON_TIME_MAX));
-                    self.attend(name);
-                }
-                Phase::Ready => self.end(name, End::Disconnected(DisconnectCause::Broken)),
-                Phase::Closing | Phase::Farewell => self.end(name, End::Disconnected(DisconnectCause::Local)),
-                _ => {}
-            }
-        }
-    }
-
-    /// Completes, as flushed, what the device never took or never gave back.
-    pub(crate) fn flush_untaken(&mut self, name: QueuePairId) {
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        let queues = [(&mut qp.sends, qp.attributes.send_cq), (&mut qp.receives, qp.attributes.receive_cq)];
-        for (outstanding, queue) in queues {
-            let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { continue };
-            while let Some(work) = outstanding.pop() {
-                it.ready.extend(finished(name, work, WcStatus::Flushed, 0, None));
-            }
-        }
-    }
-
-    /// Takes the queue pair from a device that does not flush it.
-    pub(crate) fn cut_off(&mut self, name: QueuePairId) {
-        self.windows.forget_queue_pair(name);
-        if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
-            self.numbers.remove(&hw.number());
-        }
-    }
-
-    /// Lets go of regions that no work names any more.
-    fn release_retired(&mut self) {
-        let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
-        self.retired.retain(|it| {
-            let busy = |&(name, sends, receives): &(QueuePairId, u32, u32)| {
-                queue_pairs.get(name.0).is_some_and(|qp: &QueuePair| {
-                    !qp.sends.has_reached(sends) || !qp.receives.has_reached(receives)
-                })
-            };
-            let shared = it.shared_queues.iter().zip(shared_queues);
-            it.queue_pairs.iter().any(busy)
-                || shared.into_iter().any(|(&before, queue)| queue.has_before(before))
-        });
-    }
-
     fn gather(&self, payload: &[Sge]) -> Result<(), PostError> {
         let ok = payload.len() <= self.max_sge() as usize
             && payload.iter().all(|&sge| self.regions.source(sge).is_some());
         ok.then_some(()).ok_or(PostError::Invalid)
     }
 
-    fn max_sge(&self) -> u32 {
+    pub(crate) fn max_sge(&self) -> u32 {
         self.limits.max_sge.min(GATHER_MAX)
     }
-}
-
-/// `IBV_WC_WITH_INV`
-const WITH_INVALIDATE: u32 = 1 << 3;
-/// The kernel's own `IB_WC_WITH_INVALIDATE`, which rxe hands to userspace as it is.
-const WITH_INVALIDATE_RXE: u32 = 1 << 2;
-
-/// The key that the peer's SEND invalidated, if `flag` says that it did.
-fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
-    (wc.wc_flags & flag != 0).then_some(RemoteKey(wc.invalidated_rkey))
-}
-
-/// What the caller hears of a request that is over: nothing of an unsignalled success, and nothing of our own.
-fn finished(
-    queue_pair: QueuePairId,
-    work: Work,
-    status: WcStatus,
-    byte_len: u32,
-    invalidated: Option<RemoteKey>,
-) -> Option<Completion> {
-    let Work::Posted { id, opcode, signaled, len, .. } = work else { return None };
-    let byte_len = if opcode == Opcode::Receive { byte_len } else { len };
-    (signaled || !status.is_success()).then_some(Completion {
-        id,
-        queue_pair,
-        opcode,
-        status,
-        byte_len,
-        invalidated,
-    })
 }
 
 impl Provider for VerbsProvider {
@@ -470,15 +212,11 @@ impl Provider for VerbsProvider {
     }
 
     fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError> {
-        // Bindings complete here too when they fail.
-        let entries = if self.has_windows { capacity.saturating_mul(2) } else { capacity };
-        let limit = self.limits.max_completions;
-        if capacity == 0 || capacity > limit {
-            return Err(ResourceError::Limit { what: "completion queue entries", asked: capacity, limit });
+        if capacity == 0 {
+            return Err(ResourceError::Limit { what: "completion queue entries", asked: 0, limit: u32::MAX });
         }
-        let hw = CompletionQueue::new(&self.completion_channel, entries.min(limit)).map_err(os)?;
         let name = CompletionQueueId(self.completion_queues.len() as u32);
-        self.completion_queues.push(Queue { hw, ready: VecDeque::with_capacity(capacity as usize + BATCH) });
+        self.completion_queues.push(Queue::new());
         Ok(name)
     }
 
@@ -503,33 +241,27 @@ impl Provider for VerbsProvider {
                 return Err(ResourceError::Limit { what, asked, limit });
             }
         }
-        let cq = |name: CompletionQueueId| {
-            self.completion_queues
-                .get(name.0 as usize)
-                .map(|it| Rc::clone(&it.hw))
-                .ok_or(ResourceError::NoSuchQueue)
-        };
-        let (send_cq, receive_cq) = (cq(attributes.send_cq)?, cq(attributes.receive_cq)?);
         let shared = attributes.shared_receive_queue.map(|name| self.shared_queues.get(name.0 as usize));
         let shared = shared.map(|found| found.ok_or(ResourceError::NoSuchQueue)).transpose()?;
         let sends = attributes.max_send.max(1) * if self.has_windows { 2 } else { 1 };
         let receives = if shared.is_some() { 0 } else { attributes.max_receive.max(1) };
+        // Receives of a shared queue complete with whichever queue pair their message came to.
+        let heard = shared.map_or(receives, SharedQueue::capacity);
+        let (send_cq, send_claim) = self.claim(attributes.send_cq, sends)?;
+        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, heard) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.release(send_claim);
+                return Err(error);
+            }
+        };
+        let claims = [send_claim, receive_claim];
         let sizes = QueueSizes { sends, receives, gather: self.max_sge(), inline: INLINE_MAX as u32 };
-        let shared = shared.map(|it| &it.hw);
-        let hw = ffi::QueuePair::new(&self.device, &send_cq, &receive_cq, shared, sizes).map_err(os)?;
-        if self.transport == Transport::InfiniBand {
-            hw.initialise(self.path).map_err(os)?;
+        let made = self.make_queue_pair(&attributes, [&send_cq, &receive_cq], sizes, claims);
+        if made.is_err() {
+            claims.into_iter().for_each(|claim| self.release(claim));
         }
-        let memory = Memory::alloc(QueuePair::staging_len(attributes.max_send))
-            .map_err(|_| os(io::ErrorKind::OutOfMemory.into()))?;
-        let staging = Region::register(&self.device, &memory, Access::LOCAL_READ, false).map_err(os)?;
-        let (number, windows) = (hw.number(), self.has_windows);
-        let name = self
-            .queue_pairs
-            .insert(|name| QueuePair::new(QueuePairId(name), attributes, hw, staging, windows));
-        let name = QueuePairId(name.ok_or_else(|| os(io::ErrorKind::OutOfMemory.into()))?);
-        self.numbers.insert(number, name);
-        Ok(name)
+        made
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) {
@@ -544,6 +276,9 @@ impl Provider for VerbsProvider {
         }
         self.forget_id(qp.id.as_ref().map(CmId::key));
         self.events.retain(|event| !is_about(event, queue_pair));
+        let claims = qp.claims;
+        drop(qp);
+        claims.into_iter().for_each(|claim| self.release(claim));
         for queue in &mut self.completion_queues {
             queue.ready.retain(|completion| completion.queue_pair != queue_pair);
         }
@@ -743,7 +478,7 @@ impl Provider for VerbsProvider {
         self.completion_channel.drain();
         for queue in &self.completion_queues {
             // A queue that cannot be armed must be polled.
-            if queue.hw.arm().is_err() {
+            if queue.arm().is_err() {
                 return false;
             }
         }
@@ -760,11 +495,6 @@ impl Provider for VerbsProvider {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.0.as_fd())
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn os(error: io::Error) -> ResourceError {
-    ResourceError::Os(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The inline bytes of a payload, or its elements.

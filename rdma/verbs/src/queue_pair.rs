@@ -1,5 +1,6 @@
 //! A queue pair: its device queues, what is outstanding on them, and how far its life is.
 
+use crate::completion::Claim;
 use crate::ffi::{self, CmId, PostFailure, Region};
 use crate::outstanding::Outstanding;
 use core::time::Duration;
@@ -58,6 +59,8 @@ pub(crate) struct QueuePair {
     pub(crate) is_dirty: bool,
     staging: Region,
     next_stage: u32,
+    /// Where it completes.
+    pub(crate) claims: [Claim; 2],
 }
 
 impl QueuePair {
@@ -67,6 +70,7 @@ impl QueuePair {
         hw: ffi::QueuePair,
         staging: Region,
         windows: bool,
+        claims: [Claim; 2],
     ) -> Self {
         let hidden = if windows { attributes.max_send } else { 0 };
         let receives = if attributes.shared_receive_queue.is_some() { 0 } else { attributes.max_receive };
@@ -85,6 +89,7 @@ impl QueuePair {
             is_dirty: false,
             staging,
             next_stage: 0,
+            claims,
         }
     }
 

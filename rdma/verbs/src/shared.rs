@@ -40,6 +40,11 @@ impl SharedQueue {
         }
     }
 
+    /// How many can be posted.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Takes a receive that completed.
     pub(crate) fn take(&mut self, slot: u32) -> Option<WorkRequestId> {
         let (id, _) = self.slots.get_mut(slot as usize)?.take()?;

@@ -1,0 +1,205 @@
+//! What the device completed, and what follows from it.
+
+use crate::completion::{BATCH, Name, status};
+use crate::ffi::{AsyncNotice, Wc};
+use crate::outstanding::{Work, status_of_earlier};
+use crate::provider::VerbsProvider;
+use crate::queue_pair::{End, Phase, QueuePair};
+use core::time::Duration;
+use nvmf_rdma::{
+    Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
+    WcStatus,
+};
+
+/// How long the reason may be waited for when work was flushed.
+const REASON_TIME_MAX: Duration = Duration::from_millis(200);
+
+impl VerbsProvider {
+    /// Takes what the device has completed of a queue pair's queues.
+    pub(crate) fn reap(&mut self, name: QueuePairId) {
+        let Some(qp) = self.queue_pairs.get(name.0) else { return };
+        let (send, receive) = (qp.attributes.send_cq, qp.attributes.receive_cq);
+        self.take_all(send);
+        if receive != send {
+            self.take_all(receive);
+        }
+    }
+
+    pub(crate) fn take_all(&mut self, queue: CompletionQueueId) {
+        while self.take(queue) == BATCH {}
+    }
+
+    /// Takes a batch from the device into the queue's store; how many.
+    pub(crate) fn take(&mut self, queue: CompletionQueueId) -> usize {
+        let mut batch = [Wc::default(); BATCH];
+        let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { return 0 };
+        let count = it.poll(&mut batch);
+        for wc in &batch[..count] {
+            self.on_completion(queue, wc);
+        }
+        count
+    }
+
+    fn on_completion(&mut self, queue: CompletionQueueId, wc: &Wc) {
+        let status = status(wc);
+        let (name, sequence, is_send) = match Name::decode(wc.wr_id) {
+            Name::Send(name, sequence) => (name, sequence, true),
+            Name::Receive(name, sequence) => (name, sequence, false),
+            Name::Shared(shared, slot) => return self.on_shared(queue, wc, shared, slot, status),
+        };
+        // A queue pair that was destroyed: nobody waits for it.
+        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
+        let Some(ready) = self.completion_queues.get_mut(queue.0 as usize).map(|it| &mut it.ready) else {
+            return;
+        };
+        let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
+        let Some(count) = outstanding.up_to(sequence) else { return };
+        for at in (0..count).rev() {
+            let Some(work) = outstanding.pop() else { break };
+            let status = if at == 0 { status } else { status_of_earlier(status) };
+            let invalidated =
+                invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
+            let completion = finished(name, work, status, wc.byte_len, invalidated);
+            if let Work::Posted { invalidates: Some(key), .. } = work {
+                self.windows.invalidated(key);
+            }
+            if let Some(key) = invalidated {
+                self.windows.invalidated(key);
+            }
+            ready.extend(completion);
+        }
+        if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Farewell) {
+            self.failed.push((name, status));
+        }
+    }
+
+    fn on_shared(&mut self, queue: CompletionQueueId, wc: &Wc, shared: u16, slot: u32, status: WcStatus) {
+        let Some(id) = self.shared_queues.get_mut(usize::from(shared)).and_then(|it| it.take(slot)) else {
+            return;
+        };
+        let Some(&name) = self.numbers.get(&wc.qp_num) else { return };
+        let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success());
+        if let Some(key) = invalidated {
+            self.windows.invalidated(key);
+        }
+        if let Some(it) = self.completion_queues.get_mut(queue.0 as usize) {
+            let (queue_pair, opcode, byte_len) = (name, Opcode::Receive, wc.byte_len);
+            it.ready.push_back(Completion { id, queue_pair, opcode, status, byte_len, invalidated });
+        }
+        if !status.is_success() {
+            self.failed.push((name, status));
+        }
+    }
+
+    /// Ends the connections whose work failed.
+    pub(crate) fn end_failed(&mut self) {
+        if self.failed.is_empty() {
+            return;
+        }
+        // The connection manager knows better why work was flushed.
+        self.hear();
+        while let Some((name, status)) = self.failed.pop() {
+            let now = self.now;
+            let Some(qp) = self.queue_pairs.get_mut(name.0) else { continue };
+            match qp.phase {
+                Phase::Ready if status == WcStatus::Flushed => {
+                    qp.deadline = qp.deadline.or(Some(now + REASON_TIME_MAX));
+                    self.attend(name);
+                }
+                Phase::Ready => self.end(name, End::Disconnected(DisconnectCause::Broken)),
+                Phase::Closing | Phase::Farewell => self.end(name, End::Disconnected(DisconnectCause::Local)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Completes, as flushed, what the device never took or never gave back.
+    pub(crate) fn flush_untaken(&mut self, name: QueuePairId) {
+        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
+        let queues = [(&mut qp.sends, qp.attributes.send_cq), (&mut qp.receives, qp.attributes.receive_cq)];
+        for (outstanding, queue) in queues {
+            let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { continue };
+            while let Some(work) = outstanding.pop() {
+                it.ready.extend(finished(name, work, WcStatus::Flushed, 0, None));
+            }
+        }
+    }
+
+    /// Takes the queue pair from a device that does not flush it.
+    pub(crate) fn cut_off(&mut self, name: QueuePairId) {
+        self.windows.forget_queue_pair(name);
+        if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
+            self.numbers.remove(&hw.number());
+        }
+    }
+
+    /// Lets go of regions that no work names any more.
+    pub(crate) fn release_retired(&mut self) {
+        let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
+        self.retired.retain(|it| {
+            let busy = |&(name, sends, receives): &(QueuePairId, u32, u32)| {
+                queue_pairs.get(name.0).is_some_and(|qp: &QueuePair| {
+                    !qp.sends.has_reached(sends) || !qp.receives.has_reached(receives)
+                })
+            };
+            let shared = it.shared_queues.iter().zip(shared_queues);
+            it.queue_pairs.iter().any(busy)
+                || shared.into_iter().any(|(&before, queue)| queue.has_before(before))
+        });
+    }
+
+    pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
+        match notice {
+            AsyncNotice::DeviceFatal => {
+                let all: Vec<_> = self.queue_pairs.keys().map(QueuePairId).collect();
+                for name in all {
+                    self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved));
+                }
+            }
+            AsyncNotice::QueuePair(number) => {
+                if let Some(&name) = self.numbers.get(&number)
+                    && matches!(self.state(name), QueuePairState::Ready)
+                {
+                    self.end(
+                        name,
+                        End::Disconnected(DisconnectCause::PeerViolation(
+                            "the device reported an access or request error",
+                        )),
+                    );
+                }
+            }
+            // The transport retries until its own time is over; the port may be back before.
+            AsyncNotice::PortDown | AsyncNotice::PortUp | AsyncNotice::Other => {}
+        }
+    }
+}
+
+/// `IBV_WC_WITH_INV`
+pub(crate) const WITH_INVALIDATE: u32 = 1 << 3;
+/// The kernel's own `IB_WC_WITH_INVALIDATE`, which rxe hands to userspace as it is.
+pub(crate) const WITH_INVALIDATE_RXE: u32 = 1 << 2;
+
+/// The key that the peer's SEND invalidated, if `flag` says that it did.
+fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
+    (wc.wc_flags & flag != 0).then_some(RemoteKey(wc.invalidated_rkey))
+}
+
+/// What the caller hears of a request that is over: nothing of an unsignalled success, and nothing of our own.
+fn finished(
+    queue_pair: QueuePairId,
+    work: Work,
+    status: WcStatus,
+    byte_len: u32,
+    invalidated: Option<RemoteKey>,
+) -> Option<Completion> {
+    let Work::Posted { id, opcode, signaled, len, .. } = work else { return None };
+    let byte_len = if opcode == Opcode::Receive { byte_len } else { len };
+    (signaled || !status.is_success()).then_some(Completion {
+        id,
+        queue_pair,
+        opcode,
+        status,
+        byte_len,
+        invalidated,
+    })
+}
