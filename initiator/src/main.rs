@@ -3,13 +3,14 @@
 
 mod attach;
 mod cli;
+mod doctor;
 
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match cli::Arguments::parse().run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("{}{}", cli::ERROR_PREFIX, cli::chain(&error));
             ExitCode::FAILURE

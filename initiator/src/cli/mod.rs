@@ -6,11 +6,12 @@ mod list;
 mod target;
 mod transfer;
 
-use crate::attach;
+use crate::{attach, doctor};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::fmt::Write as _;
 use std::io::IsTerminal;
+use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use target::{NamespaceArguments, TargetArguments, run};
@@ -46,6 +47,8 @@ enum Command {
     Read(transfer::Read),
     /// Copies from a file or pipe to a namespace
     Write(transfer::Write),
+    /// Examines this machine: RDMA devices, limits, counters, and what mends them
+    Doctor(doctor::Doctor),
     /// Prints this host's NQN
     ShowHostnqn,
     /// Prints a new host NQN
@@ -73,7 +76,8 @@ pub(crate) enum Format {
 }
 
 impl Arguments {
-    pub(crate) fn run(self) -> Result<()> {
+    /// Runs the command; the exit status that it ends with.
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let filter = EnvFilter::try_from_env("NVMF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
         tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -82,6 +86,7 @@ impl Arguments {
             .with_ansi(std::io::stderr().is_terminal())
             .init();
         match self.command {
+            Command::Doctor(doctor) => return Ok(doctor.run()),
             Command::Discover(discover) => discover.run(),
             Command::Attach(attach) => attach.run(),
             Command::Detach(detach) => detach.run(),
@@ -100,7 +105,8 @@ impl Arguments {
                 println!("{}", nvmf_initiator::HostIdentity::generate()?.nqn);
                 Ok(())
             }
-        }
+        }?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
