@@ -101,7 +101,7 @@ impl Doctor {
         let limits = Limits::read(root, Own::read());
         let address = self.address.as_deref().map(|text| resolve(text, ping::PORT)).transpose()?;
         let verbs = limits.verbs();
-        let verbs = verbs.as_ref().map(|()| ()).map_err(String::as_str);
+        let verbs = verbs.as_ref().map_err(String::as_str).copied();
         let towards = address.map(|address| towards::Towards::new(&machine, address.ip(), verbs));
 
         let netdevs = netdevs_to_read(&machine, towards.as_ref().and_then(|towards| towards.source));

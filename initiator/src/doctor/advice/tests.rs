@@ -14,7 +14,7 @@ fn findings(text: &str, without: &[&str], memlock: Option<u64>, source: io::Resu
     let source = source.map(|source| source.parse().expect("an address"));
     let address = "192.0.2.99".parse().expect("an address");
     let towards =
-        Towards::from_source(&machine, address, source, verbs.as_ref().map(|()| ()).map_err(String::as_str));
+        Towards::from_source(&machine, address, source, verbs.as_ref().map_err(String::as_str).copied());
     advise(&Examined {
         machine: &machine,
         limits: &limits,

@@ -81,7 +81,7 @@ impl<P: Provider> Server<P> {
         let mut worked = self.reap(now);
         while let Some(event) = self.provider.poll_cm(now) {
             worked = true;
-            self.on_event(now, event);
+            self.on_event(now, &event);
         }
         for at in (0..self.sessions.len()).rev() {
             let session = &mut self.sessions[at];
@@ -107,18 +107,18 @@ impl<P: Provider> Server<P> {
         worked
     }
 
-    fn on_event(&mut self, now: Duration, event: CmEvent) {
+    fn on_event(&mut self, now: Duration, event: &CmEvent) {
         match event {
             CmEvent::ConnectRequest { request, private_data, .. } => {
-                self.on_request(now, request, &private_data)
+                self.on_request(now, *request, private_data)
             }
             CmEvent::Established { queue_pair, .. } => {
-                if let Some(at) = self.find(queue_pair) {
+                if let Some(at) = self.find(*queue_pair) {
                     self.sessions[at].established = true;
                 }
             }
             CmEvent::ConnectFailed { queue_pair, .. } | CmEvent::Disconnected { queue_pair, .. } => {
-                if let Some(at) = self.find(queue_pair) {
+                if let Some(at) = self.find(*queue_pair) {
                     self.remove(at);
                 }
             }

@@ -1,0 +1,142 @@
+//! `nvmf doctor` as a program: what it says of this machine, and two of them that measure the road between them.
+
+use nvmf_tests::process::{free_port, program, run};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// `nvmf doctor --listen`; killed when dropped.
+struct Listener {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Listener {
+    fn start() -> Self {
+        let mut command = Command::new(program("nvmf").expect("nvmf"));
+        command.args(["doctor", "--listen", "127.0.0.1:0", "--provider", "iwarp"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("a listener");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("what it says");
+        let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(' ').next());
+        let address = address.and_then(|address| address.parse().ok());
+        Self { child, address: address.unwrap_or_else(|| panic!("no address in: {line}")) }
+    }
+
+    fn ping(&self) -> Output {
+        ping(self.address)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn doctor(arguments: &[&str]) -> Output {
+    run(Command::new(program("nvmf").expect("nvmf")).arg("doctor").args(arguments)).expect("an end in time")
+}
+
+fn ping(address: SocketAddr) -> Output {
+    let address = address.to_string();
+    doctor(&["--ping", &address, "--provider", "iwarp", "--count", "200", "--time", "1", "-o", "json"])
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error} in {output:?}"))
+}
+
+#[test]
+fn two_of_them_measure_latency_and_bandwidth() {
+    let listener = Listener::start();
+    // One after the other: the first leaves nothing behind that the second would miss.
+    for _ in 0..2 {
+        let output = listener.ping();
+        assert!(output.status.success(), "{output:?}");
+        let value = json(&output);
+        assert_eq!(value["version"], 1);
+        let ping = &value["pings"][0];
+        assert_eq!(ping["provider"], "iwarp");
+        let measured = &ping["measured"];
+        for what in ["send_round_trip_us", "write_one_way_us"] {
+            let latency = &measured[what];
+            assert_eq!(latency["count"], 200, "{value}");
+            let figures: Vec<f64> = ["min", "median", "p99", "p99.9", "max"]
+                .iter()
+                .map(|name| latency[name].as_f64().unwrap_or_else(|| panic!("no {name} in {value}")))
+                .collect();
+            assert!(figures[0] > 0.0 && figures.is_sorted(), "{value}");
+        }
+        for what in ["write_out_mib_s", "write_in_mib_s", "read_out_mib_s", "read_in_mib_s"] {
+            assert!(measured[what].as_f64().is_some_and(|rate| rate > 0.0), "{what} in {value}");
+        }
+    }
+}
+
+#[test]
+fn without_a_listener_it_says_what_to_start() {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port().expect("a port")));
+    let output = ping(address);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("nvmf doctor --listen {address}")), "{said}");
+    assert!(json(&output)["pings"][0]["error"].is_string());
+}
+
+#[test]
+fn strangers_cost_a_listener_nothing() {
+    let listener = Listener::start();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096][..], b""] {
+        let mut stranger = TcpStream::connect(listener.address).expect("a connection");
+        // It may have hung up already.
+        let _ = stranger.write_all(bytes);
+    }
+    let output = listener.ping();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_stranger_that_listens_is_told_from_a_doctor() {
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = stranger.local_addr().expect("an address");
+    let answer = std::thread::spawn(move || {
+        let (mut connection, _) = stranger.accept().expect("a connection");
+        connection.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+        connection.write_all(b"SSH-2.0-OpenSSH_9.9 and so on, and so on\r\n").expect("an answer");
+    });
+    let output = ping(address);
+    answer.join().expect("it was asked");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("nvmf doctor --listen {address}")), "{said}");
+}
+
+/// What is found depends on the machine; the shape and the exit status do not.
+#[test]
+fn this_machine_is_examined() {
+    let output = doctor(&["127.0.0.1", "-o", "json"]);
+    let value = json(&output);
+    let healthy = value["healthy"].as_bool().expect("healthy or not");
+    assert_eq!(output.status.code(), Some(i32::from(!healthy)), "{value}");
+    assert_eq!(value["choice"]["address"], "127.0.0.1");
+    assert!(value["devices"].is_array() && value["findings"].is_array());
+    assert_eq!(value["counters"]["seconds"], 1.0);
+    let text = doctor(&["127.0.0.1"]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(text.contains("provider   127.0.0.1: ") && text.contains("limits     memlock "), "{text}");
+}
+
+#[test]
+fn what_cannot_be_found_out_has_a_status_of_its_own() {
+    let output = doctor(&["no-such-name.invalid"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("neither an IP address nor a name"));
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    assert_eq!(doctor(&["--listen", &address, "--provider", "iwarp"]).status.code(), Some(2));
+}
