@@ -121,7 +121,7 @@ impl<P: Provider> Client<P> {
     fn write_latency(&mut self, plan: &Plan) -> Result<Latency> {
         let size = plan.size;
         let mut latency = Latency::new();
-        self.line.memory.fill(0, size, 0);
+        self.line.clear(size);
         self.ask(Message::EchoWrites { size: u32::try_from(size)? }, LEN)?;
         let end = self.start.elapsed() + plan.time;
         let mut mark = FIRST_MARK;

@@ -266,7 +266,7 @@ impl Session {
                 if size == 0 || size > CHUNK {
                     return Err(Malformed);
                 }
-                self.line.memory.fill(0, size, 0);
+                self.line.clear(size);
                 self.doing = Doing::EchoWrites { size, mark: FIRST_MARK };
                 self.say(provider, Message::Done { bytes: 0 })
             }
