@@ -65,7 +65,8 @@ fn two_of_them_measure_latency_and_bandwidth() {
         let measured = &ping["measured"];
         for what in ["send_round_trip_us", "write_one_way_us"] {
             let latency = &measured[what];
-            assert_eq!(latency["count"], 200, "{value}");
+            // On a busy machine the time is over first.
+            assert!(latency["count"].as_u64().is_some_and(|count| (1..=200).contains(&count)), "{value}");
             let figures: Vec<f64> = ["min", "median", "p99", "p99.9", "max"]
                 .iter()
                 .map(|name| latency[name].as_f64().unwrap_or_else(|| panic!("no {name} in {value}")))

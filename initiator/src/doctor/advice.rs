@@ -53,7 +53,7 @@ pub(super) fn advise(examined: &Examined<'_>) -> Vec<Finding> {
     of_system(examined, &mut findings);
     of_limits(examined.limits, !examined.machine.devices.is_empty(), &mut findings);
     if let Some(towards) = examined.towards {
-        of_choice(towards, &mut findings);
+        of_choice(examined.machine, towards, &mut findings);
     }
     of_counters(examined, &mut findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
@@ -195,8 +195,23 @@ fn version(kernel: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-fn of_choice(towards: &Towards<'_>, findings: &mut Vec<Finding>) {
+fn of_choice(machine: &Machine, towards: &Towards<'_>, findings: &mut Vec<Finding>) {
     let subject = towards.address.to_string();
+    if let Some([first, others @ ..]) = towards.source.map(|source| machine.owners_of(source)).as_deref() {
+        for other in others {
+            let (taken, left) = (first.device, other.device);
+            let protocols = (taken.protocol(first.port), left.protocol(other.port));
+            if protocols.0 != protocols.1 {
+                let what = format!(
+                    "{} ({}) and {} ({}) lie on one interface; the first is taken, and peers must speak the same",
+                    taken.name, protocols.0, left.name, protocols.1
+                );
+                let mend =
+                    format!("rdma link delete the one that is not wanted: {} or {}", taken.name, left.name);
+                findings.push(Finding::new(Verdict::Watch, &subject, what, mend));
+            }
+        }
+    }
     match &towards.choice {
         Err(error) => {
             let mend = format!("ip route get {subject}; then ip route add, or the right address");

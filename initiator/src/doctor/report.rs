@@ -171,6 +171,9 @@ impl Report<'_> {
             }
         }
         let _ = writeln!(text, "modules    {}", parts.join("; "));
+        if self.machine.devices.is_empty() {
+            return;
+        }
         let verbs = limits.verbs().map_or_else(|why| format!("not usable: {why}"), |()| "usable".to_owned());
         let _ = writeln!(text, "verbs      {verbs}");
     }

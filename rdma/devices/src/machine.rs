@@ -69,11 +69,17 @@ impl Machine {
         self.netdevs.iter().find(|netdev| netdev.addresses.contains(&local))
     }
 
-    /// The RDMA device that owns a local address: one whose port lies on the interface that has it. Of several, a card before software,
-    /// an active port before one that is not, then by name.
+    /// The RDMA device that owns a local address: the first of [`Machine::owners_of`].
     #[must_use]
     pub fn device_of(&self, local: IpAddr) -> Option<Owner<'_>> {
-        let netdev = self.netdev_of(local)?;
+        self.owners_of(local).first().copied()
+    }
+
+    /// The RDMA ports that lie on the interface that has a local address: cards before software, active ports before those that are not, then
+    /// by name.
+    #[must_use]
+    pub fn owners_of(&self, local: IpAddr) -> Vec<Owner<'_>> {
+        let Some(netdev) = self.netdev_of(local) else { return Vec::new() };
         let ports =
             self.devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
         let mut owners: Vec<_> = ports
@@ -84,7 +90,7 @@ impl Machine {
             let software = !matches!(owner.device.driver, crate::Driver::Hardware(_));
             (software, owner.port.state != crate::PortState::Active)
         });
-        owners.first().copied()
+        owners
     }
 }
 

@@ -34,8 +34,6 @@ const GATHER_MAX: u32 = 16;
 const READ_DEPTH_MAX: u16 = 128;
 /// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
 const LISTEN_INTERVAL: Duration = Duration::from_micros(500);
-/// How long the reason may be waited for when work was flushed.
-const REASON_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// RDMA through one device, for one thread.
 pub struct VerbsProvider {

@@ -88,6 +88,14 @@ fn an_address_without_a_gid_needs_the_interface_again() {
 }
 
 #[test]
+fn two_protocols_on_one_interface_are_pointed_out() {
+    let findings = findings(fixture::SOFTWARE, &[], None, Ok("10.0.2.15"));
+    let said =
+        |finding: &Finding| finding.what.starts_with("rxe0 (RoCE v2) and siw0 (iWARP) lie on one interface");
+    assert!(findings.iter().any(|finding| finding.level == Verdict::Watch && said(finding)), "{findings:?}");
+}
+
+#[test]
 fn versions() {
     assert_eq!(version("6.12.107+deb13-amd64"), Some((6, 12)));
     assert_eq!(version(""), None);

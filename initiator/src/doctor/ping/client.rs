@@ -49,7 +49,18 @@ struct Client<P: Provider> {
 }
 
 impl<P: Provider> Client<P> {
-    fn connect(mut provider: P, address: SocketAddr) -> Result<Self> {
+    fn connect(provider: P, address: SocketAddr) -> Result<Self> {
+        let mut client = Self::unacquainted(provider, address)?;
+        let own = client.line.expose(&mut client.provider)?;
+        match client.ask(Message::Hello(own), LEN)? {
+            Message::Ready(memory) => client.line.peer = Some(memory),
+            other => bail!("{address} answered {other:?} to a greeting"),
+        }
+        Ok(client)
+    }
+
+    /// A connection on which nothing was said yet.
+    fn unacquainted(mut provider: P, address: SocketAddr) -> Result<Self> {
         let cq = provider.create_completion_queue(ENTRIES).context("no completion queue")?;
         let line = Line::new(&mut provider, cq)?;
         let parameters = parameters(&provider, SET_UP);
@@ -71,11 +82,6 @@ impl<P: Provider> Client<P> {
                 let error = anyhow::Error::new(failure);
                 return Err(error.context(format!("nobody answers on {address}; {}", advice())));
             }
-        }
-        let own = client.line.expose(&mut client.provider)?;
-        match client.ask(Message::Hello(own), LEN)? {
-            Message::Ready(memory) => client.line.peer = Some(memory),
-            other => bail!("{address} answered {other:?} to a greeting"),
         }
         Ok(client)
     }
@@ -115,7 +121,7 @@ impl<P: Provider> Client<P> {
     fn write_latency(&mut self, plan: &Plan) -> Result<Latency> {
         let size = plan.size;
         let mut latency = Latency::new();
-        self.line.memory.fill(0, size, 0);
+        self.line.clear(size);
         self.ask(Message::EchoWrites { size: u32::try_from(size)? }, LEN)?;
         let end = self.start.elapsed() + plan.time;
         let mut mark = FIRST_MARK;
@@ -248,3 +254,6 @@ impl<P: Provider> Client<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,10 +17,10 @@ pub(super) const DEPTH: usize = 16;
 /// Receives posted. The ends take turns, so that one is under way at a time.
 const RECEIVES: usize = 4;
 
-/// What the peer may read and write: the head of the memory.
+/// Bytes that the peer may read and write.
 pub(super) const EXPOSED: usize = CHUNK * DEPTH;
-/// Where our own writes come from and our reads go to.
-const OWN: usize = EXPOSED;
+/// Where our own writes come from and our reads go to, in memory that the peer does not reach.
+const OWN: usize = 0;
 const RECEIVE: usize = OWN + CHUNK * DEPTH;
 const SEND: usize = RECEIVE + CHUNK * RECEIVES;
 const ALL: usize = SEND + CHUNK;
@@ -57,8 +57,10 @@ impl Work {
 /// A connection's end.
 pub(super) struct Line {
     pub(super) qp: QueuePairId,
-    pub(super) memory: Memory,
+    memory: Memory,
     region: MemoryRegion,
+    exposed: Memory,
+    exposed_region: MemoryRegion,
     /// Where the peer's memory is, once it said so.
     pub(super) peer: Option<RemoteMemory>,
     /// SENDs under way: their bytes may not be touched.
@@ -70,11 +72,24 @@ pub(super) struct Line {
 impl Line {
     /// A queue pair with its receives posted.
     pub(super) fn new<P: Provider>(provider: &mut P, cq: CompletionQueueId) -> Result<Self> {
-        let memory = Memory::alloc(ALL).context("no memory for a connection")?;
-        let remote = provider.capabilities().read_sink_needs_remote_write;
-        let more = if remote { Access::REMOTE_WRITE } else { Access::LOCAL_READ };
-        let region =
-            provider.register(&memory, Access::LOCAL_WRITE | more).context("cannot register memory")?;
+        let alloc = |len| Memory::alloc(len).context("no memory for a connection");
+        let (memory, exposed) = (alloc(ALL)?, alloc(EXPOSED)?);
+        let capabilities = provider.capabilities();
+        let given = |remote, access| if remote { access } else { Access::LOCAL_READ };
+        let sink = given(capabilities.read_sink_needs_remote_write, Access::REMOTE_WRITE);
+        // Without a key for one connection the region's own is what the peer gets.
+        let remote = given(!capabilities.per_command_keys, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let mut regions = Vec::with_capacity(2);
+        for (memory, access) in [(&memory, sink), (&exposed, remote)] {
+            match provider.register(memory, Access::LOCAL_WRITE | access) {
+                Ok(region) => regions.push(region),
+                Err(error) => {
+                    regions.iter().for_each(|region| provider.deregister(region.local_key));
+                    return Err(error).context("cannot register memory");
+                }
+            }
+        }
+        let (region, exposed_region) = (regions[0], regions[1]);
         let attributes = QueuePairAttributes {
             send_cq: cq,
             receive_cq: cq,
@@ -84,10 +99,10 @@ impl Line {
         };
         let made = provider.create_queue_pair(&attributes);
         if made.is_err() {
-            provider.deregister(region.local_key);
+            regions.iter().for_each(|region| provider.deregister(region.local_key));
         }
         let qp = made.context("cannot make a queue pair")?;
-        let mut line = Self { qp, memory, region, peer: None, sending: 0, bulk: 0 };
+        let mut line = Self { qp, memory, region, exposed, exposed_region, peer: None, sending: 0, bulk: 0 };
         for slot in 0..RECEIVES {
             if let Err(error) = line.post_receive(provider, slot) {
                 line.end(provider);
@@ -101,16 +116,18 @@ impl Line {
     pub(super) fn end<P: Provider>(&mut self, provider: &mut P) {
         provider.destroy_queue_pair(self.qp);
         provider.deregister(self.region.local_key);
+        provider.deregister(self.exposed_region.local_key);
     }
 
     fn sge(&self, offset: usize, len: usize) -> Sge {
         Sge { local_key: self.region.local_key, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
     }
 
-    /// Opens the head of the memory to the peer of this connection, which is established.
+    /// Opens the memory that is for it to the peer of this connection, which is established.
     pub(super) fn expose<P: Provider>(&self, provider: &mut P) -> Result<RemoteMemory> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        provider.expose(self.qp, self.sge(0, EXPOSED), access).context("cannot expose memory")
+        let all = Sge { local_key: self.exposed_region.local_key, offset: 0, len: EXPOSED as u32 };
+        provider.expose(self.qp, all, access).context("cannot expose memory")
     }
 
     pub(super) fn post_receive<P: Provider>(
@@ -156,10 +173,15 @@ impl Line {
         self.post_write(provider, 0, size)
     }
 
-    /// The last of the `size` bytes at the head of our memory: the mark that the peer wrote.
+    /// Forgets what the peer wrote.
+    pub(super) fn clear(&self, size: usize) {
+        self.exposed.fill(0, size, 0);
+    }
+
+    /// The last of `size` bytes that the peer writes: its mark.
     pub(super) fn mark(&self, size: usize) -> u8 {
         let mut mark = [0];
-        self.memory.read(size - 1, &mut mark);
+        self.exposed.read(size - 1, &mut mark);
         mark[0]
     }
 

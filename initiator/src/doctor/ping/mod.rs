@@ -15,12 +15,17 @@ mod report;
 mod server;
 
 use super::ProviderChoice;
+use super::limits::{Limits, Own};
+use super::towards::Towards;
 use crate::cli::{ERROR_PREFIX, Format, chain, print_json};
 use anyhow::{Context, Result, bail};
 use client::Plan;
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_rdma_devices::{Choice, Machine, NodeType};
+use nvmf_verbs::{VerbsConfig, VerbsProvider};
 use serde_json::json;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 /// The port when none is named: perftest's.
@@ -39,36 +44,68 @@ pub(crate) struct PlanArguments {
     time: u32,
 }
 
-/// A provider that this program has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Road {
+/// A provider, and the address that is used over it.
+#[derive(Debug, Clone)]
+struct Road {
+    kind: Kind,
+    address: SocketAddr,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
     Iwarp,
+    Verbs(VerbsConfig),
 }
 
 impl Road {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Iwarp => "iwarp",
+    fn name(&self) -> String {
+        match &self.kind {
+            Kind::Iwarp => "iwarp".to_owned(),
+            Kind::Verbs(config) => format!("verbs ({})", config.device),
         }
     }
 
-    /// Those that were asked for.
-    fn chosen(choice: ProviderChoice) -> Result<Vec<Self>> {
+    /// Those that were asked for, as far as the machine has them.
+    fn chosen(choice: ProviderChoice, address: SocketAddr) -> Result<Vec<Self>> {
+        let iwarp = Self { kind: Kind::Iwarp, address };
         match choice {
-            ProviderChoice::Iwarp | ProviderChoice::All => Ok(vec![Self::Iwarp]),
-            ProviderChoice::Verbs => bail!("this build has no verbs provider: use --provider iwarp"),
+            ProviderChoice::Iwarp => Ok(vec![iwarp]),
+            ProviderChoice::Verbs => Ok(vec![Self::verbs(address, false)?]),
+            ProviderChoice::All => {
+                Ok(std::iter::once(iwarp).chain(Self::verbs(address, true).ok()).collect())
+            }
         }
     }
 
-    fn measure(self, address: SocketAddr, plan: &Plan) -> Result<report::Measured> {
-        match self {
-            Self::Iwarp => client::measure(iwarp()?, address, plan),
+    /// Verbs, on the device that `auto` would choose. `beside` iwarp, an iWARP device needs a TCP port of its own: the next one.
+    fn verbs(address: SocketAddr, beside: bool) -> Result<Self> {
+        let machine = Machine::read().context("cannot read this machine's devices")?;
+        let limits = Limits::read(Path::new("/"), Own::read());
+        let verbs = limits.verbs();
+        let towards = Towards::new(&machine, address.ip(), verbs.as_ref().map_err(String::as_str).copied());
+        let choice = towards.choice.with_context(|| format!("no way leads to {address}"))?;
+        let Choice::Verbs(owner) = choice else { bail!("verbs cannot be used for {address}: {choice}") };
+        let mut address = address;
+        if beside && owner.device.node_type == NodeType::Rnic && address.port() != 0 {
+            address.set_port(address.port().checked_add(1).context("no port is left for verbs")?);
+        }
+        let mut config = VerbsConfig::new(&owner.device.name);
+        config.port = u8::try_from(owner.port.number).context("no port of a device has such a number")?;
+        Ok(Self { kind: Kind::Verbs(config), address })
+    }
+
+    fn measure(&self, plan: &Plan) -> Result<report::Measured> {
+        match &self.kind {
+            Kind::Iwarp => client::measure(iwarp()?, self.address, plan),
+            Kind::Verbs(config) => client::measure(VerbsProvider::new(config.clone())?, self.address, plan),
         }
     }
 
-    fn serve(self, address: SocketAddr) -> Result<()> {
-        match self {
-            Self::Iwarp => server::serve(iwarp()?, self.name(), address),
+    fn serve(&self) -> Result<()> {
+        let name = self.name();
+        match &self.kind {
+            Kind::Iwarp => server::serve(iwarp()?, &name, self.address),
+            Kind::Verbs(config) => server::serve(VerbsProvider::new(config.clone())?, &name, self.address),
         }
     }
 }
@@ -77,7 +114,7 @@ fn iwarp() -> Result<IwarpProvider> {
     IwarpProvider::new(IwarpConfig::default()).context("cannot start iwarp")
 }
 
-/// Measures over each provider; whether each was reached.
+/// Measures over each provider; whether the peer was reached.
 pub(super) fn ping(
     address: SocketAddr,
     choice: ProviderChoice,
@@ -86,18 +123,23 @@ pub(super) fn ping(
 ) -> Result<bool> {
     let plan =
         Plan { size: plan.size as usize, count: plan.count, time: Duration::from_secs(plan.time.into()) };
-    let (mut reached, mut pings) = (true, Vec::new());
-    for road in Road::chosen(choice)? {
+    let (mut reached, mut pings) = (false, Vec::new());
+    for road in Road::chosen(choice, address)? {
         let name = road.name();
-        match (road.measure(address, &plan), format) {
-            (Ok(measured), Format::Normal) => {
-                println!("{address} over {name}, messages of {} bytes\n{}", plan.size, measured.text());
+        match road.measure(&plan) {
+            Ok(measured) => {
+                reached = true;
+                if format == Format::Normal {
+                    println!(
+                        "{} over {name}, messages of {} bytes\n{}",
+                        road.address,
+                        plan.size,
+                        measured.text()
+                    );
+                }
+                pings.push(json!({ "provider": name, "measured": measured.json() }));
             }
-            (Ok(measured), Format::Json) => {
-                pings.push(json!({ "provider": name, "measured": measured.json() }))
-            }
-            (Err(error), _) => {
-                reached = false;
+            Err(error) => {
                 let error = chain(&error);
                 eprintln!("{ERROR_PREFIX}{name}: {error}");
                 pings.push(json!({ "provider": name, "error": error }));
@@ -112,10 +154,23 @@ pub(super) fn ping(
 
 /// Is the other end over each provider, until stopped.
 pub(super) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> {
-    let roads = Road::chosen(choice)?;
+    let roads = Road::chosen(choice, address)?;
+    let several = roads.len() > 1;
     std::thread::scope(|scope| {
         // A provider belongs to the thread that made it.
-        let ends: Vec<_> = roads.into_iter().map(|road| scope.spawn(move || road.serve(address))).collect();
+        let ends: Vec<_> = roads
+            .iter()
+            .map(|road| {
+                scope.spawn(move || {
+                    let outcome = road.serve();
+                    if let (true, Err(error)) = (several, &outcome) {
+                        // Said at once: the others go on.
+                        eprintln!("{ERROR_PREFIX}{}: {}", road.name(), chain(error));
+                    }
+                    outcome
+                })
+            })
+            .collect();
         ends.into_iter()
             .try_for_each(|end| end.join().unwrap_or_else(|_| bail!("the listening end broke down")))
     })

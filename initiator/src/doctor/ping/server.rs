@@ -48,18 +48,15 @@ struct Session {
 struct Malformed;
 
 /// Serves until it is killed.
-pub(super) fn serve<P: Provider>(mut provider: P, name: &str, address: SocketAddr) -> Result<()> {
-    let (_, address) = provider.listen(address, 16).context("the other end of --ping cannot start")?;
-    let cq = provider.create_completion_queue(ENTRIES * SESSIONS as u32).context("no completion queue")?;
+pub(super) fn serve<P: Provider>(provider: P, name: &str, address: SocketAddr) -> Result<()> {
+    let (mut server, address) = Server::new(provider, address)?;
     println!("listening on {address} over {name}; on the other machine: nvmf doctor --ping {address}");
-    let completions = Vec::with_capacity(32);
-    let mut server = Server { provider, cq, sessions: Vec::new(), completions, start: Instant::now() };
     let mut worked = Duration::ZERO;
     loop {
         let now = server.start.elapsed();
         if server.turn(now) {
             worked = now;
-        } else if now.saturating_sub(worked) < SPIN {
+        } else if server.must_watch() || now.saturating_sub(worked) < SPIN {
             std::thread::yield_now();
         } else {
             server.sleep(now)?;
@@ -67,7 +64,8 @@ pub(super) fn serve<P: Provider>(mut provider: P, name: &str, address: SocketAdd
     }
 }
 
-struct Server<P: Provider> {
+/// All connections of one provider.
+pub(super) struct Server<P: Provider> {
     provider: P,
     cq: CompletionQueueId,
     sessions: Vec<Session>,
@@ -76,8 +74,17 @@ struct Server<P: Provider> {
 }
 
 impl<P: Provider> Server<P> {
+    /// Listens; gives the address with the port that was taken.
+    pub(super) fn new(mut provider: P, address: SocketAddr) -> Result<(Self, SocketAddr)> {
+        let (_, address) = provider.listen(address, 16).context("the other end of --ping cannot start")?;
+        let entries = ENTRIES * SESSIONS as u32;
+        let cq = provider.create_completion_queue(entries).context("no completion queue")?;
+        let (sessions, completions) = (Vec::with_capacity(SESSIONS), Vec::with_capacity(32));
+        Ok((Self { provider, cq, sessions, completions, start: Instant::now() }, address))
+    }
+
     /// One round of everything; whether there was anything to do.
-    fn turn(&mut self, now: Duration) -> bool {
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
         let mut worked = self.reap(now);
         while let Some(event) = self.provider.poll_cm(now) {
             worked = true;
@@ -86,13 +93,18 @@ impl<P: Provider> Server<P> {
         for at in (0..self.sessions.len()).rev() {
             let session = &mut self.sessions[at];
             let stepped = session.step(&mut self.provider, now);
-            worked |= matches!(stepped, Ok(true)) || !matches!(session.doing, Doing::Listening);
+            worked |= matches!(stepped, Ok(true));
             if stepped.is_err() || now.saturating_sub(session.heard) > SILENCE {
                 self.remove(at);
             }
         }
         self.provider.flush();
         worked
+    }
+
+    /// Whether something may come that wakes nobody: an RDMA WRITE has no completion here.
+    fn must_watch(&self) -> bool {
+        self.sessions.iter().any(|session| !matches!(session.doing, Doing::Listening))
     }
 
     fn reap(&mut self, now: Duration) -> bool {
@@ -201,8 +213,9 @@ impl Session {
         match self.doing {
             Doing::Bulk { read, until, .. } if now < until => {
                 self.heard = now;
+                let before = self.line.bulk;
                 self.line.fill(provider, read).map_err(|_| Malformed)?;
-                return Ok(true);
+                return Ok(self.line.bulk > before);
             }
             Doing::Bulk { .. } if self.line.bulk > 0 => return Ok(false),
             Doing::Bulk { bytes, .. } => {
@@ -253,7 +266,7 @@ impl Session {
                 if size == 0 || size > CHUNK {
                     return Err(Malformed);
                 }
-                self.line.memory.fill(0, size, 0);
+                self.line.clear(size);
                 self.doing = Doing::EchoWrites { size, mark: FIRST_MARK };
                 self.say(provider, Message::Done { bytes: 0 })
             }

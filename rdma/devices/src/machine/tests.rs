@@ -35,6 +35,9 @@ fn an_address_is_owned_by_the_device_on_its_interface() {
     let owner = machine.device_of(ip("10.0.2.15")).expect("an owner");
     assert_eq!((owner.device.name.as_str(), owner.netdev.name.as_str()), ("rxe0", "eth0"));
     assert_eq!(owner.gid.map(|gid| gid.index), Some(1));
+    let all: Vec<_> =
+        machine.owners_of(ip("10.0.2.15")).iter().map(|owner| owner.device.name.as_str()).collect();
+    assert_eq!(all, ["rxe0", "siw0"]);
     assert_eq!(machine.device_of(ip("10.9.0.1")), None);
     assert_eq!(machine.device_of(ip("127.0.0.1")), None);
 }
