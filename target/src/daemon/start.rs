@@ -102,8 +102,11 @@ struct Common {
     clock: Clock,
 }
 
+/// Places in the configuration, and the addresses that were taken.
+type Listening = Vec<(usize, SocketAddr)>;
+
 /// What a worker's thread says once it stands.
-type Started = Result<(Vec<(usize, SocketAddr)>, Arc<crate::telemetry::Counters>, bool), WorkerError>;
+type Started = Result<(Listening, Arc<crate::telemetry::Counters>, bool), WorkerError>;
 
 impl Daemon {
     /// Opens the disks, starts the workers, listens.
@@ -267,7 +270,7 @@ fn set_up(
     road: &Road,
     load: Arc<Load>,
     listen: &[(usize, SocketAddr)],
-) -> Result<(Worker<AnyProvider, Floor>, Vec<(usize, SocketAddr)>), WorkerError> {
+) -> Result<(Worker<AnyProvider, Floor>, Listening), WorkerError> {
     let mut floor = Floor::new(FloorOptions::default())?;
     for export in &common.exports {
         floor.attach(export.device, &export.disk)?;
