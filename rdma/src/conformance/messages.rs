@@ -95,6 +95,7 @@ pub(super) fn invalidation_is_reported<P: Provider>(pair: Pair<P>) {
     let data = rig.sides[LEFT].buffer(4096, Access::LOCAL_WRITE);
     let range = data.sge(0, 4096);
     let exposed = rig.sides[LEFT].provider.expose(link[LEFT], range, Access::REMOTE_WRITE).unwrap();
+    rig.says(LEFT, link);
     let sink = rig.sides[LEFT].sink(64);
     rig.sides[LEFT].receive(link[LEFT], 1, sink.sge(0, 64));
     let payload = Payload::Inline(b"done");

@@ -148,6 +148,7 @@ pub(super) fn after_remote_invalidation<P: Provider>(pair: Pair<P>) {
     }
     attempts(pair, |stage| {
         let (key, link) = (stage.key(), stage.link);
+        stage.rig.says(LEFT, link);
         let sink = stage.rig.sides[LEFT].sink(64);
         stage.rig.sides[LEFT].receive(link[LEFT], 10, sink.sge(0, 64));
         let payload = Payload::Inline(b"yours again");
