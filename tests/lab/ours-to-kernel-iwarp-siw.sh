@@ -1,6 +1,7 @@
 # What: our initiator over userspace iWARP uses the kernel's target on siw
 # Cell: ours → kernel `nvmet-rdma` | iwarp → siw
 # Seconds: 240
+# Known: kernel BUG at drivers/infiniband/core/iwcm.c
 . "$LAB/cell.sh"
 initiator=ours provider=iwarp address=$GUEST port=4420 nqn=$NQN
 target_kill=kernel_target_kill target_restart=kernel_target_start

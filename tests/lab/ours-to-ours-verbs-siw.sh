@@ -1,6 +1,7 @@
 # What: our initiator uses our target, both over verbs on siw
 # Cell: ours → ours | verbs on siw
 # Seconds: 240
+# Known: kernel BUG at drivers/infiniband/core/iwcm.c
 . "$LAB/cell.sh"
 initiator=ours provider=verbs address=$GUEST port=4420 nqn=$NQN
 target_kill=our_target_kill target_restart=our_target_start

@@ -15,6 +15,7 @@ const SECONDS: u64 = 120;
 /// # Cell: INITIATOR to TARGET | OVER       a cell of the matrix (optional)
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
 /// # Seconds: 240                           how long it may take (optional)
+/// # Known: kernel BUG at some/file.c       a fault of the guest's kernel that is not ours: when it shows, the scenario starts again (optional)
 /// ```
 pub(crate) struct Scenario {
     pub(crate) name: String,
@@ -24,6 +25,8 @@ pub(crate) struct Scenario {
     pub(crate) cell: Option<(String, String)>,
     pub(crate) quick: bool,
     pub(crate) time_max: Duration,
+    /// What the guest's kernel may say, and does now and then whoever talks to it.
+    pub(crate) known: Option<String>,
 }
 
 /// Where scenarios lie, with what they share.
@@ -69,7 +72,8 @@ impl Scenario {
         };
         ensure!(seconds > 0, "{name}: it needs some time");
         let (what, quick) = (what.to_owned(), field("Quick") == Some("yes"));
-        Ok(Some(Self { name, path, what, cell, quick, time_max: Duration::from_secs(seconds) }))
+        let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
+        Ok(Some(Self { name, path, what, cell, quick, time_max, known }))
     }
 }
 

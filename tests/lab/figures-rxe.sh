@@ -1,0 +1,67 @@
+# What: fio on rxe in one guest: the kernel's initiator on the kernel's target and on ours, ours on ours and on the kernel's
+# Seconds: 240
+. "$LAB/cell.sh"
+
+# fio's IOPS of one workload: RW BS DEPTH SECONDS
+iops() {
+    fio --name=f --filename="$(cat /run/device)" --direct=1 --ioengine=io_uring --rw="$1" --bs="$2" --iodepth="$3" --size=256m \
+        --time_based --runtime="$4" --ramp_time=1 --eta=never --output-format=json | jq "[.jobs[0].read.iops, .jobs[0].write.iops] | max | floor"
+}
+
+measure() {
+    for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
+        echo "$1|$work|$(iops $work 4)" >>/run/figures
+    done
+}
+
+# Both targets at once, on two ports, each with memory behind it; each initiator on both in turn, and again.
+our_memory_target() {
+    cat >/run/target.toml <<CONFIG
+[[listener]]
+address = "$GUEST:4421"
+provider = "verbs"
+
+[[subsystem]]
+nqn = "$NQN.ours"
+allow_any_host = true
+
+[[subsystem.namespace]]
+nsid = 1
+memory = "512MiB"
+block_size = 512
+CONFIG
+    our_target_start
+}
+
+round() {
+    for pair in 'kernel kernel' 'kernel ours' 'ours kernel' 'ours ours'; do
+        initiator=${pair% *}
+        case ${pair#* } in
+        kernel) port=4420 nqn=$NQN ;;
+        ours) port=4421 nqn=$NQN.ours ;;
+        esac
+        connect
+        measure "$pair"
+        disconnect
+    done
+}
+
+provider=verbs address=$GUEST
+rdma_device rxe
+modprobe nvme-rdma
+must "the kernel's target starts" kernel_target
+must 'our target starts' our_memory_target
+step 'first round' round
+step 'second round' round
+
+# The better of two rounds, each as a ratio to kernel on kernel.
+for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
+    best() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work && $3 > best { best = $3 } END { print best }' /run/figures; }
+    base=$(best 'kernel kernel')
+    line="rxe, $work:"
+    for pair in 'kernel kernel' 'kernel ours' 'ours kernel' 'ours ours'; do
+        line="$line ${pair% *} → ${pair#* } $(best "$pair") IOPS ($(awk "BEGIN { printf \"%.2f\", $(best "$pair") / $base }"));"
+    done
+    echo ":: figure ${line%;}"
+done
+finish
