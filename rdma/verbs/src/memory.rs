@@ -143,9 +143,10 @@ impl Windows {
         self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
     }
 
-    /// A key was invalidated: its window can show something else.
-    pub(crate) fn invalidated(&mut self, key: RemoteKey) {
-        if self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0)
+    /// A key was invalidated on its queue pair: the window can show something else. Another queue pair's key (rxe lets a peer end
+    /// those too) stays where it is, because work that waits for the doorbell may name its window.
+    pub(crate) fn invalidated(&mut self, key: RemoteKey, queue_pair: QueuePairId) {
+        if self.is_shown(key, queue_pair)
             && let Some(it) = self.shown.remove(&(key.0 >> 8))
         {
             self.free.push((it.window, it.key));

@@ -60,11 +60,14 @@ impl VerbsProvider {
             let invalidated =
                 invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
             let completion = finished(name, work, status, wc.byte_len, invalidated);
-            if let Work::Posted { invalidates: Some(key), .. } = work {
-                self.windows.invalidated(key);
+            // One that was flushed leaves its window bound: that one goes with the queue pair.
+            if let Work::Posted { invalidates: Some(key), .. } = work
+                && status.is_success()
+            {
+                self.windows.invalidated(key, name);
             }
             if let Some(key) = invalidated {
-                self.windows.invalidated(key);
+                self.windows.invalidated(key, name);
             }
             ready.extend(completion);
         }
@@ -80,7 +83,7 @@ impl VerbsProvider {
         let Some(&name) = self.numbers.get(&wc.qp_num) else { return };
         let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success());
         if let Some(key) = invalidated {
-            self.windows.invalidated(key);
+            self.windows.invalidated(key, name);
         }
         if let Some(it) = self.completion_queues.get_mut(queue.0 as usize) {
             let (queue_pair, opcode, byte_len) = (name, Opcode::Receive, wc.byte_len);
