@@ -4,8 +4,8 @@ use core::ops::BitAnd;
 use nvmf_rdma::{Opcode, RemoteKey, WcStatus, WorkRequestId};
 use std::collections::VecDeque;
 
-/// Sequence numbers have 31 bits: one more tells sends from receives in the device's name for a work request.
-const SEQUENCE: u32 = 0x7fff_ffff;
+/// Sequence numbers have 30 bits: two more tell sends, receives and shared receives apart in the device's name for a work request.
+const SEQUENCE: u32 = 0x3fff_ffff;
 
 /// What a work request was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
