@@ -193,7 +193,7 @@ impl Provider for VerbsProvider {
         }
         let limit = qp.attributes.max_send as usize;
         let no_key = RegisterError::NoKey { limit };
-        if qp.sends.hidden() >= limit || !matches!(qp.phase, Phase::Ready) {
+        if qp.sends.hidden() >= limit || !matches!(qp.phase, Phase::Ready) || qp.is_broken() {
             return Err(no_key);
         }
         let Some(hw) = &mut qp.hw else { return Err(no_key) };
@@ -339,7 +339,7 @@ impl Provider for VerbsProvider {
     fn post_receive(&mut self, queue_pair: QueuePairId, request: ReceiveRequest) -> Result<(), PostError> {
         let buffer = self.regions.sink(request.buffer);
         let qp = self.queue_pairs.get_mut(queue_pair.0).ok_or(PostError::NoSuchQueue)?;
-        if matches!(qp.state(), QueuePairState::Error) {
+        if matches!(qp.state(), QueuePairState::Error) || qp.is_broken() {
             return Err(PostError::NotReady);
         }
         let buffer = buffer.ok_or(PostError::Invalid)?;
@@ -380,7 +380,7 @@ impl Provider for VerbsProvider {
             self.gather(list)?;
         }
         let qp = self.queue_pairs.get_mut(queue_pair.0).ok_or(PostError::NoSuchQueue)?;
-        if !matches!(qp.phase, Phase::Ready) || qp.hw.is_none() {
+        if !matches!(qp.phase, Phase::Ready) || qp.is_broken() {
             return Err(PostError::NotReady);
         }
         if qp.sends.is_full() {

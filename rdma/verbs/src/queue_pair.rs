@@ -140,6 +140,11 @@ impl QueuePair {
         false
     }
 
+    /// Whether the device refused work: what came after would take effect although what was before did not.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.hw.is_none() || self.untaken != [0; 2]
+    }
+
     /// Whether the device has nothing of it any more.
     pub(crate) fn is_drained(&self) -> bool {
         self.hw.is_none() || (self.sends.len() <= self.untaken[0] && self.receives.len() <= self.untaken[1])
