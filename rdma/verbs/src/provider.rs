@@ -330,9 +330,6 @@ impl Provider for VerbsProvider {
     }
 
     fn disconnect(&mut self, queue_pair: QueuePairId) {
-        if let Some(hw) = self.queue_pairs.get_mut(queue_pair.0).and_then(|qp| qp.hw.as_mut()) {
-            hw.signal_last();
-        }
         self.start_closing(queue_pair);
     }
 
@@ -418,7 +415,7 @@ impl Provider for VerbsProvider {
         let len = inline.map_or(0, <[u8]>::len) as u32
             + list.iter().map(|sge| sge.len).sum::<u32>()
             + sink.map_or(0, |sge| sge.length);
-        // A queue full of sends that complete in silence would never have room again.
+        // In silence no more than half of the queue: the other half's room comes back while this is under way.
         let quiet = !signaled && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
         qp.silent = if quiet { qp.silent + 1 } else { 0 };
         let sequence = qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates });

@@ -51,7 +51,7 @@ pub(crate) struct QueuePair {
     pub(crate) receives: Outstanding,
     /// Of each, so many at the end that the device never took.
     pub(crate) untaken: [usize; 2],
-    /// Sends since the last that completes visibly.
+    /// Sends since the last that completes visibly: of those that wait for the doorbell, whose last does.
     pub(crate) silent: u32,
     /// RDMA READs that may be outstanding; 0 until it is known.
     pub(crate) read_depth: u8,
@@ -134,6 +134,7 @@ impl QueuePair {
     pub(crate) fn ring(&mut self) -> bool {
         self.is_dirty = false;
         let receives = self.ring_receives();
+        self.silent = 0;
         let Some(hw) = &mut self.hw else { return true };
         let Err(PostFailure { refused }) = hw.ring_sends() else { return receives };
         self.untaken[0] += refused;

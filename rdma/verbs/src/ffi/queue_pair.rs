@@ -279,12 +279,6 @@ impl QueuePair {
         self.sends.push(wr);
     }
 
-    /// Makes the last send that waits for the doorbell complete visibly; whether there is one.
-    pub(crate) fn signal_last(&mut self) -> bool {
-        let last = self.sends.last_mut();
-        last.map(|wr| wr.send_flags |= abi::SEND_SIGNALED).is_some()
-    }
-
     /// Posts what was pushed.
     pub(crate) fn ring_receives(&mut self) -> Result<(), PostFailure> {
         let (qp, post) = (self.qp.as_ptr(), self.device.ops().post_recv);
@@ -292,11 +286,10 @@ impl QueuePair {
         self.receives.ring(|first, bad| unsafe { post(qp, first, bad) })
     }
 
-    /// Posts what was pushed.
+    /// Posts what was pushed. The last of it completes visibly, so that of nothing it stays unknown for long whether it is done.
     pub(crate) fn ring_sends(&mut self) -> Result<(), PostFailure> {
-        if self.sends.is_empty() {
-            return Ok(());
-        }
+        let Some(last) = self.sends.last_mut() else { return Ok(()) };
+        last.send_flags |= abi::SEND_SIGNALED;
         let (sends, gather) = (self.sends.as_mut_ptr(), self.gather.as_mut_ptr());
         for at in 0..self.sends.len() {
             // SAFETY: within the vectors, which are not resized until the call is over.
