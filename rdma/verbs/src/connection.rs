@@ -34,7 +34,8 @@ pub(crate) enum Role {
 /// A peer's connection request.
 pub(crate) struct Request {
     id: CmId,
-    listener: ListenerId,
+    /// Of this provider; `None` for one that was adopted.
+    listener: Option<ListenerId>,
     since: Duration,
     peer_initiator_depth: u8,
     peer_responder_resources: u8,
@@ -94,11 +95,13 @@ impl VerbsProvider {
         let unanswered: Vec<_> = self
             .requests
             .keys()
-            .filter(|&key| self.requests.get(key).is_some_and(|it| it.listener == listener))
+            .filter(|&key| self.requests.get(key).is_some_and(|it| it.listener == Some(listener)))
             .collect();
         for request in unanswered {
             self.drop_request(RequestId(request));
         }
+        let is_of_it = |event: &CmEvent| matches!(event, CmEvent::ConnectRequest { listener: of, .. } if *of == listener);
+        self.events.retain(|event| !is_of_it(event));
     }
 
     fn drop_request(&mut self, request: RequestId) {
@@ -124,13 +127,13 @@ impl VerbsProvider {
 
     pub(crate) fn adopt_request(&mut self, now: Duration, detached: DetachedRequest) -> RequestId {
         let DetachedRequest(mut request) = detached;
-        request.since = now;
+        (request.listener, request.since) = (None, now);
         // One that cannot move is gone: `accept` says so.
         if request.id.migrate(&self.channel).is_err() {
             return RequestId(u32::MAX);
         }
         let key = request.id.key();
-        let Some(name) = self.requests.insert(|_| request) else { return RequestId(u32::MAX) };
+        let Some(name) = self.keep_request(request) else { return RequestId(u32::MAX) };
         self.roles.insert(key, Role::Request(RequestId(name)));
         RequestId(name)
     }
@@ -285,19 +288,19 @@ impl VerbsProvider {
         let Some(Role::Listener(listener)) = self.roles.get(&listener).copied() else { return };
         let here = id.device_name().is_some_and(|device| device == self.device_name);
         let (Some(local), Some(peer)) = (id.local_address(), id.peer_address()) else { return };
-        if !here || self.requests.keys().count() >= REQUESTS_MAX {
+        if !here || self.requests.len() >= REQUESTS_MAX {
             let _ = id.reject(&PrivateData::EMPTY);
             return;
         }
         let key = id.key();
         let request = Request {
             id,
-            listener,
+            listener: Some(listener),
             since: self.now,
             peer_initiator_depth: notice.peer_initiator_depth,
             peer_responder_resources: notice.peer_responder_resources,
         };
-        let Some(name) = self.requests.insert(|_| request) else { return };
+        let Some(name) = self.keep_request(request) else { return };
         self.roles.insert(key, Role::Request(RequestId(name)));
         self.events.push_back(CmEvent::ConnectRequest {
             listener,
@@ -412,7 +415,6 @@ impl VerbsProvider {
                 self.attended.swap_remove(at);
             }
         }
-        self.forget_old_requests();
     }
 
     /// Whether it still needs looking after.
@@ -477,21 +479,34 @@ impl VerbsProvider {
         }
     }
 
-    fn forget_old_requests(&mut self) {
-        let now = self.now;
-        let old = |it: &Request| now.saturating_sub(it.since) > REQUEST_TIME_MAX;
-        let oldest = self.requests.keys().find(|&key| self.requests.get(key).is_some_and(old));
-        if let Some(request) = oldest {
-            self.drop_request(RequestId(request));
-        }
+    fn keep_request(&mut self, request: Request) -> Option<u32> {
+        let due = request.since + REQUEST_TIME_MAX;
+        let name = self.requests.insert(|_| request)?;
+        self.requests_due = Some(self.requests_due.map_or(due, |other| other.min(due)));
+        Some(name)
     }
 
-    /// When something is due of a queue pair or a request.
+    /// Drops the requests that nobody answered in time.
+    pub(crate) fn forget_old_requests(&mut self) {
+        let now = self.now;
+        if self.requests_due.is_none_or(|due| now < due) {
+            return;
+        }
+        let due = |key| self.requests.get(key).map(|it| it.since + REQUEST_TIME_MAX);
+        let old: Vec<_> =
+            self.requests.keys().filter(|&key| due(key).is_some_and(|due| due <= now)).collect();
+        for request in old {
+            self.drop_request(RequestId(request));
+        }
+        let due = self.requests.keys().filter_map(|key| self.requests.get(key)).map(|it| it.since).min();
+        self.requests_due = due.map(|since| since + REQUEST_TIME_MAX);
+    }
+
+    /// When something is due of a queue pair or a request. Asked at every turn: it looks at those only that are being set up or
+    /// torn down.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let queue_pairs = self.attended.iter().filter_map(|name| self.queue_pairs.get(name.0)?.deadline);
-        let requests =
-            self.requests.keys().filter_map(|key| Some(self.requests.get(key)?.since + REQUEST_TIME_MAX));
-        queue_pairs.chain(requests).min()
+        queue_pairs.chain(self.requests_due).min()
     }
 
     pub(crate) fn forget_id(&mut self, id: Option<IdKey>) {

@@ -58,6 +58,7 @@ impl VerbsProvider {
         Ok(Self {
             queue_pairs: Slots::new(u16::MAX - 1),
             requests: Slots::new(u16::MAX - 1),
+            requests_due: None,
             listeners: Slots::new(1024),
             shared_queues: Vec::new(),
             completion_queues: Vec::new(),

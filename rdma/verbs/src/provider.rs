@@ -41,6 +41,8 @@ pub struct VerbsProvider {
     pub(crate) windows: Windows,
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) requests: Slots<Request>,
+    /// When the first of them is old, or earlier.
+    pub(crate) requests_due: Option<Duration>,
     pub(crate) listeners: Slots<CmId>,
     pub(crate) shared_queues: Vec<SharedQueue>,
     pub(crate) completion_queues: Vec<Queue>,
@@ -457,6 +459,7 @@ impl Provider for VerbsProvider {
             if !self.attended.is_empty() {
                 self.look_after();
             }
+            self.forget_old_requests();
             if !self.retired.is_empty() {
                 self.release_retired();
             }
