@@ -304,6 +304,7 @@ impl Provider for VerbsProvider {
         source: Option<SocketAddr>,
         parameters: &ConnectParameters,
     ) -> Result<(), ConnectError> {
+        self.now = now;
         self.start_connecting(now, queue_pair, address, source, parameters)
     }
 
@@ -314,6 +315,7 @@ impl Provider for VerbsProvider {
         queue_pair: QueuePairId,
         parameters: &ConnectParameters,
     ) -> Result<(), ConnectError> {
+        self.now = now;
         // What the peer did in the meantime counts.
         self.hear();
         self.accept_request(now, request, queue_pair, parameters)
@@ -328,6 +330,7 @@ impl Provider for VerbsProvider {
     }
 
     fn adopt(&mut self, now: Duration, detached: DetachedRequest) -> RequestId {
+        self.now = now;
         self.adopt_request(now, detached)
     }
 
@@ -484,6 +487,9 @@ impl Provider for VerbsProvider {
             self.take_all(CompletionQueueId(at as u32));
         }
         self.hear();
+        self.end_failed();
+        // A queue pair that has nothing to flush says nothing when it is over.
+        self.look_after();
         // What wakes the sleeper is heard at the first poll.
         self.heard = None;
         let nothing = self.failed.is_empty() && self.events.is_empty();
