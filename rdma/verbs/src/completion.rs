@@ -1,6 +1,6 @@
 //! Completion queues, and what completions mean.
 
-use crate::ffi::{CompletionChannel, CompletionQueue, Wc};
+use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc};
 use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
 use std::collections::VecDeque;
 use std::io;
@@ -8,8 +8,6 @@ use std::rc::Rc;
 
 /// Completions taken from the device at once.
 pub(crate) const BATCH: usize = 32;
-/// Entries of a device's completion queue, if it takes so many.
-const PART: u32 = 8192;
 
 /// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was taken from them
 /// before the caller asked.
@@ -45,12 +43,12 @@ impl Queue {
         queue: CompletionQueueId,
         entries: u32,
         channel: &Rc<CompletionChannel>,
-        limit: u32,
+        limits: &DeviceLimits,
     ) -> io::Result<(Rc<CompletionQueue>, Claim)> {
         let part = match self.parts.iter().position(|part| part.free >= entries) {
             Some(part) => part,
             None => {
-                let free = entries.max(PART).min(limit.max(entries));
+                let free = entries.max(limits.completions.min(limits.max_completions));
                 self.parts.push(Part { hw: CompletionQueue::new(channel, free)?, free });
                 self.parts.len() - 1
             }

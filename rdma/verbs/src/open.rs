@@ -98,7 +98,7 @@ impl VerbsProvider {
             return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
         }
         let queue = self.completion_queues.get_mut(name.0 as usize).ok_or(ResourceError::NoSuchQueue)?;
-        queue.claim(name, entries, &channel, limit).map_err(os)
+        queue.claim(name, entries, &channel, &self.limits).map_err(os)
     }
 
     pub(crate) fn release(&mut self, claim: Claim) {
