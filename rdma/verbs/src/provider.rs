@@ -120,7 +120,8 @@ impl VerbsProvider {
 
     fn gather(&self, payload: &[Sge]) -> Result<(), PostError> {
         let ok = payload.len() <= self.max_sge() as usize
-            && payload.iter().all(|&sge| self.regions.source(sge).is_some());
+            && payload.iter().all(|&sge| self.regions.source(sge).is_some())
+            && payload.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len)).is_some();
         ok.then_some(()).ok_or(PostError::Invalid)
     }
 
@@ -278,6 +279,8 @@ impl Provider for VerbsProvider {
         self.events.retain(|event| !is_about(event, queue_pair));
         let claims = qp.claims;
         drop(qp);
+        // What the device completed of it takes places until it is read, which the next queue pair may count on.
+        claims.into_iter().for_each(|claim| self.take_all(claim.queue()));
         claims.into_iter().for_each(|claim| self.release(claim));
         for queue in &mut self.completion_queues {
             queue.ready.retain(|completion| completion.queue_pair != queue_pair);
