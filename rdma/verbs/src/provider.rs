@@ -80,9 +80,10 @@ pub struct VerbsProvider {
 /// A region whose registration ended while work was under way.
 pub(crate) struct Retired {
     pub(crate) _registered: Registered,
-    /// How far each queue pair must come, and each shared queue.
-    pub(crate) queue_pairs: Vec<(QueuePairId, u32, u32)>,
-    pub(crate) shared_queues: Vec<u64>,
+    /// Its name, which is nothing's any more.
+    pub(crate) key: LocalKey,
+    /// How far each queue pair must come: its sends, and the receives that land here.
+    pub(crate) queue_pairs: Vec<(QueuePairId, u32, Option<u32>)>,
 }
 
 impl VerbsProvider {
@@ -166,11 +167,11 @@ impl Provider for VerbsProvider {
             .queue_pairs
             .keys()
             .filter_map(|key| self.queue_pairs.get(key))
-            .filter(|qp| !qp.sends.is_empty() || !qp.receives.is_empty())
-            .map(|qp| (qp.name, qp.sends.end(), qp.receives.end()))
+            .map(|qp| (qp, qp.receives.end_of(key)))
+            .filter(|(qp, receives)| receives.is_some() || !qp.sends.is_empty())
+            .map(|(qp, receives)| (qp.name, qp.sends.end(), receives))
             .collect();
-        let shared_queues: Vec<_> = self.shared_queues.iter().map(SharedQueue::posted).collect();
-        let retired = Retired { _registered: registered, queue_pairs, shared_queues };
+        let retired = Retired { _registered: registered, key, queue_pairs };
         if !standing {
             self.retired.push(retired);
             self.release_retired();
@@ -353,7 +354,9 @@ impl Provider for VerbsProvider {
         }
         let hw = qp.hw.as_mut().ok_or(PostError::NotReady)?;
         let (id, opcode, len) = (request.id, Opcode::Receive, request.buffer.len);
-        let sequence = qp.receives.push(Work::Posted { id, opcode, signaled: true, len, invalidates: None });
+        let sink = Some(request.buffer.local_key);
+        let sequence =
+            qp.receives.push(Work::Posted { id, opcode, signaled: true, len, invalidates: None, sink });
         hw.push_receive(Name::Receive(queue_pair, sequence).encode(), buffer);
         Self::mark_dirty(&mut self.dirty, qp);
         // On iWARP a message that finds no receive costs the connection: the device must know of it before the peer can.
@@ -370,7 +373,7 @@ impl Provider for VerbsProvider {
     ) -> Result<(), PostError> {
         let buffer = self.regions.sink(request.buffer).ok_or(PostError::Invalid)?;
         let queue = self.shared_queues.get_mut(queue.0 as usize).ok_or(PostError::NoSuchQueue)?;
-        queue.post(request.id, buffer)?;
+        queue.post(request.id, buffer, request.buffer.local_key)?;
         if self.transport == Transport::Iwarp {
             queue.ring();
         }
@@ -426,7 +429,7 @@ impl Provider for VerbsProvider {
         // In silence no more than half of the queue: the other half's room comes back while this is under way.
         let quiet = !signaled && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
         qp.silent = if quiet { qp.silent + 1 } else { 0 };
-        let sequence = qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates });
+        let sequence = qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None });
         if let Some(hw) = &mut qp.hw {
             let id = Name::Send(queue_pair, sequence).encode();
             let inline = staged.is_some_and(|bytes| bytes.length <= hw.inline_max());

@@ -4,7 +4,7 @@ use crate::completion::{BATCH, Name, status};
 use crate::ffi::{AsyncNotice, Wc};
 use crate::outstanding::{Work, status_of_earlier};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::{End, Phase, QueuePair};
+use crate::queue_pair::{End, Phase};
 use core::time::Duration;
 use nvmf_rdma::{
     Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
@@ -139,15 +139,14 @@ impl VerbsProvider {
     /// Lets go of regions that no work names any more.
     pub(crate) fn release_retired(&mut self) {
         let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
-        self.retired.retain(|it| {
-            let busy = |&(name, sends, receives): &(QueuePairId, u32, u32)| {
-                queue_pairs.get(name.0).is_some_and(|qp: &QueuePair| {
-                    !qp.sends.has_reached(sends) || !qp.receives.has_reached(receives)
+        self.retired.retain_mut(|it| {
+            it.queue_pairs.retain(|&(name, sends, receives)| {
+                queue_pairs.get(name.0).is_some_and(|qp| {
+                    !qp.sends.has_reached(sends)
+                        || receives.is_some_and(|receives| !qp.receives.has_reached(receives))
                 })
-            };
-            let shared = it.shared_queues.iter().zip(shared_queues);
-            it.queue_pairs.iter().any(busy)
-                || shared.into_iter().any(|(&before, queue)| queue.has_before(before))
+            });
+            !it.queue_pairs.is_empty() || shared_queues.iter().any(|queue| queue.names(it.key))
         });
     }
 
