@@ -328,7 +328,7 @@ impl VerbsProvider {
                 self.end(name, End::Failed(ConnectFailure::Rejected { private_data }));
             }
             NoticeKind::Disconnected => self.on_disconnected(name),
-            NoticeKind::DeviceRemoved => self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved)),
+            NoticeKind::DeviceRemoved => self.lose_device(name),
             NoticeKind::ConnectRequest | NoticeKind::Other => {}
         }
     }

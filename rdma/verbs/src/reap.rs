@@ -7,8 +7,8 @@ use crate::provider::VerbsProvider;
 use crate::queue_pair::{End, Phase};
 use core::time::Duration;
 use nvmf_rdma::{
-    Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
-    WcStatus,
+    Completion, CompletionQueueId, ConnectFailure, DisconnectCause, Opcode, Provider, QueuePairId,
+    QueuePairState, RemoteKey, WcStatus,
 };
 
 /// How long the reason may be waited for when work was flushed.
@@ -150,12 +150,26 @@ impl VerbsProvider {
         });
     }
 
+    /// The device is gone from under a queue pair.
+    pub(crate) fn lose_device(&mut self, name: QueuePairId) {
+        let Some(qp) = self.queue_pairs.get(name.0) else { return };
+        match qp.phase {
+            // It has no connection that could end: `connect` and `accept` fail.
+            Phase::Idle => {}
+            Phase::Resolving(_) | Phase::Connecting(_) => {
+                let gone = std::io::Error::from_raw_os_error(libc::ENODEV);
+                self.end(name, End::Failed(ConnectFailure::Unreachable(gone)));
+            }
+            _ => self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved)),
+        }
+    }
+
     pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
         match notice {
             AsyncNotice::DeviceFatal => {
                 let all: Vec<_> = self.queue_pairs.keys().map(QueuePairId).collect();
                 for name in all {
-                    self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved));
+                    self.lose_device(name);
                 }
             }
             AsyncNotice::QueuePair(number) => {
