@@ -3,17 +3,16 @@
 use crate::completion::Claim;
 use crate::config::{OpenError, VerbsConfig};
 use crate::ffi::{
-    self, Channel, CompletionChannel, CompletionQueue, Device, PathChoice, QueueSizes, Region, Transport,
+    self, Channel, CompletionChannel, CompletionQueue, Device, PathChoice, QueueSizes, Transport,
 };
 use crate::memory::{Regions, Windows};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{QueuePair, Staging};
 use crate::reap::{WITH_INVALIDATE, WITH_INVALIDATE_RXE};
 use core::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
-use nvmf_rdma::{Access, CompletionQueueId, QueuePairAttributes, QueuePairId, ResourceError};
+use nvmf_rdma::{CompletionQueueId, QueuePairAttributes, QueuePairId, ResourceError};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -121,9 +120,7 @@ impl VerbsProvider {
         if self.transport == Transport::InfiniBand {
             hw.initialise(self.path).map_err(os)?;
         }
-        let memory = Memory::alloc(QueuePair::staging_len(attributes.max_send))
-            .map_err(|_| os(io::ErrorKind::OutOfMemory.into()))?;
-        let staging = Region::register(&self.device, &memory, Access::LOCAL_READ, false).map_err(os)?;
+        let staging = Staging::new(&self.device, attributes.max_send, &hw).map_err(os)?;
         let (number, windows) = (hw.number(), self.has_windows);
         let make = |name| QueuePair::new(QueuePairId(name), *attributes, hw, staging, windows, claims);
         let name = self.queue_pairs.insert(make);

@@ -28,8 +28,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Elements of a gather list, if the device takes so many.
-const GATHER_MAX: u32 = 16;
+/// Elements of a gather list, if the device takes so many. Every place of a send queue has room for all of them, in the device's
+/// memory too.
+const GATHER_MAX: u32 = 4;
 /// RDMA READs outstanding a connection: what initiators and targets of today ask for at the most.
 const READ_DEPTH_MAX: u16 = 128;
 /// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
@@ -420,7 +421,7 @@ impl Provider for VerbsProvider {
                 (Opcode::LocalInvalidate, ffi::WorkOperation::LocalInvalidate { key: key.0 })
             }
         };
-        let staged = inline.filter(|bytes| !bytes.is_empty()).map(|bytes| qp.stage(bytes));
+        let staged = inline.filter(|bytes| !bytes.is_empty()).map(|bytes| qp.staging.stage(bytes));
         let gathered = list.iter().filter(|sge| sge.len > 0).filter_map(|&sge| self.regions.source(sge));
         let elements = staged.into_iter().chain(sink.filter(|sge| sge.length > 0)).chain(gathered);
         let len = inline.map_or(0, <[u8]>::len) as u32

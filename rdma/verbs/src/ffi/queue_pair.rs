@@ -94,6 +94,10 @@ impl SharedReceiveQueue {
     }
 }
 
+/// Work requests that there is room for from the start between two doorbells. Who collects more has it grow once, up to the size of
+/// the queue.
+const COLLECTED: u32 = 32;
+
 /// Receives that wait for the doorbell.
 struct Receives {
     requests: Vec<RecvWr>,
@@ -102,7 +106,7 @@ struct Receives {
 
 impl Receives {
     fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
+        let capacity = capacity.min(COLLECTED) as usize;
         Self { requests: Vec::with_capacity(capacity), buffers: Vec::with_capacity(capacity) }
     }
 
@@ -172,14 +176,14 @@ impl QueuePair {
         sizes: QueueSizes,
     ) -> io::Result<Self> {
         let (qp, inline) = Self::create(device, send_cq, receive_cq, srq, sizes)?;
-        let sends = sizes.sends as usize;
+        let sends = sizes.sends.min(COLLECTED) as usize;
         Ok(Self {
             device: Rc::clone(device),
             qp,
             inline,
             sends: Vec::with_capacity(sends),
             first: Vec::with_capacity(sends),
-            gather: Vec::with_capacity(sends * sizes.gather as usize),
+            gather: Vec::with_capacity(sends),
             receives: Receives::new(sizes.receives),
             _completion_queues: [Rc::clone(send_cq), Rc::clone(receive_cq)],
         })
