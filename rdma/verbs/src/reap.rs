@@ -5,14 +5,10 @@ use crate::ffi::{AsyncNotice, Wc};
 use crate::outstanding::{Work, status_of_earlier};
 use crate::provider::VerbsProvider;
 use crate::queue_pair::{End, Phase};
-use core::time::Duration;
 use nvmf_rdma::{
-    Completion, CompletionQueueId, ConnectFailure, DisconnectCause, Opcode, Provider, QueuePairId,
-    QueuePairState, RemoteKey, WcStatus,
+    Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
+    WcStatus,
 };
-
-/// How long the reason may be waited for when work was flushed.
-const REASON_TIME_MAX: Duration = Duration::from_millis(200);
 
 impl VerbsProvider {
     /// Takes what the device has completed of a queue pair's queues.
@@ -94,76 +90,6 @@ impl VerbsProvider {
         }
     }
 
-    /// Ends the connections whose work failed.
-    pub(crate) fn end_failed(&mut self) {
-        if self.failed.is_empty() {
-            return;
-        }
-        // The connection manager knows better why work was flushed.
-        self.hear();
-        while let Some((name, status)) = self.failed.pop() {
-            let now = self.now;
-            let Some(qp) = self.queue_pairs.get_mut(name.0) else { continue };
-            match qp.phase {
-                Phase::Ready if status == WcStatus::Flushed => {
-                    qp.deadline = qp.deadline.or(Some(now + REASON_TIME_MAX));
-                    self.attend(name);
-                }
-                Phase::Ready => self.end(name, End::Disconnected(DisconnectCause::Broken)),
-                Phase::Closing | Phase::Farewell => self.end(name, End::Disconnected(DisconnectCause::Local)),
-                _ => {}
-            }
-        }
-    }
-
-    /// Completes, as flushed, what the device never took or never gave back.
-    pub(crate) fn flush_untaken(&mut self, name: QueuePairId) {
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        let queues = [(&mut qp.sends, qp.attributes.send_cq), (&mut qp.receives, qp.attributes.receive_cq)];
-        for (outstanding, queue) in queues {
-            let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { continue };
-            while let Some(work) = outstanding.pop() {
-                it.ready.extend(finished(name, work, WcStatus::Flushed, 0, None));
-            }
-        }
-    }
-
-    /// Takes the queue pair from a device that does not flush it.
-    pub(crate) fn cut_off(&mut self, name: QueuePairId) {
-        self.windows.forget_queue_pair(name);
-        if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
-            self.numbers.remove(&hw.number());
-        }
-    }
-
-    /// Lets go of regions that no work names any more.
-    pub(crate) fn release_retired(&mut self) {
-        let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
-        self.retired.retain_mut(|it| {
-            it.queue_pairs.retain(|&(name, sends, receives)| {
-                queue_pairs.get(name.0).is_some_and(|qp| {
-                    !qp.sends.has_reached(sends)
-                        || receives.is_some_and(|receives| !qp.receives.has_reached(receives))
-                })
-            });
-            !it.queue_pairs.is_empty() || shared_queues.iter().any(|queue| queue.names(it.key))
-        });
-    }
-
-    /// The device is gone from under a queue pair.
-    pub(crate) fn lose_device(&mut self, name: QueuePairId) {
-        let Some(qp) = self.queue_pairs.get(name.0) else { return };
-        match qp.phase {
-            // It has no connection that could end: `connect` and `accept` fail.
-            Phase::Idle => {}
-            Phase::Resolving(_) | Phase::Connecting(_) => {
-                let gone = std::io::Error::from_raw_os_error(libc::ENODEV);
-                self.end(name, End::Failed(ConnectFailure::Unreachable(gone)));
-            }
-            _ => self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved)),
-        }
-    }
-
     pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
         match notice {
             AsyncNotice::DeviceFatal => {
@@ -201,7 +127,7 @@ fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
 }
 
 /// What the caller hears of a request that is over: nothing of an unsignalled success, and nothing of our own.
-fn finished(
+pub(crate) fn finished(
     queue_pair: QueuePairId,
     work: Work,
     status: WcStatus,
