@@ -77,6 +77,18 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Every key in use. Walks the table: not for the hot path.
     pub fn keys(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some()).map(|(index, slot)| {
@@ -102,5 +114,6 @@ mod tests {
         assert_ne!(a, c);
         assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&'b'), Some(&'c')));
         assert_eq!(slots.keys().collect::<Vec<_>>(), [c, b]);
+        assert_eq!((slots.len(), slots.is_empty()), (2, false));
     }
 }

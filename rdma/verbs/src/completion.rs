@@ -1,6 +1,6 @@
 //! Completion queues, and what completions mean.
 
-use crate::ffi::{CompletionChannel, CompletionQueue, Wc};
+use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc};
 use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
 use std::collections::VecDeque;
 use std::io;
@@ -8,8 +8,6 @@ use std::rc::Rc;
 
 /// Completions taken from the device at once.
 pub(crate) const BATCH: usize = 32;
-/// Entries of a device's completion queue, if it takes so many.
-const PART: u32 = 8192;
 
 /// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was taken from them
 /// before the caller asked.
@@ -45,12 +43,12 @@ impl Queue {
         queue: CompletionQueueId,
         entries: u32,
         channel: &Rc<CompletionChannel>,
-        limit: u32,
+        limits: &DeviceLimits,
     ) -> io::Result<(Rc<CompletionQueue>, Claim)> {
         let part = match self.parts.iter().position(|part| part.free >= entries) {
             Some(part) => part,
             None => {
-                let free = entries.max(PART).min(limit.max(entries));
+                let free = entries.max(limits.completions.min(limits.max_completions));
                 self.parts.push(Part { hw: CompletionQueue::new(channel, free)?, free });
                 self.parts.len() - 1
             }
@@ -93,28 +91,28 @@ impl Claim {
 pub(crate) enum Name {
     Send(QueuePairId, u32),
     Receive(QueuePairId, u32),
-    /// A shared receive queue and a slot of it.
+    /// A shared receive queue and a slot of it (below 2³⁰: more than any device takes).
     Shared(u16, u32),
 }
 
-/// What stands in the place of a queue pair's generation: `Slots` gives none so high in a lifetime.
-const SHARED: u32 = 0xffff_0000;
+/// Sequence numbers and slots leave two bits, which tell the kinds apart.
 const RECEIVE: u32 = 1 << 31;
+const SHARED: u32 = 1 << 30;
 
 impl Name {
     pub(crate) fn encode(self) -> u64 {
         let (high, low) = match self {
             Self::Send(queue_pair, sequence) => (queue_pair.0, sequence),
             Self::Receive(queue_pair, sequence) => (queue_pair.0, sequence | RECEIVE),
-            Self::Shared(queue, slot) => (SHARED | u32::from(queue), slot),
+            Self::Shared(queue, slot) => (u32::from(queue), slot | SHARED),
         };
         u64::from(high) << 32 | u64::from(low)
     }
 
     pub(crate) fn decode(wr_id: u64) -> Self {
         let (high, low) = ((wr_id >> 32) as u32, wr_id as u32);
-        if high & SHARED == SHARED {
-            Self::Shared(high as u16, low)
+        if low & SHARED != 0 {
+            Self::Shared(high as u16, low & !SHARED)
         } else if low & RECEIVE != 0 {
             Self::Receive(QueuePairId(high), low & !RECEIVE)
         } else {
@@ -146,11 +144,16 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        let qp = QueuePairId(0x0001_0007);
-        for name in
-            [Name::Send(qp, 0), Name::Send(qp, 0x7fff_ffff), Name::Receive(qp, 5), Name::Shared(3, 1 << 20)]
-        {
-            assert_eq!(Name::decode(name.encode()), name);
+        for qp in [QueuePairId(0x0001_0007), QueuePairId(0xffff_0003)] {
+            for name in [
+                Name::Send(qp, 0),
+                Name::Send(qp, 0x3fff_ffff),
+                Name::Receive(qp, 5),
+                Name::Receive(qp, 0x3fff_ffff),
+                Name::Shared(3, 1 << 20),
+            ] {
+                assert_eq!(Name::decode(name.encode()), name);
+            }
         }
     }
 }

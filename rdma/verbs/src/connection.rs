@@ -3,23 +3,16 @@
 use crate::ffi::{CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind, Transport};
 use crate::provider::VerbsProvider;
 use crate::queue_pair::{End, Phase, QueuePair};
+use crate::requests::Request;
 use core::time::Duration;
 use nvmf_rdma::{
-    CmEvent, ConnectError, ConnectFailure, ConnectParameters, DisconnectCause, ListenError, ListenerId,
-    PrivateData, QueuePairId, RequestId,
+    CmEvent, ConnectError, ConnectFailure, ConnectParameters, DisconnectCause, ListenerId, PrivateData,
+    QueuePairId, RequestId,
 };
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How long the device may take to flush before it is cut off.
-const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
-/// How long posted work may still be sent after `disconnect`.
-const CLOSE_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long a connection request may stay unanswered.
-const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
-/// Requests that wait for an answer.
-const REQUESTS_MAX: usize = 1024;
 /// InfiniBand: nobody listens under that service id.
 const REJECTED_INVALID_SERVICE_ID: i32 = 8;
 
@@ -31,20 +24,8 @@ pub(crate) enum Role {
     QueuePair(QueuePairId),
 }
 
-/// A peer's connection request.
-pub(crate) struct Request {
-    id: CmId,
-    listener: ListenerId,
-    since: Duration,
-    peer_initiator_depth: u8,
-    peer_responder_resources: u8,
-}
-
-/// A connection request between two threads.
-pub struct DetachedRequest(Request);
-
 impl VerbsProvider {
-    fn private_data_max(&self, infiniband: usize) -> usize {
+    pub(crate) fn private_data_max(&self, infiniband: usize) -> usize {
         match self.transport {
             Transport::InfiniBand => infiniband,
             Transport::Iwarp => PrivateData::MAX - 1,
@@ -63,76 +44,6 @@ impl VerbsProvider {
         }
         let text = format!("{len} bytes of private data, the transport takes {max}");
         Err(ConnectError::Os { address, source: io::Error::new(io::ErrorKind::InvalidInput, text) })
-    }
-
-    pub(crate) fn start_listening(
-        &mut self,
-        address: SocketAddr,
-        backlog: u32,
-    ) -> Result<(ListenerId, SocketAddr), ListenError> {
-        let failed = |source| ListenError { address, source };
-        let id = CmId::new(&self.channel).map_err(failed)?;
-        id.bind(address).map_err(failed)?;
-        if let Some(device) = id.device_name().filter(|device| *device != self.device_name) {
-            let text =
-                format!("{} belongs to RDMA device {device}, not to {}", address.ip(), self.device_name);
-            return Err(failed(io::Error::new(io::ErrorKind::AddrNotAvailable, text)));
-        }
-        id.listen(backlog).map_err(failed)?;
-        let local =
-            id.local_address().ok_or(io::ErrorKind::InvalidData).map_err(|kind| failed(kind.into()))?;
-        let key = id.key();
-        let no_room = || failed(io::ErrorKind::OutOfMemory.into());
-        let listener = ListenerId(self.listeners.insert(|_| id).ok_or_else(no_room)?);
-        self.roles.insert(key, Role::Listener(listener));
-        Ok((listener, local))
-    }
-
-    pub(crate) fn stop_listening(&mut self, listener: ListenerId) {
-        let Some(id) = self.listeners.remove(listener.0) else { return };
-        self.roles.remove(&id.key());
-        let unanswered: Vec<_> = self
-            .requests
-            .keys()
-            .filter(|&key| self.requests.get(key).is_some_and(|it| it.listener == listener))
-            .collect();
-        for request in unanswered {
-            self.drop_request(RequestId(request));
-        }
-    }
-
-    fn drop_request(&mut self, request: RequestId) {
-        if let Some(request) = self.requests.remove(request.0) {
-            self.roles.remove(&request.id.key());
-            let _ = request.id.reject(&PrivateData::EMPTY);
-        }
-    }
-
-    pub(crate) fn reject_request(&mut self, request: RequestId, private_data: &PrivateData) {
-        let Some(request) = self.requests.remove(request.0) else { return };
-        self.roles.remove(&request.id.key());
-        // What does not fit is left out: the peer is rejected all the same.
-        let fits = private_data.as_bytes().len() <= self.private_data_max(148);
-        let _ = request.id.reject(if fits { private_data } else { &PrivateData::EMPTY });
-    }
-
-    pub(crate) fn detach_request(&mut self, request: RequestId) -> Option<DetachedRequest> {
-        let request = self.requests.remove(request.0)?;
-        self.roles.remove(&request.id.key());
-        Some(DetachedRequest(request))
-    }
-
-    pub(crate) fn adopt_request(&mut self, now: Duration, detached: DetachedRequest) -> RequestId {
-        let DetachedRequest(mut request) = detached;
-        request.since = now;
-        // One that cannot move is gone: `accept` says so.
-        if request.id.migrate(&self.channel).is_err() {
-            return RequestId(u32::MAX);
-        }
-        let key = request.id.key();
-        let Some(name) = self.requests.insert(|_| request) else { return RequestId(u32::MAX) };
-        self.roles.insert(key, Role::Request(RequestId(name)));
-        RequestId(name)
     }
 
     pub(crate) fn start_connecting(
@@ -214,47 +125,6 @@ impl VerbsProvider {
         }
     }
 
-    /// Ends a connection in good order.
-    pub(crate) fn start_closing(&mut self, name: QueuePairId) {
-        self.ring(name);
-        let (now, failed) = (self.now, io::ErrorKind::ConnectionAborted);
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        match qp.phase {
-            Phase::Idle => {
-                qp.phase = Phase::Connecting(NOTHING);
-                self.end(name, End::Disconnected(DisconnectCause::Local));
-            }
-            Phase::Resolving(_) | Phase::Connecting(_) => {
-                self.end(name, End::Failed(ConnectFailure::Unreachable(failed.into())));
-            }
-            Phase::Ready => {
-                qp.phase = Phase::Closing;
-                qp.deadline = Some(now + CLOSE_TIME_MAX);
-                self.attend(name);
-            }
-            Phase::Closing | Phase::Farewell | Phase::Draining(_) | Phase::Over => {}
-        }
-    }
-
-    /// The connection is over: has the device flush. What is told is told when it has.
-    pub(crate) fn end(&mut self, name: QueuePairId, end: End) {
-        self.ring(name);
-        let now = self.now;
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        if matches!(qp.phase, Phase::Draining(_) | Phase::Over) {
-            return;
-        }
-        if let Some(id) = &qp.id {
-            let _ = id.disconnect();
-        }
-        if let Some(hw) = &qp.hw {
-            hw.fail();
-        }
-        qp.phase = Phase::Draining(end);
-        qp.deadline = Some(now + DRAIN_TIME_MAX);
-        self.attend(name);
-    }
-
     /// Hears everything that the connection manager and the device have to say.
     pub(crate) fn hear(&mut self) {
         while let Some(notice) = self.device.async_notice() {
@@ -280,36 +150,6 @@ impl VerbsProvider {
         }
     }
 
-    fn on_request(&mut self, notice: CmNotice) {
-        let (Some(id), Some(listener)) = (notice.request, notice.listener) else { return };
-        let Some(Role::Listener(listener)) = self.roles.get(&listener).copied() else { return };
-        let here = id.device_name().is_some_and(|device| device == self.device_name);
-        let (Some(local), Some(peer)) = (id.local_address(), id.peer_address()) else { return };
-        if !here || self.requests.keys().count() >= REQUESTS_MAX {
-            let _ = id.reject(&PrivateData::EMPTY);
-            return;
-        }
-        let key = id.key();
-        let request = Request {
-            id,
-            listener,
-            since: self.now,
-            peer_initiator_depth: notice.peer_initiator_depth,
-            peer_responder_resources: notice.peer_responder_resources,
-        };
-        let Some(name) = self.requests.insert(|_| request) else { return };
-        self.roles.insert(key, Role::Request(RequestId(name)));
-        self.events.push_back(CmEvent::ConnectRequest {
-            listener,
-            request: RequestId(name),
-            peer,
-            local,
-            private_data: notice.private_data,
-            peer_responder_resources: notice.peer_responder_resources.into(),
-            peer_initiator_depth: notice.peer_initiator_depth.into(),
-        });
-    }
-
     fn on_connection(&mut self, name: QueuePairId, notice: &CmNotice) {
         match notice.kind {
             NoticeKind::AddressResolved => self.on_address(name),
@@ -325,7 +165,7 @@ impl VerbsProvider {
                 self.end(name, End::Failed(ConnectFailure::Rejected { private_data }));
             }
             NoticeKind::Disconnected => self.on_disconnected(name),
-            NoticeKind::DeviceRemoved => self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved)),
+            NoticeKind::DeviceRemoved => self.lose_device(name),
             NoticeKind::ConnectRequest | NoticeKind::Other => {}
         }
     }
@@ -402,112 +242,12 @@ impl VerbsProvider {
         self.end(name, end);
     }
 
-    /// Looks after the queue pairs that something is due of: deadlines, closing, draining.
-    pub(crate) fn look_after(&mut self) {
-        let mut at = 0;
-        while let Some(&name) = self.attended.get(at) {
-            if self.look_after_one(name) {
-                at += 1;
-            } else {
-                self.attended.swap_remove(at);
-            }
-        }
-        self.forget_old_requests();
-    }
-
-    /// Whether it still needs looking after.
-    fn look_after_one(&mut self, name: QueuePairId) -> bool {
-        let now = self.now;
-        let Some(qp) = self.queue_pairs.get(name.0) else { return false };
-        let late = qp.deadline.is_some_and(|deadline| now >= deadline);
-        match qp.phase {
-            Phase::Resolving(_) | Phase::Connecting(_) if late => {
-                self.end(name, End::Failed(ConnectFailure::TimedOut));
-            }
-            Phase::Resolving(_) | Phase::Connecting(_) => {}
-            Phase::Closing => {
-                self.reap(name);
-                self.say_farewell(name, late);
-            }
-            Phase::Farewell if late => self.end(name, End::Disconnected(DisconnectCause::Local)),
-            Phase::Farewell => {}
-            Phase::Draining(_) => {
-                self.reap(name);
-                self.finish(name, late);
-            }
-            Phase::Ready if late => self.end(name, End::Disconnected(DisconnectCause::Broken)),
-            Phase::Ready => return qp.deadline.is_some(),
-            Phase::Idle | Phase::Over => return false,
-        }
-        true
-    }
-
-    /// Once everything was sent, or the time for it is over.
-    fn say_farewell(&mut self, name: QueuePairId, late: bool) {
-        let (now, transport) = (self.now, self.transport);
-        let Some(qp) = self.queue_pairs.get_mut(name.0).filter(|qp| qp.sends.is_empty() || late) else {
-            return;
-        };
-        // iWARP: the stream is closed behind the last byte; an error state now would reset it.
-        if transport == Transport::Iwarp && qp.id.as_ref().is_some_and(|id| id.disconnect().is_ok()) {
-            qp.phase = Phase::Farewell;
-            qp.deadline = Some(now + CLOSE_TIME_MAX);
-        } else {
-            self.end(name, End::Disconnected(DisconnectCause::Local));
-        }
-    }
-
-    /// Tells the end once everything was flushed; cuts the device off when it takes too long.
-    fn finish(&mut self, name: QueuePairId, late: bool) {
-        let Some(drained) = self.queue_pairs.get(name.0).map(QueuePair::is_drained) else { return };
-        if !drained && !late {
-            return;
-        }
-        if !drained {
-            self.cut_off(name);
-        }
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        if let Phase::Draining(end) = core::mem::replace(&mut qp.phase, Phase::Over) {
-            qp.deadline = None;
-            self.flush_untaken(name);
-            self.events.push_back(match end {
-                End::Failed(failure) => CmEvent::ConnectFailed { queue_pair: name, failure },
-                End::Disconnected(cause) => CmEvent::Disconnected { queue_pair: name, cause },
-            });
-        }
-    }
-
-    fn forget_old_requests(&mut self) {
-        let now = self.now;
-        let old = |it: &Request| now.saturating_sub(it.since) > REQUEST_TIME_MAX;
-        let oldest = self.requests.keys().find(|&key| self.requests.get(key).is_some_and(old));
-        if let Some(request) = oldest {
-            self.drop_request(RequestId(request));
-        }
-    }
-
-    /// When something is due of a queue pair or a request.
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        let queue_pairs = self.attended.iter().filter_map(|name| self.queue_pairs.get(name.0)?.deadline);
-        let requests =
-            self.requests.keys().filter_map(|key| Some(self.requests.get(key)?.since + REQUEST_TIME_MAX));
-        queue_pairs.chain(requests).min()
-    }
-
     pub(crate) fn forget_id(&mut self, id: Option<IdKey>) {
         if let Some(id) = id {
             self.roles.remove(&id);
         }
     }
 }
-
-/// For a queue pair that is ended before anything was agreed on.
-const NOTHING: ConnectParameters = ConnectParameters {
-    private_data: PrivateData::EMPTY,
-    responder_resources: 0,
-    initiator_depth: 0,
-    timeout: Duration::ZERO,
-};
 
 fn offer<'a>(
     config: &crate::VerbsConfig,
@@ -526,7 +266,7 @@ fn offer<'a>(
     }
 }
 
-fn unreachable(status: i32) -> ConnectFailure {
+pub(crate) fn unreachable(status: i32) -> ConnectFailure {
     match status.abs() {
         libc::ETIMEDOUT => ConnectFailure::TimedOut,
         0 => ConnectFailure::Unreachable(io::ErrorKind::HostUnreachable.into()),

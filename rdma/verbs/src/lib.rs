@@ -3,9 +3,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`VerbsProvider`] (`provider`) | the contract on one side, the device on the other |
-//! | `open` | the device opened, queue pairs made |
+//! | `open` | the device opened |
+//! | `make` | queue pairs made and destroyed |
+//! | `post` | work checked and collected until the doorbell rings |
 //! | `reap` | what the device completed, and what follows from it |
-//! | `connection` | set-up and tear-down, from what the connection manager tells |
+//! | `requests` | listeners, and what peers ask of them |
+//! | `connection` | set-up, from what the connection manager tells |
+//! | `teardown` | the end of connections: sent, flushed, told |
 //! | `queue_pair` | a queue pair: its device queues, how far its life is |
 //! | `outstanding` | work requests that have not completed, in order |
 //! | `shared` | shared receive queues |
@@ -38,18 +42,22 @@ mod completion;
 mod config;
 mod connection;
 mod ffi;
+mod make;
 mod memory;
 mod open;
 mod outstanding;
+mod post;
 mod provider;
 mod queue_pair;
 mod reap;
+mod requests;
 mod shared;
+mod teardown;
 
 pub use config::{OpenError, PathMtu, VerbsConfig};
-pub use connection::DetachedRequest;
 pub use ffi::NoLibrary;
 pub use provider::VerbsProvider;
+pub use requests::DetachedRequest;
 
 /// Whether RDMA devices can be used at all.
 ///

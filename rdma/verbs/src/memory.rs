@@ -1,6 +1,7 @@
 //! Registered regions, and the windows through which peers see parts of them.
 
 use crate::ffi::{self, Device, DeviceLimits, Region, Window};
+use crate::provider::VerbsProvider;
 use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
@@ -143,9 +144,10 @@ impl Windows {
         self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
     }
 
-    /// A key was invalidated: its window can show something else.
-    pub(crate) fn invalidated(&mut self, key: RemoteKey) {
-        if self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0)
+    /// A key was invalidated on its queue pair: the window can show something else. Another queue pair's key (rxe lets a peer end
+    /// those too) stays where it is, because work that waits for the doorbell may name its window.
+    pub(crate) fn invalidated(&mut self, key: RemoteKey, queue_pair: QueuePairId) {
+        if self.is_shown(key, queue_pair)
             && let Some(it) = self.shown.remove(&(key.0 >> 8))
         {
             self.free.push((it.window, it.key));
@@ -160,5 +162,54 @@ impl Windows {
     /// Frees the windows of a queue pair that goes.
     pub(crate) fn forget_queue_pair(&mut self, queue_pair: QueuePairId) {
         self.shown.retain(|_, it| it.queue_pair != queue_pair);
+    }
+}
+
+/// A region whose registration ended while work was under way.
+pub(crate) struct Retired {
+    _registered: Registered,
+    /// Its name, which is nothing's any more.
+    key: LocalKey,
+    /// How far each queue pair must come: its sends, and the receives that land here.
+    queue_pairs: Vec<(QueuePairId, u32, Option<u32>)>,
+}
+
+impl VerbsProvider {
+    /// Ends a registration: at once where peers had a standing key, else when no work names it any more.
+    pub(crate) fn retire(&mut self, key: LocalKey) {
+        // Work that waits for the doorbell names regions and windows: the device must have seen it before they go.
+        self.ring_all();
+        self.windows.forget_region(key);
+        let Some(registered) = self.regions.remove(key) else { return };
+        // A standing key must be dead at once. Work of ours that still names the region fails then; it touches nothing.
+        let standing =
+            registered.access.allows(Access::REMOTE_READ) || registered.access.allows(Access::REMOTE_WRITE);
+        let queue_pairs: Vec<_> = self
+            .queue_pairs
+            .keys()
+            .filter_map(|key| self.queue_pairs.get(key))
+            .map(|qp| (qp, qp.receives.end_of(key)))
+            .filter(|(qp, receives)| receives.is_some() || !qp.sends.is_empty())
+            .map(|(qp, receives)| (qp.name, qp.sends.end(), receives))
+            .collect();
+        let retired = Retired { _registered: registered, key, queue_pairs };
+        if !standing {
+            self.retired.push(retired);
+            self.release_retired();
+        }
+    }
+
+    /// Lets go of regions that no work names any more.
+    pub(crate) fn release_retired(&mut self) {
+        let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
+        self.retired.retain_mut(|it| {
+            it.queue_pairs.retain(|&(name, sends, receives)| {
+                queue_pairs.get(name.0).is_some_and(|qp| {
+                    !qp.sends.has_reached(sends)
+                        || receives.is_some_and(|receives| !qp.receives.has_reached(receives))
+                })
+            });
+            !it.queue_pairs.is_empty() || shared_queues.iter().any(|queue| queue.names(it.key))
+        });
     }
 }

@@ -1,22 +1,14 @@
 //! Opening the device, and making queue pairs on it.
 
-use crate::completion::Claim;
 use crate::config::{OpenError, VerbsConfig};
-use crate::ffi::{
-    self, Channel, CompletionChannel, CompletionQueue, Device, PathChoice, QueueSizes, Region, Transport,
-};
+use crate::ffi::{self, Channel, CompletionChannel, Device, PathChoice};
 use crate::memory::{Regions, Windows};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::QueuePair;
 use crate::reap::{WITH_INVALIDATE, WITH_INVALIDATE_RXE};
 use core::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
-use nvmf_rdma::{Access, CompletionQueueId, QueuePairAttributes, QueuePairId, ResourceError};
 use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::rc::Rc;
 
 impl VerbsProvider {
     /// Opens the device.
@@ -58,6 +50,7 @@ impl VerbsProvider {
         Ok(Self {
             queue_pairs: Slots::new(u16::MAX - 1),
             requests: Slots::new(u16::MAX - 1),
+            requests_due: None,
             listeners: Slots::new(1024),
             shared_queues: Vec::new(),
             completion_queues: Vec::new(),
@@ -85,54 +78,4 @@ impl VerbsProvider {
             heard: None,
         })
     }
-
-    /// Entries of a completion queue.
-    pub(crate) fn claim(
-        &mut self,
-        name: CompletionQueueId,
-        entries: u32,
-    ) -> Result<(Rc<CompletionQueue>, Claim), ResourceError> {
-        let (channel, limit) = (Rc::clone(&self.completion_channel), self.limits.max_completions);
-        if entries > limit {
-            return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
-        }
-        let queue = self.completion_queues.get_mut(name.0 as usize).ok_or(ResourceError::NoSuchQueue)?;
-        queue.claim(name, entries, &channel, limit).map_err(os)
-    }
-
-    pub(crate) fn release(&mut self, claim: Claim) {
-        if let Some(queue) = self.completion_queues.get_mut(claim.queue().0 as usize) {
-            queue.release(claim);
-        }
-    }
-
-    /// A queue pair whose completions have their places.
-    pub(crate) fn make_queue_pair(
-        &mut self,
-        attributes: &QueuePairAttributes,
-        queues: [&Rc<CompletionQueue>; 2],
-        sizes: QueueSizes,
-        claims: [Claim; 2],
-    ) -> Result<QueuePairId, ResourceError> {
-        let shared = attributes.shared_receive_queue.and_then(|name| self.shared_queues.get(name.0 as usize));
-        let shared = shared.map(|it| &it.hw);
-        let hw = ffi::QueuePair::new(&self.device, queues[0], queues[1], shared, sizes).map_err(os)?;
-        if self.transport == Transport::InfiniBand {
-            hw.initialise(self.path).map_err(os)?;
-        }
-        let memory = Memory::alloc(QueuePair::staging_len(attributes.max_send))
-            .map_err(|_| os(io::ErrorKind::OutOfMemory.into()))?;
-        let staging = Region::register(&self.device, &memory, Access::LOCAL_READ, false).map_err(os)?;
-        let (number, windows) = (hw.number(), self.has_windows);
-        let make = |name| QueuePair::new(QueuePairId(name), *attributes, hw, staging, windows, claims);
-        let name = self.queue_pairs.insert(make);
-        let name = QueuePairId(name.ok_or_else(|| os(io::ErrorKind::OutOfMemory.into()))?);
-        self.numbers.insert(number, name);
-        Ok(name)
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-pub(crate) fn os(error: io::Error) -> ResourceError {
-    ResourceError::Os(error.raw_os_error().unwrap_or(libc::EIO))
 }

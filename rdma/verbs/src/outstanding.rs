@@ -1,17 +1,25 @@
 //! The work requests of one queue that have not completed, in the order posted.
 
 use core::ops::BitAnd;
-use nvmf_rdma::{Opcode, RemoteKey, WcStatus, WorkRequestId};
+use nvmf_rdma::{LocalKey, Opcode, RemoteKey, WcStatus, WorkRequestId};
 use std::collections::VecDeque;
 
-/// Sequence numbers have 31 bits: one more tells sends from receives in the device's name for a work request.
-const SEQUENCE: u32 = 0x7fff_ffff;
+/// Sequence numbers have 30 bits: two more tell sends, receives and shared receives apart in the device's name for a work request.
+const SEQUENCE: u32 = 0x3fff_ffff;
 
 /// What a work request was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// The caller's.
-    Posted { id: WorkRequestId, opcode: Opcode, signaled: bool, len: u32, invalidates: Option<RemoteKey> },
+    Posted {
+        id: WorkRequestId,
+        opcode: Opcode,
+        signaled: bool,
+        len: u32,
+        invalidates: Option<RemoteKey>,
+        /// Where a receive lands.
+        sink: Option<LocalKey>,
+    },
     /// Our own: a memory window being bound. Nobody hears of it.
     Bind,
 }
@@ -54,6 +62,13 @@ impl Outstanding {
     /// The number that the next one gets.
     pub(crate) fn end(&self) -> u32 {
         self.first.wrapping_add(self.work.len() as u32).bitand(SEQUENCE)
+    }
+
+    /// The number after the last receive that lands in the region.
+    pub(crate) fn end_of(&self, region: LocalKey) -> Option<u32> {
+        let names = |work: &Work| matches!(work, Work::Posted { sink, .. } if *sink == Some(region));
+        let last = self.work.iter().rposition(names)?;
+        Some(self.first.wrapping_add(last as u32 + 1).bitand(SEQUENCE))
     }
 
     /// Adds one; its number.
@@ -99,7 +114,25 @@ mod tests {
 
     fn posted(id: u64) -> Work {
         let (id, opcode) = (WorkRequestId(id), Opcode::Send);
-        Work::Posted { id, opcode, signaled: true, len: 0, invalidates: None }
+        Work::Posted { id, opcode, signaled: true, len: 0, invalidates: None, sink: None }
+    }
+
+    #[test]
+    fn a_region_is_waited_for_until_its_last_receive() {
+        let mut queue = Outstanding::new(4, 0);
+        queue.first = SEQUENCE;
+        let regions = [LocalKey(1), LocalKey(2), LocalKey(1), LocalKey(3)];
+        for (n, region) in (0..).zip(regions) {
+            let (id, opcode) = (WorkRequestId(n), Opcode::Receive);
+            let sink = Some(region);
+            queue.push(Work::Posted { id, opcode, signaled: true, len: 0, invalidates: None, sink });
+        }
+        assert_eq!(regions.map(|region| queue.end_of(region)), [2, 1, 2, 3].map(Some));
+        assert_eq!(queue.end_of(LocalKey(4)), None);
+        let done = [queue.pop(), queue.pop(), queue.pop()];
+        assert!(done.iter().all(Option::is_some));
+        assert!(queue.has_reached(2) && !queue.has_reached(3));
+        assert_eq!(queue.end_of(LocalKey(1)), None);
     }
 
     #[test]

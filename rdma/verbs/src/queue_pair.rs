@@ -1,17 +1,20 @@
 //! A queue pair: its device queues, what is outstanding on them, and how far its life is.
 
 use crate::completion::Claim;
-use crate::ffi::{self, CmId, PostFailure, Region};
+use crate::ffi::{self, CmId, Device, PostFailure, Region};
 use crate::outstanding::Outstanding;
 use core::time::Duration;
 use nvmf_memory::Memory;
 use nvmf_rdma::{
-    ConnectFailure, ConnectParameters, DisconnectCause, QueuePairAttributes, QueuePairId, QueuePairState,
+    Access, ConnectFailure, ConnectParameters, DisconnectCause, QueuePairAttributes, QueuePairId,
+    QueuePairState,
 };
+use std::io;
+use std::rc::Rc;
 
-/// Bytes that may be posted inline. The device copies them itself up to its own limit, and fetches the rest from the queue pair's
-/// staging memory.
-pub(crate) const INLINE_MAX: usize = 256;
+/// Bytes that may be posted inline: a command capsule without data. The device copies them itself up to its own limit, and fetches
+/// the rest from the queue pair's staging memory.
+pub(crate) const INLINE_MAX: usize = 64;
 
 /// How far a connection is.
 pub(crate) enum Phase {
@@ -37,6 +40,39 @@ pub(crate) enum End {
     Disconnected(DisconnectCause),
 }
 
+/// Where inline payloads stay until they were sent: as many places as there can be sends, used in turn.
+pub(crate) struct Staging {
+    memory: Memory,
+    /// Where the device fetches from it. One that copies all that is inline when the doorbell rings never does.
+    region: Option<Region>,
+    next: usize,
+}
+
+impl Staging {
+    /// For `sends` payloads.
+    pub(crate) fn new(device: &Rc<Device>, sends: u32, hw: &ffi::QueuePair) -> io::Result<Self> {
+        let memory =
+            Memory::alloc(sends.max(1) as usize * INLINE_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let copies = hw.inline_max() as usize >= INLINE_MAX;
+        let register = || Region::register(device, &memory, Access::LOCAL_READ, false);
+        let region = if copies { None } else { Some(register()?) };
+        Ok(Self { memory, region, next: 0 })
+    }
+
+    /// Copies a payload to the next place.
+    pub(crate) fn stage(&mut self, bytes: &[u8]) -> ffi::Sge {
+        let places = self.memory.len() / INLINE_MAX;
+        let at = self.next * INLINE_MAX;
+        self.next = (self.next + 1) % places;
+        self.memory.write(at, bytes);
+        ffi::Sge {
+            addr: self.memory.as_ptr().addr() as u64 + at as u64,
+            length: bytes.len() as u32,
+            lkey: self.region.as_ref().map_or(0, Region::local_key),
+        }
+    }
+}
+
 /// One queue pair.
 pub(crate) struct QueuePair {
     pub(crate) name: QueuePairId,
@@ -51,14 +87,13 @@ pub(crate) struct QueuePair {
     pub(crate) receives: Outstanding,
     /// Of each, so many at the end that the device never took.
     pub(crate) untaken: [usize; 2],
-    /// Sends since the last that completes visibly.
+    /// Sends since the last that completes visibly: of those that wait for the doorbell, whose last does.
     pub(crate) silent: u32,
     /// RDMA READs that may be outstanding; 0 until it is known.
     pub(crate) read_depth: u8,
     /// Whether work waits for the doorbell.
     pub(crate) is_dirty: bool,
-    staging: Region,
-    next_stage: u32,
+    pub(crate) staging: Staging,
     /// Where it completes.
     pub(crate) claims: [Claim; 2],
 }
@@ -68,7 +103,7 @@ impl QueuePair {
         name: QueuePairId,
         attributes: QueuePairAttributes,
         hw: ffi::QueuePair,
-        staging: Region,
+        staging: Staging,
         windows: bool,
         claims: [Claim; 2],
     ) -> Self {
@@ -88,7 +123,6 @@ impl QueuePair {
             read_depth: 0,
             is_dirty: false,
             staging,
-            next_stage: 0,
             claims,
         }
     }
@@ -99,24 +133,6 @@ impl QueuePair {
             Phase::Resolving(_) | Phase::Connecting(_) => QueuePairState::Connecting,
             Phase::Ready => QueuePairState::Ready,
             Phase::Closing | Phase::Farewell | Phase::Draining(_) | Phase::Over => QueuePairState::Error,
-        }
-    }
-
-    /// Bytes of memory for `sends` inline payloads.
-    pub(crate) fn staging_len(sends: u32) -> usize {
-        sends.max(1) as usize * INLINE_MAX
-    }
-
-    /// Copies an inline payload to where it stays until it was sent: as many places as there can be sends, used in turn.
-    pub(crate) fn stage(&mut self, bytes: &[u8]) -> ffi::Sge {
-        let at = self.next_stage as usize * INLINE_MAX;
-        self.next_stage = (self.next_stage + 1) % self.attributes.max_send.max(1);
-        let memory: &Memory = self.staging.memory();
-        memory.write(at, bytes);
-        ffi::Sge {
-            addr: self.staging.address() + at as u64,
-            length: bytes.len() as u32,
-            lkey: self.staging.local_key(),
         }
     }
 
@@ -134,10 +150,16 @@ impl QueuePair {
     pub(crate) fn ring(&mut self) -> bool {
         self.is_dirty = false;
         let receives = self.ring_receives();
+        self.silent = 0;
         let Some(hw) = &mut self.hw else { return true };
         let Err(PostFailure { refused }) = hw.ring_sends() else { return receives };
         self.untaken[0] += refused;
         false
+    }
+
+    /// Whether the device refused work: what came after would take effect although what was before did not.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.hw.is_none() || self.untaken != [0; 2]
     }
 
     /// Whether the device has nothing of it any more.

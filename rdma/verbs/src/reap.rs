@@ -4,15 +4,11 @@ use crate::completion::{BATCH, Name, status};
 use crate::ffi::{AsyncNotice, Wc};
 use crate::outstanding::{Work, status_of_earlier};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::{End, Phase, QueuePair};
-use core::time::Duration;
+use crate::queue_pair::{End, Phase};
 use nvmf_rdma::{
     Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
     WcStatus,
 };
-
-/// How long the reason may be waited for when work was flushed.
-const REASON_TIME_MAX: Duration = Duration::from_millis(200);
 
 impl VerbsProvider {
     /// Takes what the device has completed of a queue pair's queues.
@@ -60,11 +56,14 @@ impl VerbsProvider {
             let invalidated =
                 invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
             let completion = finished(name, work, status, wc.byte_len, invalidated);
-            if let Work::Posted { invalidates: Some(key), .. } = work {
-                self.windows.invalidated(key);
+            // One that was flushed leaves its window bound: that one goes with the queue pair.
+            if let Work::Posted { invalidates: Some(key), .. } = work
+                && status.is_success()
+            {
+                self.windows.invalidated(key, name);
             }
             if let Some(key) = invalidated {
-                self.windows.invalidated(key);
+                self.windows.invalidated(key, name);
             }
             ready.extend(completion);
         }
@@ -80,7 +79,7 @@ impl VerbsProvider {
         let Some(&name) = self.numbers.get(&wc.qp_num) else { return };
         let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success());
         if let Some(key) = invalidated {
-            self.windows.invalidated(key);
+            self.windows.invalidated(key, name);
         }
         if let Some(it) = self.completion_queues.get_mut(queue.0 as usize) {
             let (queue_pair, opcode, byte_len) = (name, Opcode::Receive, wc.byte_len);
@@ -91,69 +90,12 @@ impl VerbsProvider {
         }
     }
 
-    /// Ends the connections whose work failed.
-    pub(crate) fn end_failed(&mut self) {
-        if self.failed.is_empty() {
-            return;
-        }
-        // The connection manager knows better why work was flushed.
-        self.hear();
-        while let Some((name, status)) = self.failed.pop() {
-            let now = self.now;
-            let Some(qp) = self.queue_pairs.get_mut(name.0) else { continue };
-            match qp.phase {
-                Phase::Ready if status == WcStatus::Flushed => {
-                    qp.deadline = qp.deadline.or(Some(now + REASON_TIME_MAX));
-                    self.attend(name);
-                }
-                Phase::Ready => self.end(name, End::Disconnected(DisconnectCause::Broken)),
-                Phase::Closing | Phase::Farewell => self.end(name, End::Disconnected(DisconnectCause::Local)),
-                _ => {}
-            }
-        }
-    }
-
-    /// Completes, as flushed, what the device never took or never gave back.
-    pub(crate) fn flush_untaken(&mut self, name: QueuePairId) {
-        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
-        let queues = [(&mut qp.sends, qp.attributes.send_cq), (&mut qp.receives, qp.attributes.receive_cq)];
-        for (outstanding, queue) in queues {
-            let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { continue };
-            while let Some(work) = outstanding.pop() {
-                it.ready.extend(finished(name, work, WcStatus::Flushed, 0, None));
-            }
-        }
-    }
-
-    /// Takes the queue pair from a device that does not flush it.
-    pub(crate) fn cut_off(&mut self, name: QueuePairId) {
-        self.windows.forget_queue_pair(name);
-        if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
-            self.numbers.remove(&hw.number());
-        }
-    }
-
-    /// Lets go of regions that no work names any more.
-    pub(crate) fn release_retired(&mut self) {
-        let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
-        self.retired.retain(|it| {
-            let busy = |&(name, sends, receives): &(QueuePairId, u32, u32)| {
-                queue_pairs.get(name.0).is_some_and(|qp: &QueuePair| {
-                    !qp.sends.has_reached(sends) || !qp.receives.has_reached(receives)
-                })
-            };
-            let shared = it.shared_queues.iter().zip(shared_queues);
-            it.queue_pairs.iter().any(busy)
-                || shared.into_iter().any(|(&before, queue)| queue.has_before(before))
-        });
-    }
-
     pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
         match notice {
             AsyncNotice::DeviceFatal => {
                 let all: Vec<_> = self.queue_pairs.keys().map(QueuePairId).collect();
                 for name in all {
-                    self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved));
+                    self.lose_device(name);
                 }
             }
             AsyncNotice::QueuePair(number) => {
@@ -185,7 +127,7 @@ fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
 }
 
 /// What the caller hears of a request that is over: nothing of an unsignalled success, and nothing of our own.
-fn finished(
+pub(crate) fn finished(
     queue_pair: QueuePairId,
     work: Work,
     status: WcStatus,

@@ -2,7 +2,7 @@
 
 use crate::completion::Name;
 use crate::ffi::{self, Device, SharedReceiveQueue};
-use nvmf_rdma::{PostError, WorkRequestId};
+use nvmf_rdma::{LocalKey, PostError, WorkRequestId};
 use std::io;
 use std::rc::Rc;
 
@@ -10,10 +10,9 @@ use std::rc::Rc;
 pub(crate) struct SharedQueue {
     pub(crate) hw: SharedReceiveQueue,
     index: u16,
-    /// By slot: the caller's name, and the how manieth receive it is.
-    slots: Vec<Option<(WorkRequestId, u64)>>,
+    /// By slot: the caller's name, and the region that it lands in.
+    slots: Vec<Option<(WorkRequestId, LocalKey)>>,
     free: Vec<u32>,
-    posted: u64,
     is_dirty: bool,
 }
 
@@ -21,13 +20,17 @@ impl SharedQueue {
     pub(crate) fn new(device: &Rc<Device>, index: u16, capacity: u32) -> io::Result<Self> {
         let hw = SharedReceiveQueue::new(device, capacity)?;
         let slots = vec![None; capacity as usize];
-        Ok(Self { hw, index, slots, free: (0..capacity).rev().collect(), posted: 0, is_dirty: false })
+        Ok(Self { hw, index, slots, free: (0..capacity).rev().collect(), is_dirty: false })
     }
 
-    pub(crate) fn post(&mut self, id: WorkRequestId, buffer: ffi::Sge) -> Result<(), PostError> {
+    pub(crate) fn post(
+        &mut self,
+        id: WorkRequestId,
+        buffer: ffi::Sge,
+        region: LocalKey,
+    ) -> Result<(), PostError> {
         let slot = self.free.pop().ok_or(PostError::Full)?;
-        self.posted += 1;
-        self.slots[slot as usize] = Some((id, self.posted));
+        self.slots[slot as usize] = Some((id, region));
         self.hw.push(Name::Shared(self.index, slot).encode(), buffer);
         self.is_dirty = true;
         Ok(())
@@ -52,13 +55,8 @@ impl SharedQueue {
         Some(id)
     }
 
-    /// How many were ever posted.
-    pub(crate) fn posted(&self) -> u64 {
-        self.posted
-    }
-
-    /// Whether one of the first `count` is still posted.
-    pub(crate) fn has_before(&self, count: u64) -> bool {
-        self.slots.iter().flatten().any(|&(_, number)| number <= count)
+    /// Whether a receive is posted that lands in the region.
+    pub(crate) fn names(&self, region: LocalKey) -> bool {
+        self.slots.iter().flatten().any(|&(_, other)| other == region)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct DeviceLimits {
     pub(crate) max_mr_size: u64,
     pub(crate) max_queue_depth: u32,
     pub(crate) max_completions: u32,
+    /// Entries of a completion queue: as few as are worth one, many enough for the first to hide libsiw's mistake.
+    pub(crate) completions: u32,
     pub(crate) max_sge: u32,
     pub(crate) max_read_depth: u16,
     pub(crate) max_shared_receives: u32,
@@ -37,6 +39,13 @@ pub(crate) struct DeviceLimits {
 
 /// What rxe calls itself in `vendor_id`.
 const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
+/// What Soft-iWARP calls itself there.
+const SIW_VENDOR_ID: u32 = 0x0062_6d74;
+/// Entries of a completion queue, if the device takes so many.
+const COMPLETIONS: u32 = 8192;
+/// libsiw takes the offset 0x90000 of memory shared with the kernel to say that there is none, and makes no queue that gets it. A
+/// context's first completion queue begins at offset 0 and stays: with 32 bytes an entry, this one covers the place.
+const COMPLETIONS_SIW: u32 = 32_768;
 
 /// Something that happened to the device, or to one of its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +163,10 @@ impl Device {
             max_mr_size: attributes.max_mr_size,
             max_queue_depth: positive(attributes.max_qp_wr),
             max_completions: positive(attributes.max_cqe),
+            completions: match attributes.vendor_id {
+                SIW_VENDOR_ID => COMPLETIONS_SIW,
+                _ => COMPLETIONS,
+            },
             max_sge: positive(attributes.max_sge),
             max_read_depth: u16::try_from(read_depth).unwrap_or(0),
             max_shared_receives: if attributes.max_srq > 0 { positive(attributes.max_srq_wr) } else { 0 },
@@ -242,10 +255,6 @@ impl Region {
 
     pub(crate) fn len(&self) -> usize {
         self.memory.len()
-    }
-
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
     }
 
     /// The address by which work requests and peers name its first byte.

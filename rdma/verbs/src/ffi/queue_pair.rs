@@ -94,6 +94,10 @@ impl SharedReceiveQueue {
     }
 }
 
+/// Work requests that there is room for from the start between two doorbells. Who collects more has it grow once, up to the size of
+/// the queue.
+const COLLECTED: u32 = 32;
+
 /// Receives that wait for the doorbell.
 struct Receives {
     requests: Vec<RecvWr>,
@@ -102,7 +106,7 @@ struct Receives {
 
 impl Receives {
     fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
+        let capacity = capacity.min(COLLECTED) as usize;
         Self { requests: Vec::with_capacity(capacity), buffers: Vec::with_capacity(capacity) }
     }
 
@@ -172,14 +176,14 @@ impl QueuePair {
         sizes: QueueSizes,
     ) -> io::Result<Self> {
         let (qp, inline) = Self::create(device, send_cq, receive_cq, srq, sizes)?;
-        let sends = sizes.sends as usize;
+        let sends = sizes.sends.min(COLLECTED) as usize;
         Ok(Self {
             device: Rc::clone(device),
             qp,
             inline,
             sends: Vec::with_capacity(sends),
             first: Vec::with_capacity(sends),
-            gather: Vec::with_capacity(sends * sizes.gather as usize),
+            gather: Vec::with_capacity(sends),
             receives: Receives::new(sizes.receives),
             _completion_queues: [Rc::clone(send_cq), Rc::clone(receive_cq)],
         })
@@ -279,12 +283,6 @@ impl QueuePair {
         self.sends.push(wr);
     }
 
-    /// Makes the last send that waits for the doorbell complete visibly; whether there is one.
-    pub(crate) fn signal_last(&mut self) -> bool {
-        let last = self.sends.last_mut();
-        last.map(|wr| wr.send_flags |= abi::SEND_SIGNALED).is_some()
-    }
-
     /// Posts what was pushed.
     pub(crate) fn ring_receives(&mut self) -> Result<(), PostFailure> {
         let (qp, post) = (self.qp.as_ptr(), self.device.ops().post_recv);
@@ -292,11 +290,10 @@ impl QueuePair {
         self.receives.ring(|first, bad| unsafe { post(qp, first, bad) })
     }
 
-    /// Posts what was pushed.
+    /// Posts what was pushed. The last of it completes visibly, so that of nothing it stays unknown for long whether it is done.
     pub(crate) fn ring_sends(&mut self) -> Result<(), PostFailure> {
-        if self.sends.is_empty() {
-            return Ok(());
-        }
+        let Some(last) = self.sends.last_mut() else { return Ok(()) };
+        last.send_flags |= abi::SEND_SIGNALED;
         let (sends, gather) = (self.sends.as_mut_ptr(), self.gather.as_mut_ptr());
         for at in 0..self.sends.len() {
             // SAFETY: within the vectors, which are not resized until the call is over.

@@ -1,0 +1,129 @@
+//! Queue pairs made and destroyed.
+
+use crate::completion::Claim;
+use crate::ffi::{self, CmId, CompletionQueue, QueueSizes, Transport};
+use crate::provider::VerbsProvider;
+use crate::queue_pair::{INLINE_MAX, QueuePair, Staging};
+use crate::shared::SharedQueue;
+use nvmf_rdma::{CmEvent, CompletionQueueId, Provider, QueuePairAttributes, QueuePairId, ResourceError};
+use std::io;
+use std::rc::Rc;
+
+impl VerbsProvider {
+    /// Makes a queue pair, if there is room for what it completes.
+    pub(crate) fn add_queue_pair(
+        &mut self,
+        attributes: &QueuePairAttributes,
+    ) -> Result<QueuePairId, ResourceError> {
+        let attributes = *attributes;
+        let limit = self.capabilities().max_queue_depth;
+        for (what, asked) in
+            [("send queue entries", attributes.max_send), ("receive queue entries", attributes.max_receive)]
+        {
+            if asked > limit {
+                return Err(ResourceError::Limit { what, asked, limit });
+            }
+        }
+        let shared = attributes.shared_receive_queue.map(|name| self.shared_queues.get(name.0 as usize));
+        let shared = shared.map(|found| found.ok_or(ResourceError::NoSuchQueue)).transpose()?;
+        let sends = attributes.max_send.max(1) * if self.has_windows { 2 } else { 1 };
+        let receives = if shared.is_some() { 0 } else { attributes.max_receive.max(1) };
+        // Receives of a shared queue complete with whichever queue pair their message came to.
+        let heard = shared.map_or(receives, SharedQueue::capacity);
+        let (send_cq, send_claim) = self.claim(attributes.send_cq, sends)?;
+        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, heard) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.release(send_claim);
+                return Err(error);
+            }
+        };
+        let claims = [send_claim, receive_claim];
+        let sizes = QueueSizes { sends, receives, gather: self.max_sge(), inline: INLINE_MAX as u32 };
+        let made = self.make_queue_pair(&attributes, [&send_cq, &receive_cq], sizes, claims);
+        if made.is_err() {
+            claims.into_iter().for_each(|claim| self.release(claim));
+        }
+        made
+    }
+
+    /// A queue pair whose completions have their places.
+    fn make_queue_pair(
+        &mut self,
+        attributes: &QueuePairAttributes,
+        queues: [&Rc<CompletionQueue>; 2],
+        sizes: QueueSizes,
+        claims: [Claim; 2],
+    ) -> Result<QueuePairId, ResourceError> {
+        let shared = attributes.shared_receive_queue.and_then(|name| self.shared_queues.get(name.0 as usize));
+        let shared = shared.map(|it| &it.hw);
+        let hw = ffi::QueuePair::new(&self.device, queues[0], queues[1], shared, sizes).map_err(os)?;
+        if self.transport == Transport::InfiniBand {
+            hw.initialise(self.path).map_err(os)?;
+        }
+        let staging = Staging::new(&self.device, attributes.max_send, &hw).map_err(os)?;
+        let (number, windows) = (hw.number(), self.has_windows);
+        let make = |name| QueuePair::new(QueuePairId(name), *attributes, hw, staging, windows, claims);
+        let name = self.queue_pairs.insert(make);
+        let name = QueuePairId(name.ok_or_else(|| os(io::ErrorKind::OutOfMemory.into()))?);
+        self.numbers.insert(number, name);
+        Ok(name)
+    }
+
+    /// Ends a queue pair without ceremony.
+    pub(crate) fn remove_queue_pair(&mut self, queue_pair: QueuePairId) {
+        let Some(mut qp) = self.queue_pairs.remove(queue_pair.0) else { return };
+        // Before the queue pair, which a bound window keeps from being destroyed.
+        self.windows.forget_queue_pair(queue_pair);
+        if let Some(hw) = qp.hw.take() {
+            self.numbers.remove(&hw.number());
+            if let Some(id) = &qp.id {
+                let _ = id.disconnect();
+            }
+        }
+        self.forget_id(qp.id.as_ref().map(CmId::key));
+        self.events.retain(|event| !is_about(event, queue_pair));
+        let claims = qp.claims;
+        drop(qp);
+        // What the device completed of it takes places until it is read, which the next queue pair may count on.
+        claims.into_iter().for_each(|claim| self.take_all(claim.queue()));
+        claims.into_iter().for_each(|claim| self.release(claim));
+        for queue in &mut self.completion_queues {
+            queue.ready.retain(|completion| completion.queue_pair != queue_pair);
+        }
+    }
+
+    /// Entries of a completion queue.
+    fn claim(
+        &mut self,
+        name: CompletionQueueId,
+        entries: u32,
+    ) -> Result<(Rc<CompletionQueue>, Claim), ResourceError> {
+        let (channel, limit) = (Rc::clone(&self.completion_channel), self.limits.max_completions);
+        if entries > limit {
+            return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
+        }
+        let queue = self.completion_queues.get_mut(name.0 as usize).ok_or(ResourceError::NoSuchQueue)?;
+        queue.claim(name, entries, &channel, &self.limits).map_err(os)
+    }
+
+    fn release(&mut self, claim: Claim) {
+        if let Some(queue) = self.completion_queues.get_mut(claim.queue().0 as usize) {
+            queue.release(claim);
+        }
+    }
+}
+
+fn is_about(event: &CmEvent, name: QueuePairId) -> bool {
+    match event {
+        CmEvent::Established { queue_pair, .. }
+        | CmEvent::ConnectFailed { queue_pair, .. }
+        | CmEvent::Disconnected { queue_pair, .. } => *queue_pair == name,
+        CmEvent::ConnectRequest { .. } => false,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn os(error: io::Error) -> ResourceError {
+    ResourceError::Os(error.raw_os_error().unwrap_or(libc::EIO))
+}
