@@ -86,7 +86,13 @@ list() {
     esac
 }
 
-verify() { DEV=$(cat /run/device) fio --eta=never --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
+verify() {
+    DEV=$(cat /run/device) fio --eta=never --output-format=terse --terse-version=3 --output=/run/verify.fio.log "$LAB/verify.fio" || {
+        cat /run/verify.fio.log
+        return 1
+    }
+    cut -d';' -f3,5,8,49 /run/verify.fio.log
+}
 
 file_system() {
     case $1 in

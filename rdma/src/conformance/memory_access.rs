@@ -140,6 +140,33 @@ pub(super) fn reads_in_both_directions<P: Provider>(pair: Pair<P>) {
     rig.works(link);
 }
 
+pub(super) fn a_read_completes_before_what_follows<P: Provider>(pair: Pair<P>) {
+    let rig = &mut Rig::new(pair);
+    let link = rig.link(8);
+    let heard = rig.sides[LEFT].sink(64);
+    for round in 0..20u64 {
+        let source = rig.sides[LEFT].buffer(MIB, open_access());
+        source.memory.write(0, &pattern(round as u8, MIB));
+        let range = source.sge(0, MIB as u32);
+        let remote = open(rig, LEFT, link, &source, range, Access::REMOTE_READ);
+        let sink = rig.sides[RIGHT].sink(MIB);
+        rig.sides[LEFT].receive(link[LEFT], 1, heard.sge(0, 64));
+        rig.sides[RIGHT].read(link[RIGHT], 2, sink.sge(0, MIB as u32), remote);
+        rig.sides[RIGHT].post(link[RIGHT], 3, message(Payload::Inline(b"behind the read")));
+        rig.until("the read", |rig| (!rig.sides[RIGHT].done.is_empty()).then_some(()));
+        assert_eq!(
+            rig.sides[RIGHT].done[0].id.0, 2,
+            "the message completed before the read that it was posted behind"
+        );
+        assert!(sink.memory.equals(0, &source.memory, 0, MIB), "a read completed before its data were there");
+        rig.success(RIGHT, 2, Opcode::Read);
+        rig.success(RIGHT, 3, Opcode::Send);
+        rig.success(LEFT, 1, Opcode::Receive);
+        rig.sides[RIGHT].provider.deregister(sink.region.local_key);
+        rig.sides[LEFT].provider.deregister(source.region.local_key);
+    }
+}
+
 pub(super) fn no_standing_key_is_needed<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     if !rig.sides[LEFT].provider.capabilities().per_command_keys {

@@ -24,10 +24,29 @@ pub(crate) enum Work {
     Bind,
 }
 
-/// A queue's work, oldest first.
+/// What the device said of a work request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) status: WcStatus,
+    pub(crate) byte_len: u32,
+    pub(crate) invalidated: Option<RemoteKey>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    work: Work,
+    /// The device says when it is done. Of the others only a later one's completion tells.
+    told: bool,
+    done: Option<Done>,
+}
+
+/// A queue's work, oldest first. What the device completes out of order (iWARP devices complete a SEND before the RDMA READ ahead of it)
+/// waits here for what was posted before it.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
-    work: VecDeque<Work>,
+    work: VecDeque<Slot>,
+    /// How many of them are done.
+    done: usize,
     /// The oldest's number.
     first: u32,
     posted: u32,
@@ -38,7 +57,7 @@ impl Outstanding {
     /// Room for `capacity` requests of the caller's, and `hidden` of our own.
     pub(crate) fn new(capacity: u32, hidden: u32) -> Self {
         let work = VecDeque::with_capacity((capacity + hidden) as usize);
-        Self { work, first: 0, posted: 0, capacity }
+        Self { work, done: 0, first: 0, posted: 0, capacity }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -66,16 +85,16 @@ impl Outstanding {
 
     /// The number after the last receive that lands in the region.
     pub(crate) fn end_of(&self, region: LocalKey) -> Option<u32> {
-        let names = |work: &Work| matches!(work, Work::Posted { sink, .. } if *sink == Some(region));
+        let names = |slot: &Slot| matches!(slot.work, Work::Posted { sink, .. } if sink == Some(region));
         let last = self.work.iter().rposition(names)?;
         Some(self.first.wrapping_add(last as u32 + 1).bitand(SEQUENCE))
     }
 
-    /// Adds one; its number.
-    pub(crate) fn push(&mut self, work: Work) -> u32 {
+    /// Adds one; its number. `told`: the device will say when it is done.
+    pub(crate) fn push(&mut self, work: Work, told: bool) -> u32 {
         let sequence = self.end();
         self.posted += u32::from(matches!(work, Work::Posted { .. }));
-        self.work.push_back(work);
+        self.work.push_back(Slot { work, told, done: None });
         sequence
     }
 
@@ -84,28 +103,45 @@ impl Outstanding {
         end.wrapping_sub(self.first).bitand(SEQUENCE) as usize > self.work.len() || end == self.first
     }
 
-    /// How many will have completed when the one with this number has; `None` for a number that is not here any more.
-    pub(crate) fn up_to(&self, sequence: u32) -> Option<usize> {
+    /// The device said what became of the one with this number; nothing for one that is not here any more.
+    pub(crate) fn complete(&mut self, sequence: u32, done: Done) {
         let ahead = sequence.wrapping_sub(self.first).bitand(SEQUENCE) as usize;
-        (ahead < self.work.len()).then_some(ahead + 1)
+        if let Some(slot) = self.work.get_mut(ahead)
+            && slot.done.replace(done).is_none()
+        {
+            self.done += 1;
+        }
+    }
+
+    /// Takes the oldest if it is over, and what became of it.
+    pub(crate) fn retire(&mut self) -> Option<(Work, Done)> {
+        let oldest = self.work.front()?;
+        let done = match oldest.done {
+            Some(done) => done,
+            None if oldest.told || self.done == 0 => return None,
+            None => of_earlier(self.work.iter().find_map(|slot| slot.done)?),
+        };
+        Some((self.pop()?, done))
     }
 
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<Work> {
-        let work = self.work.pop_front()?;
+        let Slot { work, done, .. } = self.work.pop_front()?;
+        self.done -= usize::from(done.is_some());
         self.first = self.first.wrapping_add(1).bitand(SEQUENCE);
         self.posted -= u32::from(matches!(work, Work::Posted { .. }));
         Some(work)
     }
 }
 
-/// What became of one that completed together with a later one: success if that failed by itself (work completes in order), flushed
-/// if that was flushed.
-pub(crate) fn status_of_earlier(status: WcStatus) -> WcStatus {
-    match status {
+/// What became of one that the device says nothing of, by a later one: success if that failed by itself (what fails is told of),
+/// flushed if that was flushed.
+fn of_earlier(later: Done) -> Done {
+    let status = match later.status {
         WcStatus::Flushed => WcStatus::Flushed,
         _ => WcStatus::Success,
-    }
+    };
+    Done { status, byte_len: 0, invalidated: None }
 }
 
 #[cfg(test)]
@@ -125,7 +161,7 @@ mod tests {
         for (n, region) in (0..).zip(regions) {
             let (id, opcode) = (WorkRequestId(n), Opcode::Receive);
             let sink = Some(region);
-            queue.push(Work::Posted { id, opcode, signaled: true, len: 0, invalidates: None, sink });
+            queue.push(Work::Posted { id, opcode, signaled: true, len: 0, invalidates: None, sink }, true);
         }
         assert_eq!(regions.map(|region| queue.end_of(region)), [2, 1, 2, 3].map(Some));
         assert_eq!(queue.end_of(LocalKey(4)), None);
@@ -135,22 +171,51 @@ mod tests {
         assert_eq!(queue.end_of(LocalKey(1)), None);
     }
 
+    fn done(status: WcStatus) -> Done {
+        Done { status, byte_len: 0, invalidated: None }
+    }
+
+    #[test]
+    fn what_completes_early_waits() {
+        let mut queue = Outstanding::new(4, 1);
+        let [read, bind, send] = [(posted(1), true), (Work::Bind, false), (posted(2), true)]
+            .map(|(work, told)| queue.push(work, told));
+        queue.complete(send, done(WcStatus::Success));
+        assert_eq!(queue.retire(), None, "the read is not over");
+        queue.complete(send + 7, done(WcStatus::Success));
+        queue.complete(read, done(WcStatus::RemoteAccess));
+        assert_eq!(queue.retire(), Some((posted(1), done(WcStatus::RemoteAccess))));
+        assert_eq!(queue.retire(), Some((Work::Bind, done(WcStatus::Success))), "told by the later one");
+        assert_eq!(queue.retire(), Some((posted(2), done(WcStatus::Success))));
+        queue.complete(bind, done(WcStatus::Success));
+        assert_eq!(queue.retire(), None, "its number is stale");
+    }
+
+    #[test]
+    fn what_was_flushed_took_the_silent_with_it() {
+        let mut queue = Outstanding::new(4, 0);
+        queue.push(posted(1), false);
+        let last = queue.push(posted(2), true);
+        assert_eq!(queue.retire(), None);
+        queue.complete(last, done(WcStatus::Flushed));
+        assert_eq!(queue.retire(), Some((posted(1), done(WcStatus::Flushed))));
+    }
+
     #[test]
     fn numbers_go_round() {
         let mut queue = Outstanding::new(2, 1);
         queue.first = SEQUENCE - 1;
-        let numbers = [queue.push(posted(1)), queue.push(Work::Bind), queue.push(posted(2))];
+        let numbers =
+            [queue.push(posted(1), true), queue.push(Work::Bind, false), queue.push(posted(2), true)];
         assert_eq!(numbers, [SEQUENCE - 1, SEQUENCE, 0]);
         assert!(queue.is_full() && queue.hidden() == 1);
-        assert_eq!(numbers.map(|n| queue.up_to(n)), [Some(1), Some(2), Some(3)]);
-        assert_eq!((queue.up_to(1), queue.up_to(SEQUENCE - 2)), (None, None));
         let end = queue.end();
         assert!(!queue.has_reached(end));
         assert_eq!([queue.pop(), queue.pop()], [Some(posted(1)), Some(Work::Bind)]);
         assert!(!queue.has_reached(end) && queue.has_reached(0) && queue.hidden() == 0);
         assert_eq!((queue.pop(), queue.pop()), (Some(posted(2)), None));
         assert!(queue.has_reached(end) && queue.is_empty());
-        queue.push(posted(3));
+        queue.push(posted(3), true);
         assert!(queue.has_reached(end), "later work does not matter");
     }
 }

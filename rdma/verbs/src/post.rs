@@ -51,7 +51,7 @@ impl VerbsProvider {
         // A window of no bytes is not a window: it would never be used, and binding it is an error.
         let len = range.len.max(1);
         let operation = ffi::WorkOperation::Bind { window, key, region, address, len, access };
-        let id = Name::Send(queue_pair, qp.sends.push(Work::Bind)).encode();
+        let id = Name::Send(queue_pair, qp.sends.push(Work::Bind, false)).encode();
         hw.push_send(&ffi::WorkRequest { id, operation, signaled: false, inline: false }, None);
         qp.silent += 1;
         Self::mark_dirty(&mut self.dirty, qp);
@@ -77,7 +77,7 @@ impl VerbsProvider {
         let (id, opcode, len) = (request.id, Opcode::Receive, request.buffer.len);
         let sink = Some(request.buffer.local_key);
         let sequence =
-            qp.receives.push(Work::Posted { id, opcode, signaled: true, len, invalidates: None, sink });
+            qp.receives.push(Work::Posted { id, opcode, signaled: true, len, invalidates: None, sink }, true);
         hw.push_receive(Name::Receive(queue_pair, sequence).encode(), buffer);
         Self::mark_dirty(&mut self.dirty, qp);
         // On iWARP a message that finds no receive costs the connection: the device must know of it before the peer can.
@@ -126,9 +126,11 @@ impl VerbsProvider {
             + list.iter().map(|sge| sge.len).sum::<u32>()
             + sink.map_or(0, |sge| sge.length);
         // In silence no more than half of the queue: the other half's room comes back while this is under way.
-        let quiet = !signaled && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
+        // An RDMA READ is told of always: on iWARP a later SEND may complete before it.
+        let quiet = !signaled && opcode != Opcode::Read && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
         qp.silent = if quiet { qp.silent + 1 } else { 0 };
-        let sequence = qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None });
+        let sequence =
+            qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None }, !quiet);
         let id = Name::Send(name, sequence).encode();
         let inline = staged.is_some_and(|bytes| bytes.length <= hw.inline_max());
         hw.push_send(&ffi::WorkRequest { id, operation, signaled: !quiet, inline }, elements);

@@ -2,7 +2,7 @@
 
 use crate::completion::{BATCH, Name, status};
 use crate::ffi::{AsyncNotice, Wc};
-use crate::outstanding::{Work, status_of_earlier};
+use crate::outstanding::{Done, Work};
 use crate::provider::VerbsProvider;
 use crate::queue_pair::{End, Phase};
 use nvmf_rdma::{
@@ -49,23 +49,19 @@ impl VerbsProvider {
             return;
         };
         let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
-        let Some(count) = outstanding.up_to(sequence) else { return };
-        for at in (0..count).rev() {
-            let Some(work) = outstanding.pop() else { break };
-            let status = if at == 0 { status } else { status_of_earlier(status) };
-            let invalidated =
-                invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
-            let completion = finished(name, work, status, wc.byte_len, invalidated);
+        let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
+        outstanding.complete(sequence, Done { status, byte_len: wc.byte_len, invalidated });
+        while let Some((work, done)) = outstanding.retire() {
             // One that was flushed leaves its window bound: that one goes with the queue pair.
             if let Work::Posted { invalidates: Some(key), .. } = work
-                && status.is_success()
+                && done.status.is_success()
             {
                 self.windows.invalidated(key, name);
             }
-            if let Some(key) = invalidated {
+            if let Some(key) = done.invalidated {
                 self.windows.invalidated(key, name);
             }
-            ready.extend(completion);
+            ready.extend(finished(name, work, done.status, done.byte_len, done.invalidated));
         }
         if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Farewell) {
             self.failed.push((name, status));
