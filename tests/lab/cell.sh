@@ -119,7 +119,10 @@ pattern() { yes 'nvmf lab' | head -c 1048576 >/run/pattern; }
 flush() {
     pattern
     dd if=/run/pattern of="$(cat /run/device)" bs=64k oflag=direct conv=fsync status=none
-    [ $initiator = ours ] || nvme flush "$(cat /run/device)"
+    case $initiator in
+    kernel) nvme flush "$(cat /run/device)" ;;
+    ours) nvmf flush $(remote) ;;
+    esac
     dd if="$(cat /run/device)" bs=64k count=16 iflag=direct status=none | cmp - /run/pattern
 }
 
@@ -131,7 +134,11 @@ write_zeroes() {
     blkdiscard -z -o 65536 -l 131072 "$(cat /run/device)"
     dd if="$(cat /run/device)" bs=64k skip=1 count=2 iflag=direct status=none | cmp -n 131072 - /dev/zero
     dd if="$(cat /run/device)" bs=64k count=1 iflag=direct status=none | cmp -n 65536 - /run/pattern
-    [ $initiator = ours ] || nvme write-zeroes "$(cat /run/device)" --start-block=0 --block-count=7
+    case $initiator in
+    kernel) nvme write-zeroes "$(cat /run/device)" --start-block=0 --block-count=7 ;;
+    ours) nvmf write-zeroes $(remote) --start-block=0 --block-count=7 ;;
+    esac
+    dd if="$(cat /run/device)" bs=4k count=1 iflag=direct status=none | cmp -n 4096 - /dev/zero
 }
 
 # Where the target can (the kernel's cannot, and says so in ONCS).
@@ -144,8 +151,25 @@ compare() {
         nvme compare "$dev" -s 0 -c 0 -z "$size" -d /run/pattern
         ! nvme compare "$dev" -s 0 -c 0 -z "$size" -d /bin/sh
         ;;
-    ours) our_compare ;;
+    ours)
+        dd if=/run/pattern of="$dev" bs=64k oflag=direct conv=fsync status=none
+        if [ $(($(nvmf id-ctrl $(remote) -o json | jq .oncs) & 1)) -eq 1 ]; then
+            nvmf compare $(remote) --block-count=15 --data=/run/pattern
+            ends_with 1 'Compare Failure' nvmf compare $(remote) --block-count=15 --data=/bin/sh
+        else
+            ends_with 2 'has no Compare' nvmf compare $(remote) --block-count=15 --data=/run/pattern
+        fi
+        ;;
     esac
+}
+
+# ends_with STATUS TEXT COMMAND...: the command fails just so, and says why.
+ends_with() {
+    want=$1 text=$2 status=0
+    shift 2
+    "$@" 2>/run/said || status=$?
+    cat /run/said
+    [ $status -eq "$want" ] && grep -qF "$text" /run/said
 }
 
 smart() {

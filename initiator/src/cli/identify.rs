@@ -60,13 +60,18 @@ impl IdNs {
     }
 }
 
-fn page<T: FromBytes>(reply: &AdminReply, what: &str) -> Result<T> {
+/// What a command read.
+pub(super) fn page<T: FromBytes>(reply: &AdminReply, what: &str) -> Result<T> {
     if !reply.outcome.status.is_success() {
         bail!("the controller refused {what}: {}", reply.outcome.status);
     }
     match T::read_from_prefix(&reply.data) {
         Ok((page, _)) => Ok(page),
-        Err(_) => bail!("the controller answered {what} with {} bytes instead of 4096", reply.data.len()),
+        Err(_) => bail!(
+            "the controller answered {what} with {} bytes instead of {}",
+            reply.data.len(),
+            size_of::<T>()
+        ),
     }
 }
 

@@ -1,8 +1,11 @@
 //! The command line. Its flags are nvme-cli's where nvme-cli has them.
 
+mod compare;
 mod discover;
 mod identify;
 mod list;
+mod nvm;
+mod smart_log;
 mod target;
 mod transfer;
 
@@ -43,10 +46,20 @@ enum Command {
     IdCtrl(identify::IdCtrl),
     /// Shows what a controller says of a namespace
     IdNs(identify::IdNs),
+    /// Shows the SMART / Health log of a controller
+    SmartLog(smart_log::SmartLogArguments),
     /// Copies from a namespace to a file or pipe
     Read(transfer::Read),
     /// Copies from a file or pipe to a namespace
     Write(transfer::Write),
+    /// Makes durable what was written to a namespace
+    Flush(nvm::Flush),
+    /// Gives up ranges of a namespace (Dataset Management: deallocate)
+    Dsm(nvm::Dsm),
+    /// Makes a range of a namespace read as zeroes
+    WriteZeroes(nvm::WriteZeroes),
+    /// Compares a range of a namespace with a file: 0 equal, 1 different, 2 not found out
+    Compare(compare::Compare),
     /// Examines this machine: RDMA devices, limits, counters, and what mends them
     Doctor(doctor::Doctor),
     /// Prints this host's NQN
@@ -87,14 +100,19 @@ impl Arguments {
             .init();
         match self.command {
             Command::Doctor(doctor) => return Ok(doctor.run()),
+            Command::Compare(compare) => return Ok(compare.run()),
             Command::Discover(discover) => discover.run(),
             Command::Attach(attach) => attach.run(),
             Command::Detach(detach) => detach.run(),
             Command::List(list) => list.run(),
             Command::IdCtrl(identify) => identify.run(),
             Command::IdNs(identify) => identify.run(),
+            Command::SmartLog(smart_log) => smart_log.run(),
             Command::Read(read) => read.run(),
             Command::Write(write) => write.run(),
+            Command::Flush(flush) => flush.run(),
+            Command::Dsm(dsm) => dsm.run(),
+            Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Serve(serve) => serve.run(),
             Command::Guard(guard) => guard.run(),
             Command::ShowHostnqn => {

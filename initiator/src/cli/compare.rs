@@ -1,0 +1,99 @@
+//! `nvmf compare`: whether a namespace holds a file's bytes, without reading it.
+
+use super::nvm::{BlockArguments, COMPARE, open};
+use super::target::run;
+use super::{ERROR_PREFIX, chain};
+use anyhow::{Context, Result};
+use nvmf_block::BlockError;
+use nvmf_initiator::Device;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit status when the data differ.
+const DIFFERENT: u8 = 1;
+/// Exit status when that could not be found out.
+const UNKNOWN: u8 = 2;
+/// Bytes that are compared at once.
+const CHUNK: u64 = 1 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Compare {
+    #[command(flatten)]
+    range: BlockArguments,
+    /// What the blocks should hold; bytes beyond the last block do not count
+    #[arg(short = 'd', long, value_name = "FILE")]
+    data: PathBuf,
+}
+
+impl Compare {
+    /// 0: equal. 1: different. 2: it could not be found out. As `cmp` has it.
+    pub(crate) fn run(&self) -> ExitCode {
+        match run(self.first_difference()) {
+            Ok(None) => {
+                println!("compare: success");
+                ExitCode::SUCCESS
+            }
+            Ok(Some(block)) => {
+                let nqn = self.range.namespace.nqn;
+                eprintln!(
+                    "{ERROR_PREFIX}Compare Failure: {nqn} differs from {}, first in block {block}",
+                    self.data.display()
+                );
+                DIFFERENT.into()
+            }
+            Err(error) => {
+                eprintln!("{ERROR_PREFIX}{}", chain(&error));
+                UNKNOWN.into()
+            }
+        }
+    }
+
+    /// The first block that differs.
+    async fn first_difference(&self) -> Result<Option<u64>> {
+        let mut file =
+            File::open(&self.data).with_context(|| format!("cannot read {}", self.data.display()))?;
+        let (connection, device) = open(&self.range.namespace, Some(COMPARE)).await?;
+        let (mut at, len) = self.range.bytes(&device)?;
+        let end = at + len;
+        let mut bytes = vec![0; len.min(CHUNK) as usize];
+        let mut difference = None;
+        while difference.is_none() && at < end {
+            let bytes = &mut bytes[..(end - at).min(CHUNK) as usize];
+            file.read_exact(bytes)
+                .with_context(|| format!("cannot read {len} bytes from {}", self.data.display()))?;
+            if !equal(&device, at, bytes).await? {
+                difference = Some(first_block(&device, at, bytes).await?);
+            }
+            at += bytes.len() as u64;
+        }
+        connection.close().await;
+        Ok(difference)
+    }
+}
+
+async fn equal(device: &Device, offset: u64, bytes: &[u8]) -> Result<bool> {
+    let mut buffer = device.buffer(bytes.len())?;
+    buffer.copy_from(bytes);
+    match device.compare(offset, buffer).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.block_error() == Some(BlockError::CompareFailed) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first block that differs, where one does. A Compare Failure does not say which: halves are compared until one is left.
+async fn first_block(device: &Device, mut offset: u64, mut bytes: &[u8]) -> Result<u64> {
+    let block = device.geometry().block_size as usize;
+    while bytes.len() > block {
+        let (first, second) = bytes.split_at(bytes.len() / block / 2 * block);
+        if equal(device, offset, first).await? {
+            offset += first.len() as u64;
+            bytes = second;
+        } else {
+            bytes = first;
+        }
+    }
+    Ok(offset / block as u64)
+}

@@ -1,0 +1,154 @@
+//! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
+
+use super::target::{NamespaceArguments, run};
+use anyhow::{Result, ensure};
+use nvme_proto::admin::identify::oncs;
+use nvmf_initiator::{Connection, Device};
+
+#[derive(clap::Args)]
+pub(crate) struct Flush {
+    #[command(flatten)]
+    namespace: NamespaceArguments,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Dsm {
+    #[command(flatten)]
+    namespace: NamespaceArguments,
+    /// First block of each range, separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    slbs: Vec<u64>,
+    /// Blocks in each range, separated by commas
+    #[arg(short = 'b', long, required = true, value_delimiter = ',')]
+    blocks: Vec<u64>,
+    /// Deallocate the ranges: what they hold is given up
+    #[arg(short = 'd', long)]
+    ad: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct WriteZeroes {
+    #[command(flatten)]
+    range: BlockArguments,
+    /// Their space may be given back
+    #[arg(short = 'd', long)]
+    deac: bool,
+    /// Make it durable before the command ends
+    #[arg(short = 'f', long)]
+    force_unit_access: bool,
+}
+
+/// Which blocks of which namespace.
+#[derive(clap::Args)]
+pub(super) struct BlockArguments {
+    #[command(flatten)]
+    pub(super) namespace: NamespaceArguments,
+    /// First block
+    #[arg(long, default_value_t = 0)]
+    start_block: u64,
+    /// Blocks after the first (0's based, as nvme-cli has it: 0 is one block)
+    #[arg(long = "block-count", default_value_t = 0)]
+    block_count_z: u64,
+}
+
+/// What a controller may lack, as ONCS says.
+#[derive(Clone, Copy)]
+pub(super) struct Optional {
+    bit: u16,
+    name: &'static str,
+}
+
+pub(super) const COMPARE: Optional = Optional { bit: oncs::COMPARE, name: "Compare" };
+const DATASET_MANAGEMENT: Optional = Optional { bit: oncs::DATASET_MANAGEMENT, name: "Dataset Management" };
+const WRITE_ZEROES: Optional = Optional { bit: oncs::WRITE_ZEROES, name: "Write Zeroes" };
+
+impl Flush {
+    pub(crate) fn run(&self) -> Result<()> {
+        run(async {
+            let (connection, device) = open(&self.namespace, None).await?;
+            device.flush().await?;
+            connection.close().await;
+            println!("flush: success");
+            Ok(())
+        })
+    }
+}
+
+impl Dsm {
+    pub(crate) fn run(&self) -> Result<()> {
+        ensure!(
+            self.ad,
+            "nothing is asked of these ranges: --ad deallocates them, and what they hold is lost"
+        );
+        ensure!(
+            self.slbs.len() == self.blocks.len(),
+            "--slbs names {} ranges, --blocks {}: give each range its first block and its length",
+            self.slbs.len(),
+            self.blocks.len()
+        );
+        run(async {
+            let (connection, device) = open(&self.namespace, Some(DATASET_MANAGEMENT)).await?;
+            let ranges = self.slbs.iter().zip(&self.blocks);
+            // All are looked at before the first is given up.
+            let ranges = ranges.map(|(&start, &blocks)| bytes(&device, start, blocks.into()));
+            for (offset, len) in ranges.collect::<Result<Vec<_>>>()? {
+                device.deallocate(offset, len).await?;
+            }
+            connection.close().await;
+            println!("dsm: success");
+            Ok(())
+        })
+    }
+}
+
+impl WriteZeroes {
+    pub(crate) fn run(&self) -> Result<()> {
+        run(async {
+            let (connection, device) = open(&self.range.namespace, Some(WRITE_ZEROES)).await?;
+            let (offset, len) = self.range.bytes(&device)?;
+            device.write_zeroes(offset, len, self.deac, self.force_unit_access).await?;
+            connection.close().await;
+            println!("write-zeroes: success");
+            Ok(())
+        })
+    }
+}
+
+impl BlockArguments {
+    /// First byte and number of bytes, all of them on the device.
+    pub(super) fn bytes(&self, device: &Device) -> Result<(u64, u64)> {
+        bytes(device, self.start_block, u128::from(self.block_count_z) + 1)
+    }
+}
+
+/// The device, of a controller that has the command `needed`.
+pub(super) async fn open(
+    namespace: &NamespaceArguments,
+    needed: Option<Optional>,
+) -> Result<(Connection, Device)> {
+    let connection = Connection::connect(namespace.options()?).await?;
+    if let Some(Optional { bit, name }) = needed {
+        let offered = connection.controller().optional_commands;
+        ensure!(
+            offered & bit != 0,
+            "the controller of {} at {} has no {name} command (its ONCS is {offered:#x}): the target does not offer it",
+            namespace.nqn,
+            connection.address()
+        );
+    }
+    let device = connection.open(namespace.choose(&connection.namespaces())?)?;
+    Ok((connection, device))
+}
+
+/// Blocks as bytes: where, and how many.
+fn bytes(device: &Device, start: u64, blocks: u128) -> Result<(u64, u64)> {
+    let geometry = device.geometry();
+    let block = u128::from(geometry.block_size);
+    let (offset, len) = (u128::from(start) * block, blocks * block);
+    ensure!(
+        offset + len <= geometry.bytes().into(),
+        "{blocks} blocks from block {start} on lead past the end of the namespace, {} blocks of {block} bytes",
+        geometry.blocks
+    );
+    Ok((offset as u64, len as u64))
+}

@@ -1,0 +1,140 @@
+//! `nvmf flush`, `dsm`, `write-zeroes`, `compare` and `smart-log` against a target.
+
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use serde_json::Value;
+use std::process::Command;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 1024;
+
+/// A target whose disk holds the file `data`; and what that is.
+fn site(name: &str) -> (Site, Target, Vec<u8>) {
+    let site = Site::new(name).expect("a site");
+    let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
+    site.configure(&site.subsystem(&[disk])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let data = random_file(&site.path("data"), BLOCKS * BLOCK).expect("a file");
+    succeeds(&mut call(&site, "write", &[&path(&site, "data")])).expect("written");
+    (site, target, data)
+}
+
+fn path(site: &Site, name: &str) -> String {
+    site.path(name).display().to_string()
+}
+
+fn call(site: &Site, command: &str, arguments: &[&str]) -> Command {
+    site.call(command, &[&["-n", site.nqn.as_str()], arguments].concat()).expect("nvmf")
+}
+
+/// What the disk holds.
+fn disk(site: &Site) -> Vec<u8> {
+    succeeds(&mut call(site, "read", &[&path(site, "back")])).expect("read");
+    std::fs::read(site.path("back")).expect("what was read")
+}
+
+/// `nvmf compare` of `blocks` blocks from `start` on: the exit status, and the message.
+fn compare(site: &Site, start: usize, blocks: usize, file: &str) -> (Option<i32>, String) {
+    let (start, count_z) = (start.to_string(), (blocks - 1).to_string());
+    let file = path(site, file);
+    let arguments = ["--start-block", &start, "--block-count", &count_z, "--data", &file];
+    let output = process::run(&mut call(site, "compare", &arguments)).expect("nvmf");
+    assert_eq!(output.status.success(), !output.stdout.is_empty(), "only success is told as output");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn compare_tells_equal_from_different_and_names_the_first_block() {
+    let (site, target, mut data) = site("compare");
+    assert_eq!(compare(&site, 0, BLOCKS, "data"), (Some(0), String::new()));
+    // Not in what is compared first, and not the only ones.
+    for block in [600, 700, 900] {
+        data[block * BLOCK + 17] ^= 1;
+    }
+    std::fs::write(site.path("other"), &data).expect("a file");
+    let (status, said) = compare(&site, 0, BLOCKS, "other");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.starts_with("nvmf: Compare Failure: ") && said.ends_with("first in block 600\n"), "{said}");
+    assert_eq!(compare(&site, 0, 600, "other").0, Some(0), "what comes before is the same");
+
+    std::fs::write(site.path("one"), &data[5 * BLOCK..6 * BLOCK]).expect("a file");
+    assert_eq!(compare(&site, 5, 1, "one").0, Some(0));
+    assert_eq!(compare(&site, 6, 1, "one").0, Some(1));
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn compare_ends_with_2_when_it_cannot_know() {
+    let (site, target, _) = site("unknown");
+    succeeds(&mut call(&site, "read", &["--length", "4KiB", &path(&site, "short")])).expect("a file");
+    for (start, blocks, file, part) in [
+        (0, 1, "nowhere", "nowhere"),
+        (BLOCKS - 1, 2, "data", "past the end of the namespace, 1024 blocks of 4096 bytes"),
+        (0, 2, "short", "cannot read 8192 bytes from"),
+    ] {
+        let (status, said) = compare(&site, start, blocks, file);
+        assert!(status == Some(2) && said.contains(part), "{status:?}: {said}");
+    }
+    target.stop().expect("a stop in good order");
+    let (status, said) = compare(&site, 0, 1, "data");
+    assert!(status == Some(2) && said.starts_with("nvmf: "), "{status:?}: {said}");
+}
+
+#[test]
+fn zeroes_are_written_where_they_should_be() {
+    let (site, target, mut data) = site("zeroes");
+    let range = ["--start-block", "8", "--block-count", "7"];
+    let said = succeeds(&mut call(&site, "write-zeroes", &range)).expect("zeroes");
+    assert_eq!(said, "write-zeroes: success\n");
+    let more = ["--start-block=100", "--block-count=99", "--deac", "--force-unit-access"];
+    succeeds(&mut call(&site, "write-zeroes", &more)).expect("zeroes");
+    data[8 * BLOCK..16 * BLOCK].fill(0);
+    data[100 * BLOCK..200 * BLOCK].fill(0);
+    assert!(disk(&site) == data, "eight blocks, and a hundred, are zeroes, and no others");
+    let outside = ["--start-block", "18446744073709551615", "--block-count", "18446744073709551615"];
+    fails(&mut call(&site, "write-zeroes", &outside), &["past the end"]).expect("a clear message");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn dsm_gives_up_its_ranges_and_nothing_else() {
+    let (site, target, mut data) = site("dsm");
+    for (arguments, parts) in [
+        (["--slbs=0", "--blocks=8"].as_slice(), ["--ad", "deallocates"]),
+        (&["--slbs=0,8", "--blocks=8", "--ad"], ["2 ranges", "--blocks 1"]),
+        (&["--slbs=0,1024", "--blocks=8,1", "--ad"], ["1 blocks from block 1024", "past the end"]),
+    ] {
+        fails(&mut call(&site, "dsm", arguments), &parts).expect("a clear message");
+    }
+    assert!(disk(&site) == data, "what was refused did nothing");
+
+    let said = succeeds(&mut call(&site, "dsm", &["--slbs=0,512", "-b", "8,16", "--ad"])).expect("given up");
+    assert_eq!(said, "dsm: success\n");
+    // Holes in the target's file.
+    data[..8 * BLOCK].fill(0);
+    data[512 * BLOCK..528 * BLOCK].fill(0);
+    assert!(disk(&site) == data, "the two ranges, and no other block");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn flush_succeeds_and_the_smart_log_counts() {
+    let (site, target, data) = site("smart");
+    assert_eq!(succeeds(&mut call(&site, "flush", &[])).expect("flushed"), "flush: success\n");
+    fails(&mut call(&site, "flush", &["--nsid", "9"]), &["no namespace 9", "it has: 1"]).expect("a message");
+
+    let log = json(&mut call(&site, "smart-log", &["-o", "json"])).expect("JSON");
+    assert_eq!((&log["version"], &log["critical_warning"]), (&Value::from(1), &Value::from(0)));
+    assert_eq!((&log["avail_spare"], &log["media_errors"]), (&Value::from(100), &Value::from(0)));
+    let units = (data.len() as u64).div_ceil(512_000);
+    assert_eq!(log["data_units_written"], units);
+    assert!(log["host_write_commands"].as_u64().is_some_and(|writes| writes > 0), "{log}");
+    let text = succeeds(&mut call(&site, "smart-log", &[])).expect("text");
+    assert!(
+        text.starts_with(&format!("Smart Log for NVME device:{} namespace-id:ffffffff\n", site.nqn)),
+        "{text}"
+    );
+    let line = format!("{:<40}: {units} (", "Data Units Written");
+    assert!(text.contains(&line), "`{line}` is not in:\n{text}");
+    target.stop().expect("a stop in good order");
+}
