@@ -38,11 +38,13 @@ controller() {
 no_controller() { ! controller "$1"; }
 state_is() { [ "$(cat "/sys/class/nvme/$(controller)/state")" = "$1" ]; }
 
-# The disk, found by the UUID that the target was given for it.
+# The disk, found by the UUID that the target was given for it. (A path to it has the same, and no device.)
 namespace() {
     for uuid in /sys/block/nvme*n*/uuid; do
         [ "$(cat "$uuid" 2>/dev/null)" = "$UUID" ] || continue
-        basename "$(dirname "$uuid")"
+        name=$(basename "$(dirname "$uuid")")
+        [ -b "/dev/$name" ] || continue
+        echo "$name"
         return
     done
     return 1
@@ -60,10 +62,10 @@ with_disk() {
     cleanup
 }
 
+# What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)
 trial() {
-    trial_name=$1
-    shift
-    step "$trial_name" "$@" || tidy
+    step "$@"
+    [ $? -eq 0 ] || tidy
 }
 
 tidy() {
