@@ -28,8 +28,10 @@ step() {
     return $step_status
 }
 
+# Not `step || finish`: a shell before `||` does not stop at failures, whatever it was told.
 must() {
-    step "$@" || finish
+    step "$@"
+    [ $? -eq 0 ] || finish
 }
 
 finish() {

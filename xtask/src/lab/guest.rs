@@ -118,6 +118,8 @@ impl Guest {
         for program in ["nvmf", "nvmf-target"] {
             strip(&step::root().join(".build/release").join(program), &share.join("bin").join(program))?;
         }
+        let control = "blktests-control";
+        fs::copy(step::root().join("deploy").join(control), share.join("bin").join(control))?;
         let (port, guest_port) = (process::free_port()?, process::free_port()?);
         let host = Host::new(
             &share,

@@ -1,0 +1,286 @@
+# What: the kernel's initiator does with our target what blktests' nvme group does, through the control program that the suite calls
+# Seconds: 420
+#
+# Steps bear the suite's numbers. They are written from what its tests are for; docs/COMPLIANCE.md has those that are not here.
+. "$LAB/lib.sh"
+
+export BLKTESTS_ADDRESS=$GUEST BLKTESTS_PROVIDER=verbs BLKTESTS_FOLDER=/run/blktests NVME_IMG_SIZE=384M
+control() { blktests-control "$@"; }
+ask() { control config "--show-$1"; }
+HOSTNQN=$(ask hostnqn) HOSTID=$(ask hostid) SUBSYSNQN=$(ask subsysnqn) UUID=$(ask subsys-uuid)
+DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
+
+setup() { control setup --subsysnqn "${1:-$SUBSYSNQN}" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN"; }
+cleanup() { control cleanup --subsysnqn "${1:-$SUBSYSNQN}"; }
+
+# `connect NQN OPTION...`
+connect() {
+    nqn=$1
+    shift
+    nvme connect -t "$(ask trtype)" -a "$(ask traddr)" -s "$(ask trsvid)" -n "$nqn" --hostnqn="$HOSTNQN" --hostid="$HOSTID" "$@"
+}
+
+disconnect() {
+    nvme disconnect -n "${1:-$SUBSYSNQN}"
+    wait_for 50 no_controller "${1:-$SUBSYSNQN}"
+}
+
+# The controller of a subsystem, as the kernel calls it.
+controller() {
+    for controller in /sys/class/nvme/nvme*; do
+        [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "${1:-$SUBSYSNQN}" ] || continue
+        basename "$controller"
+        return
+    done
+    return 1
+}
+
+no_controller() { ! controller "$1"; }
+state_is() { [ "$(cat "/sys/class/nvme/$(controller)/state")" = "$1" ]; }
+
+# The disk, found by the UUID that the target was given for it. (A path to it has the same, and no device.)
+namespace() {
+    for uuid in /sys/block/nvme*n*/uuid; do
+        [ "$(cat "$uuid" 2>/dev/null)" = "$UUID" ] || continue
+        name=$(basename "$(dirname "$uuid")")
+        [ -b "/dev/$name" ] || continue
+        echo "$name"
+        return
+    done
+    return 1
+}
+
+disk() { echo "/dev/$(namespace)"; }
+
+# What most of the suite's tests are: a target, a host, something between them, and nothing left.
+with_disk() {
+    setup
+    connect "$SUBSYSNQN"
+    wait_for 50 namespace
+    "$@"
+    disconnect
+    cleanup
+}
+
+# What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)
+trial() {
+    step "$@"
+    [ $? -eq 0 ] || tidy
+}
+
+tidy() {
+    nvme disconnect-all
+    cleanup
+}
+
+# `! command` does not stop a shell that stops at failures.
+fails() {
+    if "$@"; then
+        echo "should have failed: $*"
+        return 1
+    fi
+}
+
+discovery_controller_lives() {
+    setup
+    dmesg --clear
+    connect "$DISCOVERY" --keep-alive-tmo=2
+    sleep 6
+    [ "$(cat "/sys/class/nvme/$(controller "$DISCOVERY")/state")" = live ]
+    fails sh -c 'dmesg | grep -i -e "keep.alive" -e reconnect -e "failed"'
+    disconnect "$DISCOVERY"
+    cleanup
+}
+
+identified() {
+    [ "$(cat "/sys/block/$(namespace)/wwid")" = "uuid.$UUID" ]
+}
+
+reset_and_gone() {
+    setup
+    connect "$SUBSYSNQN"
+    wait_for 50 namespace
+    echo 1 >"/sys/class/nvme/$(controller)/reset_controller"
+    disconnect
+    cleanup
+}
+
+created() {
+    setup
+    cleanup
+    fails connect "$SUBSYSNQN"
+}
+
+fio_verified() {
+    fio --name=verify --filename="$(disk)" --rw=randwrite --direct=1 --ioengine=libaio --bs=4k --iodepth=16 --size=16m \
+        --verify=crc32c --verify_state_save=0 --output-format=terse --terse-version=3 | cut -d';' -f3,5,8,49
+}
+
+file_system_verified() {
+    mkfs.xfs -q -f "$(disk)"
+    mount "$(disk)" /mnt
+    fio --name=verify --directory=/mnt --rw=randwrite --direct=1 --ioengine=libaio --bs=4k --iodepth=16 --size=16m \
+        --verify=crc32c --verify_state_save=0 --output-format=terse --terse-version=3 | cut -d';' -f3,5,8,49
+    umount /mnt
+}
+
+flushed() {
+    dd if=/dev/urandom of="$(disk)" bs=1M count=64 status=none
+    nvme flush "$(disk)"
+}
+
+out_of_range() {
+    blocks=$(($(blockdev --getsize64 "$(disk)") / $(blockdev --getss "$(disk)")))
+    nvme read "$(disk)" --start-block=$((blocks - 1)) --block-count=0 --data-size=4096 >/dev/null
+    fails nvme read "$(disk)" --start-block=$blocks --block-count=0 --data-size=4096 >/run/said 2>&1
+    cat /run/said
+    grep -i 'out of range' /run/said
+}
+
+deallocated() {
+    nvme dsm "$(disk)" --ad --slbs=100,200,300,400,500,600,700,800,900,1000 --blocks=10,10,10,10,10,10,10,10,10,10
+}
+
+listed() { nvme list | grep -F "$(disk)"; }
+
+was_reset() {
+    nvme reset "/dev/$(controller)"
+    wait_for 50 state_is live
+    identified
+}
+
+smart() { nvme smart-log "$(disk)"; }
+effects() { nvme effects-log "/dev/$(controller)"; }
+descriptors() { nvme ns-descs "$(disk)" | grep -F "$UUID"; }
+rescanned() { nvme ns-rescan "/dev/$(controller)" && identified; }
+path_listed() { nvme list-subsys | grep "rdma.*$GUEST.*live"; }
+
+# Written and read by commands of their own, of lengths about the powers of two.
+by_command() {
+    size=$(blockdev --getss "$(disk)")
+    for range in 1,512 1,511 1,513 511,1024 511,1023 511,1025; do
+        start=${range%,*} count=${range#*,}
+        head -c $((count * size)) /dev/urandom >/run/written
+        nvme write "$(disk)" --start-block="$start" --block-count=$((count - 1)) --data-size=$((count * size)) --data=/run/written
+        nvme read "$(disk)" --start-block="$start" --block-count=$((count - 1)) --data-size=$((count * size)) --data=/run/read
+        cmp /run/written /run/read
+    done
+}
+
+random_reads() {
+    fio --name=reads --filename="$(disk)" --rw=randread --norandommap --direct=1 --bs=4k --numjobs=2 --group_reporting "$@"
+}
+
+reset_and_deleted_under_load() {
+    setup
+    connect "$SUBSYSNQN"
+    wait_for 50 namespace
+    random_reads --time_based --runtime=1d >/run/load.log 2>&1 &
+    load=$!
+    sleep 2
+    echo 1 >"/sys/class/nvme/$(controller)/reset_controller"
+    sleep 1
+    kill -0 $load
+    echo 1 >"/sys/class/nvme/$(controller)/delete_controller"
+    wait_for 50 no_controller "$SUBSYSNQN"
+    kill $load 2>/dev/null || true
+    wait $load || true
+    cleanup
+}
+
+queue_types() {
+    expected=$1
+    shift
+    setup
+    connect "$SUBSYSNQN" "$@"
+    wait_for 50 namespace
+    [ "$(cat "/sys/class/nvme/$(controller)/queue_count")" = "$expected" ]
+    random_reads --size=2m --output-format=terse --terse-version=3 | cut -d';' -f3,5,8
+    disconnect
+    cleanup
+}
+
+by_uring_command() {
+    generic=/dev/$(namespace | sed 's/nvme/ng/')
+    for option in --fixedbufs=0 --fixedbufs=1; do
+        fio --name=reads --filename="$generic" --rw=randread --bs=4k --size=1m --iodepth=16 --ioengine=io_uring_cmd --cmd_type=nvme \
+            --time_based --runtime=2 $option --output-format=terse --terse-version=3 | cut -d';' -f3,5,8
+    done
+}
+
+rescanned_under_load() {
+    fio_verified &
+    load=$!
+    while kill -0 $load 2>/dev/null; do
+        echo 1 >"/sys/class/nvme/$(controller)/rescan_controller"
+        sleep 0.3
+    done
+    wait $load
+}
+
+# The target goes and comes back, again and again; the host waits, and goes on.
+target_gone_under_load() {
+    setup
+    connect "$SUBSYSNQN" --keep-alive-tmo=1 --reconnect-delay=1
+    wait_for 50 namespace
+    random_reads --time_based --runtime=1d >/run/load.log 2>&1 &
+    load=$!
+    sleep 1
+    for round in 1 2 3 4 5; do
+        cleanup
+        wait_for 100 state_is connecting
+        setup
+        wait_for 100 state_is live
+    done
+    kill -0 $load
+    kill $load
+    wait $load || true
+    disconnect
+    cleanup
+}
+
+# Better no disk than one that anybody may have.
+secret_is_refused() {
+    fails control setup --subsysnqn "$SUBSYSNQN" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN" --hostkey DHHC-1:00:x: >/run/said 2>&1
+    grep 'no authentication' /run/said
+    fails connect "$SUBSYSNQN"
+}
+
+common() {
+    trial "006 target created, $1" created
+    trial "008 host created, $1" with_disk identified
+    trial "010 fio verified, $1" with_disk fio_verified
+    trial "012 file system verified, $1" with_disk file_system_verified
+    trial "014 flush, $1" with_disk flushed
+    trial "019 deallocate, $1" with_disk deallocated
+    trial "021 list, $1" with_disk listed
+    trial "022 reset, $1" with_disk was_reset
+    trial "023 SMART log, $1" with_disk smart
+    trial "025 effects log, $1" with_disk effects
+    trial "026 namespace descriptors, $1" with_disk descriptors
+    trial "027 rescan, $1" with_disk rescanned
+    trial "028 subsystems listed, $1" with_disk path_listed
+}
+
+must 'rxe' rdma_device rxe
+modprobe nvme-rdma
+trial '003 keep-alive of a discovery controller' discovery_controller_lives
+trial '004 UUID' with_disk identified
+trial '005 reset, then gone' reset_and_gone
+common file
+trial '018 out of range' with_disk out_of_range
+trial '029 I/O by command' with_disk by_command
+trial '040 reset and deleted under load' reset_and_deleted_under_load
+trial '041 a secret is refused' secret_is_refused
+trial '047 write queues' queue_types 4 --nr-write-queues=1
+trial '047 write and poll queues' queue_types 5 --nr-write-queues=1 --nr-poll-queues=1
+trial '049 I/O by io_uring commands' with_disk by_uring_command
+trial '053 rescanned under load' with_disk rescanned_under_load
+trial '061 target gone under load' target_gone_under_load
+modprobe loop
+truncate -s 384M /run/device.img
+BLKTESTS_DEVICE=$(losetup -f --show /run/device.img)
+export BLKTESTS_DEVICE
+common device
+cp /run/blktests/target.log /run/target.log
+finish
