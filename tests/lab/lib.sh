@@ -72,6 +72,13 @@ rdma_device() {
     case $1 in none) ;; *) modprobe -a rdma_ucm ib_uverbs ;; esac
 }
 
+# The suite that every RDMA provider passes, over verbs on a device of the guest.
+conformance() {
+    NVMF_VERBS_DEVICE=$1 NVMF_VERBS_ADDRESS=$GUEST verbs-conformance --exact conformance_on_the_device_that_is_named --nocapture \
+        >/run/conformance.log 2>&1 || { tail -80 /run/conformance.log; return 1; }
+    grep -q '1 passed' /run/conformance.log
+}
+
 # --- targets in the guest
 
 # Our target: `our_target iwarp|verbs`. Its disk is a file, which outlives it.

@@ -31,18 +31,25 @@ impl Crew {
                 None => roads.push((road, vec![(at, address)])),
             }
         }
-        let workers = (config.target.workers.max(1) / roads.len().max(1)).max(1);
-        let crew = |(at, (road, listeners))| {
-            let first = WorkerId(at * workers);
+        let mut next = 0;
+        let shares = shares(config.target.workers, roads.len());
+        let crew = |((road, listeners), workers)| {
+            let first = WorkerId(next);
+            next += workers;
             Self { road, first, workers, listeners, load: Load::new(first, workers) }
         };
-        Ok(roads.into_iter().enumerate().map(crew).collect())
+        Ok(roads.into_iter().zip(shares).map(crew).collect())
     }
 
     /// What one of them listens on.
     pub(super) fn listens(&self, worker: WorkerId) -> &[(usize, SocketAddr)] {
         if worker == self.first { &self.listeners } else { &[] }
     }
+}
+
+/// Workers of each of so many crews: the first ones get what does not come out even.
+fn shares(workers: usize, crews: usize) -> impl Iterator<Item = usize> {
+    (0..crews).map(move |at| (workers / crews + usize::from(at < workers % crews)).max(1))
 }
 
 fn preference(choice: ProviderChoice) -> Preference {
@@ -63,5 +70,20 @@ fn verbs(listener: &Listener) -> VerbsOptions {
         path_mtu: chosen.path_mtu.and_then(|bytes| PathMtu::from_bytes(bytes.into())),
         retry_count: chosen.retry_count,
         rnr_retry_count: chosen.rnr_retry_count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_worker_is_left_over_and_no_crew_without() {
+        for (workers, crews, expected) in
+            [(8, 1, &[8][..]), (8, 3, &[3, 3, 2]), (4, 2, &[2, 2]), (1, 3, &[1, 1, 1]), (0, 1, &[1])]
+        {
+            assert_eq!(shares(workers, crews).collect::<Vec<_>>(), expected, "{workers} for {crews}");
+        }
+        assert_eq!(shares(4, 0).count(), 0);
     }
 }

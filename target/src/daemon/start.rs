@@ -158,7 +158,11 @@ impl Daemon {
             }
         }
         daemon.counters.reverse();
-        daemon.publish_ports()?;
+        daemon.threads.reverse();
+        if let Err(error) = daemon.publish_ports() {
+            daemon.drain();
+            return Err(error);
+        }
         daemon.announce(&common);
         Ok(daemon)
     }

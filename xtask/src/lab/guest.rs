@@ -2,6 +2,7 @@
 
 use super::host::Host;
 use super::image::Image;
+use super::programs::Programs;
 use super::scenario::{self, Scenario};
 use crate::step;
 use anyhow::{Context, Result, bail};
@@ -86,10 +87,15 @@ impl Drop for Guest {
 
 impl Guest {
     /// Runs a scenario in a fresh guest.
-    pub(super) fn run(image: &Image, scenario: &Scenario, verbose: bool) -> Result<Outcome> {
+    pub(super) fn run(
+        image: &Image,
+        programs: &Programs,
+        scenario: &Scenario,
+        verbose: bool,
+    ) -> Result<Outcome> {
         let folder = step::root().join(".build/lab").join(&scenario.name);
         for _ in 0..BOOTS_MAX {
-            let mut guest = Self::boot(image, &folder, &scenario.path, Stdio::piped())?;
+            let mut guest = Self::boot(image, programs, &folder, &scenario.path, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
             let Some(outcome) = guest.attend(&lines_of(output), scenario.time_max, verbose)? else {
                 println!("   (the guest died while it booted: again)");
@@ -105,7 +111,7 @@ impl Guest {
         bail!("the guest died {BOOTS_MAX} times: see {}", folder.join("kernel.log").display())
     }
 
-    fn boot(image: &Image, folder: &Path, script: &Path, output: Stdio) -> Result<Self> {
+    fn boot(image: &Image, programs: &Programs, folder: &Path, script: &Path, output: Stdio) -> Result<Self> {
         let _ = fs::remove_dir_all(folder);
         let share = folder.join("share");
         fs::create_dir_all(&share)?;
@@ -114,10 +120,7 @@ impl Guest {
         copy_all(&scenario::folder(), &share.join("lab"))?;
         fs::copy(script, share.join("scenario"))?;
         fs::rename(share.join("lab/begin"), share.join("begin"))?;
-        fs::create_dir(share.join("bin"))?;
-        for program in ["nvmf", "nvmf-target"] {
-            strip(&step::root().join(".build/release").join(program), &share.join("bin").join(program))?;
-        }
+        programs.copy_into(&share.join("bin"))?;
         let control = "blktests-control";
         fs::copy(step::root().join("deploy").join(control), share.join("bin").join(control))?;
         let (port, guest_port) = (process::free_port()?, process::free_port()?);
@@ -197,10 +200,11 @@ impl Guest {
 }
 
 /// A root shell in a guest, on this terminal.
-pub(super) fn shell(image: &Image) -> Result<()> {
+pub(super) fn shell(image: &Image, programs: &Programs) -> Result<()> {
     let folder = step::root().join(".build/lab/shell");
     println!("(the host's loopback is 10.0.2.2; . $LAB/lib.sh has what the scenarios use)");
-    let mut guest = Guest::boot(image, &folder, &scenario::folder().join("shell"), Stdio::inherit())?;
+    let script = scenario::folder().join("shell");
+    let mut guest = Guest::boot(image, programs, &folder, &script, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
         guest.host.turn()?;
         std::thread::sleep(TURN);
@@ -273,15 +277,6 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
         } else {
             fs::copy(entry.path(), target)?;
         }
-    }
-    Ok(())
-}
-
-/// A program without its debug information: the guest reads it over an emulated wire.
-fn strip(from: &Path, to: &Path) -> Result<()> {
-    let stripped = Command::new("strip").arg("-o").arg(to).arg(from).stderr(Stdio::null()).status();
-    if !stripped.is_ok_and(|status| status.success()) {
-        fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     }
     Ok(())
 }

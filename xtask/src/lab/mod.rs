@@ -7,12 +7,14 @@
 //! | `scenario` | `tests/lab/*.sh`: what each is for, how long it may take |
 //! | `guest` | one guest: booted, heard, cut off |
 //! | `host` | what a scenario asks of the machine around its guest |
+//! | `programs` | what scenarios run, built and copied |
 //! | `matrix` | the table of who talked to whom, over what |
 
 mod guest;
 mod host;
 mod image;
 mod matrix;
+mod programs;
 mod scenario;
 
 use crate::step;
@@ -20,6 +22,7 @@ use anyhow::{Result, bail, ensure};
 use guest::{Guest, Verdict};
 use image::Image;
 use matrix::Matrix;
+use programs::Programs;
 use scenario::Scenario;
 use std::time::Instant;
 
@@ -81,8 +84,7 @@ impl Lab {
             Command::Run(run) => run.run(),
             Command::Shell => {
                 let image = Image::ensure(false)?;
-                build_programs()?;
-                guest::shell(&image)
+                guest::shell(&image, &Programs::build()?)
             }
         }
     }
@@ -99,8 +101,8 @@ impl Run {
         }
         scenarios.retain(|s| self.all || (self.quick && s.quick) || self.names.contains(&s.name));
         let image = Image::ensure(false)?;
-        build_programs()?;
-        let (failed, matrix) = run_each(&image, &scenarios, self.verbose)?;
+        let programs = Programs::build()?;
+        let (failed, matrix) = run_each(&image, &programs, &scenarios, self.verbose)?;
         if !matrix.is_empty() {
             println!("\n{}", matrix.table());
         }
@@ -120,13 +122,18 @@ pub(crate) fn quick() -> Result<()> {
     Run { names: Vec::new(), all: false, quick: true, verbose: false }.run()
 }
 
-fn run_each(image: &Image, scenarios: &[Scenario], verbose: bool) -> Result<(Vec<String>, Matrix)> {
+fn run_each(
+    image: &Image,
+    programs: &Programs,
+    scenarios: &[Scenario],
+    verbose: bool,
+) -> Result<(Vec<String>, Matrix)> {
     let mut failed = Vec::new();
     let mut matrix = Matrix::default();
     for scenario in scenarios {
         println!("\n== {}: {}", scenario.name, scenario.what);
         let begun = Instant::now();
-        let outcome = Guest::run(image, scenario, verbose)?;
+        let outcome = Guest::run(image, programs, scenario, verbose)?;
         let seconds = begun.elapsed().as_secs_f64();
         match &outcome.verdict {
             Verdict::Held => println!("held, {seconds:.0} s"),
@@ -141,10 +148,4 @@ fn run_each(image: &Image, scenarios: &[Scenario], verbose: bool) -> Result<(Vec
         matrix.add(scenario, &outcome);
     }
     Ok((failed, matrix))
-}
-
-/// The programs that scenarios run, in the guest and beside it.
-fn build_programs() -> Result<()> {
-    let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-initiator"];
-    step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))
 }

@@ -1,13 +1,11 @@
-//! The device, protection domain, memory regions and windows, completion queues.
+//! The device, protection domain, completion queues.
 
-use super::abi::{self, AsyncEvent, CompChannel, Context, Cq, DeviceAttr, Mr, Mw, Wc};
+use super::abi::{self, AsyncEvent, CompChannel, Context, Cq, DeviceAttr, Wc};
 use super::library::{Functions, NoLibrary, functions};
 use super::{check, name};
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nvmf_memory::Memory;
-use nvmf_rdma::Access;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -203,115 +201,6 @@ fn non_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
-}
-
-/// Memory that the device may use.
-pub(crate) struct Region {
-    device: Rc<Device>,
-    mr: NonNull<Mr>,
-    memory: Memory,
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: registered once, deregistered once; the memory is released after this.
-        unsafe { (self.device.functions.ibv_dereg_mr)(self.mr.as_ptr()) };
-    }
-}
-
-fn flags(access: Access) -> u32 {
-    let pairs = [
-        (Access::LOCAL_WRITE, abi::ACCESS_LOCAL_WRITE),
-        (Access::REMOTE_READ, abi::ACCESS_REMOTE_READ),
-        (Access::REMOTE_WRITE, abi::ACCESS_REMOTE_WRITE),
-    ];
-    pairs.into_iter().filter(|(right, _)| access.allows(*right)).map(|(_, flag)| flag).sum()
-}
-
-impl Region {
-    /// Pins `memory` and lets the device use it; windows may be bound to it if `windows`.
-    pub(crate) fn register(
-        device: &Rc<Device>,
-        memory: &Memory,
-        access: Access,
-        windows: bool,
-    ) -> io::Result<Self> {
-        let mut flags = flags(access);
-        if access.allows(Access::REMOTE_WRITE) {
-            flags |= abi::ACCESS_LOCAL_WRITE;
-        }
-        if windows {
-            flags |= abi::ACCESS_MW_BIND;
-        }
-        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered. Nobody has a
-        // reference into it (`Memory`'s contract), so the device may write it.
-        let mr = unsafe {
-            let address = memory.as_ptr().cast::<c_void>();
-            (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, memory.len(), flags as c_int)
-        };
-        let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { device: Rc::clone(device), mr, memory: memory.clone() })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.memory.len()
-    }
-
-    /// The address by which work requests and peers name its first byte.
-    pub(crate) fn address(&self) -> u64 {
-        self.memory.as_ptr().addr() as u64
-    }
-
-    pub(crate) fn local_key(&self) -> u32 {
-        // SAFETY: the registration is alive.
-        unsafe { self.mr.as_ref().lkey }
-    }
-
-    pub(crate) fn remote_key(&self) -> u32 {
-        // SAFETY: the registration is alive.
-        unsafe { self.mr.as_ref().rkey }
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut Mr {
-        self.mr.as_ptr()
-    }
-}
-
-/// A memory window of type 2.
-pub(crate) struct Window {
-    device: Rc<Device>,
-    mw: NonNull<Mw>,
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        if let Some(dealloc) = self.device.ops().dealloc_mw {
-            // SAFETY: allocated once, freed once; what it was bound to is still registered, because regions outlive their windows.
-            unsafe { dealloc(self.mw.as_ptr()) };
-        }
-    }
-}
-
-impl Window {
-    pub(crate) fn alloc(device: &Rc<Device>) -> io::Result<Self> {
-        let alloc = device.ops().alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own `alloc_mw`.
-        let mw = unsafe { alloc(device.pd.as_ptr(), abi::MW_TYPE_2) };
-        let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: just made, and ours alone; the inline function of the header sets this field.
-        unsafe { mw.as_mut().context = device.context.as_ptr() };
-        Ok(Self { device: Rc::clone(device), mw })
-    }
-
-    /// The key that the window was made with: its low eight bits are the binder's to choose.
-    pub(crate) fn key(&self) -> u32 {
-        // SAFETY: the window is alive.
-        unsafe { self.mw.as_ref().rkey }
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut Mw {
-        self.mw.as_ptr()
-    }
 }
 
 /// Where armed completion queues say that something came.

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `abi` | the C structures, with their layout asserted |
 //! | `library` | libibverbs and librdmacm, loaded at run time |
-//! | `device` | the device, protection domain, memory regions and windows, completion queues |
+//! | `device` | the device, protection domain, completion queues |
+//! | `memory` | memory regions and windows |
 //! | `queue_pair` | queue pairs, shared receive queues, and the work requests collected for them |
 //! | `cm` | the RDMA connection manager: event channel, ids, events |
 #![expect(unsafe_code, reason = "calls C libraries, through pointers that they gave")]
@@ -14,15 +15,16 @@ mod abi;
 mod cm;
 mod device;
 mod library;
+mod memory;
 mod queue_pair;
 
 pub(crate) use abi::{Sge, Wc};
 pub(crate) use cm::{Channel, CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind};
 pub(crate) use device::{
-    AsyncNotice, CompletionChannel, CompletionQueue, Device, DeviceLimits, Region, Transport, Window,
-    device_names,
+    AsyncNotice, CompletionChannel, CompletionQueue, Device, DeviceLimits, Transport, device_names,
 };
 pub use library::NoLibrary;
+pub(crate) use memory::{Region, Window};
 pub(crate) use queue_pair::{
     PathChoice, PostFailure, QueuePair, QueueSizes, SharedReceiveQueue, WorkOperation, WorkRequest,
 };

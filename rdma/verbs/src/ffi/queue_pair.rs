@@ -1,7 +1,8 @@
 //! Queue pairs, shared receive queues, and the work requests collected for them: one doorbell for many.
 
 use super::abi::{self, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge, Srq, SrqInitAttr};
-use super::device::{CompletionQueue, Device, Region, Window};
+use super::device::{CompletionQueue, Device};
+use super::memory::{Region, Window};
 use super::{CmId, check};
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};

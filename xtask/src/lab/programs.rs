@@ -1,0 +1,73 @@
+//! The programs that scenarios run, in the guest and beside it.
+
+use crate::step;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the tests of the verbs provider are called in a guest.
+const CONFORMANCE: &str = "verbs-conformance";
+
+/// Programs that were built, by the names that scenarios call them by.
+pub(super) struct Programs {
+    files: Vec<(&'static str, PathBuf)>,
+}
+
+impl Programs {
+    /// Builds them (release).
+    pub(super) fn build() -> Result<Self> {
+        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-initiator"];
+        step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
+        let built = |name: &'static str| (name, step::root().join(".build/release").join(name));
+        let conformance = (CONFORMANCE, build_test("nvmf-verbs", "conformance")?);
+        Ok(Self { files: vec![built("nvmf"), built("nvmf-target"), conformance] })
+    }
+
+    /// Copies them, without debug information: the guest reads them over an emulated wire.
+    pub(super) fn copy_into(&self, folder: &Path) -> Result<()> {
+        fs::create_dir(folder)?;
+        for (name, from) in &self.files {
+            let to = folder.join(name);
+            let strip = Command::new("strip").arg("-o").arg(&to).arg(from).stderr(Stdio::null()).status();
+            if !strip.is_ok_and(|status| status.success()) {
+                fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Builds a package's test (release); where cargo put it.
+fn build_test(package: &str, test: &str) -> Result<PathBuf> {
+    println!("\n== building the {test} test of {package} (release)");
+    let output = step::cargo(&["test", "--release", "-p", package, "--test", test, "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(output.status.success(), "cargo ended with {}", output.status);
+    let messages = String::from_utf8_lossy(&output.stdout);
+    executable(&messages, test).with_context(|| format!("cargo does not say where the {test} test is"))
+}
+
+/// The executable of a test, by what cargo says when it was built.
+fn executable(messages: &str, test: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut of_test = messages.filter(|message| message["target"]["name"] == test);
+    of_test.find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_says_where_a_test_is() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"nvmf_verbs"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"conformance"},"executable":"a/conformance-1"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages, "conformance"), Some(PathBuf::from("a/conformance-1")));
+        assert_eq!(executable(messages, "other"), None);
+    }
+}
