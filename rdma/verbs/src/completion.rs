@@ -13,6 +13,8 @@ pub(crate) const BATCH: usize = 32;
 /// before the caller asked.
 pub(crate) struct Queue {
     parts: Vec<Part>,
+    /// Of all parts.
+    entries: u32,
     /// Whose turn it is.
     next: usize,
     pub(crate) ready: VecDeque<Completion>,
@@ -34,7 +36,7 @@ pub(crate) struct Claim {
 
 impl Queue {
     pub(crate) fn new() -> Self {
-        Self { parts: Vec::new(), next: 0, ready: VecDeque::with_capacity(8 * BATCH) }
+        Self { parts: Vec::new(), entries: 0, next: 0, ready: VecDeque::with_capacity(8 * BATCH) }
     }
 
     /// Entries for a queue of a queue pair that completes here.
@@ -48,7 +50,8 @@ impl Queue {
         let part = match self.parts.iter().position(|part| part.free >= entries) {
             Some(part) => part,
             None => {
-                let free = entries.max(limits.completions.min(limits.max_completions));
+                let free = part_len(self.entries, entries, limits);
+                self.entries = self.entries.saturating_add(free);
                 self.parts.push(Part { hw: CompletionQueue::new(channel, free)?, free });
                 self.parts.len() - 1
             }
@@ -78,6 +81,11 @@ impl Queue {
     pub(crate) fn arm(&self) -> io::Result<()> {
         self.parts.iter().try_for_each(|part| part.hw.arm())
     }
+}
+
+/// Entries of one more part, when `asked` are needed: every part has as many as all before it, because each is looked at in every poll.
+fn part_len(before: u32, asked: u32, limits: &DeviceLimits) -> u32 {
+    asked.max(before.max(limits.completions).min(limits.max_completions))
 }
 
 impl Claim {
@@ -141,6 +149,29 @@ pub(crate) fn status(wc: &Wc) -> WcStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thousand_queue_pairs_need_few_parts() {
+        let limits = DeviceLimits {
+            max_mr_size: 0,
+            max_queue_depth: 0,
+            max_completions: 1 << 22,
+            completions: 8192,
+            max_sge: 1,
+            max_read_depth: 1,
+            max_shared_receives: 0,
+            memory_windows: false,
+            is_rxe: false,
+        };
+        let (mut all, mut parts) = (0, 0);
+        while all < 1000 * 1000 {
+            all += part_len(all, 1000, &limits);
+            parts += 1;
+        }
+        assert_eq!((parts, all), (8, 8192 << 7));
+        assert_eq!(part_len(0, 9000, &limits), 9000);
+        assert_eq!(part_len(1 << 20, 5, &DeviceLimits { max_completions: 32_767, ..limits }), 32_767);
+    }
 
     #[test]
     fn names_come_back() {

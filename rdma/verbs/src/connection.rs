@@ -273,3 +273,21 @@ pub(crate) fn unreachable(status: i32) -> ConnectFailure {
         errno => ConnectFailure::Unreachable(io::Error::from_raw_os_error(errno)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_told_from_refusal() {
+        assert!(matches!(unreachable(-libc::ETIMEDOUT), ConnectFailure::TimedOut));
+        for (status, kind) in [
+            (-libc::ECONNREFUSED, io::ErrorKind::ConnectionRefused),
+            (libc::ECONNRESET, io::ErrorKind::ConnectionReset),
+            (0, io::ErrorKind::HostUnreachable),
+        ] {
+            let ConnectFailure::Unreachable(error) = unreachable(status) else { panic!("{status}") };
+            assert_eq!(error.kind(), kind);
+        }
+    }
+}

@@ -272,7 +272,7 @@ impl Provider for VerbsProvider {
         }
         self.hear();
         self.end_failed();
-        // A queue pair that has nothing to flush says nothing when it is over.
+        // What was sent and flushed by now lets connections go on with their end; nothing else would wake us for that.
         self.look_after();
         // What wakes the sleeper is heard at the first poll.
         self.heard = None;

@@ -141,3 +141,35 @@ pub(crate) fn finished(
         invalidated,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_rdma::WorkRequestId;
+
+    #[test]
+    fn callers_hear_of_failures_and_of_what_they_asked_to_hear_of() {
+        let qp = QueuePairId(1);
+        let work = |opcode, signaled| {
+            let id = WorkRequestId(9);
+            Work::Posted { id, opcode, signaled, len: 7, invalidates: None, sink: None }
+        };
+        let heard = |work, status| finished(qp, work, status, 3, None).map(|it| (it.status, it.byte_len));
+        for (opcode, signaled, status, expected) in [
+            (Opcode::Send, true, WcStatus::Success, Some(7)),
+            (Opcode::Send, false, WcStatus::Success, None),
+            (Opcode::Send, false, WcStatus::Flushed, Some(7)),
+            (Opcode::Receive, true, WcStatus::Success, Some(3)),
+        ] {
+            assert_eq!(heard(work(opcode, signaled), status), expected.map(|len| (status, len)));
+        }
+        assert_eq!(heard(Work::Bind, WcStatus::Flushed), None);
+    }
+
+    #[test]
+    fn the_device_says_which_key_is_gone() {
+        let wc = Wc { invalidated_rkey: 0x1234, wc_flags: WITH_INVALIDATE, ..Wc::default() };
+        assert_eq!(invalidated(&wc, WITH_INVALIDATE), Some(RemoteKey(0x1234)));
+        assert_eq!(invalidated(&wc, WITH_INVALIDATE_RXE), None);
+    }
+}

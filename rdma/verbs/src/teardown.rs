@@ -65,6 +65,9 @@ impl VerbsProvider {
         qp.phase = Phase::Draining(end);
         qp.deadline = Some(now + DRAIN_TIME_MAX);
         self.attend(name);
+        // Where nothing is outstanding, no completion would say that it is over.
+        self.reap(name);
+        self.finish(name, false);
     }
 
     /// Ends the connections whose work failed.
@@ -96,7 +99,7 @@ impl VerbsProvider {
             // It has no connection that could end: `connect` and `accept` fail.
             Phase::Idle => {}
             Phase::Resolving(_) | Phase::Connecting(_) => {
-                let gone = std::io::Error::from_raw_os_error(libc::ENODEV);
+                let gone = io::Error::from_raw_os_error(libc::ENODEV);
                 self.end(name, End::Failed(ConnectFailure::Unreachable(gone)));
             }
             _ => self.end(name, End::Disconnected(DisconnectCause::DeviceRemoved)),

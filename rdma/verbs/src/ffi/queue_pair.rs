@@ -373,3 +373,18 @@ impl QueuePair {
 }
 
 const REMOTE_ACCESS: u32 = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_WRITE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_chain_is_taken_up_to_the_bad_one() {
+        let mut chain = [SendWr::EMPTY; 4];
+        let first = chain.as_mut_ptr();
+        assert!(taken(0, first, null_mut(), 4).is_ok());
+        for (bad, refused) in [(first, 4), (first.wrapping_add(3), 1), (null_mut(), 4)] {
+            assert_eq!(taken(12, first, bad, 4).map_err(|failure| failure.refused), Err(refused));
+        }
+    }
+}
