@@ -1,0 +1,248 @@
+# What: what blktests does by the kernel target's configfs, done by reload and restart: namespaces and subsystems come and go, queues change
+# Seconds: 300
+#
+# Steps bear the numbers of the tests whose purpose they share. docs/COMPLIANCE.md lists all.
+. "$LAB/lib.sh"
+
+HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
+HOSTID=2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
+POINT="-t rdma -a $GUEST -s 4420 --hostnqn=$HOSTNQN --hostid=$HOSTID"
+
+# What is not of the subsystems.
+general=
+
+# `configure SUBSYSTEM...`: tells the target of them. What it reads is whole at any time.
+configure() {
+    printf '%s\n' "$general" '[[listener]]' "address = \"$GUEST:4420\"" 'provider = "verbs"' "$@" >/run/target.new
+    mv /run/target.new /run/target.toml
+    if running; then kill -HUP "$(cat /run/target.pid)"; fi
+}
+
+running() { [ -e /run/target.pid ] && kill -0 "$(cat /run/target.pid)" 2>/dev/null; }
+
+# `serve SUBSYSTEM...`: has them served, by a reload if the target runs.
+serve() {
+    if running; then
+        reloads=$(grep -c ' reloaded ' /run/target.log || true)
+        configure "$@"
+        wait_for 100 more_reloads_than "$reloads"
+        fails grep -e 'ERROR' /run/target.log
+    else
+        configure "$@"
+        our_target_start
+    fi
+}
+
+more_reloads_than() { [ "$(grep -c ' reloaded ' /run/target.log)" -gt "$1" ]; }
+
+stop() {
+    kill "$1" "$(cat /run/target.pid)"
+    while running; do sleep 0.05; done
+}
+
+# `subsystem NQN [any|NQN]`, with one namespace that holds nothing.
+subsystem() {
+    case ${2:-any} in
+    any) access='allow_any_host = true' ;;
+    *) access="allowed_hosts = [\"$2\"]" ;;
+    esac
+    printf '[[subsystem]]\nnqn = "%s"\n%s\n' "$1" "$access"
+    namespaces 1
+}
+
+# `namespaces NSID...`, of the subsystem above.
+namespaces() {
+    for nsid in "$@"; do printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\n' "$nsid"; done
+}
+
+# `! command` does not stop a shell that stops at failures.
+fails() {
+    if "$@"; then
+        echo "should have failed: $*"
+        return 1
+    fi
+}
+
+connect() {
+    nvme connect $POINT -n "$@"
+}
+
+disconnect() {
+    nvme disconnect -n "$1"
+    wait_for 50 no_controller "$1"
+}
+
+controller() {
+    for controller in /sys/class/nvme/nvme*; do
+        [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "$1" ] || continue
+        basename "$controller"
+        return
+    done
+    return 1
+}
+
+no_controller() { ! controller "$1"; }
+state_is() { [ "$(cat "/sys/class/nvme/$(controller $NQN)/state")" = "$1" ]; }
+queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller $NQN)/queue_count")" = "$1" ]; }
+disk_of() { echo "/dev/$(controller $NQN)n$1"; }
+disk_is_there() { [ -b "$(disk_of "$1")" ]; }
+disk_is_gone() { [ ! -b "$(disk_of "$1")" ]; }
+
+discovered() { nvme discover $POINT -o json | jq "$@"; }
+generation() { nvme discover $POINT | sed -n 's/.*Generation counter \([0-9]*\).*/\1/p'; }
+
+# Fails unless the discovery log's generation moved since it was last looked at.
+generation_moves() {
+    generation=$(generation)
+    echo "$1: generation $generation, was $(cat /run/generation)"
+    [ "$generation" -gt "$(cat /run/generation)" ]
+    echo "$generation" >/run/generation
+}
+
+many_subsystems() {
+    serve "$(subsystem $NQN)"
+    generation >/run/generation
+    serve "$(for number in $(seq 1000); do subsystem "$NQN-$number"; done)"
+    generation_moves 'a thousand subsystems'
+    discovered -e '[.records[].subnqn | select(contains("'$NQN'-"))] | unique | length == 1000'
+    serve "$(subsystem $NQN)"
+    generation_moves 'one again'
+    discovered -e '[.records[].subnqn | select(contains("'$NQN'"))] == ["'$NQN'"]'
+}
+
+many_namespaces() {
+    serve "$(subsystem $NQN)"
+    connect $NQN
+    wait_for 50 disk_is_there 1
+    serve "$(subsystem $NQN; namespaces $(seq 2 1000))"
+    nvme list-ns "/dev/$(controller $NQN)" -o json | jq -e '.nsid_list | length == 1000'
+    disconnect $NQN
+    serve "$(subsystem $NQN)"
+}
+
+generation_counter() {
+    serve "$(subsystem $NQN)"
+    generation >/run/generation
+    other=$NQN-other stranger=nqn.2026-11.com.example:stranger
+    serve "$(subsystem $NQN; subsystem $other $HOSTNQN)"
+    generation_moves 'a subsystem added'
+    serve "$(subsystem $NQN; subsystem $other $stranger)"
+    generation_moves 'its host replaced'
+    discovered -e '[.records[].subnqn | select(. == "'$other'")] == []'
+    serve "$(subsystem $NQN; subsystem $other $HOSTNQN)"
+    generation_moves 'its host back'
+    serve "$(subsystem $NQN)"
+    generation_moves 'a subsystem removed'
+}
+
+deleted_at_once() {
+    for number in 1 2 3 4 5 6 7 8 9 10; do
+        serve "$(subsystem $NQN; subsystem "$NQN-$number")"
+        connect "$NQN-$number"
+        disconnect "$NQN-$number"
+        serve "$(subsystem $NQN)"
+    done
+}
+
+# The host has as many queues as it is granted when it comes again.
+queue_count() {
+    stop -TERM
+    serve "$(subsystem $NQN)"
+    connect $NQN --keep-alive-tmo=1 --reconnect-delay=1
+    wait_for 50 queue_count_is 3
+    for queues in 1 2; do
+        stop -TERM
+        general="[target]
+io_queues = $queues"
+        serve "$(subsystem $NQN)"
+        wait_for 100 queue_count_is $((queues + 1))
+    done
+    disconnect $NQN
+}
+
+namespaces_come_and_go() {
+    serve "$(subsystem $NQN)"
+    connect $NQN
+    wait_for 50 disk_is_there 1
+    for nsid in 2 3 4 5 6 7 8 9 10 11; do
+        serve "$(subsystem $NQN; namespaces $nsid)"
+        wait_for 50 disk_is_there $nsid
+        serve "$(subsystem $NQN)"
+        wait_for 50 disk_is_gone $nsid
+    done
+    disconnect $NQN
+}
+
+# A namespace that is taken away and given back as fast as the target reads, with I/O on it.
+changed_while_in_use() {
+    with=$(subsystem $NQN; namespaces 2) without=$(subsystem $NQN)
+    serve "$with"
+    connect $NQN
+    wait_for 50 disk_is_there 2
+    (while [ ! -e /run/changed ]; do dd if="$(disk_of 2)" of=/dev/null bs=4k iflag=direct status=none; done) >/run/said 2>&1 &
+    load=$!
+    for round in 1 2 3 4 5 6 7 8 9 10; do
+        configure "$without"
+        sleep 0.1
+        configure "$with"
+        sleep 0.1
+    done
+    serve "$without"
+    wait_for 50 disk_is_gone 2
+    serve "$with"
+    wait_for 50 disk_is_there 2
+    touch /run/changed
+    wait $load || true
+    dd if="$(disk_of 2)" of=/dev/null bs=4k count=1 iflag=direct status=none
+    disconnect $NQN
+}
+
+# The host does not know yet: what it sends is refused, and nothing worse.
+written_when_gone() {
+    serve "$(subsystem $NQN; namespaces 2)"
+    connect $NQN
+    wait_for 50 disk_is_there 2
+    nvme set-feature "/dev/$(controller $NQN)" --feature-id=0xb --value=0
+    serve "$(subsystem $NQN)"
+    disk_is_there 2
+    fails nvme write "$(disk_of 2)" --start-block=1 --block-count=0 --data-size=4096 --data=/bin/sh >/run/said 2>&1
+    cat /run/said
+    grep -i 'invalid.*namespace' /run/said
+    disconnect $NQN
+}
+
+# The target dies, and comes back, while the host connects, is connected, or tries to be again.
+killed() {
+    for pause in 0 0.5 1 2 3; do
+        connect $NQN --keep-alive-tmo=1 --reconnect-delay=1 &
+        connecting=$!
+        sleep $pause
+        stop -KILL
+        serve "$(subsystem $NQN)"
+        wait $connecting || true
+        nvme disconnect -n $NQN
+        wait_for 50 no_controller $NQN
+    done
+    connect $NQN
+    wait_for 50 disk_is_there 1
+    disconnect $NQN
+}
+
+# What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)
+trial() {
+    step "$@"
+    [ $? -eq 0 ] || nvme disconnect-all
+}
+
+must rxe rdma_device rxe
+modprobe nvme-rdma
+trial '002 a thousand subsystems discovered' many_subsystems
+trial '016, 017 a thousand namespaces' many_namespaces
+trial '030 generation counter' generation_counter
+trial '031 deleted at once' deleted_at_once
+trial '048 queue count changes' queue_count
+trial '051 changed while in use' changed_while_in_use
+trial '052, 058 namespaces come and go' namespaces_come_and_go
+trial '055 written when it is gone' written_when_gone
+trial '060 target killed while hosts come and go' killed
+finish
