@@ -1,5 +1,6 @@
 # What: fio on rxe in one guest: the kernel's initiator on the kernel's target and on ours, ours on ours and on the kernel's
-# Seconds: 240
+# Seconds: 300
+# Alone: yes
 . "$LAB/cell.sh"
 
 # fio's IOPS of one workload: RW BS DEPTH SECONDS

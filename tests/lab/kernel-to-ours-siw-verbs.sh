@@ -1,6 +1,6 @@
 # What: the kernel's initiator on siw uses our target over verbs on siw
 # Cell: kernel `nvme-rdma` → ours | siw → verbs on siw
-# Seconds: 240
+# Seconds: 300
 # Known: kernel BUG at drivers/infiniband/core/iwcm.c
 . "$LAB/cell.sh"
 initiator=kernel address=$GUEST port=4420 nqn=$NQN

@@ -1,6 +1,6 @@
 # What: our initiator over userspace iWARP uses the kernel's target on siw
 # Cell: ours → kernel `nvmet-rdma` | iwarp → siw
-# Seconds: 240
+# Seconds: 300
 # Known: kernel BUG at drivers/infiniband/core/iwcm.c
 . "$LAB/cell.sh"
 initiator=ours provider=iwarp address=$GUEST port=4420 nqn=$NQN

@@ -1,6 +1,6 @@
 # What: our initiator uses our target, both over verbs on rxe
 # Cell: ours → ours | verbs on rxe
-# Seconds: 240
+# Seconds: 300
 . "$LAB/cell.sh"
 initiator=ours provider=verbs address=$GUEST port=4420 nqn=$NQN
 target_kill=our_target_kill target_restart=our_target_start

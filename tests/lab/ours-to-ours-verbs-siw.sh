@@ -1,6 +1,6 @@
 # What: our initiator uses our target, both over verbs on siw
 # Cell: ours → ours | verbs on siw
-# Seconds: 240
+# Seconds: 300
 # Known: kernel BUG at drivers/infiniband/core/iwcm.c
 . "$LAB/cell.sh"
 initiator=ours provider=verbs address=$GUEST port=4420 nqn=$NQN

@@ -33,7 +33,8 @@
 //!
 //! **What InfiniBand and iWARP do differently.** A SEND that finds no receive waits on InfiniBand and RoCE (the peer's device is told
 //! to try again, `rnr_retry_count` times, without end by default); on iWARP devices it ends the connection. Private data is limited to 56 bytes in a request, 196 in
-//! an answer and 148 in a rejection on InfiniBand and RoCE, and padded with zeros to that size on its way. A Soft-iWARP device connects its TCP stream in
+//! an answer and 148 in a rejection on InfiniBand and RoCE, and padded with zeros to that size on its way. Selective signalling is InfiniBand's and RoCE's: Soft-iWARP sends the pages of an unsignalled request by reference, and says
+//! by no completion when they may be reused. A Soft-iWARP device connects its TCP stream in
 //! `connect` itself and waits for that: against an address that swallows packets it does not keep the contract's promise not to block.
 //!
 //! What it does not do: it polls no device in a thread of its own, and it knows no NVMe.

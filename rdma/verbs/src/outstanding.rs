@@ -218,12 +218,4 @@ mod tests {
         queue.push(posted(3), true);
         assert!(queue.has_reached(end), "later work does not matter");
     }
-
-    #[test]
-    fn what_came_before_a_failure_went_well() {
-        for status in [WcStatus::Success, WcStatus::RemoteAccess, WcStatus::RetryExceeded] {
-            assert_eq!(status_of_earlier(status), WcStatus::Success);
-        }
-        assert_eq!(status_of_earlier(WcStatus::Flushed), WcStatus::Flushed);
-    }
 }

@@ -126,8 +126,10 @@ impl VerbsProvider {
             + list.iter().map(|sge| sge.len).sum::<u32>()
             + sink.map_or(0, |sge| sge.length);
         // In silence no more than half of the queue: the other half's room comes back while this is under way.
-        // An RDMA READ is told of always: on iWARP a later SEND may complete before it.
-        let quiet = !signaled && opcode != Opcode::Read && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
+        // Soft-iWARP hands the pages of what nobody asks to be told of to TCP as they are, and a later completion says
+        // nothing about them: every request is told of there.
+        let may_be_quiet = !signaled && self.transport == Transport::InfiniBand;
+        let quiet = may_be_quiet && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
         qp.silent = if quiet { qp.silent + 1 } else { 0 };
         let sequence =
             qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None }, !quiet);

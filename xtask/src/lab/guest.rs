@@ -97,13 +97,16 @@ impl Guest {
         for _ in 0..BOOTS_MAX {
             let mut guest = Self::boot(image, programs, &folder, &scenario.path, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let Some(outcome) = guest.attend(&lines_of(output), scenario.time_max, verbose)? else {
-                println!("   (the guest died while it booted: again)");
+            let Some(outcome) = guest.attend(&lines_of(output), scenario, verbose)? else {
+                println!("{}: (the guest died while it booted: again)", scenario.name);
                 continue;
             };
             match (&outcome.verdict, &scenario.known) {
                 (Verdict::Complaint(line), Some(known)) if line.contains(known) => {
-                    println!("   (the guest's kernel tripped over a fault of its own, {line}: again)");
+                    println!(
+                        "{}: (the guest's kernel tripped over a fault of its own, {line}: again)",
+                        scenario.name
+                    );
                 }
                 _ => return Ok(outcome),
             }
@@ -140,9 +143,10 @@ impl Guest {
     fn attend(
         &mut self,
         lines: &Receiver<String>,
-        time_max: Duration,
+        scenario: &Scenario,
         verbose: bool,
     ) -> Result<Option<Outcome>> {
+        let (name, time_max) = (&scenario.name, scenario.time_max);
         let booted = Instant::now();
         let (mut all, mut steps, mut figures) = (String::new(), Vec::new(), Vec::new());
         let mut cut_off = false;
@@ -154,7 +158,7 @@ impl Guest {
                     all.push('\n');
                     let told = hear(line, &mut steps, &mut figures);
                     if told || verbose {
-                        println!("   {line}");
+                        println!("{name}: {line}");
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -180,7 +184,7 @@ impl Guest {
                 .collect::<Vec<_>>()
                 .iter()
                 .rev()
-                .for_each(|line| println!("   | {line}"));
+                .for_each(|line| println!("{name}: | {line}"));
         }
         Ok(Some(Outcome { verdict, steps, figures, folder: self.folder.clone() }))
     }

@@ -4,7 +4,7 @@ use crate::{packages, step};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// A kernel, an initramfs and a root disk in the user's cache, made by `tests/lab/build.sh`.
@@ -69,22 +69,16 @@ impl Image {
     }
 }
 
-/// Whether the lab can be had here; if not, why, in one line.
+/// Makes sure that the lab is here; if it cannot be had, why, in one line.
 pub(crate) fn available() -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("its guest is an x86-64 machine".to_owned());
     }
     let there = Image::of_this_recipe().is_ok_and(|image| image.is_there());
-    if there && packages::missing(packages::LAB).is_empty() {
-        return Ok(());
-    }
-    if !packages::is_root() {
+    if !there && !packages::is_root() {
         return Err("building its guest needs root; `sudo cargo xtask lab build` does it once".to_owned());
     }
-    if !Path::new("/usr/bin/apt-get").exists() {
-        return Err("building its guest needs Debian's tools".to_owned());
-    }
-    packages::ensure(packages::LAB).map_err(|error| format!("{error:#}").replace('\n', " "))
+    Image::ensure(false).map(drop).map_err(|error| format!("{error:#}").replace('\n', " "))
 }
 
 fn recipe() -> PathBuf {

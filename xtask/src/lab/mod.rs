@@ -19,11 +19,13 @@ mod scenario;
 
 use crate::step;
 use anyhow::{Result, bail, ensure};
-use guest::{Guest, Verdict};
+use guest::{Guest, Outcome, Verdict};
 use image::Image;
 use matrix::Matrix;
 use programs::Programs;
 use scenario::Scenario;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 pub(crate) use image::available;
@@ -61,6 +63,9 @@ pub(crate) struct Run {
     /// The quick ones, which `cargo xtask test` runs too
     #[arg(long, conflicts_with = "all")]
     quick: bool,
+    /// So many guests at once, each with two emulated processors
+    #[arg(long, short, default_value_t = 1)]
+    jobs: usize,
     /// Show everything that the guest prints, not only its steps
     #[arg(long, short)]
     verbose: bool,
@@ -102,7 +107,7 @@ impl Run {
         scenarios.retain(|s| self.all || (self.quick && s.quick) || self.names.contains(&s.name));
         let image = Image::ensure(false)?;
         let programs = Programs::build()?;
-        let (failed, matrix) = run_each(&image, &programs, &scenarios, self.verbose)?;
+        let (failed, matrix) = run_each(&image, &programs, &scenarios, self.jobs, self.verbose)?;
         if !matrix.is_empty() {
             println!("\n{}", matrix.table());
         }
@@ -119,33 +124,57 @@ impl Run {
 
 /// The quick scenarios, for the test command.
 pub(crate) fn quick() -> Result<()> {
-    Run { names: Vec::new(), all: false, quick: true, verbose: false }.run()
+    Run { names: Vec::new(), all: false, quick: true, jobs: 1, verbose: false }.run()
 }
 
+/// Runs scenarios, `jobs` at once; those that measure by themselves, after the others.
 fn run_each(
     image: &Image,
     programs: &Programs,
     scenarios: &[Scenario],
+    jobs: usize,
     verbose: bool,
 ) -> Result<(Vec<String>, Matrix)> {
-    let mut failed = Vec::new();
-    let mut matrix = Matrix::default();
-    for scenario in scenarios {
-        println!("\n== {}: {}", scenario.name, scenario.what);
-        let begun = Instant::now();
-        let outcome = Guest::run(image, programs, scenario, verbose)?;
-        let seconds = begun.elapsed().as_secs_f64();
-        match &outcome.verdict {
-            Verdict::Held => println!("held, {seconds:.0} s"),
-            verdict => {
-                println!(
-                    "FAILED after {seconds:.0} s: {verdict}; all of it is in {}",
-                    outcome.folder.display()
-                );
-                failed.push(scenario.name.clone());
-            }
+    let next = AtomicUsize::new(0);
+    let ended = Mutex::new(Vec::new());
+    let (together, alone): (Vec<_>, Vec<_>) = scenarios.iter().partition(|scenario| !scenario.alone);
+    let run_next = |of: &[&Scenario]| -> Result<()> {
+        while let Some(scenario) = of.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = run_one(image, programs, scenario, verbose)?;
+            ended.lock().expect("no panic happened under the lock").push((scenario.name.clone(), outcome));
         }
-        matrix.add(scenario, &outcome);
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| run_next(&together))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no scenario panics"))
+    })?;
+    next.store(0, Ordering::Relaxed);
+    run_next(&alone)?;
+    let ended = ended.into_inner().expect("no panic happened under the lock");
+    let (mut failed, mut matrix) = (Vec::new(), Matrix::default());
+    for scenario in scenarios {
+        let Some((_, outcome)) = ended.iter().find(|(name, _)| *name == scenario.name) else { continue };
+        if !matches!(outcome.verdict, Verdict::Held) {
+            failed.push(scenario.name.clone());
+        }
+        matrix.add(scenario, outcome);
     }
     Ok((failed, matrix))
+}
+
+fn run_one(image: &Image, programs: &Programs, scenario: &Scenario, verbose: bool) -> Result<Outcome> {
+    let name = &scenario.name;
+    println!("{name}: {}", scenario.what);
+    let begun = Instant::now();
+    let outcome = Guest::run(image, programs, scenario, verbose)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    match &outcome.verdict {
+        Verdict::Held => println!("{name}: held, {seconds:.0} s"),
+        verdict => {
+            let folder = outcome.folder.display();
+            println!("{name}: FAILED after {seconds:.0} s: {verdict}; all of it is in {folder}");
+        }
+    }
+    Ok(outcome)
 }

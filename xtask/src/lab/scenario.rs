@@ -15,6 +15,7 @@ const SECONDS: u64 = 120;
 /// # Cell: INITIATOR to TARGET | OVER       a cell of the matrix (optional)
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
 /// # Seconds: 240                           how long it may take (optional)
+/// # Alone: yes                             it measures: nothing else runs beside it (optional)
 /// # Known: kernel BUG at some/file.c       a fault of the guest's kernel that is not ours: when it shows, the scenario starts again (optional)
 /// ```
 pub(crate) struct Scenario {
@@ -24,6 +25,7 @@ pub(crate) struct Scenario {
     /// Who to whom, and over what.
     pub(crate) cell: Option<(String, String)>,
     pub(crate) quick: bool,
+    pub(crate) alone: bool,
     pub(crate) time_max: Duration,
     /// What the guest's kernel may say, and does now and then whoever talks to it.
     pub(crate) known: Option<String>,
@@ -71,9 +73,10 @@ impl Scenario {
             None => SECONDS,
         };
         ensure!(seconds > 0, "{name}: it needs some time");
-        let (what, quick) = (what.to_owned(), field("Quick") == Some("yes"));
+        let (what, quick, alone) =
+            (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
-        Ok(Some(Self { name, path, what, cell, quick, time_max, known }))
+        Ok(Some(Self { name, path, what, cell, quick, alone, time_max, known }))
     }
 }
 
