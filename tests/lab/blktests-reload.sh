@@ -23,10 +23,10 @@ running() { [ -e /run/target.pid ] && kill -0 "$(cat /run/target.pid)" 2>/dev/nu
 # `serve SUBSYSTEM...`: has them served, by a reload if the target runs.
 serve() {
     if running; then
-        reloads=$(grep -c ' reloaded ' /run/target.log || true)
+        lines=$(wc -l </run/target.log) reloads=$(grep -c ' reloaded ' /run/target.log || true)
         configure "$@"
         wait_for 100 more_reloads_than "$reloads"
-        fails grep -e 'ERROR' /run/target.log
+        fails sh -c "tail -n +$((lines + 1)) /run/target.log | grep ERROR"
     else
         configure "$@"
         our_target_start
