@@ -164,11 +164,11 @@ namespaces_come_and_go() {
     serve "$(subsystem $NQN)"
     connect $NQN
     wait_for 50 disk_is_there 1
-    for nsid in 2 3 4 5 6 7 8 9 10 11; do
-        serve "$(subsystem $NQN; namespaces $nsid)"
-        wait_for 50 disk_is_there $nsid
+    for number in 2 3 4 5 6 7 8 9 10 11; do
+        serve "$(subsystem $NQN; namespaces $number)"
+        wait_for 50 disk_is_there $number
         serve "$(subsystem $NQN)"
-        wait_for 50 disk_is_gone $nsid
+        wait_for 50 disk_is_gone $number
     done
     disconnect $NQN
 }
