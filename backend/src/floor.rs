@@ -41,9 +41,7 @@ pub enum FloorError {
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
     /// Too many devices, or the id is taken.
-    #[error(
-        "device {0:?} cannot be attached: the id is in use, or past the number of devices that a worker takes"
-    )]
+    #[error("device {0:?} cannot be attached: its slot is in use, and a worker takes {DEVICES_MAX} devices")]
     Device(DeviceId),
     /// The kernel refused the file.
     #[error("the ring refused a file: {0}")]
@@ -54,7 +52,17 @@ pub enum FloorError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchId(usize);
 
+/// Devices that a floor takes. An id has the slot that remains when it is divided by this.
+///
+/// Two ids of one slot are two devices: an operation for one that went never reaches another that came.
+pub const DEVICES_MAX: u32 = FILES_MAX;
+
+fn slot(id: DeviceId) -> u32 {
+    id.0 % DEVICES_MAX
+}
+
 struct Device {
+    id: DeviceId,
     disk: Arc<Inner>,
     in_flight: u32,
     closing: bool,
@@ -123,26 +131,35 @@ impl Floor {
     /// # Errors
     /// [`FloorError::Device`], [`FloorError::File`].
     pub fn attach(&mut self, id: DeviceId, disk: &Disk) -> Result<(), FloorError> {
-        let index = id.0 as usize;
-        if id.0 >= FILES_MAX || self.devices.get(index).is_some_and(Option::is_some) {
+        let slot = slot(id);
+        let index = slot as usize;
+        if self.devices.get(index).is_some_and(Option::is_some) {
             return Err(FloorError::Device(id));
         }
         if let Kind::File(file) = &disk.0.kind {
-            self.ring.set_file(id.0, file.file.as_raw_fd()).map_err(FloorError::File)?;
+            self.ring.set_file(slot, file.file.as_raw_fd()).map_err(FloorError::File)?;
         }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
         }
-        self.devices[index] = Some(Device { disk: Arc::clone(&disk.0), in_flight: 0, closing: false });
+        self.devices[index] = Some(Device { id, disk: Arc::clone(&disk.0), in_flight: 0, closing: false });
         Ok(())
     }
 
     /// Lets a device go: what is in flight completes, what is submitted from now on fails with [`BlockError::Gone`].
     pub fn detach(&mut self, id: DeviceId) {
-        if let Some(Some(device)) = self.devices.get_mut(id.0 as usize) {
+        if let Some(device) = self.device_mut(id) {
             device.closing = true;
-            self.close_if_idle(id.0 as usize);
+            self.close_if_idle(slot(id) as usize);
         }
+    }
+
+    fn device(&self, id: DeviceId) -> Option<&Device> {
+        self.devices.get(slot(id) as usize)?.as_ref().filter(|device| device.id == id)
+    }
+
+    fn device_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
+        self.devices.get_mut(slot(id) as usize)?.as_mut().filter(|device| device.id == id)
     }
 
     fn close_if_idle(&mut self, index: usize) {
@@ -222,7 +239,7 @@ impl Floor {
 
     /// Starts an operation: `Some` when it is over already.
     fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
-        let Some(Some(device)) = self.devices.get(id.0 as usize) else { return Some(Err(BlockError::Gone)) };
+        let Some(device) = self.device(id) else { return Some(Err(BlockError::Gone)) };
         if device.closing {
             return Some(Err(BlockError::Gone));
         }
@@ -236,13 +253,13 @@ impl Floor {
             Kind::Null => return Some(ram::carry_out_on_null(&op, len, buffer)),
             Kind::File(_) => {}
         }
-        let (file, next) = FileOperation::new(op, id.0, start, len);
+        let (file, next) = FileOperation::new(op, slot(id), start, len);
         if let Next::Done(result) = next {
             return Some(result);
         }
         let index = self.free.pop().expect("submit has seen that there is room");
-        self.operations[index] = Some(Operation { tag, device: id.0 as usize, file, bounce: None });
-        if let Some(Some(device)) = self.devices.get_mut(id.0 as usize) {
+        self.operations[index] = Some(Operation { tag, device: slot(id) as usize, file, bounce: None });
+        if let Some(device) = self.device_mut(id) {
             device.in_flight += 1;
         }
         self.go_on(index, next);
@@ -317,7 +334,7 @@ impl Backend for Floor {
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
-        let device = self.devices.get(device.0 as usize)?.as_ref()?;
+        let device = self.device(device)?;
         (!device.closing).then_some(device.disk.geometry)
     }
 

@@ -27,5 +27,5 @@ pub mod simulated;
 pub mod uring;
 
 pub use disk::{Disk, DiskSpec, OpenError};
-pub use floor::{Floor, FloorError, FloorOptions, WatchId};
+pub use floor::{DEVICES_MAX, Floor, FloorError, FloorOptions, WatchId};
 pub use uring::{RingError, Unpinned};

@@ -133,6 +133,31 @@ fn a_detached_device_is_gone() {
     assert!(Disk::open(&file(&path), None, false).is_ok(), "its file can be exported again");
 }
 
+#[test]
+fn what_was_meant_for_a_device_that_went_does_not_reach_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let disk = Disk::open(&file(&path), None, false).unwrap();
+    let mut floor = floor(&file(&folder.path().join("first.img")), None, false);
+    let next = DeviceId(DEVICE.0 + nvmf_backend::DEVICES_MAX);
+    assert!(floor.attach(next, &disk).is_err(), "the slot is taken");
+    floor.detach(next);
+    assert_eq!(run(&mut floor, BlockOp::Flush), Ok(()), "nobody let go of the first");
+    floor.detach(DEVICE);
+    floor.attach(next, &disk).unwrap();
+    assert_eq!(run(&mut floor, BlockOp::Flush), Err(BlockError::Gone));
+    assert!(floor.geometry(next).is_some() && floor.geometry(DEVICE).is_none());
+    floor.detach(DEVICE);
+    assert!(floor.geometry(next).is_some(), "nor of the second");
+    floor.submit(Tag(1), next, BlockOp::Flush).unwrap();
+    floor.flush();
+    let mut completions = Vec::with_capacity(1);
+    while completions.is_empty() {
+        floor.poll(&mut completions);
+    }
+    assert_eq!(completions[0].result, Ok(()), "which works");
+}
+
 /// A floor of one file, with that many bytes registered.
 fn file_floor(path: &Path, bytes: usize) -> (Floor, Memory, Buffer) {
     let mut floor = floor(&file(path), Some(4096), false);

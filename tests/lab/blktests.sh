@@ -130,9 +130,10 @@ flushed() {
 }
 
 out_of_range() {
-    blocks=$(($(blockdev --getsize64 "$(disk)") / $(blockdev --getss "$(disk)")))
-    nvme read "$(disk)" --start-block=$((blocks - 1)) --block-count=0 --data-size=4096 >/dev/null
-    fails nvme read "$(disk)" --start-block=$blocks --block-count=0 --data-size=4096 >/run/said 2>&1
+    size=$(blockdev --getss "$(disk)")
+    blocks=$(($(blockdev --getsize64 "$(disk)") / size))
+    nvme read "$(disk)" --start-block=$((blocks - 1)) --block-count=0 --data-size="$size" >/dev/null
+    fails nvme read "$(disk)" --start-block=$blocks --block-count=0 --data-size="$size" >/run/said 2>&1
     cat /run/said
     grep -i 'out of range' /run/said
 }
@@ -162,6 +163,7 @@ by_command() {
         start=${range%,*} count=${range#*,}
         head -c $((count * size)) /dev/urandom >/run/written
         nvme write "$(disk)" --start-block="$start" --block-count=$((count - 1)) --data-size=$((count * size)) --data=/run/written
+        rm -f /run/read
         nvme read "$(disk)" --start-block="$start" --block-count=$((count - 1)) --data-size=$((count * size)) --data=/run/read
         cmp /run/written /run/read
     done

@@ -70,6 +70,25 @@ fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
 }
 
 #[test]
+fn disks_of_one_size_are_not_one_disk_but_one_path_is() {
+    let (site, target) = site("sizes");
+    let memory = "memory = \"1MiB\"".to_owned();
+    let serve = |disks: &[String], says: &str| {
+        site.configure(&site.subsystem(disks)).expect("a configuration");
+        reload(&target, says);
+    };
+    let disk = site.disk("disk.img", SIZE);
+    serve(&[disk.clone(), memory.clone(), memory], "changed");
+    for nsid in ["2", "3"] {
+        let args = ["-n", &site.nqn, "--nsid", nsid, "-o", "json"];
+        json(&mut site.call("id-ns", &args).expect("nvmf")).expect("a namespace");
+    }
+    // Opened a second time it would be two disks, each with its own notion of what is written.
+    serve(&[format!("{disk}\nread_only = true")], "change at the next restart only");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
 fn a_wrong_configuration_changes_nothing_and_its_line_is_named() {
     let (site, target) = site("wrong");
     let right = std::fs::read_to_string(site.path("target.toml")).expect("the configuration");

@@ -101,7 +101,7 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
         LogPageId::CHANGED_NAMESPACES => {
             build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
         }
-        LogPageId::COMMANDS_SUPPORTED if command.csi == CSI_NVM => build(&commands_supported()),
+        LogPageId::COMMANDS_SUPPORTED => build(&commands_supported(command.csi)),
         LogPageId::FEATURES_SUPPORTED => (features_supported(controller), WORDS_LEN),
         MANAGEMENT_COMMANDS => (Page::build(|_| ()), WORDS_LEN),
         LogPageId::DISCOVERY => match &controller.content {
@@ -136,10 +136,14 @@ fn features_supported(controller: &Controller) -> Page {
     })
 }
 
-fn commands_supported() -> CommandsSupportedLog {
+/// Of an I/O command set that is not there, no command: nvme-cli asks for the zoned one of whoever has the choice of sets.
+fn commands_supported(csi: u8) -> CommandsSupportedLog {
     let mut log = CommandsSupportedLog::new_zeroed();
     for opcode in ADMIN_COMMANDS {
         log.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    if csi != CSI_NVM {
+        return log;
     }
     for opcode in READ_COMMANDS {
         log.io[usize::from(opcode.0)] = effects::SUPPORTED.into();

@@ -54,7 +54,6 @@ fn offset_and_length_are_checked() {
         log(firmware, 0, 1 << 34),
         GetLogPage { offset_is_index: true, ..GetLogPage::new(firmware, Nsid::ALL, 0, 8) }.emit(),
         GetLogPage::new(LogPageId::SMART, Nsid(1), 0, 512).emit(),
-        GetLogPage { csi: 2, ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 0, 512) }.emit(),
     ] {
         assert_eq!(read(admin, &sqe, 8192), Err(INVALID_FIELD), "{:?}", GetLogPage::parse(&sqe));
     }
@@ -137,6 +136,19 @@ fn supported_commands_are_those_that_are_not_invalid_opcodes() {
             assert_eq!(listed & 1 == 0, invalid, "{opcode:#x}");
         }
     }
+}
+
+#[test]
+fn a_command_set_that_is_not_there_has_no_commands() {
+    let mut house = House::new();
+    let mut listed = |csi| {
+        let command = GetLogPage { csi, ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 0, 4096) };
+        let bytes = read(&mut house.admin, &command.emit(), 4096).unwrap();
+        CommandsSupportedLog::read_from_bytes(&bytes[..]).unwrap()
+    };
+    let (nvm, zoned) = (listed(0), listed(2));
+    assert_eq!(zoned.admin, nvm.admin);
+    assert!(zoned.io.iter().all(|word| word.get() == 0) && nvm.io.iter().any(|word| word.get() != 0));
 }
 
 #[test]

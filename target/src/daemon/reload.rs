@@ -6,8 +6,9 @@ use crate::mail::WorkerId;
 use crate::office::Order;
 use anyhow::{Context, bail};
 use core::time::Duration;
+use nvmf_backend::DEVICES_MAX;
 use nvmf_block::DeviceId;
-use nvmf_config::{Config, Namespace, Subsystem};
+use nvmf_config::{Backing, Config, Namespace, Subsystem};
 use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn};
 use std::sync::mpsc::channel;
 
@@ -87,9 +88,8 @@ impl Daemon {
         }
         let new: Vec<Namespace> =
             after.namespaces.iter().filter(|n| !before.namespaces.contains(n)).cloned().collect();
-        if let Some(same) =
-            new.iter().find(|new| before.namespaces.iter().any(|old| old.backing == new.backing))
-        {
+        let is_open = |new: &&Namespace| before.namespaces.iter().any(|old| is_same_disk(old, new));
+        if let Some(same) = new.iter().find(is_open) {
             bail!(
                 "namespace {}: other properties of a disk that is open change at the next restart only",
                 same.nsid
@@ -146,7 +146,7 @@ impl Daemon {
     fn open(&mut self, subsystem: &Subsystem, namespaces: &[Namespace]) -> anyhow::Result<Vec<Export>> {
         let mut opened = Vec::new();
         for namespace in namespaces {
-            let device = DeviceId(self.next_device);
+            let device = self.take_device();
             let export = Export::open(subsystem.nqn, namespace, device).map_err(anyhow::Error::from);
             let attached = export.and_then(|export| self.attach(&export).map(|()| export));
             match attached {
@@ -157,9 +157,23 @@ impl Daemon {
                     return Err(error);
                 }
             }
-            self.next_device += 1;
         }
         Ok(opened)
+    }
+
+    /// An id that was not used before (until they have all been), of a slot that is free if there is one.
+    fn take_device(&mut self) -> DeviceId {
+        let slot = |device: DeviceId| device.0 % DEVICES_MAX;
+        for _ in 0..DEVICES_MAX {
+            let device = DeviceId(self.next_device);
+            if self.exports.iter().all(|export| slot(export.device) != slot(device)) {
+                break;
+            }
+            self.next_device = self.next_device.wrapping_add(1);
+        }
+        let device = DeviceId(self.next_device);
+        self.next_device = self.next_device.wrapping_add(1);
+        device
     }
 
     fn attach(&self, export: &Export) -> anyhow::Result<()> {
@@ -187,5 +201,13 @@ impl Daemon {
         for worker in 0..self.office.workers() {
             self.office.send(WorkerId(worker), Order::Detach(device));
         }
+    }
+}
+
+/// Two namespaces may be of as much memory, or of as much nothing, and are not one disk.
+fn is_same_disk(old: &Namespace, new: &Namespace) -> bool {
+    match (&old.backing, &new.backing) {
+        (Backing::Path { path: old, .. }, Backing::Path { path: new, .. }) => old == new,
+        (before, after) => old.nsid == new.nsid && before == after,
     }
 }
