@@ -1,0 +1,4 @@
+//! The `nvmf-bench` command.
+#![forbid(unsafe_code)]
+
+fn main() {}
