@@ -20,4 +20,4 @@ pub mod op;
 
 pub use backend::{Backend, Completion, DeviceId, Full, Tag};
 pub use geometry::{BlockRange, Geometry};
-pub use op::{BlockError, BlockOp, Buffer, RegionId};
+pub use op::{BlockError, BlockOp, Buffer, MEMORY_ALIGNMENT, RegionId};

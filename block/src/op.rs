@@ -67,6 +67,9 @@ pub enum BlockOp {
     },
 }
 
+/// A buffer whose offset is a multiple of this suits every backend: no device that is used past the page cache asks for more.
+pub const MEMORY_ALIGNMENT: usize = 512;
+
 impl BlockOp {
     /// The blocks that it touches; `None` for a flush.
     #[must_use]

@@ -15,9 +15,9 @@ pub const CHUNKS_MAX: usize = 4;
 /// One queue holds at most this part of a class of buffers (1/n), however idle the others are.
 pub const BUFFER_SHARE: usize = 2;
 
-/// Bytes that in-capsule data are aligned to in memory: what direct I/O asks for, at the most. Data at an offset in the
+/// Bytes that in-capsule data are aligned to in memory: what the floor asks for, at the most. Data at an offset in the
 /// capsule that is no multiple of it are copied once.
-pub const IN_CAPSULE_ALIGN: usize = 4096;
+pub const IN_CAPSULE_ALIGN: usize = nvmf_block::MEMORY_ALIGNMENT;
 
 /// The largest Admin queue, in entries.
 pub const ADMIN_ENTRIES_MAX: u16 = 32;
@@ -33,8 +33,12 @@ pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connection requests that wait in the kernel.
 pub const BACKLOG: u32 = 128;
 
-/// Completions reaped at once, of the road and of the floor.
+/// Completions of the road reaped in one turn.
+pub const COMPLETIONS_BUDGET: usize = 128;
+/// Capsules taken up in one turn, of all queues; completions of the floor, too.
 pub const BATCH: usize = 32;
+/// Capsules that a queue hands in at a time: then it is the next queue's turn.
+pub const CAPSULES_IN_A_ROW: usize = 8;
 /// Connection events handled in one turn.
 pub const CM_BUDGET: usize = 16;
 /// Mails read in one turn.

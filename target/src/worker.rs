@@ -4,7 +4,10 @@
 //! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a virtual
 //! clock.
 
-use crate::limits::{ACCEPT_TIMEOUT, BACKLOG, BATCH, CM_BUDGET, MAIL_BUDGET, TIMER_GRAIN};
+use crate::limits::{
+    ACCEPT_TIMEOUT, BACKLOG, BATCH, CAPSULES_IN_A_ROW, CM_BUDGET, COMPLETIONS_BUDGET, MAIL_BUDGET,
+    TIMER_GRAIN,
+};
 use crate::mail::{Mail, Recipient, WorkerId};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
@@ -79,7 +82,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             last_pick: id,
             inbox: VecDeque::with_capacity(MAIL_BUDGET),
             outbox: VecDeque::with_capacity(MAIL_BUDGET),
-            completions: Vec::with_capacity(BATCH),
+            completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
             settings,
@@ -138,6 +141,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     pub fn turn(&mut self, now: Duration) -> Progress {
         let mut worked = self.reap_connections(now);
         worked |= self.reap_road(now);
+        worked |= self.take_capsules(now);
         worked |= self.reap_floor(now);
         worked |= self.read_mail(now);
         self.expire_timers(now);
@@ -174,7 +178,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
             }
             CmEvent::Established { queue_pair, .. } => {
-                self.with_qp(queue_pair, |queue, edges| queue.on_established(edges, now));
+                self.with_qp(queue_pair, |queue, edges| queue.on_established(edges));
             }
             CmEvent::ConnectFailed { queue_pair, failure } => {
                 self.with_qp(queue_pair, |queue, edges| {
@@ -315,15 +319,25 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             return;
         }
         match kind {
-            Kind::Receive => queue.on_receive(edges, now, place.slot, completion.byte_len),
+            Kind::Receive => queue.on_receive(edges, place.slot, completion.byte_len),
             Kind::Read => queue.on_read(edges, now, place),
             Kind::Write => queue.on_written(edges, now, place),
             Kind::Send => queue.on_sent(edges, now, place),
         }
-        // Admin commands set timers (the Keep Alive Timeout); I/O commands do not.
-        if kind == Kind::Receive {
+    }
+
+    /// Lets the queues hand in capsules, some each in turn: who floods does not keep the others waiting.
+    fn take_capsules(&mut self, now: Duration) -> bool {
+        let mut left = BATCH;
+        while left > 0
+            && let Some(index) = self.edges.capsule_line.pop_front()
+        {
+            let Some(queue) = &mut self.queues[index as usize] else { continue };
+            left -= queue.take_capsules(&mut self.edges, now, left.min(CAPSULES_IN_A_ROW));
+            // Admin commands set timers (the Keep Alive Timeout).
             self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         }
+        left < BATCH
     }
 
     fn reap_floor(&mut self, now: Duration) -> bool {
@@ -465,6 +479,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         for class in Class::ALL {
             self.edges.buffers.line(class).retain(|&in_line| in_line != index);
         }
+        self.edges.capsule_line.retain(|&in_line| in_line != index);
         self.load.remove(self.id);
         self.edges.counters.closed.add(1);
         let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };

@@ -1,7 +1,7 @@
 //! Opening a block device.
 
 use super::{FileDisk, Kind, OpenError, lock, patiently, whole_blocks};
-use nvmf_block::Geometry;
+use nvmf_block::{Geometry, MEMORY_ALIGNMENT};
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -15,8 +15,13 @@ pub(super) fn open(
     read_only: bool,
 ) -> Result<(Kind, Geometry), OpenError> {
     let os = |source| OpenError::Os { path: path.to_owned(), source };
+    let number = |name| queue_attribute(metadata.rdev(), name).and_then(|text| text.parse::<u32>().ok());
+    let least = number("logical_block_size").unwrap_or(512);
+    // Linux 6.0 says what the device needs; before, a block's alignment does.
+    let memory_alignment = number("dma_alignment").map_or(least as usize, |mask| mask as usize + 1);
+    let direct = memory_alignment <= MEMORY_ALIGNMENT;
     // O_EXCL on a block device: nobody else has it mounted or claimed, and nobody will.
-    let flags = libc::O_DIRECT | if read_only { 0 } else { libc::O_EXCL };
+    let flags = if direct { libc::O_DIRECT } else { 0 } | if read_only { 0 } else { libc::O_EXCL };
     let mut file =
         patiently(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -26,8 +31,6 @@ pub(super) fn open(
         })?;
     lock(&file, path, read_only)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(os)?;
-    let number = |name| queue_attribute(metadata.rdev(), name).and_then(|text| text.parse::<u32>().ok());
-    let least = number("logical_block_size").unwrap_or(512);
     let block_size = asked.unwrap_or(least);
     if block_size < least {
         return Err(OpenError::BlockSize { path: path.to_owned(), least, block_size });
@@ -40,7 +43,8 @@ pub(super) fn open(
         optimal_blocks: number("physical_block_size").map_or(1, |bytes| (bytes / block_size).max(1)),
         ..geometry
     };
-    Ok((Kind::File(FileDisk { file, memory_alignment: least as usize, direct: true }), geometry))
+    let memory_alignment = if direct { memory_alignment } else { 1 };
+    Ok((Kind::File(FileDisk { file, memory_alignment, direct }), geometry))
 }
 
 /// An attribute of a block device's queue; of the whole disk's, for a partition.

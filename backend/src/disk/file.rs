@@ -3,7 +3,7 @@
 use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
 use crate::uring::direct_alignment;
 use nix::errno::Errno;
-use nvmf_block::Geometry;
+use nvmf_block::{Geometry, MEMORY_ALIGNMENT};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -92,19 +92,24 @@ pub(super) fn open(
 fn direct_needs(file: &File) -> io::Result<Option<Alignment>> {
     match direct_alignment(file) {
         Some((0, _) | (_, 0) | (_, 65537..)) => Ok(None),
+        Some((memory, _)) if memory as usize > MEMORY_ALIGNMENT => Ok(None),
         Some((memory, block)) => Ok(Some(Alignment { memory: memory as usize, block: block.max(512) })),
-        None => tried_alignment(file).map(Some),
+        None => tried_alignment(file),
     }
 }
 
-/// The alignment with which a direct read succeeds: 512 or 4096.
-fn tried_alignment(file: &File) -> io::Result<Alignment> {
-    // A buffer that is aligned to 512 and, wherever the allocator put it, not to 1024.
-    let mut space = vec![0_u8; 4096];
-    let start = (1536 - space.as_ptr() as usize % 1024) % 1024;
-    match nix::sys::uio::pread(file, &mut space[start..start + 512], 0) {
-        Ok(_) => Ok(Alignment { memory: 512, block: 512 }),
-        Err(Errno::EINVAL) => Ok(Alignment { memory: 4096, block: 4096 }),
-        Err(errno) => Err(errno.into()),
+/// The block with which a direct read succeeds: 512 or 4096.
+fn tried_alignment(file: &File) -> io::Result<Option<Alignment>> {
+    // A buffer that is aligned as ours are and, wherever the allocator put it, to no more.
+    let mut space = vec![0_u8; 8192];
+    let start =
+        (3 * MEMORY_ALIGNMENT - space.as_ptr() as usize % (2 * MEMORY_ALIGNMENT)) % (2 * MEMORY_ALIGNMENT);
+    for block in [512, 4096] {
+        match nix::sys::uio::pread(file, &mut space[start..start + block as usize], 0) {
+            Ok(_) => return Ok(Some(Alignment { memory: MEMORY_ALIGNMENT, block })),
+            Err(Errno::EINVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
+    Ok(None)
 }

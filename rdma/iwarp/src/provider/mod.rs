@@ -65,6 +65,8 @@ pub struct IwarpProvider {
     timed: Vec<Token>,
     /// Turns until epoll is asked.
     turns_to_poll: u8,
+    /// The sockets were looked at by `poll_cq` and not by `poll_cm` since: whoever polls both in turn looks once.
+    looked: bool,
 }
 
 impl IwarpProvider {
@@ -88,6 +90,7 @@ impl IwarpProvider {
             active: Vec::with_capacity(progress::ACTIVE_MAX),
             timed: Vec::new(),
             turns_to_poll: 0,
+            looked: false,
             config,
         })
     }
@@ -289,6 +292,7 @@ impl Provider for IwarpProvider {
 
     fn poll_cq(&mut self, queue: CompletionQueueId, completions: &mut Vec<Completion>) {
         self.progress();
+        self.looked = true;
         if let Some(queue) = self.domain.completion_queues.get_mut(queue.0 as usize) {
             let room = completions.capacity() - completions.len();
             completions.extend(queue.drain(..room.min(queue.len())));
@@ -298,7 +302,9 @@ impl Provider for IwarpProvider {
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
         self.now = self.now.max(now);
         self.expire();
-        self.progress();
+        if !core::mem::take(&mut self.looked) {
+            self.progress();
+        }
         let event = self.events.pop_front()?;
         if let CmEvent::Established { queue_pair, .. } = &event {
             self.announce(queue_pair.0);

@@ -11,14 +11,20 @@ pub(super) const ACTIVE_MAX: usize = 16;
 const SILENT_TURNS: u8 = 64;
 /// Turns between two questions to epoll while that list is not empty.
 const TURNS_PER_POLL: u8 = 4;
-/// Bytes taken from one socket in one turn.
+/// Bytes taken from one socket in one turn; of several, each has its part.
 const RECEIVE_BUDGET: usize = 512 * 1024;
-/// Bytes given to one socket in one turn.
+/// Bytes given to one socket in one turn; likewise.
 const SEND_BUDGET: usize = 1024 * 1024;
+/// The smallest part.
+const BUDGET_MIN: usize = 128 * 1024;
 /// The rest of a segment that is worth a place of its own in the read.
 const DIRECT_MIN: usize = 8 * 1024;
 /// Staging behind such a rest: the next headers, and no more of the next payload than must be copied.
 const DIRECT_STAGING: usize = 4 * 1024;
+
+fn part(budget: usize, sockets: usize) -> usize {
+    (budget / sockets.max(1)).max(BUDGET_MIN)
+}
 
 impl IwarpProvider {
     pub(super) fn progress(&mut self) {
@@ -90,7 +96,8 @@ impl IwarpProvider {
     fn receive(&mut self, key: u32) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let Connection { qp, link: Link::Open(open), .. } = connection else { return false };
-        let mut budget = RECEIVE_BUDGET;
+        let whole = part(RECEIVE_BUDGET, self.active.len());
+        let mut budget = whole;
         let mut end = None;
         while budget > 0 {
             let direct = match open.phase {
@@ -140,7 +147,7 @@ impl IwarpProvider {
                 break;
             }
         }
-        let heard = budget < RECEIVE_BUDGET;
+        let heard = budget < whole;
         let spoken = matches!(open.phase, Phase::AwaitRtr { .. }) && qp.has_peer_spoken();
         let sendable = qp.has_work();
         match end {
@@ -184,7 +191,7 @@ impl IwarpProvider {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let Connection { qp, link: Link::Open(open), .. } = connection else { return false };
         let Open { stream, phase, blocked } = open;
-        let mut budget = SEND_BUDGET;
+        let mut budget = part(SEND_BUDGET, self.dirty.len());
         let mut end = None;
         while !*blocked && budget > 0 {
             if let Err(stop) = qp.fill(&mut self.domain) {

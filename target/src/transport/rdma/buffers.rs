@@ -332,8 +332,8 @@ mod tests {
     #[test]
     fn slots_without_data_take_no_more_than_an_entry() {
         assert_eq!(ReceiveSlots::slot_len(0), 64);
-        assert_eq!(ReceiveSlots::slot_len(512), 8192);
-        assert_eq!(ReceiveSlots::slot_len(4096), 8192);
-        assert_eq!(ReceiveSlots::slot_len(16384), 20480);
+        assert_eq!(ReceiveSlots::slot_len(512), 1024);
+        assert_eq!(ReceiveSlots::slot_len(4096), 4608);
+        assert_eq!(ReceiveSlots::slot_len(16384), 16896);
     }
 }

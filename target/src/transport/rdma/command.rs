@@ -12,45 +12,53 @@ use nvmf_subsystem::{Notice, Response, Source, Step, Transfer, Violation};
 
 impl Queue {
     /// The connection is set up: what arrived early is looked at now.
-    pub fn on_established<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+    pub fn on_established<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
         if self.life == Life::Accepting {
             self.life = Life::Live;
-            self.take_received(edges, now);
+            self.join_capsule_line(edges);
         }
     }
 
     /// A capsule of `len` bytes landed in a receive slot.
-    pub fn on_receive<P: Provider, B: Backend>(
-        &mut self,
-        edges: &mut Edges<P, B>,
-        now: Duration,
-        slot: u16,
-        len: u32,
-    ) {
+    pub fn on_receive<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, slot: u16, len: u32) {
         if self.free.is_empty() {
             edges.counters.waits_request.add(1);
         }
         self.received.push_back((slot, len));
-        self.take_received(edges, now);
+        self.join_capsule_line(edges);
     }
 
-    /// Gives capsules, and responses that no capsule asked for, the requests that are free.
-    pub(super) fn take_received<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
-        while self.life == Life::Live {
-            if self.free.is_empty() {
-                return;
-            }
-            if let Some(response) = self.unsent.pop_front() {
-                let request = self.take_request();
-                self.respond(edges, request, &response);
-            } else if let Some((slot, len)) = self.received.pop_front()
-                && !edges.draining
-            {
+    /// Stands in line when there are capsules, and requests to take them up with.
+    fn join_capsule_line<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        let ready = self.life == Life::Live && !self.received.is_empty() && !self.free.is_empty();
+        if ready && !self.in_capsule_line {
+            self.in_capsule_line = true;
+            edges.capsule_line.push_back(self.index);
+        }
+    }
+
+    /// It is this queue's turn: takes up to `max` capsules, says how many, and stands in line again if there are more.
+    pub fn take_capsules<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        max: usize,
+    ) -> usize {
+        self.in_capsule_line = false;
+        let mut taken = 0;
+        while taken < max
+            && self.life == Life::Live
+            && !self.free.is_empty()
+            && let Some((slot, len)) = self.received.pop_front()
+        {
+            taken += 1;
+            // A target that drains takes no more commands; their hosts hear of it by the end of the connection.
+            if !edges.draining {
                 self.on_capsule(edges, now, slot, len);
-            } else {
-                return;
             }
         }
+        self.join_capsule_line(edges);
+        taken
     }
 
     pub(super) fn take_request(&mut self) -> u16 {
@@ -147,9 +155,7 @@ impl Queue {
         while let Some(step) = self.engine.poll_step(now) {
             self.take_own_step(edges, now, &step);
         }
-        if !self.unsent.is_empty() {
-            self.take_received(edges, now);
-        }
+        self.send_unsent(edges);
     }
 
     pub(super) fn take_own_step<P: Provider, B: Backend>(
@@ -176,7 +182,7 @@ impl Queue {
         }
     }
 
-    /// What can still be said before the connection is closed.
+    /// Responses that no capsule asked for, as far as requests are free.
     pub(super) fn send_unsent<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
         while self.life == Life::Live && !self.free.is_empty() {
             let Some(response) = self.unsent.pop_front() else { break };
@@ -272,7 +278,8 @@ impl Queue {
         self.free_request(edges, request);
         self.post_writes(edges, now);
         self.post_reads(edges);
-        self.take_received(edges, now);
+        self.send_unsent(edges);
+        self.join_capsule_line(edges);
     }
 
     pub(super) fn free_request<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, request: u16) {

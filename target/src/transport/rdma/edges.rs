@@ -24,6 +24,8 @@ pub struct Edges<P: Provider, B> {
     pub admin_receives: ReceiveSlots,
     /// Receive slots of I/O queues.
     pub io_receives: ReceiveSlots,
+    /// Queues with capsules to take up, each once: they are served in turn.
+    pub capsule_line: VecDeque<u32>,
     /// Operations that the floor had no room for.
     pub floor_line: VecDeque<(Tag, DeviceId, BlockOp)>,
     /// What queues want done to other queues.
@@ -104,6 +106,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
             buffers,
             admin_receives,
             io_receives,
+            capsule_line: VecDeque::with_capacity(queues),
             floor_line: VecDeque::with_capacity(1024),
             deeds: VecDeque::with_capacity(64),
             counters: Arc::default(),

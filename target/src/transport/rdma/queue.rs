@@ -45,6 +45,8 @@ pub struct Queue {
     pub(super) free: Vec<u16>,
     /// Received: capsules in line for a request (slot, bytes).
     pub(super) received: VecDeque<(u16, u32)>,
+    /// The queue stands in line for having them taken up.
+    pub(super) in_capsule_line: bool,
     /// Responses that no capsule asked for just now, in line for a request.
     pub(super) unsent: VecDeque<Response>,
     /// Requests in line for a buffer of each class.
@@ -116,6 +118,7 @@ impl Queue {
             requests: (0..count).map(|_| Request::new()).collect(),
             free: (0..count).rev().collect(),
             received,
+            in_capsule_line: false,
             unsent: VecDeque::with_capacity(8),
             await_buffer: [line(), line(), line()],
             in_line: [false; 3],
