@@ -143,6 +143,7 @@ write_zeroes() {
 
 # Where the target can (the kernel's cannot, and says so in ONCS).
 compare() {
+    pattern
     dev=$(cat /run/device)
     case $initiator in
     kernel)
