@@ -88,14 +88,16 @@ queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller $NQN)
 # The disk of a namespace: the kernel numbers its disks by itself, whatever the namespace's identifier.
 disk_of() {
     for disk in /sys/block/nvme*n*; do
-        [ "$(cat "$disk/nsid" 2>/dev/null)" = "$1" ] || continue
-        echo "/dev/$(basename "$disk")"
+        node=/dev/$(basename "$disk")
+        # Its paths have numbers too, and no node.
+        [ "$(cat "$disk/nsid" 2>/dev/null)" = "$1" ] && [ -b "$node" ] || continue
+        echo "$node"
         return
     done
     return 1
 }
 
-disk_is_there() { disk=$(disk_of "$1") && [ -b "$disk" ]; }
+disk_is_there() { disk_of "$1"; }
 disk_is_gone() { ! disk_of "$1"; }
 
 
