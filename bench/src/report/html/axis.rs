@@ -5,7 +5,7 @@
 pub(super) enum Scale {
     /// From 0, in equal steps.
     Linear,
-    /// Each factor of ten as long as the next; values below 1 are taken as 1.
+    /// Each factor of ten as long as the next; what is below the axis, as 0 is, lies at its foot.
     Log,
 }
 
@@ -29,12 +29,14 @@ pub(super) struct Fitted {
 }
 
 impl Axis {
-    /// Covers the values; `to_the_end` ends a linear axis at the last value, not at a tick.
+    /// Covers the values; `to_the_end` ends the axis at the last value, not at a tick.
     pub(super) fn fit(&self, values: impl Iterator<Item = f64> + Clone, to_the_end: bool) -> Fitted {
         let greatest = values.clone().fold(0.0, f64::max);
         match self.scale {
             Scale::Linear => linear(greatest, to_the_end),
-            Scale::Log => log(values.fold(f64::INFINITY, f64::min), greatest),
+            Scale::Log => {
+                log(values.filter(|value| *value >= 1.0).fold(f64::INFINITY, f64::min), greatest, to_the_end)
+            }
         }
     }
 }
@@ -71,15 +73,19 @@ fn linear(greatest: f64, to_the_end: bool) -> Fitted {
     Fitted { scale: Scale::Linear, low: 0.0, high, ticks }
 }
 
-fn log(least: f64, greatest: f64) -> Fitted {
+fn log(least: f64, greatest: f64, to_the_end: bool) -> Fitted {
     let (least, greatest) = (least.clamp(1.0, greatest.max(1.0)), greatest.max(1.0));
     // A short axis ends at 1, 2 or 5 times a power of ten and has ticks there, a long one at the powers.
-    let factors: &[f64] = if greatest / least < 300.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let factors: &[f64] = if greatest / least < 100.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let all: Vec<f64> =
         (0..=13).flat_map(|power| factors.iter().map(move |f| f * 10_f64.powi(power))).collect();
     let first = all.partition_point(|&tick| tick <= least * 1.000_001).saturating_sub(1);
     let last = all.partition_point(|&tick| tick < greatest * 0.999_999).max(first + 1).min(all.len() - 1);
     let ticks = all[first..=last].to_vec();
+    if to_the_end && greatest > least {
+        let within = ticks.into_iter().filter(|tick| (least..=greatest).contains(tick)).collect();
+        return Fitted { scale: Scale::Log, low: least.log10(), high: greatest.log10(), ticks: within };
+    }
     Fitted { scale: Scale::Log, low: ticks[0].log10(), high: ticks[ticks.len() - 1].log10(), ticks }
 }
 
@@ -97,11 +103,13 @@ mod tests {
 
     #[test]
     fn log_ticks_are_round_and_cover_the_values() {
-        assert_eq!(log(8_400.0, 60_000.0).ticks, [5e3, 1e4, 2e4, 5e4, 1e5]);
-        assert_eq!(log(90.0, 2e6).ticks, [10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7]);
-        assert_eq!(log(1000.0, 1000.0).ticks, [1e3, 2e3]);
-        assert_eq!(log(f64::INFINITY, 0.0).ticks.len(), 2);
-        let axis = log(10.0, 1e5);
+        assert_eq!(log(8_400.0, 60_000.0, false).ticks, [5e3, 1e4, 2e4, 5e4, 1e5]);
+        assert_eq!(log(90.0, 2e6, false).ticks, [10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert_eq!(log(1000.0, 1000.0, true).ticks, [1e3, 2e3]);
+        assert_eq!(log(f64::INFINITY, 0.0, false).ticks.len(), 2);
+        assert_eq!(log(90.0, 2e6, true).ticks, [100.0, 1e3, 1e4, 1e5, 1e6]);
+        assert_eq!(log(90.0, 2e6, true).place(90.0), 0.0);
+        let axis = log(10.0, 1e5, false);
         assert!((axis.value(axis.place(314.0)) - 314.0).abs() < 1e-6);
     }
 }

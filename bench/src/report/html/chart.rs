@@ -7,8 +7,8 @@ use core::fmt::{self, Display, Formatter};
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
 /// The plot's own edges within the picture.
-const LEFT: f64 = 66.0;
-const RIGHT: f64 = WIDTH - 18.0;
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = HEIGHT - 42.0;
 /// Most tooltips along a chart: each is wide enough to point at.
@@ -85,13 +85,17 @@ impl Chart {
             writeln!(
                 f,
                 "<text x=\"{text_x}\" y=\"{text_y:.1}\" class=\"left\">{}</text>",
-                (self.y.text)(tick)
+                short((self.y.text)(tick))
             )?;
         }
         for &tick in &x.ticks {
-            let (at, below) = (across(x, tick), BOTTOM + 18.0);
+            let (at, below) = (across(x, tick), BOTTOM + 19.0);
             writeln!(f, "<path class=\"tick\" d=\"M{at:.1} {BOTTOM}v5\"/>")?;
-            writeln!(f, "<text x=\"{at:.1}\" y=\"{below}\" class=\"under\">{}</text>", (self.x.text)(tick))?;
+            writeln!(
+                f,
+                "<text x=\"{at:.1}\" y=\"{below}\" class=\"under\">{}</text>",
+                short((self.x.text)(tick))
+            )?;
         }
         writeln!(f, "<path class=\"tick\" d=\"M{LEFT} {BOTTOM}H{RIGHT}\"/>")?;
         let (middle, lowest) = ((LEFT + RIGHT) / 2.0, HEIGHT - 6.0);
@@ -182,6 +186,16 @@ impl Series {
         let around = [above.checked_sub(1), Some(above)].into_iter().flatten();
         let around = around.filter_map(|index| self.points.get(index));
         around.min_by(|a, b| (a.0 - x).abs().total_cmp(&(b.0 - x).abs()))
+    }
+}
+
+/// A tick's text without zeros that tell nothing: `1.80 M` is `1.8 M`.
+fn short(text: String) -> String {
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | [`axis`] | from values to places, and the ticks |
-//! | [`chart`] | lines over two axes as SVG, with tooltips and a text that says the same |
-//! | [`plots`] | the charts of a job |
-//! | [`table`] | the figures of a job |
+//! | `axis` | from values to places, and the ticks |
+//! | `chart` | lines over two axes as SVG, with tooltips and a text that says the same |
+//! | `plots` | the charts of a job |
+//! | `table` | the figures of a job |
 
 mod axis;
 mod chart;
@@ -107,8 +107,9 @@ fn section(f: &mut Formatter<'_>, entries: &[Entry<'_>], several: bool) -> fmt::
     for entry in entries {
         let given = entry.global.iter().chain(&entry.job.options);
         let mut options: Vec<String> = given.map(|(name, value)| format!("{name}={value}")).collect();
-        options.insert(0, format!("ioengine={}", entry.job.engine));
-        options.dedup();
+        if !options.iter().any(|option| option.starts_with("ioengine=")) {
+            options.insert(0, format!("ioengine={}", entry.job.engine));
+        }
         let label = if several { format!("{}: ", entry.label) } else { String::new() };
         writeln!(f, "<p>{}<code>{}</code></p>", Escaped(&label), Escaped(&options.join(" ")))?;
     }

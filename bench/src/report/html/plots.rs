@@ -5,25 +5,27 @@ use super::axis::{Axis, Scale};
 use super::chart::{Chart, Series};
 use crate::report::number;
 use crate::result::{Direction, JobResult, Sample, rate};
-use core::time::Duration;
 
 /// More points than the picture has pixels tell nothing.
 const POINTS_MAX: usize = 300;
 /// Buckets of the distribution in each factor of ten.
 const BUCKETS_PER_DECADE: f64 = 20.0;
 
+/// What shares are counted in: a logarithmic axis begins at 1 of them.
+const PER_BILLION: f64 = 1e9;
+
 const TIME: Axis = Axis { name: "time", scale: Scale::Linear, text: seconds };
 const LATENCY: Axis = Axis { name: "latency", scale: Scale::Log, text: number::latency };
 
 /// The four charts of the same job in several runs, or of a job alone.
 pub(super) fn charts(entries: &[Entry<'_>], several: bool) -> [Chart; 4] {
-    let share = Axis { name: "share of operations", scale: Scale::Linear, text: percent };
+    let share = Axis { name: "share of operations", scale: Scale::Log, text: share };
     let iops = Axis { name: "operations per second", scale: Scale::Linear, text: number::plain };
     let bandwidth = Axis { name: "bandwidth", scale: Scale::Linear, text: number::bandwidth };
     let over_time = |value: fn(&Sample, Direction) -> f64| {
         by_direction(entries, several, |job, direction| {
             let samples = thinned(&job.samples);
-            samples.iter().map(|sample| (middle(sample), value(sample, direction))).collect()
+            samples.iter().map(|sample| (sample.at.as_secs_f64(), value(sample, direction))).collect()
         })
     };
     [
@@ -94,7 +96,7 @@ fn percentiles(entries: &[Entry<'_>], several: bool) -> Vec<Series> {
         for (place, &index) in shown.iter().enumerate() {
             let p = Sample::PERCENTILES[index];
             let name = if p == 100.0 { "max".to_string() } else { format!("p{p}") };
-            let points = samples.iter().map(|s| (middle(s), s.percentiles[index] as f64)).collect();
+            let points = samples.iter().map(|s| (s.at.as_secs_f64(), s.percentiles[index] as f64)).collect();
             all.push(if several {
                 Series { name: format!("{} {name}", entry.label), hue: entry.run, dash: place, points }
             } else {
@@ -105,7 +107,7 @@ fn percentiles(entries: &[Entry<'_>], several: bool) -> Vec<Series> {
     all
 }
 
-/// Percent of the operations in each bucket of a logarithmic row, from the first that has some to the last.
+/// Operations among 10⁹ in each bucket of a logarithmic row, from the first that has some to the last.
 fn distribution(job: &JobResult, direction: Direction) -> Vec<(f64, f64)> {
     let latencies = &job.directions[direction as usize].total;
     if latencies.is_empty() {
@@ -119,9 +121,9 @@ fn distribution(job: &JobResult, direction: Direction) -> Vec<(f64, f64)> {
         let index = bucket(recorded.value_iterated_to()).floor() as usize;
         counts[index.clamp(first, last) - first] += recorded.count_since_last_iteration();
     }
-    let percent = |count| 100.0 * count as f64 / latencies.len() as f64;
+    let share = |count| PER_BILLION * count as f64 / latencies.len() as f64;
     let centre = |index: usize| 10_f64.powf(((first + index) as f64 + 0.5) / BUCKETS_PER_DECADE);
-    counts.into_iter().enumerate().map(|(index, count)| (centre(index), percent(count))).collect()
+    counts.into_iter().enumerate().map(|(index, count)| (centre(index), share(count))).collect()
 }
 
 /// At most [`POINTS_MAX`] samples: neighbours are added up, and of their percentiles the highest is kept.
@@ -146,25 +148,33 @@ fn sum(samples: &[Sample]) -> Sample {
     sum
 }
 
-fn middle(sample: &Sample) -> f64 {
-    sample.at.saturating_sub(sample.length / 2).max(Duration::ZERO).as_secs_f64()
-}
-
 fn seconds(value: f64) -> String {
     format!("{} s", (value * 1e3).round() / 1e3)
 }
 
-fn percent(value: f64) -> String {
-    if value == 0.0 || value >= 0.995 {
-        format!("{} %", (value * 10.0).round() / 10.0)
-    } else {
-        format!("{value:.2} %")
-    }
+/// A share of 10⁹ as percent, in two figures.
+fn share(per_billion: f64) -> String {
+    let percent = 100.0 * per_billion / PER_BILLION;
+    let decimals = if percent > 0.0 { (1.0 - percent.log10().floor()).clamp(0.0, 8.0) as usize } else { 0 };
+    let text = format!("{percent:.decimals$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} %")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn shares_have_two_figures() {
+        assert_eq!(share(1e9), "100 %");
+        assert_eq!(share(4.634e8), "46 %");
+        assert_eq!(share(2.46e7), "2.5 %");
+        assert_eq!(share(1e6), "0.1 %");
+        assert_eq!(share(83.0), "0.0000083 %");
+        assert_eq!(share(0.0), "0 %");
+    }
 
     #[test]
     fn thinning_loses_no_operation() {

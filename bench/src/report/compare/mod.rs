@@ -4,85 +4,20 @@
 //! they spread: the lowest and the highest, and the quartiles. (Not a bootstrap: of five rounds it would tell nothing that the
 //! rounds themselves do not.)
 //!
-//! B differs from A when all rounds say so, in the same direction. Where there is no difference, N rounds agree by chance once in 2^(N-1).
+//! B differs from A when all rounds say so, in the same direction and in two decimals. Where there is no difference, N rounds agree by chance once in 2^(N-1).
+
+mod metric;
+
+pub use metric::Metric;
 
 use super::failure::failures;
-use super::number;
-use crate::result::{RunResult, histogram};
+use crate::result::RunResult;
 use core::fmt::{self, Display, Formatter};
-use core::time::Duration;
-use hdrhistogram::Histogram;
+use metric::Figures;
 use serde_json::{Value, json};
 
 /// Fewer rounds than these agree by chance too often to be told from a difference.
 pub const ROUNDS_MIN: usize = 3;
-
-/// What is compared, over all jobs and directions of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
-    /// Operations a second.
-    Iops,
-    /// Bytes a second.
-    Bandwidth,
-    /// Mean latency, nanoseconds.
-    Mean,
-    /// Median latency, nanoseconds.
-    P50,
-    /// 99th percentile of latency, nanoseconds.
-    P99,
-    /// 99.9th percentile of latency, nanoseconds.
-    P999,
-    /// Processor time an operation, user and system, nanoseconds.
-    CpuPerOperation,
-}
-
-impl Metric {
-    /// All, in the order in which they are printed.
-    pub const ALL: [Self; 7] =
-        [Self::Iops, Self::Bandwidth, Self::Mean, Self::P50, Self::P99, Self::P999, Self::CpuPerOperation];
-
-    /// Its name for people: fits behind "A's".
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Iops => "IOPS",
-            Self::Bandwidth => "bandwidth",
-            Self::Mean => "mean latency",
-            Self::P50 => "p50 latency",
-            Self::P99 => "p99 latency",
-            Self::P999 => "p99.9 latency",
-            Self::CpuPerOperation => "CPU per operation",
-        }
-    }
-
-    /// Its name in JSON, unit included.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Iops => "iops",
-            Self::Bandwidth => "bw_bytes",
-            Self::Mean => "lat_ns_mean",
-            Self::P50 => "lat_ns_p50",
-            Self::P99 => "lat_ns_p99",
-            Self::P999 => "lat_ns_p99.9",
-            Self::CpuPerOperation => "cpu_ns_per_io",
-        }
-    }
-
-    /// Whether more of it is better.
-    #[must_use]
-    pub fn more_is_better(self) -> bool {
-        matches!(self, Self::Iops | Self::Bandwidth)
-    }
-
-    fn text(self, value: f64) -> String {
-        match self {
-            Self::Iops => number::plain(value),
-            Self::Bandwidth => number::bandwidth(value),
-            _ => number::latency(value),
-        }
-    }
-}
 
 /// How B relates to A in one metric.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +43,7 @@ pub struct Comparison {
 pub enum Verdict {
     /// There are less than [`ROUNDS_MIN`].
     TooFewRounds,
-    /// They do not agree on a direction.
+    /// They do not agree on a direction, or one has nothing to tell in two decimals.
     NoDifference,
     /// Every one has B better.
     Better,
@@ -142,11 +77,12 @@ impl Comparison {
     /// What the rounds say.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let more = self.range.0 > 1.0;
+        // To the two decimals that are shown: a difference that cannot be seen is not claimed.
+        let [low, high] = [self.range.0, self.range.1].map(|ratio| (100.0 * ratio).round() / 100.0);
         match () {
             () if self.ratios.len() < ROUNDS_MIN => Verdict::TooFewRounds,
-            () if self.range.0 <= 1.0 && self.range.1 >= 1.0 => Verdict::NoDifference,
-            () if more == self.metric.more_is_better() => Verdict::Better,
+            () if low <= 1.0 && high >= 1.0 => Verdict::NoDifference,
+            () if (low > 1.0) == self.metric.more_is_better() => Verdict::Better,
             () => Verdict::Worse,
         }
     }
@@ -162,11 +98,9 @@ impl Comparison {
                 format!("{name}: {:.2} ×, but too few rounds to tell: run at least {ROUNDS_MIN}", self.ratio)
             }
             Verdict::NoDifference => format!("{name}: no difference that these rounds can show ({spread})"),
-            Verdict::Better | Verdict::Worse if self.metric.more_is_better() => {
-                format!("{b} does {:.2} × {a}'s {name} ({spread})", self.ratio)
-            }
             Verdict::Better | Verdict::Worse => {
-                format!("{b} has {:.2} × {a}'s {name} ({spread})", self.ratio)
+                let verb = if self.metric.more_is_better() { "does" } else { "has" };
+                format!("{b} {verb} {:.2} × {a}'s {name} ({spread})", self.ratio)
             }
         }
     }
@@ -273,55 +207,6 @@ impl Display for Report {
     }
 }
 
-/// A run's sums over its jobs and directions.
-struct Figures {
-    ios: u64,
-    bytes: u64,
-    time: Duration,
-    cpu: Duration,
-    latencies: Histogram<u64>,
-}
-
-impl Figures {
-    fn of(run: &RunResult) -> Self {
-        let mut figures =
-            Self { ios: 0, bytes: 0, time: Duration::ZERO, cpu: Duration::ZERO, latencies: histogram() };
-        for job in &run.jobs {
-            figures.cpu += job.cpu.user + job.cpu.system;
-            for direction in &job.directions {
-                figures.ios += direction.ios;
-                figures.bytes += direction.bytes;
-                figures
-                    .latencies
-                    .add(&direction.total)
-                    .expect("all histograms have the bounds of `histogram`");
-            }
-        }
-        // Jobs of a group run at the same time, groups after one another.
-        let mut groups: Vec<u32> = run.jobs.iter().map(|job| job.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        for group in groups {
-            let jobs = run.jobs.iter().filter(|job| job.group == group);
-            figures.time += jobs.map(|job| job.elapsed).max().unwrap_or_default();
-        }
-        figures
-    }
-
-    fn get(&self, metric: Metric) -> f64 {
-        match metric {
-            Metric::Iops => crate::result::rate(self.ios, self.time),
-            Metric::Bandwidth => crate::result::rate(self.bytes, self.time),
-            Metric::Mean => self.latencies.mean(),
-            Metric::P50 => self.latencies.value_at_percentile(50.0) as f64,
-            Metric::P99 => self.latencies.value_at_percentile(99.0) as f64,
-            Metric::P999 => self.latencies.value_at_percentile(99.9) as f64,
-            Metric::CpuPerOperation if self.ios == 0 => 0.0,
-            Metric::CpuPerOperation => self.cpu.as_nanos() as f64 / self.ios as f64,
-        }
-    }
-}
-
 /// Of sorted values that are not empty; between two of them, in proportion.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
@@ -359,7 +244,7 @@ mod tests {
             c.sentence("A", "B"),
             "IOPS: no difference that these rounds can show (0.99–1.15 over 3 rounds)"
         );
-        assert_eq!(ratios(Metric::Iops, &[1.0, 1.0, 1.1]).verdict(), Verdict::NoDifference);
+        assert_eq!(ratios(Metric::Iops, &[1.004, 1.05, 1.1]).verdict(), Verdict::NoDifference);
     }
 
     #[test]
