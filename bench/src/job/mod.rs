@@ -218,6 +218,10 @@ impl Job {
             "iodepth_batch_complete must not be more than iodepth"
         } else if options.verify.is_some() && !options.bs_are_multiples_of(options.verify_unit()) {
             "with verify, every block size must be a multiple of verify_interval, which is the shortest of them by default"
+        } else if options.ioengine == EngineKind::IoUring
+            && options.filename.as_ref().is_some_and(|name| name.contains(':'))
+        {
+            "a job has one file here: several in one filename, with colons between them, need a job each"
         } else if options.verify.is_some() && options.rw.trims {
             "verify does not go with trims: what a trimmed block reads is not known"
         } else {

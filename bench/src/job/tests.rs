@@ -33,6 +33,31 @@ fn a_job_file_of_fio_s_is_read() {
     );
 }
 
+/// Of the kinds that fio's own examples are, written anew.
+#[test]
+fn job_files_of_common_kinds_are_read() {
+    for text in [
+        "[global]\nrw=randread\nsize=128m\n[job1]\n[job2]\n",
+        "# reads and writes\n[global]\nbs=4K\niodepth=256\ndirect=1\nioengine=libaio\ngroup_reporting\ntime_based\nruntime=120\n\
+         numjobs=4\nname=raw-randrw\nrw=randrw\n[job1]\nfilename=device-name\n",
+        "[write-and-verify]\nrw=randwrite\nbs=4k\ndirect=1\nioengine=libaio\niodepth=16\nsize=4g\nverify=crc32c\nfilename=dev\n",
+        "[global]\nthread=1\nbs=64k\ndirect=1\nioengine=sync\nverify=meta\nsize=8g\n[write-phase]\nrw=write\nfill_device=1\ndo_verify=0\n\
+         [read-phase]\nstonewall\ncreate_serialize=0\nrw=read\ndo_verify=1\n",
+        "[global]\nioengine=psync\nbssplit=512/4:4k/60:8k/10:64k/26,4k\nrandrepeat=0\nsize=1g\niodepth_batch=8\niodepth_low=8\n\
+         [mixed]\nrw=randrw:8\n",
+        "[max-depth]\nrw=randread\niodepth=128\nlatency_target=50000\nlatency_window=5000000\nlatency_percentile=99.0\nruntime=30\nsize=1g\n",
+    ] {
+        match plan("example.fio", text) {
+            Ok(plan) => assert!(!plan.jobs.is_empty()),
+            // What is not done here is refused by its name, not guessed at.
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("randrw:8"), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn toml_says_the_same() {
     let ini = "[global]\nbs=4k,8k\ndirect=1\n[b]\nrw=randrw\nrwmixread=70\n[a]\nrw=write\nlatency_percentile=99.9\n";
