@@ -198,12 +198,15 @@ impl IwarpProvider {
                 end = Some((stop.cause(), Some(stop)));
                 break;
             }
-            let chunks = qp.chunks();
-            let wanted: usize = chunks.len_bytes();
-            if wanted == 0 {
-                break;
-            }
-            match stream.send(chunks.as_slice()) {
+            let (wanted, taken) = {
+                let chunks = qp.chunks();
+                let wanted = chunks.len_bytes();
+                if wanted == 0 {
+                    break;
+                }
+                (wanted, stream.send(chunks.as_slice()))
+            };
+            match taken {
                 Ok(taken) => {
                     let n = taken.unwrap_or(0);
                     budget = budget.saturating_sub(n);

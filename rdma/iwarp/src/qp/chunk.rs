@@ -2,10 +2,11 @@
 
 use super::receive::Piece;
 use crate::wire::crc32c::Crc32c;
+use arrayvec::ArrayVec;
 use nvmf_memory::Memory;
 
 /// Chunks handed over in one call.
-pub(crate) const CHUNKS_MAX: usize = 64;
+pub(crate) const CHUNKS_MAX: usize = 128;
 
 /// Bytes to be sent.
 #[derive(Debug, Clone, Copy)]
@@ -34,28 +35,26 @@ impl<'a> Chunk<'a> {
 
 /// The chunks of one call to the socket.
 pub(crate) struct Chunks<'a> {
-    list: [Chunk<'a>; CHUNKS_MAX],
-    len: usize,
+    list: ArrayVec<Chunk<'a>, CHUNKS_MAX>,
     /// Bytes still to be left out: they are sent already.
     skip: usize,
 }
 
 impl<'a> Chunks<'a> {
     pub(super) fn new(skip: usize) -> Self {
-        Self { list: [Chunk::Bytes(&[]); CHUNKS_MAX], len: 0, skip }
+        Self { list: ArrayVec::new(), skip }
     }
 
     pub(super) fn push(&mut self, chunk: Chunk<'a>) {
         let (skip, len) = (self.skip.min(chunk.len()), chunk.len());
         self.skip -= skip;
         if skip < len {
-            self.list[self.len] = chunk.part(skip, len);
-            self.len += 1;
+            self.list.push(chunk.part(skip, len));
         }
     }
 
     pub(super) fn has_room_for(&self, chunks: usize) -> bool {
-        self.len + chunks <= CHUNKS_MAX
+        self.list.remaining_capacity() >= chunks
     }
 
     /// Bytes in all.
@@ -64,7 +63,7 @@ impl<'a> Chunks<'a> {
     }
 
     pub(crate) fn as_slice(&self) -> &[Chunk<'a>] {
-        &self.list[..self.len]
+        &self.list
     }
 }
 

@@ -1,7 +1,7 @@
 //! Work in: FPDUs out.
 //!
-//! Messages are cut into segments one batch ahead of the socket. A segment holds its header and trailer; its payload stays where it is
-//! and is named to the socket as [`Chunk`]s.
+//! Messages are cut into segments one batch ahead of the socket. Headers, trailers and short payloads of the segments ahead stand in one
+//! run of bytes, so that the socket is told of few; longer payload stays where it is and is named to the socket as [`Chunk`]s.
 
 use super::Parts;
 use super::chunk::{Chunk, Chunks, append, gather, update};
@@ -19,9 +19,15 @@ use nvmf_rdma::Access;
 use std::collections::VecDeque;
 
 /// Segments that are cut ahead.
-const SEGMENTS_MAX: usize = 32;
+const SEGMENTS_MAX: usize = 64;
 /// Bytes that are cut ahead; one segment may go over.
 const BATCH_BYTES: usize = 256 * 1024;
+/// Payload up to this is copied behind its header: to name it would cost more.
+const COPIED_MAX: u32 = 128;
+/// Bytes of a segment that are not elsewhere: header, copied payload, pad and CRC.
+const FRAMING_MAX: usize = READ_REQUEST_LEN + COPIED_MAX as usize + 3 + CRC_LEN;
+/// Such bytes of all segments that are cut ahead.
+const FRAMING_ROOM: usize = 8 * 1024;
 /// READ responses in a row while sends wait.
 const RESPONSES_IN_A_ROW: u8 = 4;
 
@@ -38,12 +44,13 @@ enum Source {
 
 #[derive(Debug)]
 struct Segment {
-    head: [u8; READ_REQUEST_LEN],
-    head_len: u8,
-    tail: [u8; CRC_LEN + 3],
+    /// Where its header begins in the framing; copied payload stands behind it, then pad and CRC.
+    start: u16,
+    /// Bytes of header and copied payload.
+    head_len: u16,
     tail_len: u8,
     source: Source,
-    /// Its payload's place in the message.
+    /// The place in the message, and the length, of payload that is elsewhere.
     at: u32,
     len: u32,
     last: bool,
@@ -54,18 +61,20 @@ impl Segment {
         usize::from(self.head_len) + self.len as usize + usize::from(self.tail_len)
     }
 
-    fn head(&self) -> &[u8] {
-        &self.head[..usize::from(self.head_len)]
+    fn tail_start(&self) -> usize {
+        usize::from(self.start) + usize::from(self.head_len)
     }
 
-    fn tail(&self) -> &[u8] {
-        &self.tail[..usize::from(self.tail_len)]
+    fn end(&self) -> usize {
+        self.tail_start() + usize::from(self.tail_len)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     segments: VecDeque<Segment>,
+    /// The bytes of the segments ahead that are not elsewhere, and of those that went since it was last empty.
+    framing: Vec<u8>,
     /// Bytes in `segments`.
     queued: usize,
     /// Bytes of the segment in front that are sent already.
@@ -85,6 +94,7 @@ impl Transmitter {
     pub(crate) fn new() -> Self {
         Self {
             segments: VecDeque::with_capacity(SEGMENTS_MAX),
+            framing: Vec::with_capacity(FRAMING_ROOM),
             queued: 0,
             sent: 0,
             current: None,
@@ -118,7 +128,7 @@ impl Transmitter {
 
     /// A message that means nothing. Not in the middle of another, which says enough.
     pub(crate) fn push_nudge(&mut self, parts: &Parts) {
-        if self.current.is_none() && self.segments.len() < SEGMENTS_MAX {
+        if self.current.is_none() && self.has_room() {
             self.push(parts, NOTHING, Source::Nothing, 0, 0, true);
         }
     }
@@ -140,7 +150,7 @@ impl Transmitter {
         if self.held {
             return Ok(());
         }
-        while self.segments.len() < SEGMENTS_MAX && self.queued < BATCH_BYTES {
+        while self.has_room() {
             match self.current.or_else(|| self.choose(parts)) {
                 Some(Source::Work(sequence)) => self.cut_work(parts, domain, sequence),
                 Some(Source::Response(sequence)) => self.cut_response(parts, domain, sequence)?,
@@ -148,6 +158,13 @@ impl Transmitter {
             }
         }
         Ok(())
+    }
+
+    /// Whether another segment may be cut.
+    fn has_room(&self) -> bool {
+        self.segments.len() < SEGMENTS_MAX
+            && self.queued < BATCH_BYTES
+            && self.framing.len() + FRAMING_MAX <= FRAMING_ROOM
     }
 
     /// Whose message comes next.
@@ -254,27 +271,29 @@ impl Transmitter {
     }
 
     fn push(&mut self, parts: &Parts, header: Header, source: Source, at: u32, len: u32, last: bool) {
+        let framing = &mut self.framing;
+        let start = framing.len();
         let mut head = [0; READ_REQUEST_LEN];
-        let head_len = header.emit(len as usize, &mut head);
-        let pad = pad_len(head_len + len as usize);
+        let header_len = header.emit(len as usize, &mut head);
+        framing.extend_from_slice(&head[..header_len]);
+        let elsewhere = if len > COPIED_MAX { len } else { 0 };
+        if elsewhere == 0 {
+            payload(parts, source, at, len, &mut |chunk| append(framing, chunk));
+        }
+        let head_len = framing.len() - start;
+        let pad = pad_len(header_len + len as usize);
         let mut tail = [0; CRC_LEN + 3];
         if self.crc {
             let mut crc = Crc32c::new();
-            crc.update(&head[..head_len]);
-            payload(parts, source, at, len, &mut |chunk| update(&mut crc, chunk));
+            crc.update(&framing[start..]);
+            payload(parts, source, at, elsewhere, &mut |chunk| update(&mut crc, chunk));
             crc.update(&tail[..pad]);
             tail[pad..pad + CRC_LEN].copy_from_slice(&crc.finish().to_le_bytes());
         }
-        let segment = Segment {
-            head,
-            head_len: head_len as u8,
-            tail,
-            tail_len: (pad + CRC_LEN) as u8,
-            source,
-            at,
-            len,
-            last,
-        };
+        framing.extend_from_slice(&tail[..pad + CRC_LEN]);
+        let (start, head_len) = (start as u16, head_len as u16);
+        let tail_len = (pad + CRC_LEN) as u8;
+        let segment = Segment { start, head_len, tail_len, source, at, len: elsewhere, last };
         self.queued += segment.total();
         self.segments.push_back(segment);
     }
@@ -282,14 +301,21 @@ impl Transmitter {
     /// What to send next.
     pub(crate) fn chunks<'a>(&'a self, parts: &'a Parts) -> Chunks<'a> {
         let mut chunks = Chunks::new(self.sent);
+        let Some(first) = self.segments.front() else { return chunks };
+        // What follows each other in the framing is one chunk.
+        let (mut from, mut to) = (usize::from(first.start), usize::from(first.start));
         for segment in &self.segments {
             if !chunks.has_room_for(MAX_SGE + 2) {
                 break;
             }
-            chunks.push(Chunk::Bytes(segment.head()));
-            payload(parts, segment.source, segment.at, segment.len, &mut |chunk| chunks.push(chunk));
-            chunks.push(Chunk::Bytes(segment.tail()));
+            if segment.len > 0 {
+                chunks.push(Chunk::Bytes(&self.framing[from..segment.tail_start()]));
+                payload(parts, segment.source, segment.at, segment.len, &mut |chunk| chunks.push(chunk));
+                from = segment.tail_start();
+            }
+            to = segment.end();
         }
+        chunks.push(Chunk::Bytes(&self.framing[from..to]));
         chunks
     }
 
@@ -317,6 +343,9 @@ impl Transmitter {
                 _ => {}
             }
         }
+        if self.segments.is_empty() {
+            self.framing.clear();
+        }
     }
 
     /// What must still be sent for the stream to end at the end of an FPDU, and a Terminate behind it.
@@ -325,9 +354,9 @@ impl Transmitter {
         if self.sent > 0
             && let Some(segment) = self.segments.front()
         {
-            bytes.extend_from_slice(segment.head());
+            bytes.extend_from_slice(&self.framing[usize::from(segment.start)..segment.tail_start()]);
             payload(parts, segment.source, segment.at, segment.len, &mut |chunk| append(&mut bytes, chunk));
-            bytes.extend_from_slice(segment.tail());
+            bytes.extend_from_slice(&self.framing[segment.tail_start()..segment.end()]);
             bytes.drain(..self.sent);
         }
         if let Some((violation, offender)) = violation {
@@ -349,9 +378,13 @@ impl Transmitter {
 
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
+        self.framing.clear();
         (self.queued, self.sent, self.current) = (0, 0, None);
     }
 }
+
+const _: () = assert!(FRAMING_ROOM <= u16::MAX as usize && FRAMING_MAX <= FRAMING_ROOM);
+const _: () = assert!(COPIED_MAX as usize >= crate::config::MAX_INLINE, "inline payload is always copied");
 
 /// Names bytes `[at, at + len)` of a message.
 fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut dyn FnMut(Chunk<'a>)) {
