@@ -23,7 +23,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Elements of a gather list, if the device takes so many. Every place of a send queue has room for all of them, in the device's
@@ -50,8 +49,8 @@ pub struct VerbsProvider {
     pub(crate) retired: Vec<Retired>,
     pub(crate) epoll: Epoll,
     pub(crate) channel: Arc<Channel>,
-    pub(crate) completion_channel: Rc<CompletionChannel>,
-    pub(crate) device: Rc<Device>,
+    pub(crate) completion_channel: Arc<CompletionChannel>,
+    pub(crate) device: Arc<Device>,
 
     pub(crate) device_name: String,
     pub(crate) config: VerbsConfig,
