@@ -4,6 +4,7 @@ use crate::ConnectionState;
 use crate::buffer::Buffer;
 use crate::driver::{AdminReply, Driver, DriverEvent};
 use crate::mailbox::{Mailbox, Message, Request};
+use crate::sleep::SLEEP_MAX;
 use crate::slot::Reply;
 use core::time::Duration;
 use nvmf_block::{Completion, Tag};
@@ -12,9 +13,6 @@ use nvmf_rdma::Provider;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
-
-/// The longest sleep, lest anything be forgotten.
-const SLEEP_MAX: Duration = Duration::from_secs(5);
 
 /// What is known of the controller, for everyone to read.
 #[derive(Debug, Clone, Default)]

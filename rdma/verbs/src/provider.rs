@@ -33,7 +33,7 @@ const READ_DEPTH_MAX: u16 = 128;
 /// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
 const LISTEN_INTERVAL: Duration = Duration::from_micros(500);
 
-/// RDMA through one device, for one thread.
+/// RDMA through one device, for one thread at a time.
 pub struct VerbsProvider {
     // Dropped in this order: whatever names another object comes before it. A bound window names its queue pair and its region.
     pub(crate) windows: Windows,
