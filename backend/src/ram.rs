@@ -13,7 +13,9 @@ impl RamDisk {
     /// `bytes` zeroes. They take their memory now, not when they are first written.
     pub(crate) fn new(bytes: u64) -> Result<Self, OutOfMemory> {
         let bytes = usize::try_from(bytes).map_err(|_| OutOfMemory { len: usize::MAX })?;
-        Ok(Self { memory: Memory::alloc(bytes)? })
+        let memory = Memory::alloc(bytes)?;
+        memory.fill(0, memory.len(), 0);
+        Ok(Self { memory })
     }
 
     /// Carries out an operation whose range lies on the disk and whose buffer, as long as the range, lies at `offset` of `memory`.

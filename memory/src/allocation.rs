@@ -10,6 +10,9 @@ use core::ptr::NonNull;
 /// Alignment and granularity of every [`Memory`], in bytes.
 pub const PAGE: usize = 4096;
 
+/// What is as long as this is better off in huge pages.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// A zeroed, page-aligned allocation that devices may read and write while any handle to it lives.
 ///
 /// Cloning shares it. A provider or ring that has work in flight on it holds a clone, which is what makes the
@@ -75,6 +78,11 @@ impl Memory {
         let padding = start.as_ptr().align_offset(PAGE);
         // SAFETY: the padding is less than the page that was asked for in excess, so `len` bytes follow it.
         let base = unsafe { start.add(padding) };
+        if len >= HUGE_PAGE {
+            // A wish: what the system does about it changes how fast the memory is, and nothing else.
+            // SAFETY: whole pages of our own, which no one uses yet; the advice leaves their content as it is.
+            unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
         Ok(Self(Arc::new(Allocation { start, layout, base, len })))
     }
 

@@ -9,7 +9,8 @@
 //! holds a `&[u8]` or `&mut [u8]` into it. Bytes go in and out by copy ([`Memory::read`], [`Memory::write`]), or
 //! stay where they are and are named by (offset, length) in a work request.
 //!
-//! What it does not do: huge pages, locking and registration belong to whoever holds the device.
+//! Large allocations wish for huge pages, and are as right without them. What it does not do: locking and registration belong
+//! to whoever holds the device.
 #![no_std]
 
 extern crate alloc;

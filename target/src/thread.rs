@@ -78,7 +78,7 @@ pub fn run<P: Provider>(
             Poll::Interrupt => false,
         };
         if spins {
-            if waiting.crowded {
+            if waiting.crowded && waiting.poll != Poll::Busy {
                 std::thread::yield_now()
             } else {
                 core::hint::spin_loop()

@@ -178,7 +178,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
             }
             CmEvent::Established { queue_pair, .. } => {
-                self.with_qp(queue_pair, |queue, edges| queue.on_established(edges));
+                let mut due = None;
+                self.with_qp(queue_pair, |queue, edges| {
+                    queue.on_established(edges);
+                    due = queue.poll_timeout();
+                });
+                self.timers_due = self.timers_due.min(due.unwrap_or(Duration::MAX));
             }
             CmEvent::ConnectFailed { queue_pair, failure } => {
                 self.with_qp(queue_pair, |queue, edges| {

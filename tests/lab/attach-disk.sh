@@ -172,8 +172,8 @@ zeroes() {
     blkdiscard -z -o 65536 -l 131072 $device
     dd if=$device bs=64k skip=1 count=2 iflag=direct status=none | cmp -n 131072 - /dev/zero
     dd if=$device bs=64k count=1 iflag=direct status=none | cmp -n 65536 - /run/pattern
-    blkdiscard -z $device
-    cmp -n 536870912 $device /dev/zero
+    blkdiscard -z -l 67108864 $device
+    cmp -n 67108864 $device /dev/zero
 }
 
 # What was written through the page cache is at the target after a detach.

@@ -84,9 +84,22 @@ controller() {
 no_controller() { ! controller "$1"; }
 state_is() { [ "$(cat "/sys/class/nvme/$(controller $NQN)/state")" = "$1" ]; }
 queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller $NQN)/queue_count")" = "$1" ]; }
-disk_of() { echo "/dev/$(controller $NQN)n$1"; }
-disk_is_there() { [ -b "$(disk_of "$1")" ]; }
-disk_is_gone() { [ ! -b "$(disk_of "$1")" ]; }
+
+# The disk of a namespace: the kernel numbers its disks by itself, whatever the namespace's identifier.
+disk_of() {
+    for disk in /sys/block/nvme*n*; do
+        node=/dev/$(basename "$disk")
+        # Its paths have numbers too, and no node.
+        [ "$(cat "$disk/nsid" 2>/dev/null)" = "$1" ] && [ -b "$node" ] || continue
+        echo "$node"
+        return
+    done
+    return 1
+}
+
+disk_is_there() { disk_of "$1"; }
+disk_is_gone() { ! disk_of "$1"; }
+
 
 discovered() { nvme discover $POINT -o json | jq "$@"; }
 generation() { nvme discover $POINT | sed -n 's/.*Generation counter \([0-9]*\).*/\1/p'; }

@@ -53,7 +53,7 @@ disconnect() {
 remote() { echo -a "$address" -s "$port" -n "$nqn" --provider "$provider"; }
 
 # What is copied onto file systems: a tree of many small files, and some large ones.
-TREE="/usr/share/doc /usr/sbin"
+TREE="/usr/share/perl5 /usr/sbin"
 
 discover() {
     case $initiator in
@@ -143,6 +143,7 @@ write_zeroes() {
 
 # Where the target can (the kernel's cannot, and says so in ONCS).
 compare() {
+    pattern
     dev=$(cat /run/device)
     case $initiator in
     kernel)

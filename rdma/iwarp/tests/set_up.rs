@@ -137,6 +137,42 @@ fn a_peer_that_never_answers_costs_no_more_than_the_time_given() {
     assert!(side.ended(qp).contains("set-up time"));
 }
 
+/// Soft-iWARP overlooks an indication that comes too soon, until more bytes come.
+#[test]
+fn a_peer_that_stays_silent_is_spoken_to_again_a_few_times() {
+    let (mut side, _, listener) = calling(IwarpConfig::default());
+    let (mut raw, request) = answer(&mut side, &listener);
+    let words = Enhanced { peer_to_peer: true, write_rtr: true, ird: 1, ord: 1, ..Enhanced::default() };
+    reply(&mut raw, &Frame { enhanced: Some(words), ..plain(&request, Flags::default()) });
+    established(&mut side);
+    let word = raw.read(&mut side, 20);
+    assert_eq!(word[..4], [0, 14, 0xc1, 0x40], "a WRITE of no bytes");
+    let mut waited = Vec::new();
+    side.turn();
+    while let Some(due) = side.provider.poll_timeout() {
+        waited.push((due - side.now).as_millis());
+        side.now = due;
+        assert_eq!(raw.read(&mut side, 20), word);
+        side.turn();
+    }
+    assert_eq!(waited, [200, 400, 800, 1600, 3200]);
+}
+
+#[test]
+fn a_peer_that_has_spoken_is_left_alone() {
+    let (mut side, qp, listener) = calling(IwarpConfig::default());
+    let (_, region) = side.region(Access::LOCAL_WRITE);
+    side.receive(qp, 1, &region, 64);
+    let (mut raw, request) = answer(&mut side, &listener);
+    reply(&mut raw, &plain(&request, Flags::default()));
+    established(&mut side);
+    raw.send(&peer::send(1, 0, b"hello"));
+    side.until("the message", |side| side.done.pop());
+    side.now += Duration::from_secs(1);
+    side.turn();
+    assert_eq!(side.provider.poll_timeout(), None);
+}
+
 /// The way of a target with several workers: one accepts the connection, another serves it.
 #[test]
 fn a_request_moves_to_another_thread() {

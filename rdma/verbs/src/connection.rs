@@ -111,7 +111,10 @@ impl VerbsProvider {
             Ok(()) => {
                 self.roles.insert(key, Role::QueuePair(name));
                 qp.phase = Phase::Connecting(parameters);
-                qp.deadline = Some(now + parameters.timeout);
+                // iWARP: the kernel lets go of a connection that it accepted only when the initiator has spoken or is gone, and
+                // whoever gives it up before stands still for so long.
+                let waits = self.transport == Transport::InfiniBand;
+                qp.deadline = waits.then_some(now + parameters.timeout);
                 self.attend(name);
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! Ends: ours and the peer's, in good order and otherwise; and the deadlines that bring them about.
 
 use super::IwarpProvider;
-use super::connection::{Deadline, Lingering, Link, Open, Phase};
+use super::connection::{Deadline, Lingering, Link, Nudge, Open, Phase};
 use crate::poller::{Interest, Token};
 use crate::qp::{Chunk, Stop};
 use crate::stream::Stream;
@@ -179,6 +179,7 @@ impl IwarpProvider {
                 Some(Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. })) => {
                     self.end(key, DisconnectCause::Broken, None);
                 }
+                Some(Link::Open(Open { phase: Phase::Unannounced | Phase::Ready, .. })) => self.nudge(key),
                 _ => self.end(key, DisconnectCause::Local, None),
             },
             Token::Pending(key) => self.drop_pending(key),
@@ -193,6 +194,19 @@ impl IwarpProvider {
                 }
             }
         }
+    }
+}
+
+impl IwarpProvider {
+    /// Says a word that means nothing to a peer that has not spoken.
+    fn nudge(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.nudge = connection.nudge.and_then(Nudge::next);
+        connection.qp.nudge();
+        if connection.nudge.is_some() {
+            self.timed.push(Token::QueuePair(key));
+        }
+        self.mark_dirty(key);
     }
 }
 

@@ -42,6 +42,31 @@ pub(super) struct Connection {
     pub(super) active: bool,
     /// Reads of it in a row that found nothing.
     pub(super) silent_turns: u8,
+    /// When to say something again to a peer that has said nothing yet.
+    pub(super) nudge: Option<Nudge>,
+}
+
+/// Soft-iWARP overlooks what arrives while it is about to take the stream from its connection manager, until something more
+/// arrives: an initiator whose first words met with silence says a word that means nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nudge {
+    pub(super) deadline: Deadline,
+    pub(super) next: Duration,
+}
+
+impl Nudge {
+    const FIRST: Duration = Duration::from_millis(200);
+    const LAST: Duration = Duration::from_secs(4);
+
+    pub(super) fn first() -> Self {
+        Self { deadline: Deadline::After(Self::FIRST), next: Self::FIRST * 2 }
+    }
+
+    /// The one after this; each waits twice as long, and the peer that never answers is left alone in the end.
+    pub(super) fn next(self) -> Option<Self> {
+        let Self { next, .. } = self;
+        (next <= Self::LAST).then_some(Self { deadline: Deadline::After(next), next: next * 2 })
+    }
 }
 
 #[derive(Debug)]
@@ -92,7 +117,7 @@ pub(super) enum Phase {
 
 impl Connection {
     pub(super) fn new(qp: QueuePair) -> Self {
-        Self { qp, link: Link::Idle, dirty: false, active: false, silent_turns: 0 }
+        Self { qp, link: Link::Idle, dirty: false, active: false, silent_turns: 0, nudge: None }
     }
 
     pub(super) fn state(&self) -> QueuePairState {
@@ -108,9 +133,12 @@ impl Connection {
         }
     }
 
-    /// Starts the clock of a disconnect.
+    /// Starts the clocks of a disconnect and of a nudge.
     pub(super) fn start_clock(&mut self, now: Duration) {
         if let Link::Open(Open { phase: Phase::Closing { deadline }, .. }) = &mut self.link {
+            deadline.start(now);
+        }
+        if let Some(Nudge { deadline, .. }) = &mut self.nudge {
             deadline.start(now);
         }
     }
@@ -121,7 +149,8 @@ impl Connection {
             Link::Open(open) => match open.phase {
                 Phase::AwaitRtr { deadline, .. } => Some(deadline),
                 Phase::Closing { deadline } => Some(deadline.at()),
-                Phase::Unannounced | Phase::Ready => None,
+                Phase::Unannounced | Phase::Ready if self.qp.has_peer_spoken() => None,
+                Phase::Unannounced | Phase::Ready => self.nudge.map(|nudge| nudge.deadline.at()),
             },
             Link::Idle | Link::Over => None,
         }

@@ -1,7 +1,7 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
 use super::IwarpProvider;
-use super::connection::{Connecting, Deadline, DetachedRequest, Link, Open, Pending, Phase, Stage};
+use super::connection::{Connecting, Deadline, DetachedRequest, Link, Nudge, Open, Pending, Phase, Stage};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
 use crate::listener::Listener;
@@ -324,6 +324,8 @@ impl IwarpProvider {
                 else {
                     return;
                 };
+                connection.nudge = Some(Nudge::first());
+                self.timed.push(Token::QueuePair(key));
                 self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);
                 self.push_established(key, reply.private_data, &agreement);
             }

@@ -176,6 +176,11 @@ impl QueuePair {
         (self.parts.inbound_reads.depth, self.parts.send_queue.read_depth)
     }
 
+    /// A WRITE of no bytes, which nobody hears of but the peer's socket.
+    pub(crate) fn nudge(&mut self) {
+        self.tx.push_nudge(&self.parts);
+    }
+
     /// Whether the peer has sent an FPDU.
     pub(crate) fn has_peer_spoken(&self) -> bool {
         self.rx.has_spoken()

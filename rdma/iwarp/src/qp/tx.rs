@@ -25,6 +25,9 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// READ responses in a row while sends wait.
 const RESPONSES_IN_A_ROW: u8 = 4;
 
+/// A WRITE of no bytes. Any STag will do: none is checked. siw uses 1 as well.
+const NOTHING: Header = Header::Write { last: true, stag: 1, to: 0 };
+
 /// Whose payload a segment carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -113,11 +116,17 @@ impl Transmitter {
         free || parts.broken.is_some()
     }
 
+    /// A message that means nothing. Not in the middle of another, which says enough.
+    pub(crate) fn push_nudge(&mut self, parts: &Parts) {
+        if self.current.is_none() && self.segments.len() < SEGMENTS_MAX {
+            self.push(parts, NOTHING, Source::Nothing, 0, 0, true);
+        }
+    }
+
     /// The initiator's first message in peer-to-peer mode.
     pub(crate) fn push_rtr(&mut self, parts: &mut Parts, rtr: Rtr) {
-        // Any STag will do: a message of no bytes has none checked. siw uses 1 as well.
         let header = match rtr {
-            Rtr::Write => Header::Write { last: true, stag: 1, to: 0 },
+            Rtr::Write => NOTHING,
             Rtr::Read => self.read_request(parts, 0, 1, 0, None),
         };
         self.push(parts, header, Source::Nothing, 0, 0, true);

@@ -317,7 +317,8 @@ impl Queue {
     /// When [`Queue::on_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if matches!(self.life, Life::Gone) { None } else { self.engine.poll_timeout() }
+        // Until it is established, the provider bounds the time.
+        if matches!(self.life, Life::Accepting | Life::Gone) { None } else { self.engine.poll_timeout() }
     }
 }
 
