@@ -1,38 +1,109 @@
 //! Running a future where there is no runtime.
 
-use std::pin::pin;
+use crate::helper::{self, Helping, Round};
+use core::cell::Cell;
+use core::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Instant;
 
-struct Unpark(Thread);
+thread_local! {
+    /// What wakes this thread, between two uses.
+    static SPARE: Cell<Option<(Arc<Unpark>, Waker)>> = const { Cell::new(None) };
+}
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Unpark {
+    fn of_this_thread() -> (Arc<Self>, Waker) {
+        let unpark = Arc::new(Self { thread: thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&unpark));
+        (unpark, waker)
     }
 }
 
-/// Runs a future to its end on this thread, which sleeps in between.
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Runs a future to its end on this thread.
+///
+/// While the future waits for operations on [`crate::Device`]s, the thread drives their connections itself, for as long as
+/// [`crate::Options::spin`] says after there was something to do last; then it sleeps, and the connections' own threads drive.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    // A wake that is left over from the last use costs one poll; another use within this one has another of its own.
+    let (unpark, waker) = SPARE.take().unwrap_or_else(Unpark::of_this_thread);
+    let helping = Helping::begin();
     let mut context = Context::from_waker(&waker);
-    loop {
+    let output = loop {
+        unpark.woken.store(false, Ordering::SeqCst);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
+            break output;
         }
-        thread::park();
+        wait(&unpark);
+    };
+    drop(helping);
+    SPARE.set(Some((unpark, waker)));
+    output
+}
+
+/// Drives what the future waits for until the future is woken, and sleeps when that takes long.
+fn wait(unpark: &Unpark) {
+    let woken = || unpark.woken.load(Ordering::SeqCst);
+    let mut since = None;
+    while !woken() {
+        let now = Instant::now();
+        let spent = now.saturating_duration_since(*since.get_or_insert(now));
+        match helper::drive(now) {
+            Round::Worked => since = None,
+            Round::Quiet(spin) if spent < spin => core::hint::spin_loop(),
+            // Who drives may need this core.
+            Round::Taken(spin) if spent < spin => thread::yield_now(),
+            Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
+                helper::let_go();
+                while !woken() {
+                    thread::park();
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::block_on;
+
     #[test]
     fn a_future_that_another_thread_completes_wakes_us() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || sender.send(7));
-        assert_eq!(super::block_on(receiver), Ok(7));
+        assert_eq!(block_on(receiver), Ok(7));
         assert_eq!(thread.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn one_within_another_takes_no_wake_of_the_others() {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let waker = std::thread::spawn(move || sender.send(7));
+        let both = async {
+            let inner = block_on(async { 1 });
+            inner + receiver.await.expect("sent")
+        };
+        assert_eq!(block_on(both), 8);
+        assert_eq!(waker.join().unwrap(), Ok(()));
     }
 }

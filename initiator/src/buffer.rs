@@ -1,7 +1,8 @@
 //! Memory that is registered once and used for many operations.
 
 use crate::Error;
-use crate::thread::{Mailbox, Message};
+use crate::mailbox::Message;
+use crate::wheel::Wheel;
 use core::fmt;
 use nvmf_block::RegionId;
 use nvmf_memory::{Memory, PAGE};
@@ -30,7 +31,7 @@ pub(crate) struct Piece {
 /// The registered memory of a connection.
 pub(crate) struct BufferPool {
     state: Mutex<PoolState>,
-    mailbox: Arc<Mailbox>,
+    wheel: Arc<Wheel>,
 }
 
 #[derive(Default)]
@@ -42,8 +43,8 @@ struct PoolState {
 }
 
 impl BufferPool {
-    pub(crate) fn new(mailbox: Arc<Mailbox>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), mailbox })
+    pub(crate) fn new(wheel: Arc<Wheel>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), wheel })
     }
 
     /// A buffer of `len` bytes.
@@ -65,8 +66,8 @@ impl BufferPool {
             }
         };
         let piece = Piece { memory, region };
-        // The thread sees this before any operation that names the region: both go the same way.
-        self.mailbox.send(Message::Register(piece.clone()));
+        // The engine reads this before it takes any operation that names the region, and after the end of what had its number before.
+        self.wheel.note(Message::Register(piece.clone()));
         Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) })
     }
 
@@ -78,7 +79,7 @@ impl BufferPool {
             state.idle.entry(size).or_default().push(piece);
         } else {
             state.free_regions.push(piece.region);
-            self.mailbox.send(Message::Deregister(piece.region));
+            self.wheel.note(Message::Deregister(piece.region));
         }
     }
 }

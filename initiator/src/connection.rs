@@ -2,7 +2,9 @@
 
 use crate::buffer::BufferPool;
 use crate::driver::DriverEvent;
-use crate::thread::{FirstError, Mailbox, Message, SharedSnapshot, Snapshot, Worker};
+use crate::engine::{Audience, FirstError, SharedSnapshot, Snapshot};
+use crate::mailbox::Message;
+use crate::wheel::Wheel;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
@@ -43,7 +45,7 @@ pub struct Connection {
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) wheel: Arc<Wheel>,
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) pool: Arc<BufferPool>,
     state: watch::Receiver<ConnectionState>,
@@ -51,7 +53,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.mailbox.send(Message::Close { reply: None });
+        self.wheel.send(Message::Close { reply: None });
     }
 }
 
@@ -69,28 +71,26 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::connect`].
-    pub async fn connect_over<P: Provider>(
+    pub async fn connect_over<P: Provider + Send + 'static>(
         options: Options,
         provider: impl FnOnce() -> Result<P, String> + Send + 'static,
     ) -> Result<Self, Error> {
-        let mailbox = Mailbox::new()?;
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
         let (its_state, state) = watch::channel(ConnectionState::Connecting);
-        let (config, spin) = (options.driver_config(), options.spin);
-        let (its_mailbox, its_snapshot) = (Arc::clone(&mailbox), Arc::clone(&snapshot));
-        let body = move || match provider() {
-            Ok(provider) => Worker::run(provider, config, spin, its_mailbox, its_snapshot, its_state, first),
-            Err(reason) => drop(first.send(Err(FirstError::System(reason)))),
-        };
+        let config = options.driver_config();
+        let wheel = Wheel::new(config.operations as usize, options.spin)?;
+        let audience = Audience { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
+        let its_wheel = Arc::clone(&wheel);
+        let body = move || crate::thread::run(provider, config, its_wheel, audience);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
         std::thread::Builder::new()
             .name("nvmf-connection".to_owned())
             .spawn(body)
             .map_err(|e| system(e.to_string()))?;
         // From here on a dropped future closes the connection: `shared` is its only handle.
-        let pool = BufferPool::new(Arc::clone(&mailbox));
-        let shared = Arc::new(Shared { pool, options, mailbox, snapshot, state });
+        let pool = BufferPool::new(Arc::clone(&wheel));
+        let shared = Arc::new(Shared { pool, options, wheel, snapshot, state });
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
@@ -156,14 +156,14 @@ impl Connection {
     /// [`Error::Closed`], also when the connection was lost meanwhile. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
         let (reply, replied) = oneshot::channel();
-        self.shared.mailbox.send(Message::Admin { command, reply });
+        self.shared.wheel.send(Message::Admin { command, reply });
         replied.await.ok().flatten().ok_or(Error::Closed)
     }
 
     /// Shuts the controller down in good order and ends the thread. What other handles do from now on fails.
     pub async fn close(self) {
         let (reply, closed) = oneshot::channel();
-        self.shared.mailbox.send(Message::Close { reply: Some(reply) });
+        self.shared.wheel.send(Message::Close { reply: Some(reply) });
         // An error says that it is over already.
         let _ = closed.await;
     }

@@ -1,12 +1,11 @@
 //! A namespace as a block device.
 
 use crate::connection::Shared;
-use crate::thread::Message;
+use crate::operation::Operation;
 use crate::{Buffer, Error};
 use nvme_proto::Nsid;
 use nvmf_block::{BlockOp, BlockRange, Geometry};
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 /// Bytes that the copying forms move at once.
 const COPY_LEN: usize = 1 << 20;
@@ -186,12 +185,10 @@ impl Device {
         len: u64,
         buffer: Option<Buffer>,
     ) -> Result<Option<Buffer>, Error> {
-        let (reply, ended) = oneshot::channel();
-        self.shared.mailbox.send(Message::Submit { nsid: self.nsid, op, buffer, reply });
-        match ended.await {
-            Ok((Ok(()), buffer)) => Ok(buffer),
-            Ok((Err(source), _)) => Err(Error::Io { what, offset, len, source }),
-            Err(_) => Err(self.shared.closed()),
+        match Operation::new(&self.shared.wheel, self.nsid, op, buffer).await {
+            Some((Ok(()), buffer)) => Ok(buffer),
+            Some((Err(source), _)) => Err(Error::Io { what, offset, len, source }),
+            None => Err(self.shared.closed()),
         }
     }
 }

@@ -29,7 +29,7 @@
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the last microsecond |
 //! | [`driver`] | the engine beneath: no thread, no clock |
-//! | [`block_on`] | runs a future where there is no runtime |
+//! | [`block_on`] | runs a future where there is no runtime, and drives what it waits for: close to [`RemoteBackend`] in latency |
 //!
 //! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves its command to finish on
 //! memory that the connection holds. What the controller may reach is one command's bytes, under a key of its own, for as long as
@@ -45,12 +45,18 @@ mod connection;
 mod device;
 mod discover;
 pub mod driver;
+mod engine;
 mod error;
+mod helper;
 mod identity;
+mod mailbox;
+mod operation;
 mod options;
 mod sleep;
+mod slot;
 mod thread;
 mod transport;
+mod wheel;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;

@@ -39,7 +39,7 @@ pub struct Options {
     pub ctrl_loss_timeout: Option<Duration>,
     /// How long I/O waits for a reconnect before it fails, while reconnecting goes on; `None` waits for its end.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// How long the connection's thread spins before it sleeps.
+    /// How long who drives the connection, its thread or [`crate::block_on`], spins before it sleeps.
     pub spin: Duration,
 }
 

@@ -8,7 +8,7 @@ use nvmf_rdma::Provider;
 use std::os::fd::BorrowedFd;
 
 /// The longest sleep, lest anything be forgotten.
-const SLEEP_MAX: Duration = Duration::from_secs(5);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the provider's included.
 const WATCHED_MAX: usize = 4;
 

@@ -77,7 +77,8 @@ pub enum PostError {
 }
 
 /// One thread's way to one kind of RDMA. Everything of it (queue pairs, queues, regions, listeners) belongs to one
-/// protection domain and to that thread.
+/// protection domain and to whoever has the provider: one thread at a time, and not always the same where the provider is [`Send`],
+/// as all of ours are.
 ///
 /// The laws, which the conformance suite checks:
 ///
@@ -234,6 +235,6 @@ pub trait Provider {
     /// something is there already: poll, do not sleep.
     fn arm(&mut self) -> bool;
 
-    /// The descriptor to sleep on, readable once armed and something came; `None` for a provider without one (virtual time).
+    /// The descriptor to sleep on, the same for life, readable once armed and something came, whoever armed it last; `None` for a provider without one (virtual time).
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -6,7 +6,7 @@
 //! | `link` | queues: opened, connected, closed |
 //! | `operation` | block operations: issued part by part, finished, issued again after a loss |
 //!
-//! The driver has no thread, no clock and makes no system call of its own: the thread behind a [`crate::Connection`] runs
+//! The driver has no thread, no clock and makes no system call of its own: whoever drives a [`crate::Connection`] runs
 //! [`Driver::turn`], and so does a simulator under virtual time.
 
 mod link;

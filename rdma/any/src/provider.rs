@@ -189,3 +189,11 @@ impl Provider for AnyProvider {
         either!(self, it => it.fd())
     }
 }
+
+/// Whoever waits for a connection may drive it: providers move between threads, under a lock.
+const _: () = {
+    const fn moves_between_threads<T: Send>() {}
+    moves_between_threads::<AnyProvider>();
+    moves_between_threads::<nvmf_rdma::fault::Faulty<nvmf_rdma::trace::Trace<nvmf_rdma::loopback::Loopback>>>(
+    );
+};

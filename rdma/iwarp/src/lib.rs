@@ -11,7 +11,7 @@
 //! | `listener`, `poller` | listening sockets; epoll |
 //! | `provider` | [`IwarpProvider`]: ties them together |
 //!
-//! Contract: one provider belongs to one thread, has no thread of its own and makes progress only when it is called. Nothing
+//! Contract: one provider belongs to one thread at a time, has no thread of its own and makes progress only when it is called. Nothing
 //! blocks, nothing grows on a peer's say-so, and once running no message allocates.
 //!
 //! What it does not do: markers (refused, as siw does), RFC 7306 atomics and immediate data, the port mapper.

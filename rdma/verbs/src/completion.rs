@@ -4,7 +4,7 @@ use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc};
 use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Completions taken from the device at once.
 pub(crate) const BATCH: usize = 32;
@@ -22,7 +22,7 @@ pub(crate) struct Queue {
 
 /// One completion queue of the device, and its entries that no queue pair claims.
 struct Part {
-    hw: Rc<CompletionQueue>,
+    hw: Arc<CompletionQueue>,
     free: u32,
 }
 
@@ -44,9 +44,9 @@ impl Queue {
         &mut self,
         queue: CompletionQueueId,
         entries: u32,
-        channel: &Rc<CompletionChannel>,
+        channel: &Arc<CompletionChannel>,
         limits: &DeviceLimits,
-    ) -> io::Result<(Rc<CompletionQueue>, Claim)> {
+    ) -> io::Result<(Arc<CompletionQueue>, Claim)> {
         let part = match self.parts.iter().position(|part| part.free >= entries) {
             Some(part) => part,
             None => {
@@ -57,7 +57,7 @@ impl Queue {
             }
         };
         self.parts[part].free -= entries;
-        Ok((Rc::clone(&self.parts[part].hw), Claim { queue, part, entries }))
+        Ok((Arc::clone(&self.parts[part].hw), Claim { queue, part, entries }))
     }
 
     /// A queue pair is gone.

@@ -7,7 +7,7 @@ use crate::queue_pair::{INLINE_MAX, QueuePair, Staging};
 use crate::shared::SharedQueue;
 use nvmf_rdma::{CmEvent, CompletionQueueId, Provider, QueuePairAttributes, QueuePairId, ResourceError};
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 impl VerbsProvider {
     /// Makes a queue pair, if there is room for what it completes.
@@ -51,7 +51,7 @@ impl VerbsProvider {
     fn make_queue_pair(
         &mut self,
         attributes: &QueuePairAttributes,
-        queues: [&Rc<CompletionQueue>; 2],
+        queues: [&Arc<CompletionQueue>; 2],
         sizes: QueueSizes,
         claims: [Claim; 2],
     ) -> Result<QueuePairId, ResourceError> {
@@ -98,8 +98,8 @@ impl VerbsProvider {
         &mut self,
         name: CompletionQueueId,
         entries: u32,
-    ) -> Result<(Rc<CompletionQueue>, Claim), ResourceError> {
-        let (channel, limit) = (Rc::clone(&self.completion_channel), self.limits.max_completions);
+    ) -> Result<(Arc<CompletionQueue>, Claim), ResourceError> {
+        let (channel, limit) = (Arc::clone(&self.completion_channel), self.limits.max_completions);
         if entries > limit {
             return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
         }

@@ -6,7 +6,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A registered region and what may be done with it.
 pub(crate) struct Registered {
@@ -42,7 +42,7 @@ impl Regions {
 
     pub(crate) fn register(
         &mut self,
-        device: &Rc<Device>,
+        device: &Arc<Device>,
         memory: &Memory,
         access: Access,
         windows: bool,
@@ -120,7 +120,7 @@ impl Windows {
     /// A window for a part of `region` that is shown to `queue_pair`, and its new key.
     pub(crate) fn show(
         &mut self,
-        device: &Rc<Device>,
+        device: &Arc<Device>,
         region: LocalKey,
         queue_pair: QueuePairId,
     ) -> Result<(u32, &Window), RegisterError> {

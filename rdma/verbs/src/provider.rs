@@ -23,7 +23,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Elements of a gather list, if the device takes so many. Every place of a send queue has room for all of them, in the device's
@@ -34,7 +33,7 @@ const READ_DEPTH_MAX: u16 = 128;
 /// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
 const LISTEN_INTERVAL: Duration = Duration::from_micros(500);
 
-/// RDMA through one device, for one thread.
+/// RDMA through one device, for one thread at a time.
 pub struct VerbsProvider {
     // Dropped in this order: whatever names another object comes before it. A bound window names its queue pair and its region.
     pub(crate) windows: Windows,
@@ -50,8 +49,8 @@ pub struct VerbsProvider {
     pub(crate) retired: Vec<Retired>,
     pub(crate) epoll: Epoll,
     pub(crate) channel: Arc<Channel>,
-    pub(crate) completion_channel: Rc<CompletionChannel>,
-    pub(crate) device: Rc<Device>,
+    pub(crate) completion_channel: Arc<CompletionChannel>,
+    pub(crate) device: Arc<Device>,
 
     pub(crate) device_name: String,
     pub(crate) config: VerbsConfig,

@@ -10,7 +10,7 @@ use nvmf_rdma::{
     QueuePairState,
 };
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes that may be posted inline: a command capsule without data. The device copies them itself up to its own limit, and fetches
 /// the rest from the queue pair's staging memory.
@@ -50,7 +50,7 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// For `sends` payloads.
-    pub(crate) fn new(device: &Rc<Device>, sends: u32, hw: &ffi::QueuePair) -> io::Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, sends: u32, hw: &ffi::QueuePair) -> io::Result<Self> {
         let memory =
             Memory::alloc(sends.max(1) as usize * INLINE_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let copies = hw.inline_max() as usize >= INLINE_MAX;

@@ -4,7 +4,7 @@ use crate::completion::Name;
 use crate::ffi::{self, Device, SharedReceiveQueue};
 use nvmf_rdma::{LocalKey, PostError, WorkRequestId};
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A shared receive queue and what is posted to it.
 pub(crate) struct SharedQueue {
@@ -17,7 +17,7 @@ pub(crate) struct SharedQueue {
 }
 
 impl SharedQueue {
-    pub(crate) fn new(device: &Rc<Device>, index: u16, capacity: u32) -> io::Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, index: u16, capacity: u32) -> io::Result<Self> {
         let hw = SharedReceiveQueue::new(device, capacity)?;
         let slots = vec![None; capacity as usize];
         Ok(Self { hw, index, slots, free: (0..capacity).rev().collect(), is_dirty: false })

@@ -8,7 +8,7 @@ use core::ptr::{NonNull, null_mut};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What carries the verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +63,15 @@ pub(crate) struct Device {
     pub(super) pd: NonNull<c_void>,
 }
 
+// SAFETY: libibverbs locks what its functions share, and every one of them may be called from any thread: its objects are bound to
+// the process that made them, not to a thread. What the fields point to is written in `open`, before anyone shares it.
+unsafe impl Send for Device {}
+// SAFETY: as above; `&self` gives out no pointer beyond these modules, and nothing behind the pointers is written by us.
+unsafe impl Sync for Device {}
+
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: both were made in `open` and are destroyed once, the domain first; everything made from them held an `Rc` of this.
+        // SAFETY: both were made in `open` and are destroyed once, the domain first; everything made from them held an `Arc` of this.
         unsafe {
             (self.functions.ibv_dealloc_pd)(self.pd.as_ptr());
             (self.functions.ibv_close_device)(self.context.as_ptr());
@@ -94,7 +100,7 @@ pub(crate) fn device_names() -> Result<Vec<String>, NoLibrary> {
 
 impl Device {
     /// Opens the device of that name; `None` when there is none.
-    pub(crate) fn open(wanted: &str) -> Result<io::Result<Option<Rc<Self>>>, NoLibrary> {
+    pub(crate) fn open(wanted: &str) -> Result<io::Result<Option<Arc<Self>>>, NoLibrary> {
         let functions = functions()?;
         // SAFETY: as in `device_names`; an opened context outlives the list.
         let context = unsafe {
@@ -129,7 +135,7 @@ impl Device {
             unsafe { (functions.ibv_close_device)(context.as_ptr()) };
             return Ok(Err(error));
         };
-        let device = Rc::new(Self { functions, context, pd });
+        let device = Arc::new(Self { functions, context, pd });
         Ok(non_blocking(device.async_fd()).map(|()| Some(device)))
     }
 
@@ -205,9 +211,15 @@ fn non_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Where armed completion queues say that something came.
 pub(crate) struct CompletionChannel {
-    device: Rc<Device>,
+    device: Arc<Device>,
     channel: NonNull<CompChannel>,
 }
+
+// SAFETY: see `Device`. A queue's events are acknowledged by the thread that took them, before anyone can destroy the queue: both need the
+// provider that holds them, which one thread has at a time.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
@@ -217,11 +229,11 @@ impl Drop for CompletionChannel {
 }
 
 impl CompletionChannel {
-    pub(crate) fn new(device: &Rc<Device>) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
         // SAFETY: the context is open.
         let channel = unsafe { (device.functions.ibv_create_comp_channel)(device.context.as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
-        let it = Rc::new(Self { device: Rc::clone(device), channel });
+        let it = Arc::new(Self { device: Arc::clone(device), channel });
         non_blocking(it.fd())?;
         Ok(it)
     }
@@ -250,9 +262,14 @@ impl CompletionChannel {
 
 /// A completion queue of the device.
 pub(crate) struct CompletionQueue {
-    channel: Rc<CompletionChannel>,
+    channel: Arc<CompletionChannel>,
     cq: NonNull<Cq>,
 }
+
+// SAFETY: see `Device`: polling and arming take the queue's own lock.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
@@ -262,7 +279,7 @@ impl Drop for CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(channel: &Rc<CompletionChannel>, capacity: u32) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(channel: &Arc<CompletionChannel>, capacity: u32) -> io::Result<Arc<Self>> {
         let device = &channel.device;
         let capacity = c_int::try_from(capacity).unwrap_or(c_int::MAX);
         // SAFETY: context and channel are alive.
@@ -271,7 +288,7 @@ impl CompletionQueue {
             (device.functions.ibv_create_cq)(context, capacity, null_mut(), channel.channel.as_ptr(), 0)
         };
         let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
-        Ok(Rc::new(Self { channel: Rc::clone(channel), cq }))
+        Ok(Arc::new(Self { channel: Arc::clone(channel), cq }))
     }
 
     /// Has the channel speak at the next completion.

@@ -7,14 +7,17 @@ use core::ptr::NonNull;
 use nvmf_memory::Memory;
 use nvmf_rdma::Access;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Memory that the device may use.
 pub(crate) struct Region {
-    device: Rc<Device>,
+    device: Arc<Device>,
     mr: NonNull<Mr>,
     memory: Memory,
 }
+
+// SAFETY: see `Device`: the registration belongs to the process, and only its owner uses or ends it.
+unsafe impl Send for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
@@ -35,7 +38,7 @@ fn flags(access: Access) -> u32 {
 impl Region {
     /// Pins `memory` and lets the device use it; windows may be bound to it if `windows`.
     pub(crate) fn register(
-        device: &Rc<Device>,
+        device: &Arc<Device>,
         memory: &Memory,
         access: Access,
         windows: bool,
@@ -54,7 +57,7 @@ impl Region {
             (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, memory.len(), flags as c_int)
         };
         let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { device: Rc::clone(device), mr, memory: memory.clone() })
+        Ok(Self { device: Arc::clone(device), mr, memory: memory.clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -83,9 +86,12 @@ impl Region {
 
 /// A memory window of type 2.
 pub(crate) struct Window {
-    device: Rc<Device>,
+    device: Arc<Device>,
     mw: NonNull<Mw>,
 }
+
+// SAFETY: see `Device`: the registration belongs to the process, and only its owner uses or ends it.
+unsafe impl Send for Window {}
 
 impl Drop for Window {
     fn drop(&mut self) {
@@ -97,14 +103,14 @@ impl Drop for Window {
 }
 
 impl Window {
-    pub(crate) fn alloc(device: &Rc<Device>) -> io::Result<Self> {
+    pub(crate) fn alloc(device: &Arc<Device>) -> io::Result<Self> {
         let alloc = device.ops().alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own `alloc_mw`.
         let mw = unsafe { alloc(device.pd.as_ptr(), abi::MW_TYPE_2) };
         let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: just made, and ours alone; the inline function of the header sets this field.
         unsafe { mw.as_mut().context = device.context.as_ptr() };
-        Ok(Self { device: Rc::clone(device), mw })
+        Ok(Self { device: Arc::clone(device), mw })
     }
 
     /// The key that the window was made with: its low eight bits are the binder's to choose.

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
 use nvmf_rdma::Access;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// How large the queues of a queue pair are.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +59,14 @@ pub(crate) struct PostFailure {
 
 /// A shared receive queue of the device.
 pub(crate) struct SharedReceiveQueue {
-    device: Rc<Device>,
+    device: Arc<Device>,
     srq: NonNull<Srq>,
     receives: Receives,
 }
+
+// SAFETY: see `Device`: the queue belongs to the process. The requests collected for it point into
+// its own vectors, as set when it rings, and to windows and regions of the provider that holds it and moves with it.
+unsafe impl Send for SharedReceiveQueue {}
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
@@ -72,13 +76,13 @@ impl Drop for SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(device: &Rc<Device>, capacity: u32) -> io::Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, capacity: u32) -> io::Result<Self> {
         let mut attributes =
             SrqInitAttr { srq_context: null_mut(), max_wr: capacity, max_sge: 1, srq_limit: 0 };
         // SAFETY: the protection domain is alive, the structure whole.
         let srq = unsafe { (device.functions.ibv_create_srq)(device.pd.as_ptr(), &raw mut attributes) };
         let srq = NonNull::new(srq).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { device: Rc::clone(device), srq, receives: Receives::new(capacity) })
+        Ok(Self { device: Arc::clone(device), srq, receives: Receives::new(capacity) })
     }
 
     pub(crate) fn push(&mut self, id: u64, buffer: Sge) {
@@ -149,7 +153,7 @@ fn taken<T>(result: c_int, first: *mut T, bad: *mut T, len: usize) -> Result<(),
 
 /// A queue pair of the device, and the work that waits for its doorbell.
 pub(crate) struct QueuePair {
-    device: Rc<Device>,
+    device: Arc<Device>,
     qp: NonNull<Qp>,
     /// Bytes that the device takes inline.
     inline: u32,
@@ -158,8 +162,12 @@ pub(crate) struct QueuePair {
     first: Vec<usize>,
     gather: Vec<Sge>,
     receives: Receives,
-    _completion_queues: [Rc<CompletionQueue>; 2],
+    _completion_queues: [Arc<CompletionQueue>; 2],
 }
+
+// SAFETY: see `Device`: the queue belongs to the process. The requests collected for it point into
+// its own vectors, as set when it rings, and to windows and regions of the provider that holds it and moves with it.
+unsafe impl Send for QueuePair {}
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
@@ -170,31 +178,31 @@ impl Drop for QueuePair {
 
 impl QueuePair {
     pub(crate) fn new(
-        device: &Rc<Device>,
-        send_cq: &Rc<CompletionQueue>,
-        receive_cq: &Rc<CompletionQueue>,
+        device: &Arc<Device>,
+        send_cq: &Arc<CompletionQueue>,
+        receive_cq: &Arc<CompletionQueue>,
         srq: Option<&SharedReceiveQueue>,
         sizes: QueueSizes,
     ) -> io::Result<Self> {
         let (qp, inline) = Self::create(device, send_cq, receive_cq, srq, sizes)?;
         let sends = sizes.sends.min(COLLECTED) as usize;
         Ok(Self {
-            device: Rc::clone(device),
+            device: Arc::clone(device),
             qp,
             inline,
             sends: Vec::with_capacity(sends),
             first: Vec::with_capacity(sends),
             gather: Vec::with_capacity(sends),
             receives: Receives::new(sizes.receives),
-            _completion_queues: [Rc::clone(send_cq), Rc::clone(receive_cq)],
+            _completion_queues: [Arc::clone(send_cq), Arc::clone(receive_cq)],
         })
     }
 
     /// With as much room for inline data as the device gives, up to what is asked for.
     fn create(
-        device: &Rc<Device>,
-        send_cq: &Rc<CompletionQueue>,
-        receive_cq: &Rc<CompletionQueue>,
+        device: &Arc<Device>,
+        send_cq: &Arc<CompletionQueue>,
+        receive_cq: &Arc<CompletionQueue>,
         srq: Option<&SharedReceiveQueue>,
         sizes: QueueSizes,
     ) -> io::Result<(NonNull<Qp>, u32)> {

@@ -1,0 +1,74 @@
+//! What an engine is told while somebody else has it.
+
+use crate::Buffer;
+use crate::buffer::Piece;
+use crate::driver::AdminReply;
+use crate::slot::Reply;
+use nvme_proto::Nsid;
+use nvmf_block::{BlockOp, RegionId};
+use nvmf_host::admin::AdminCommand;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// A block operation that somebody waits for.
+pub(crate) struct Request {
+    pub(crate) nsid: Nsid,
+    pub(crate) op: BlockOp,
+    pub(crate) buffer: Option<Buffer>,
+    pub(crate) reply: Reply,
+}
+
+/// What an engine is told.
+pub(crate) enum Message {
+    Register(Piece),
+    Deregister(RegionId),
+    Submit(Request),
+    Admin { command: AdminCommand, reply: oneshot::Sender<Option<AdminReply>> },
+    Close { reply: Option<oneshot::Sender<()>> },
+}
+
+/// Messages, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Mailbox(Mutex<Mail>);
+
+#[derive(Default)]
+struct Mail {
+    messages: VecDeque<Message>,
+    closed: bool,
+}
+
+impl Mailbox {
+    /// Leaves a message.
+    ///
+    /// # Errors
+    /// The message, after the end: to be dropped, and with it what would have carried the reply, outside of every lock.
+    pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
+        let mut mail = self.lock();
+        if mail.closed {
+            return Err(message);
+        }
+        mail.messages.push_back(message);
+        Ok(())
+    }
+
+    /// Moves what is there behind `messages`.
+    pub(crate) fn take(&self, messages: &mut VecDeque<Message>) {
+        messages.append(&mut self.lock().messages);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().messages.is_empty()
+    }
+
+    /// From now on messages are refused; those that are there are returned.
+    pub(crate) fn close(&self) -> VecDeque<Message> {
+        let mut mail = self.lock();
+        mail.closed = true;
+        core::mem::take(&mut mail.messages)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mail> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

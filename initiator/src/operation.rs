@@ -1,0 +1,46 @@
+//! A block operation as a future.
+
+use crate::mailbox::Request;
+use crate::slot::{Ended, Waiting};
+use crate::wheel::Wheel;
+use crate::{Buffer, helper};
+use core::pin::Pin;
+use nvme_proto::Nsid;
+use nvmf_block::BlockOp;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Submits at its first poll, on the thread that polls. Dropped after that, it leaves the operation to finish.
+pub(crate) struct Operation<'a> {
+    wheel: &'a Arc<Wheel>,
+    step: Step,
+}
+
+enum Step {
+    Begin { nsid: Nsid, op: BlockOp, buffer: Option<Buffer> },
+    Wait(Waiting),
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(wheel: &'a Arc<Wheel>, nsid: Nsid, op: BlockOp, buffer: Option<Buffer>) -> Self {
+        Self { wheel, step: Step::Begin { nsid, op, buffer } }
+    }
+}
+
+impl Future for Operation<'_> {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
+        let this = &mut *self;
+        // Before anything is submitted, so that the connection's thread knows that somebody will drive.
+        helper::wait_for(this.wheel);
+        if let Step::Begin { nsid, op, buffer } = &mut this.step {
+            let (reply, waiting) = this.wheel.slots().take();
+            let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply };
+            this.step = Step::Wait(waiting);
+            this.wheel.submit(request);
+        }
+        let Step::Wait(waiting) = &mut this.step else { unreachable!("it was begun above") };
+        waiting.poll(context, this.wheel.slots())
+    }
+}

@@ -1,0 +1,171 @@
+//! Where an operation's end is left for the future that waits for it: a channel for one value that is used again.
+//!
+//! A slot is taken from its connection's pool and goes back there, so that operations allocate nothing once there are as many slots
+//! as there are operations at once. A future that is dropped first leaves its slot to the operation, and both end together.
+
+use crate::Buffer;
+use nvmf_block::BlockError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// What an operation ends with: its result, and its buffer. `None` when it was thrown away at the end of its connection.
+pub(crate) type Ended = Option<(Result<(), BlockError>, Option<Buffer>)>;
+
+enum State {
+    /// In the pool, or under way before anyone asked for its end.
+    Quiet,
+    Waited(Waker),
+    Ended(Ended),
+    /// The future was dropped.
+    Abandoned,
+}
+
+/// One operation's place.
+pub(crate) struct Slot(Mutex<State>);
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, ended: Ended) {
+        let mut state = self.lock();
+        if matches!(*state, State::Abandoned) {
+            // Its buffer goes back to its pool outside of the lock.
+            drop(state);
+            drop(ended);
+            return;
+        }
+        let before = core::mem::replace(&mut *state, State::Ended(ended));
+        drop(state);
+        if let State::Waited(waker) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// The operation's side.
+pub(crate) struct Reply(Option<Arc<Slot>>);
+
+impl Reply {
+    pub(crate) fn send(mut self, result: Result<(), BlockError>, buffer: Option<Buffer>) {
+        if let Some(slot) = self.0.take() {
+            slot.end(Some((result, buffer)));
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            slot.end(None);
+        }
+    }
+}
+
+/// The slots of a connection that are not in use.
+pub(crate) struct Slots {
+    free: Mutex<Vec<Arc<Slot>>>,
+    kept: usize,
+}
+
+impl Slots {
+    /// Keeps up to `kept` of them.
+    pub(crate) fn new(kept: usize) -> Self {
+        Self { free: Mutex::new(Vec::with_capacity(kept)), kept }
+    }
+
+    /// Both sides of a slot.
+    pub(crate) fn take(&self) -> (Reply, Waiting) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let slot = free.unwrap_or_else(|| Arc::new(Slot(Mutex::new(State::Quiet))));
+        (Reply(Some(Arc::clone(&slot))), Waiting(Some(slot)))
+    }
+
+    fn put(&self, slot: Arc<Slot>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.kept {
+            free.push(slot);
+        }
+    }
+}
+
+/// The future's side.
+pub(crate) struct Waiting(Option<Arc<Slot>>);
+
+impl Waiting {
+    /// The operation's end, once; `slots` gets the slot back then.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, slots: &Slots) -> Poll<Ended> {
+        let slot = self.0.as_ref().expect("a future that is over is not polled");
+        let mut state = slot.lock();
+        match &mut *state {
+            State::Ended(ended) => {
+                let ended = ended.take();
+                *state = State::Quiet;
+                drop(state);
+                if let Some(slot) = self.0.take() {
+                    slots.put(slot);
+                }
+                Poll::Ready(ended)
+            }
+            State::Waited(waker) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            State::Quiet | State::Abandoned => {
+                *state = State::Waited(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            // What it held is dropped after the lock.
+            let before = core::mem::replace(&mut *slot.lock(), State::Abandoned);
+            drop(before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(waiting: &mut Waiting, slots: &Slots) -> Poll<Ended> {
+        waiting.poll(&mut Context::from_waker(Waker::noop()), slots)
+    }
+
+    #[test]
+    fn a_slot_carries_one_end_and_is_used_again() {
+        let slots = Slots::new(4);
+        for result in [Ok(()), Err(BlockError::Gone)] {
+            let (reply, mut waiting) = slots.take();
+            assert!(poll(&mut waiting, &slots).is_pending());
+            reply.send(result, None);
+            let Poll::Ready(Some((ended, None))) = poll(&mut waiting, &slots) else { panic!("it ended") };
+            assert_eq!(ended, result);
+            assert_eq!(slots.free.lock().expect("no panic").len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_is_heard() {
+        let slots = Slots::new(4);
+        let (reply, mut waiting) = slots.take();
+        drop(reply);
+        assert!(matches!(poll(&mut waiting, &slots), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn a_slot_whose_future_was_dropped_is_not_used_again_before_its_end() {
+        let slots = Slots::new(4);
+        let (reply, waiting) = slots.take();
+        drop(waiting);
+        let (_other, mut waiting) = slots.take();
+        reply.send(Ok(()), None);
+        assert!(poll(&mut waiting, &slots).is_pending(), "the end of another operation");
+    }
+}

@@ -1,0 +1,196 @@
+//! Callers that drive a connection themselves, beside others that do not: nobody waits for one who does not come back.
+
+use nvme_proto::Nsid;
+use nvmf_initiator::{Connection, Device, Options, block_on};
+use nvmf_tests::process::{self, PATIENCE, Target};
+use nvmf_tests::site::Site;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 4096;
+
+fn site(name: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    let namespace = "memory = \"4MiB\"\nblock_size = 4096".to_owned();
+    site.configure(&site.subsystem(&[namespace])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+fn connect(options: Options) -> (Connection, Device) {
+    let connection = block_on(Connection::connect(options)).expect("a connection");
+    let disk = connection.open(Nsid(1)).expect("namespace 1");
+    (connection, disk)
+}
+
+/// Writes and reads one block again and again, and finds what it wrote.
+async fn exercise(disk: &Device, block: usize, rounds: usize) {
+    let offset = (block * BLOCK) as u64;
+    let mut back = vec![0; BLOCK];
+    for round in 0..rounds {
+        let bytes = vec![(round % 251) as u8 + 1; BLOCK];
+        disk.write_from(offset, &bytes).await.expect("a write");
+        disk.read_to(offset, &mut back).await.expect("a read");
+        assert!(back == bytes, "block {block}, round {round}");
+    }
+}
+
+#[test]
+fn threads_share_a_device() {
+    let (site, target) = site("threads");
+    let (connection, disk) = connect(site.options(1).expect("options"));
+    std::thread::scope(|scope| {
+        for block in 0..3 {
+            let disk = &disk;
+            scope.spawn(move || block_on(exercise(disk, block, 1000)));
+        }
+    });
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn a_caller_that_drives_serves_tasks_of_a_runtime_too() {
+    let (site, target) = site("runtime");
+    let (connection, disk) = connect(site.options(1).expect("options"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    let tasks: Vec<_> = (0..4)
+        .map(|block| {
+            let disk = disk.clone();
+            runtime.spawn(async move { exercise(&disk, block, 500).await })
+        })
+        .collect();
+    block_on(exercise(&disk, 4, 500));
+    for task in tasks {
+        runtime.block_on(task).expect("no panic");
+    }
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn a_write_that_is_dropped_in_flight_takes_effect_without_its_caller() {
+    let (site, target) = site("dropped");
+    let (connection, disk) = connect(site.options(1).expect("options"));
+    for round in 1..=50_u8 {
+        block_on(async {
+            let mut buffer = disk.buffer(BLOCK).expect("a buffer");
+            buffer.copy_from(&[round; BLOCK]);
+            // The caller has driven, and leaves with the write under way.
+            disk.read_to(BLOCK as u64, &mut [0; BLOCK]).await.expect("a read");
+            let write = pin!(disk.write(0, buffer));
+            let _ = write.poll(&mut Context::from_waker(Waker::noop()));
+        });
+        // Seen by one who does not drive.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let deadline = Instant::now() + PATIENCE;
+        let mut back = [0; BLOCK];
+        while back != [round; BLOCK] {
+            assert!(Instant::now() < deadline, "round {round}: the write never came");
+            runtime.block_on(disk.read_to(0, &mut back)).expect("a read");
+        }
+    }
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn a_caller_that_never_comes_back_holds_up_nobody() {
+    let (site, target) = site("stops");
+    let (connection, disk) = connect(site.options(1).expect("options"));
+    let (begin, begun) = mpsc::channel::<()>();
+    let (done, is_done) = mpsc::channel::<()>();
+    let other = std::thread::spawn({
+        let disk = disk.clone();
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            while begun.recv().is_ok() {
+                runtime.block_on(exercise(&disk, 1, 1));
+                done.send(()).expect("somebody waits");
+            }
+        }
+    });
+    block_on(async {
+        for round in 0..100 {
+            disk.read_to(0, &mut [0; BLOCK]).await.expect("a read");
+            begin.send(()).expect("the other is there");
+            // This thread counts as one that drives, and sits here, within its poll, until the other is served.
+            let waited = is_done.recv_timeout(PATIENCE);
+            assert_eq!(waited, Ok(()), "round {round}: the other waits for one who does not drive");
+        }
+    });
+    drop(begin);
+    other.join().expect("no panic");
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn an_operation_that_waits_is_taken_over_from_a_caller_that_ends() {
+    let (site, target) = site("leaves");
+    let (connection, disk) = connect(site.options(1).expect("options"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    for _ in 0..200 {
+        let task = runtime.spawn({
+            let disk = disk.clone();
+            async move { exercise(&disk, 1, 1).await }
+        });
+        block_on(disk.read_to(0, &mut [0; BLOCK])).expect("a read");
+        let task = async { tokio::time::timeout(PATIENCE, task).await };
+        let timed = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        timed.block_on(task).expect("it is served").expect("no panic");
+    }
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn a_caller_that_drives_sees_its_connection_lost() {
+    let (site, mut target) = site("lost");
+    let options = Options { ctrl_loss_timeout: Some(Duration::ZERO), ..site.options(1).expect("options") };
+    let (connection, disk) = connect(options);
+    let (started, running) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut started = Some(started);
+        block_on(async {
+            loop {
+                if let Err(error) = disk.read_to(0, &mut [0; BLOCK]).await {
+                    return error;
+                }
+                if let Some(started) = started.take() {
+                    started.send(()).expect("somebody waits");
+                }
+            }
+        })
+    });
+    running.recv_timeout(PATIENCE).expect("a first read");
+    target.kill().expect("it ran");
+    process::until("the reader has an error", || reader.is_finished()).expect("it ends");
+    let error = reader.join().expect("no panic").to_string();
+    assert!(!error.is_empty());
+    assert_eq!(connection.state(), nvmf_initiator::ConnectionState::Lost);
+    block_on(connection.close());
+}
+
+#[test]
+fn a_caller_that_drives_goes_on_after_a_reconnect() {
+    let (site, mut target) = site("again");
+    let options = Options { reconnect_delay: Duration::from_millis(20), ..site.options(1).expect("options") };
+    let (connection, disk) = connect(options);
+    for _ in 0..3 {
+        block_on(exercise(&disk, 0, 20));
+        let reader = std::thread::spawn({
+            let disk = disk.clone();
+            move || block_on(async { disk.read_to(BLOCK as u64, &mut [0; BLOCK]).await })
+        });
+        target.kill().expect("it ran");
+        target = site.serve().expect("it starts again on its port");
+        process::until("the read has ended", || reader.is_finished()).expect("it ends");
+        reader.join().expect("no panic").expect("a read, before or after");
+    }
+    block_on(exercise(&disk, 0, 20));
+    block_on(connection.close());
+    target.stop().expect("a stop in good order");
+}
