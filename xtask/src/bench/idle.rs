@@ -20,13 +20,15 @@ impl Held {
         let mut command = ours::hold(site, target);
         command.args(["--hosts", &hosts.to_string(), "--io-queues", &io_queues.to_string()]);
         command.args(["--iodepth", &depth.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let said = site.folder.join("hold.log");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
         let mut child = command.spawn().context("cannot start nvmf-yardstick")?;
         let output = child.stdout.take().context("it has no output")?;
         let held = Self { input: child.stdin.take(), child };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        ensure!(line.starts_with("holding"), "nvmf-yardstick could not connect:\n{}", target.log());
+        let said = std::fs::read_to_string(said).unwrap_or_default();
+        ensure!(line.starts_with("holding"), "nvmf-yardstick could not connect: {said}");
         Ok(held)
     }
 }
@@ -42,7 +44,7 @@ impl Drop for Held {
 
 /// Parts of a core that an idle target takes with so many hosts connected, each with an Admin queue and `io_queues` others.
 pub(super) fn processor(site: &Site, hosts: u16, io_queues: u16) -> Result<f64> {
-    let settings = "poll = \"adaptive\"\nqueue_depth = 32\nbuffer_memory = \"256MiB\"\nconnections = 2048";
+    let settings = "poll = \"adaptive\"\nqueue_depth = 32\nbuffer_memory = \"512MiB\"\nconnections = 2048";
     let export = Export { target: settings.into(), ..Export::memory() };
     let target = ours::serve(site, &export)?;
     let held = Held::connect(site, &target, hosts, io_queues, 32)?;
