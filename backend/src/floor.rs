@@ -380,7 +380,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        let disk = Disk::open_buffered(&path).unwrap();
+        let disk = Disk::open_buffered(&path, None, false).unwrap();
         assert!(!disk.direct());
         let mut floor = Floor::new(FloorOptions { depth: 64 }).unwrap();
         floor.attach(DeviceId(0), &disk).unwrap();

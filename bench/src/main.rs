@@ -1,4 +1,10 @@
 //! The `nvmf-bench` command.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

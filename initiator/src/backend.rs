@@ -102,7 +102,12 @@ impl<P: Provider> RemoteBackend<P> {
     /// Sleeps until the road brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
     /// For when [`RemoteBackend::turn`] and [`Backend::poll`] found nothing to do.
     pub fn sleep(&mut self, others: &[BorrowedFd<'_>]) {
-        sleep(&mut self.driver, self.start.elapsed(), others);
+        self.sleep_for(Duration::MAX, others);
+    }
+
+    /// The same, at most so long.
+    pub fn sleep_for(&mut self, most: Duration, others: &[BorrowedFd<'_>]) {
+        sleep(&mut self.driver, self.start.elapsed(), most, others);
     }
 
     /// Begins to end the connection in good order; what waits, fails. [`RemoteBackend::state`] is [`ConnectionState::Lost`] when it is over.

@@ -12,13 +12,19 @@ const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the provider's included.
 const WATCHED_MAX: usize = 4;
 
-/// Sleeps until the road brings something, one of `others` (at most three) is readable, or the driver's next deadline has come. Returns at once
-/// when there is something to poll already.
-pub(crate) fn sleep<P: Provider>(driver: &mut Driver<P>, now: Duration, others: &[BorrowedFd<'_>]) {
+/// Sleeps until the road brings something, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
+/// Returns at once when there is something to poll already.
+pub(crate) fn sleep<P: Provider>(
+    driver: &mut Driver<P>,
+    now: Duration,
+    most: Duration,
+    others: &[BorrowedFd<'_>],
+) {
     if !driver.provider_mut().arm() {
         return;
     }
-    let until = driver.poll_timeout().map_or(SLEEP_MAX, |at| at.saturating_sub(now)).min(SLEEP_MAX);
+    let most = most.min(SLEEP_MAX);
+    let until = driver.poll_timeout().map_or(most, |at| at.saturating_sub(now)).min(most);
     // Rounded up, so that a deadline is past when we wake for it.
     let timeout = PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
     let descriptors = || others.iter().copied().chain(driver.provider().fd());

@@ -195,7 +195,7 @@ impl<P: Provider> Worker<P> {
     fn sleep(&mut self, now: Duration) {
         self.mailbox.asleep.store(true, Ordering::SeqCst);
         if self.mailbox.is_empty() {
-            sleep(&mut self.driver, now, &[self.mailbox.bell.as_fd()]);
+            sleep(&mut self.driver, now, Duration::MAX, &[self.mailbox.bell.as_fd()]);
         }
         self.mailbox.asleep.store(false, Ordering::SeqCst);
         // Empty when it has not rung.

@@ -86,11 +86,13 @@ impl Disk {
         Ok(Self(Arc::new(Inner { kind, geometry })))
     }
 
-    /// A file as on a file system that refuses direct I/O.
-    #[cfg(test)]
-    pub(crate) fn open_buffered(path: &Path) -> Result<Self, OpenError> {
-        let (kind, geometry) = file::open(path, None, false, false)?;
-        Ok(Self(Arc::new(Inner { kind, geometry })))
+    /// Opens a regular file through the page cache: a copy more, and the file system's memory of what was read. For measurements.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    pub fn open_buffered(path: &Path, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
+        let (kind, geometry) = file::open(path, block_size, read_only, false)?;
+        Ok(Self(Arc::new(Inner { kind, geometry: Geometry { read_only, ..geometry } })))
     }
 
     /// What it is.

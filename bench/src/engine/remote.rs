@@ -1,0 +1,137 @@
+//! A remote namespace.
+
+use super::{Engine, EngineError};
+use crate::job::{JobOptions, RdmaProvider, Remote};
+use core::time::Duration;
+use nvme_proto::{Nqn, Nsid};
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_initiator::{ConnectionState, HostIdentity, Options, Preference, RemoteBackend};
+use nvmf_memory::Memory;
+use nvmf_rdma_any::AnyProvider;
+use std::time::Instant;
+
+/// How long a connection may take to end in good order.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A remote namespace on the caller's own thread.
+pub struct OwnThread {
+    backend: RemoteBackend<AnyProvider>,
+    device: DeviceId,
+}
+
+impl OwnThread {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`EngineError::Remote`], [`EngineError::Option`].
+    pub fn connect(options: &JobOptions) -> Result<Self, EngineError> {
+        let (its_options, nsid) = connect_options(options)?;
+        let backend = RemoteBackend::connect(&its_options)?;
+        let first = backend.namespaces().first().map(|namespace| namespace.nsid);
+        let nsid = nsid.or(first).ok_or_else(|| {
+            EngineError::Option(format!(
+                "{} has no namespace for this host: check the target's configuration",
+                its_options.nqn
+            ))
+        })?;
+        backend.namespace(nsid)?;
+        Ok(Self { backend, device: DeviceId(nsid.0) })
+    }
+}
+
+impl Backend for OwnThread {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.backend.register(memory)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.backend.geometry(device)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        self.backend.submit(tag, device, op)
+    }
+
+    fn flush(&mut self) {
+        self.backend.flush();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.backend.poll(completions);
+    }
+}
+
+impl Engine for OwnThread {
+    fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    fn wait(&mut self, most: Duration) {
+        self.backend.sleep_for(most, &[]);
+    }
+
+    fn close(&mut self) {
+        self.backend.shutdown();
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {
+            if !self.backend.turn() {
+                self.backend.sleep_for(CLOSE_PATIENCE / 100, &[]);
+            }
+        }
+    }
+}
+
+/// How to connect, and to which namespace if that was said.
+pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<Nsid>), EngineError> {
+    let missing = |what: &str| {
+        EngineError::Option(format!(
+            "{what} is missing: give --address=IP:PORT and --nqn=NQN, or --filename=nvmf://IP:PORT/NQN"
+        ))
+    };
+    let mut remote = options.remote.clone();
+    if let Some(url) = options.filename.as_deref().and_then(|name| name.strip_prefix("nvmf://")) {
+        read_url(url, &mut remote)?;
+    }
+    let address = remote.address.ok_or_else(|| missing("the target's address"))?;
+    let nqn = parse_nqn(&remote.nqn.ok_or_else(|| missing("the subsystem's NQN"))?)?;
+    let machine = HostIdentity::of_this_machine()?;
+    let host = match &remote.hostnqn {
+        Some(nqn) => HostIdentity { nqn: parse_nqn(nqn)?, ..machine },
+        None => machine,
+    };
+    // A queue of n entries holds n - 1 commands.
+    let entries = u16::try_from(options.iodepth.saturating_add(1)).unwrap_or(u16::MAX);
+    let connect = Options {
+        provider: match remote.provider {
+            RdmaProvider::Auto => Preference::Auto,
+            RdmaProvider::Iwarp => Preference::Iwarp,
+            RdmaProvider::Verbs => Preference::Verbs,
+        },
+        io_queues: 1,
+        queue_depth: entries.clamp(128, 1024),
+        spin: options.spin,
+        ..Options::with_host(address, nqn, host)
+    };
+    Ok((connect, remote.nsid.map(Nsid)))
+}
+
+/// `IP:PORT/NQN?nsid=1`.
+fn read_url(url: &str, remote: &mut Remote) -> Result<(), EngineError> {
+    let error =
+        || EngineError::Option(format!("nvmf://{url} is no address: write nvmf://192.0.2.1:4420/NQN?nsid=1"));
+    let (address, rest) = url.split_once('/').ok_or_else(error)?;
+    let (nqn, query) = rest.split_once('?').unwrap_or((rest, ""));
+    remote.address = Some(address.parse().map_err(|_| error())?);
+    remote.nqn = Some(nqn.to_owned());
+    if let Some(nsid) = query.strip_prefix("nsid=") {
+        remote.nsid = Some(nsid.parse().map_err(|_| error())?);
+    } else if !query.is_empty() {
+        return Err(error());
+    }
+    Ok(())
+}
+
+fn parse_nqn(text: &str) -> Result<Nqn, EngineError> {
+    text.parse()
+        .map_err(|_| EngineError::Option(format!("`{text}` is no NQN: write nqn.YYYY-MM.domain:name")))
+}

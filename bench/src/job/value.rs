@@ -1,0 +1,230 @@
+//! Values that are more than a number.
+
+use super::options::{Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider};
+use super::unit::{percent, size};
+
+/// The longest block, in bytes: what one operation of the NVM command set can say at 512-byte blocks.
+const BS_MAX: u64 = 32 << 20;
+
+/// One value for all directions, or `read,write,trim` each its own; an empty one leaves what was there.
+pub(super) fn by_direction<T: Clone>(
+    text: &str,
+    into: &mut [T; 3],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<(), String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    if parts.len() > 3 {
+        return Err(format!("`{text}` has more than three values: read,write,trim"));
+    }
+    for (index, slot) in into.iter_mut().enumerate() {
+        // As fio has it: the last value that was given holds for the rest.
+        match parts.get(index).or(parts.last()) {
+            Some(&"") | None => {}
+            Some(part) => *slot = parse(part)?,
+        }
+    }
+    Ok(())
+}
+
+/// `randrw` and the like.
+pub(super) fn access(text: &str) -> Result<Access, String> {
+    let (name, random) = match text.strip_prefix("rand") {
+        Some(name) => (name, true),
+        None => (text, false),
+    };
+    let (reads, writes, trims) = match name {
+        "read" => (true, false, false),
+        "write" => (false, true, false),
+        "trim" => (false, false, true),
+        "rw" => (true, true, false),
+        "readwrite" if !random => (true, true, false),
+        "trimwrite" => (false, true, true),
+        _ => {
+            return Err(format!(
+                "`{text}` is none of read, write, trim, rw, randread, randwrite, randtrim, randrw, trimwrite, randtrimwrite"
+            ));
+        }
+    };
+    Ok(Access { reads, writes, trims, random })
+}
+
+/// Bytes of one block.
+pub(super) fn block(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    if bytes == 0 || bytes > BS_MAX || !bytes.is_multiple_of(512) {
+        return Err(format!("`{text}` is no block size: it must be a multiple of 512, and at most 32m"));
+    }
+    Ok(u32::try_from(bytes).expect("at most 32m"))
+}
+
+/// `4k-64k`.
+pub(super) fn block_range(text: &str) -> Result<BlockSize, String> {
+    let (least, most) = text.split_once('-').ok_or_else(|| format!("`{text}` is no range: write 4k-64k"))?;
+    let (least, most) = (block(least)?, block(most)?);
+    if least > most {
+        return Err(format!("`{text}`: the first size must not be the larger"));
+    }
+    Ok(BlockSize::Range(least, most))
+}
+
+/// `4k/60:64k/40`; a size without a percentage takes its share of what is left.
+pub(super) fn block_split(text: &str) -> Result<BlockSize, String> {
+    let mut parts = Vec::new();
+    for part in text.split(':').filter(|part| !part.is_empty()) {
+        let (bytes, share) = part.split_once('/').unwrap_or((part, ""));
+        let share = if share.is_empty() { None } else { Some(percent(share)?) };
+        parts.push((block(bytes)?, share));
+    }
+    let given: u32 = parts.iter().filter_map(|part| part.1).map(u32::from).sum();
+    let open = u32::try_from(parts.iter().filter(|part| part.1.is_none()).count()).unwrap_or(u32::MAX);
+    if parts.is_empty() || given > 100 || (open == 0 && given != 100) {
+        return Err(format!("`{text}`: the percentages must add up to 100"));
+    }
+    let (mut upto, mut left) = (0, open);
+    let parts = parts.into_iter().map(|(bytes, share)| {
+        upto += share.map_or_else(|| (100 - given) / open, u32::from);
+        if share.is_none() {
+            left -= 1;
+            upto += if left == 0 { (100 - given) % open } else { 0 };
+        }
+        (bytes, u8::try_from(upto).expect("at most 100"))
+    });
+    Ok(BlockSize::Split(parts.collect()))
+}
+
+/// `random`, `zipf:1.2`.
+pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
+    let (name, parameter) = text.split_once(':').unwrap_or((text, ""));
+    match name {
+        "random" | "uniform" => Ok(Distribution::Uniform),
+        "zipf" => {
+            let theta = if parameter.is_empty() { Ok(1.1) } else { parameter.parse::<f64>() };
+            let theta = theta.ok().filter(|theta| theta.is_finite() && *theta > 0.0 && *theta <= 10.0);
+            theta.map(Distribution::Zipf).ok_or_else(|| format!("`{text}`: theta must lie between 0 and 10"))
+        }
+        _ => Err(format!("`{text}` is not known here: use random or zipf:THETA")),
+    }
+}
+
+/// `0-1,4`; `0:2` and other forms of masks are not known.
+pub(super) fn processors(text: &str) -> Result<Vec<usize>, String> {
+    let error = || format!("`{text}` is no list of processors: write 0,2 or 0-3");
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let parse = |text: &str| text.trim().parse::<usize>().ok().filter(|&n| n < 1024).ok_or_else(error);
+        all.extend(parse(first)?..=parse(last)?);
+    }
+    Ok(all)
+}
+
+/// `0xdeadbeef`, `"text"`, a number (which fits into a byte), and these one behind the other.
+pub(super) fn pattern(text: &str) -> Result<Vec<u8>, String> {
+    let error = || format!("`{text}` is no pattern: write 0xdeadbeef, \"text\" or a number below 256");
+    let (mut rest, mut bytes) = (text, Vec::new());
+    while !rest.is_empty() {
+        if let Some(quoted) = rest.strip_prefix('"') {
+            let (word, behind) = quoted.split_once('"').ok_or_else(error)?;
+            bytes.extend(word.as_bytes());
+            rest = behind;
+            continue;
+        }
+        let end = rest.find('"').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(end);
+        rest = behind;
+        if let Some(digits) = number.strip_prefix("0x") {
+            let digits =
+                if digits.len().is_multiple_of(2) { digits.to_owned() } else { format!("0{digits}") };
+            for at in (0..digits.len()).step_by(2) {
+                let pair = digits.get(at..at + 2).ok_or_else(error)?;
+                bytes.push(u8::from_str_radix(pair, 16).map_err(|_| error())?);
+            }
+        } else {
+            bytes.push(number.parse().map_err(|_| error())?);
+        }
+    }
+    if bytes.is_empty() || bytes.len() > 512 { Err(error()) } else { Ok(bytes) }
+}
+
+/// The engine of this name; those of fio's that move data between memory and a file are all `io_uring` here.
+pub(super) fn engine(text: &str) -> Result<EngineKind, String> {
+    if let Some((kind, _)) = EngineKind::ALL.iter().find(|(_, name)| *name == text) {
+        return Ok(*kind);
+    }
+    if FIO_FILE_ENGINES.contains(&text) {
+        return Ok(EngineKind::IoUring);
+    }
+    let names: Vec<_> = EngineKind::ALL.iter().map(|(_, name)| *name).collect();
+    Err(format!("`{text}` is not known here: use one of {}", names.join(", ")))
+}
+
+/// Engines of fio's in whose place `io_uring` stands.
+pub(super) const FIO_FILE_ENGINES: [&str; 10] =
+    ["libaio", "sync", "psync", "vsync", "pvsync", "pvsync2", "posixaio", "mmap", "solarisaio", "windowsaio"];
+
+/// `busy`, `adaptive`, `interrupt`.
+pub(super) fn poll(text: &str) -> Result<Poll, String> {
+    match text {
+        "busy" => Ok(Poll::Busy),
+        "adaptive" => Ok(Poll::Adaptive),
+        "interrupt" => Ok(Poll::Interrupt),
+        _ => Err(format!("`{text}` is none of busy, adaptive, interrupt")),
+    }
+}
+
+/// `auto`, `iwarp`, `verbs`.
+pub(super) fn provider(text: &str) -> Result<RdmaProvider, String> {
+    match text {
+        "auto" => Ok(RdmaProvider::Auto),
+        "iwarp" => Ok(RdmaProvider::Iwarp),
+        "verbs" => Ok(RdmaProvider::Verbs),
+        _ => Err(format!("`{text}` is none of auto, iwarp, verbs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_by_direction_or_for_all() {
+        let mut all = [1, 1, 1];
+        by_direction("4k", &mut all, block).unwrap();
+        assert_eq!(all, [4096; 3]);
+        by_direction("512,8k", &mut all, block).unwrap();
+        assert_eq!(all, [512, 8192, 8192]);
+        by_direction(",16k,", &mut all, block).unwrap();
+        assert_eq!(all, [512, 16384, 8192]);
+        assert!(by_direction("1k,1k,1k,1k", &mut all, block).is_err());
+        assert!(block("100").is_err() && block("0").is_err() && block("64m").is_err());
+    }
+
+    #[test]
+    fn splits_add_up() {
+        assert_eq!(block_split("4k/60:64k/40"), Ok(BlockSize::Split(vec![(4096, 60), (65536, 100)])));
+        assert_eq!(
+            block_split("4k/50:8k/:16k/"),
+            Ok(BlockSize::Split(vec![(4096, 50), (8192, 75), (16384, 100)]))
+        );
+        for text in ["4k/60:8k/60", "4k/50", "", "4k/101:8k"] {
+            assert!(block_split(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_every_form() {
+        assert_eq!(pattern("0xdeadbeef"), Ok(vec![0xde, 0xad, 0xbe, 0xef]));
+        assert_eq!(pattern("0xabc"), Ok(vec![0x0a, 0xbc]));
+        assert_eq!(pattern("\"ab\"0x01"), Ok(vec![b'a', b'b', 1]));
+        assert_eq!(pattern("85"), Ok(vec![85]));
+        for text in ["", "0x", "0xzz", "256", "\"open", "0xé"] {
+            assert!(pattern(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn processors_by_list_and_range() {
+        assert_eq!(processors("0-2,5"), Ok(vec![0, 1, 2, 5]));
+        assert!(processors("a").is_err() && processors("0-99999999999").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! `group_reporting`: several threads' results as one.
+
+use crate::result::{DirectionResult, JobResult};
+use hdrhistogram::Histogram;
+
+/// Adds a thread's figures to its group's.
+pub(super) fn merge(into: &mut JobResult, other: &JobResult) {
+    into.threads += other.threads;
+    if into.error == 0 {
+        into.error = other.error;
+        into.message.clone_from(&other.message);
+    }
+    into.errors += other.errors;
+    into.verify_errors += other.verify_errors;
+    into.elapsed = into.elapsed.max(other.elapsed);
+    for (into, other) in into.directions.iter_mut().zip(&other.directions) {
+        merge_direction(into, other);
+    }
+    add(&mut into.sync, &other.sync);
+    into.cpu.user += other.cpu.user;
+    into.cpu.system += other.cpu.system;
+    into.cpu.context_switches += other.cpu.context_switches;
+    into.cpu.major_faults += other.cpu.major_faults;
+    into.cpu.minor_faults += other.cpu.minor_faults;
+    for (into, other) in into.depth.iter_mut().zip(other.depth) {
+        *into += other;
+    }
+    into.latency_depth = into.latency_depth.max(other.latency_depth);
+}
+
+fn merge_direction(into: &mut DirectionResult, other: &DirectionResult) {
+    into.ios += other.ios;
+    into.bytes += other.bytes;
+    into.runtime = into.runtime.max(other.runtime);
+    add(&mut into.submission, &other.submission);
+    add(&mut into.completion, &other.completion);
+    add(&mut into.total, &other.total);
+}
+
+fn add(into: &mut Histogram<u64>, other: &Histogram<u64>) {
+    into.add(other).expect("all have the same bounds");
+}

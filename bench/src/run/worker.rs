@@ -1,0 +1,367 @@
+//! A job's thread: submits, flushes, polls.
+
+use super::depth_search::DepthSearch;
+use super::record::{Record, Times};
+use super::source::{Next, Source};
+use crate::engine::Engine;
+use crate::job::{JobOptions, Poll};
+use crate::result::Direction;
+use crate::verify::Verification;
+use crate::workload::{Operation, Random};
+use core::time::Duration;
+use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
+use nvmf_memory::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// The longest sleep: a thread sees at least this often whether the run is to end.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// How long operations in flight may take to end once the run was interrupted.
+const STOP_PATIENCE: u64 = 2_000_000_000;
+/// Completions taken at once.
+const COMPLETIONS_AT_ONCE: usize = 256;
+/// Wrong blocks that are told of one by one.
+const COMPLAINTS_MAX: u64 = 10;
+
+/// What is in flight under one tag.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// `None`: a sync.
+    operation: Option<Operation>,
+    begun: u64,
+    submitted: u64,
+}
+
+/// What a thread needs besides its options.
+pub(super) struct Parts<'a, E, M> {
+    pub(super) engine: E,
+    pub(super) source: Source,
+    pub(super) verification: Option<Verification>,
+    pub(super) record: Record<'a, M>,
+    /// One buffer of `slot_len` bytes for each operation in flight.
+    pub(super) memory: Memory,
+    pub(super) region: RegionId,
+    pub(super) slot_len: usize,
+    pub(super) block_size: u32,
+    /// The run's clock began then.
+    pub(super) clock: Instant,
+}
+
+/// A job's thread.
+pub(super) struct Worker<'a, E: Engine, M> {
+    parts: Parts<'a, E, M>,
+    options: &'a JobOptions,
+    name: &'a str,
+    stop: &'a AtomicBool,
+    device: DeviceId,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Submitted, and not flushed yet.
+    batch: Vec<u32>,
+    completions: Vec<Completion>,
+    depth: usize,
+    /// So few must be in flight before more are submitted.
+    low: usize,
+    search: Option<DepthSearch>,
+    refill: Option<(Random, Vec<u8>)>,
+    /// When the next operation may begin, if that is not now.
+    wake_at: Option<u64>,
+    idle_since: Option<u64>,
+    ramp_ends: Option<u64>,
+    stopped_at: Option<u64>,
+    ended: bool,
+    first_error: Option<BlockError>,
+    first_wrong: Option<String>,
+}
+
+/// How a thread ended.
+pub(super) struct Outcome<'a, E, M> {
+    pub(super) engine: E,
+    pub(super) record: Record<'a, M>,
+    pub(super) error: Option<BlockError>,
+    pub(super) wrong: Option<String>,
+    pub(super) latency_depth: Option<u32>,
+    pub(super) now: u64,
+}
+
+impl<'a, E: Engine, M> Worker<'a, E, M> {
+    pub(super) fn new(
+        parts: Parts<'a, E, M>,
+        name: &'a str,
+        options: &'a JobOptions,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let depth = options.iodepth as usize;
+        let slot = Slot { operation: None, begun: 0, submitted: 0 };
+        let low = depth - (options.iodepth_batch_complete.max(1) as usize).min(depth);
+        let refill = options.refill_buffers && options.verify.is_none();
+        Self {
+            device: parts.engine.device(),
+            slots: vec![slot; depth],
+            free: (0..options.iodepth).rev().collect(),
+            batch: Vec::with_capacity(depth),
+            completions: Vec::with_capacity(depth.min(COMPLETIONS_AT_ONCE)),
+            depth,
+            low: options.iodepth_low.map_or(low, |least| low.min(least as usize)),
+            search: options.latency_search().map(|target| DepthSearch::new(target, options.iodepth)),
+            refill: refill.then(|| (Random::new(options.randseed, u64::MAX), vec![0; parts.slot_len])),
+            wake_at: None,
+            idle_since: None,
+            ramp_ends: None,
+            stopped_at: None,
+            ended: false,
+            first_error: None,
+            first_wrong: None,
+            parts,
+            options,
+            name,
+            stop,
+        }
+    }
+
+    /// Does the whole job.
+    pub(super) fn run(mut self) -> Outcome<'a, E, M> {
+        let now = self.now();
+        self.parts.source.start(now);
+        self.parts.record.start(now);
+        if let Some(search) = &mut self.search {
+            search.start(now);
+        }
+        let ramp = u64::try_from(self.options.ramp_time.as_nanos()).unwrap_or(u64::MAX);
+        self.ramp_ends = (ramp > 0).then(|| now.saturating_add(ramp));
+        while !self.turn() {}
+        let now = self.now();
+        Outcome {
+            engine: self.parts.engine,
+            record: self.parts.record,
+            error: self.first_error,
+            wrong: self.first_wrong,
+            latency_depth: self.search.as_ref().and_then(DepthSearch::found),
+            now,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.parts.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Submits, reaps, waits; `true` when all is done.
+    fn turn(&mut self) -> bool {
+        if self.stop.load(Ordering::Relaxed) && self.stopped_at.is_none() {
+            self.stopped_at = Some(self.now());
+            self.parts.source.stop();
+        }
+        let submitted = self.in_flight() <= self.low && self.submit();
+        let ended = self.reap();
+        if ended {
+            self.idle_since = None;
+        } else if self.ended && self.in_flight() == 0 {
+            return true;
+        } else if !submitted {
+            return self.idle();
+        }
+        false
+    }
+
+    /// Begins what there is room for; `false` when that is nothing.
+    fn submit(&mut self) -> bool {
+        let depth = self.search.as_ref().map_or(self.depth, |search| search.depth() as usize);
+        let most = if self.options.iodepth_batch == 0 { depth } else { self.options.iodepth_batch as usize };
+        self.wake_at = None;
+        while self.in_flight() < depth && self.batch.len() < most {
+            let begun = self.now();
+            let was_reading_back = self.parts.source.reads_back();
+            let next = self.parts.source.next(begun, self.in_flight(), &mut self.parts.verification);
+            if self.parts.source.reads_back() && !was_reading_back {
+                self.parts.record.phase(begun);
+            }
+            match next {
+                Next::Do(operation) => self.begin(Some(operation), begun),
+                Next::Sync => self.begin(None, begun),
+                Next::At(time) => {
+                    self.wake_at = Some(time);
+                    break;
+                }
+                Next::Blocked => break,
+                Next::End => {
+                    self.ended = true;
+                    break;
+                }
+            }
+        }
+        if self.batch.is_empty() {
+            return false;
+        }
+        self.ring();
+        true
+    }
+
+    /// Rings the doorbell for what was begun.
+    fn ring(&mut self) {
+        self.parts.engine.flush();
+        let now = self.now();
+        let in_flight = self.in_flight();
+        while let Some(index) = self.batch.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.submitted = now;
+            if let Some(operation) = slot.operation {
+                self.parts.record.submitted(operation.direction, now - slot.begun, in_flight);
+            }
+        }
+    }
+
+    fn begin(&mut self, operation: Option<Operation>, begun: u64) {
+        let index = self.free.pop().expect("there is room");
+        self.slots[index as usize] = Slot { operation, begun, submitted: begun };
+        let op = operation.map_or(BlockOp::Flush, |operation| self.block_op(&operation, index));
+        // The engine was made for this depth: it is full only while what has completed was not polled.
+        while self.parts.engine.submit(Tag(index.into()), self.device, op).is_err() {
+            self.ring();
+            self.reap();
+        }
+        self.batch.push(index);
+    }
+
+    /// The operation as the backend knows it; a write's bytes are put in place.
+    fn block_op(&mut self, operation: &Operation, index: u32) -> BlockOp {
+        let parts = &mut self.parts;
+        let size = u64::from(parts.block_size);
+        let range = BlockRange::new(operation.offset / size, u64::from(operation.len) / size);
+        let at = index as usize * parts.slot_len;
+        let buffer = Buffer { region: parts.region, offset: at, len: operation.len as usize };
+        match operation.direction {
+            Direction::Read => BlockOp::Read { range, into: buffer },
+            Direction::Trim => BlockOp::Deallocate { range },
+            Direction::Write => {
+                if let Some(verification) = &mut parts.verification {
+                    verification.fill(operation, &parts.memory, at);
+                } else if let Some((random, bytes)) = &mut self.refill {
+                    let bytes = &mut bytes[..buffer.len];
+                    bytes
+                        .as_chunks_mut::<8>()
+                        .0
+                        .iter_mut()
+                        .for_each(|word| *word = random.next_u64().to_le_bytes());
+                    parts.memory.write(at, bytes);
+                }
+                BlockOp::Write { range, from: buffer, fua: false }
+            }
+        }
+    }
+
+    /// Ends what has completed; `false` when that is nothing.
+    fn reap(&mut self) -> bool {
+        let mut completions = core::mem::take(&mut self.completions);
+        self.parts.engine.poll(&mut completions);
+        let any = !completions.is_empty();
+        if any {
+            let ended = self.now();
+            for completion in completions.drain(..) {
+                self.end(completion, ended);
+            }
+            self.tick(ended);
+        }
+        self.completions = completions;
+        any
+    }
+
+    fn tick(&mut self, now: u64) {
+        if self.ramp_ends.is_some_and(|end| now >= end) {
+            self.ramp_ends = None;
+            self.parts.record.start(now);
+        }
+        if self.ramp_ends.is_none() {
+            self.parts.record.tick(now);
+        }
+        if let Some(search) = &mut self.search {
+            search.tick(now);
+            if search.found().is_some() {
+                self.parts.source.stop();
+            }
+        }
+    }
+
+    fn end(&mut self, completion: Completion, ended: u64) {
+        let index = u32::try_from(completion.tag.0).expect("a tag of ours");
+        let slot = self.slots[index as usize];
+        self.free.push(index);
+        let times = Times { begun: slot.begun, submitted: slot.submitted, ended };
+        let Some(operation) = slot.operation else {
+            match completion.result {
+                Ok(()) => self.parts.record.synced(times),
+                Err(error) => self.on_error(error),
+            }
+            return;
+        };
+        self.verify(&operation, index, completion.result.is_ok());
+        match completion.result {
+            Ok(()) => {
+                self.parts.record.completed(operation.direction, operation.len, times);
+                if let Some(search) = &mut self.search {
+                    search.on_latency(times.ended - times.begun);
+                }
+            }
+            Err(error) => self.on_error(error),
+        }
+    }
+
+    fn on_error(&mut self, error: BlockError) {
+        self.parts.record.errors += 1;
+        self.first_error.get_or_insert(error);
+        if !self.options.continue_on_error {
+            self.parts.source.stop();
+        }
+    }
+
+    fn verify(&mut self, operation: &Operation, index: u32, well: bool) {
+        let Some(verification) = &mut self.parts.verification else { return };
+        match operation.direction {
+            Direction::Write => verification.on_written(operation, well),
+            Direction::Read if well => {
+                let (record, first, name) = (&mut self.parts.record, &mut self.first_wrong, self.name);
+                let at = index as usize * self.parts.slot_len;
+                verification.on_read(operation, &self.parts.memory, at, |address, wrong| {
+                    record.verify_errors += 1;
+                    if record.verify_errors <= COMPLAINTS_MAX {
+                        eprintln!("nvmf-bench: {name}: verify: the block at byte {address}: {wrong}");
+                    }
+                    first.get_or_insert_with(|| format!("the block at byte {address}: {wrong}"));
+                });
+                if self.first_wrong.is_some() && self.options.verify_fatal {
+                    self.parts.source.stop();
+                }
+            }
+            _ => verification.release(operation),
+        }
+    }
+
+    /// There was nothing to do: waits. `true` when what is in flight is given up.
+    fn idle(&mut self) -> bool {
+        let now = self.now();
+        if self.stopped_at.is_some_and(|at| now - at > STOP_PATIENCE) {
+            self.first_error.get_or_insert(BlockError::Aborted);
+            return true;
+        }
+        let wake =
+            self.wake_at.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)).min(SLEEP_MAX));
+        let idle = Duration::from_nanos(now - *self.idle_since.get_or_insert(now));
+        let spins = match self.options.poll {
+            Poll::Busy => true,
+            Poll::Adaptive => idle < self.options.spin || wake < self.options.spin,
+            Poll::Interrupt => false,
+        };
+        if spins {
+            core::hint::spin_loop();
+        } else if self.in_flight() == 0 {
+            std::thread::sleep(wake);
+        } else {
+            self.parts.engine.wait(wake);
+        }
+        self.tick(self.now());
+        false
+    }
+}

@@ -1,0 +1,189 @@
+//! Which operation comes next: direction, offset, length. The same options and the same seed give the same operations.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `permutation` | every block once, in random order |
+//! | `zipf` | some blocks more often than others |
+//! | `pace` | not faster than asked |
+//! | `random` | random numbers |
+
+mod pace;
+mod permutation;
+mod random;
+mod zipf;
+
+pub use pace::Pace;
+pub use permutation::Permutation;
+pub use random::{Random, mix};
+pub use zipf::Zipf;
+
+use crate::job::{BlockSize, Distribution, JobOptions};
+use crate::result::Direction;
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// What it does.
+    pub direction: Direction,
+    /// Where, in bytes from the device's beginning.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// The bytes of a device that a job uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Where they begin.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// Gives a job's operations one after the other. Allocates nothing once made.
+#[derive(Debug, Clone)]
+pub struct Generator {
+    random_offsets: bool,
+    directions: [bool; 3],
+    read_percent: u64,
+    sizes: [BlockSize; 3],
+    region: Region,
+    /// Offsets are multiples of this; all lengths, too.
+    unit: u64,
+    units: u64,
+    order: Order,
+    /// Where the next sequential operation of each direction begins, from the region's beginning.
+    next: [u64; 3],
+    /// Bytes still to give; `None` has no end.
+    left: Option<u64>,
+    random: Random,
+    after_trim: Option<Operation>,
+}
+
+/// How random offsets follow each other.
+#[derive(Debug, Clone)]
+enum Order {
+    /// Every unit once; then once more, in another order.
+    EachOnce { seed: u64, round: u64, place: u64, permutation: Permutation },
+    /// Any.
+    Any,
+    /// By Zipf's law; the ranks are scattered over the region.
+    Zipf { law: Zipf, scatter: Permutation },
+}
+
+impl Generator {
+    /// The operations of a job's `stream`-th thread on `region`; `None` when no block fits into it.
+    #[must_use]
+    pub fn new(options: &JobOptions, region: Region, stream: u64) -> Option<Self> {
+        let unit = u64::from(options.bs_least());
+        let units = region.len.checked_div(unit).filter(|&units| units > 0)?;
+        let region = Region { len: units * unit, ..region };
+        let mut random = Random::new(options.randseed, stream);
+        let seed = random.next_u64();
+        let one_size = options.bs_most() == options.bs_least();
+        let order = match options.random_distribution {
+            Distribution::Zipf(theta) => {
+                Order::Zipf { law: Zipf::new(units, theta), scatter: Permutation::new(units, seed) }
+            }
+            // Blocks of several sizes would overlap.
+            Distribution::Uniform if options.norandommap || !one_size => Order::Any,
+            Distribution::Uniform => {
+                Order::EachOnce { seed, round: 0, place: 0, permutation: Permutation::new(units, seed) }
+            }
+        };
+        let size = options.io_size.map_or(region.len, |size| size.of(region.len));
+        let left = (!options.time_based).then(|| size.saturating_mul(options.loops.into()));
+        Some(Self {
+            random_offsets: options.rw.random,
+            directions: Direction::ALL.map(|direction| options.rw.has(direction)),
+            read_percent: options.rwmixread.into(),
+            sizes: options.bs.clone(),
+            region,
+            unit,
+            units,
+            order,
+            next: [0; 3],
+            left,
+            random,
+            after_trim: None,
+        })
+    }
+
+    /// The bytes that operations fall into: whole blocks of the shortest size.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The next operation; `None` when all were given.
+    pub fn next(&mut self) -> Option<Operation> {
+        if let Some(write) = self.after_trim.take() {
+            return Some(write);
+        }
+        if self.left.is_some_and(|left| left < self.unit) {
+            return None;
+        }
+        let direction = self.direction();
+        let start = self.start(direction);
+        let most = (self.region.len - start).min(self.left.unwrap_or(u64::MAX));
+        // A whole number of units, of which at least one fits.
+        let len = self.len(direction).min(most / self.unit * self.unit);
+        self.next[direction as usize] = if start + len >= self.region.len { 0 } else { start + len };
+        if let Some(left) = &mut self.left {
+            *left -= len;
+        }
+        let operation = Operation {
+            direction,
+            offset: self.region.offset + start,
+            len: u32::try_from(len).expect("no longer than the longest block"),
+        };
+        if direction == Direction::Trim && self.directions[Direction::Write as usize] {
+            self.after_trim = Some(Operation { direction: Direction::Write, ..operation });
+        }
+        Some(operation)
+    }
+
+    fn direction(&mut self) -> Direction {
+        match self.directions {
+            [_, _, true] => Direction::Trim,
+            [true, true, _] if self.random.below(100) >= self.read_percent => Direction::Write,
+            [true, _, _] => Direction::Read,
+            _ => Direction::Write,
+        }
+    }
+
+    /// Where it begins, from the region's beginning.
+    fn start(&mut self, direction: Direction) -> u64 {
+        if !self.random_offsets {
+            return self.next[direction as usize];
+        }
+        let unit = match &mut self.order {
+            Order::Any => self.random.below(self.units),
+            Order::Zipf { law, scatter } => scatter.at(law.next(&mut self.random)),
+            Order::EachOnce { seed, round, place, permutation } => {
+                if *place == self.units {
+                    *round += 1;
+                    *place = 0;
+                    *permutation = Permutation::new(self.units, *seed ^ mix(*round));
+                }
+                *place += 1;
+                permutation.at(*place - 1)
+            }
+        };
+        unit * self.unit
+    }
+
+    fn len(&mut self, direction: Direction) -> u64 {
+        let len = match &self.sizes[direction as usize] {
+            BlockSize::Fixed(size) => return (*size).into(),
+            BlockSize::Range(least, most) => {
+                u64::from(*least) + self.random.below(u64::from(most - least) + 1)
+            }
+            BlockSize::Split(parts) => {
+                let draw = self.random.below(100);
+                parts.iter().find(|(_, upto)| draw < u64::from(*upto)).map_or(self.unit, |part| part.0.into())
+            }
+        };
+        (len / self.unit).max(1) * self.unit
+    }
+}
