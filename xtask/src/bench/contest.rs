@@ -28,7 +28,7 @@ pub(super) struct Contest<'a> {
 /// What came of a contest, of ours against one peer, or of ours alone.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    pub(super) what: &'static str,
+    pub(super) what: String,
     pub(super) unit: Unit,
     pub(super) ours: Option<Spread>,
     pub(super) peer: Option<&'static str>,
@@ -79,7 +79,7 @@ impl Contest<'_> {
 
     fn entries(&self, ours: &[f64], theirs: &[Vec<f64>]) -> Vec<Entry> {
         let alone = Entry {
-            what: self.what,
+            what: self.what.to_owned(),
             unit: self.unit,
             ours: Spread::of(ours.iter().copied()),
             peer: None,

@@ -10,6 +10,7 @@
 //! | `workload` | what both sides do, in fio's words |
 //! | `ours` | our target and our clients; bare TCP |
 //! | `fio`, `nbd`, `spdk` | the peers, and how their reports are read |
+//! | `rxe` | the kernel lab's figures |
 //! | `idle` | what connections cost that do nothing |
 //! | `machine`, `table`, `plot` | what is printed and written |
 
@@ -21,13 +22,14 @@ mod nbd;
 mod ours;
 mod plot;
 mod row;
+mod rxe;
 mod series;
 mod site;
 mod spdk;
 mod table;
 mod workload;
 
-use crate::{lab, step};
+use crate::step;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use row::Row;
@@ -81,9 +83,11 @@ impl Bench {
                 }
             }
         }
-        let lab = if self.lab { lab::figures("figures-rxe")? } else { Vec::new() };
+        if self.lab {
+            entries.extend(rxe::measure()?);
+        }
         let machine = machine::facts(self.cores)?;
-        let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries, lab };
+        let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries };
         println!("\n{}", table.text());
         // Part of the table is for the eye; the document gets all of it or none.
         if self.only.is_empty() {

@@ -103,7 +103,7 @@ mod tests {
     fn lines_with_a_ratio_are_drawn_and_right_is_better() {
         let ratio = Some(Spread { least: 1.0, median: 2.0, most: 4.0 });
         let entry = |unit| Entry {
-            what: "reads <4 KiB",
+            what: "reads <4 KiB".into(),
             unit,
             ours: None,
             peer: Some("somebody"),

@@ -16,8 +16,6 @@ pub(super) struct Table {
     pub(super) rounds: u32,
     pub(super) seconds: u64,
     pub(super) entries: Vec<Entry>,
-    /// Of the kernel lab, as its scenario printed them.
-    pub(super) lab: Vec<String>,
 }
 
 impl Table {
@@ -30,14 +28,6 @@ impl Table {
         text.push_str("|---|---|---|---|---|---|---|---|\n");
         for entry in &self.entries {
             let _ = writeln!(text, "{}", line(entry));
-        }
-        if !self.lab.is_empty() {
-            text.push_str(
-                "\nIn the kernel lab (an emulated machine: only ratios within a line mean anything):\n\n",
-            );
-            for figure in &self.lab {
-                let _ = writeln!(text, "- {figure}");
-            }
         }
         text
     }
@@ -108,7 +98,7 @@ mod tests {
     fn entry() -> Entry {
         let spread = |median| Some(Spread { least: median / 2.0, median, most: median * 2.0 });
         Entry {
-            what: "4 KiB random read",
+            what: "4 KiB random read".into(),
             unit: Unit::Iops,
             ours: spread(500_000.0),
             peer: Some("somebody"),
