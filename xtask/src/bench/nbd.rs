@@ -36,20 +36,8 @@ impl Kind {
             }
             Self::QemuNbd => {
                 let mut command = site.on(core, "qemu-nbd");
-                command.args([
-                    "--persistent",
-                    "--format=raw",
-                    "--bind",
-                    &host,
-                    "--port",
-                    &port,
-                    "--shared=8",
-                ]);
-                command.args([
-                    "--cache=none",
-                    "--image-opts",
-                    &format!("driver=null-co,size={SIZE},read-zeroes=on"),
-                ]);
+                command.args(["--persistent", "--bind", &host, "--port", &port, "--shared=8"]);
+                command.args(["--image-opts", &format!("driver=null-co,size={SIZE},read-zeroes=on")]);
                 command
             }
         };
