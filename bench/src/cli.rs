@@ -1,54 +1,87 @@
 //! The command line: job files, and flags with fio's names.
 
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use core::time::Duration;
 use nvmf_bench::job::{self, Given, JobError, Plan, Section, TABLE};
-use nvmf_bench::result::{Direction, JobResult, RunResult};
+use nvmf_bench::report::{self, Format};
+use nvmf_bench::result::RunResult;
 use nvmf_bench::run::{self, Interrupt, Settings};
-use std::path::Path;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A command line that cannot be understood.
+/// Exit status of a command line that cannot be understood.
 const USAGE: u8 = 2;
+/// Rounds of a comparison: the fewest that show a spread.
+const ROUNDS_DEFAULT: usize = 5;
 
 /// The whole command.
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match Command::parse(&arguments).and_then(|command| command.plan().map(|plan| (command, plan))) {
-        Ok((command, _)) if command.help => {
-            print!("{}", help());
-            ExitCode::SUCCESS
-        }
-        Ok((command, plan)) => command.run(&plan),
+    let command = match Command::parse(&arguments) {
+        Ok(command) => command,
         Err(error) => {
             eprintln!("nvmf-bench: {error}");
-            ExitCode::from(USAGE)
+            return ExitCode::from(USAGE);
+        }
+    };
+    match command.run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("nvmf-bench: {error:#}");
+            ExitCode::from(if error.is::<JobError>() { USAGE } else { 1 })
         }
     }
 }
 
 /// A command line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Command {
-    /// From job files and from `--name`s, in order.
-    sections: Vec<Section>,
+    /// From job files, one list a file.
+    files: Vec<(String, Vec<Section>)>,
+    /// From `--name`s.
+    flags: Vec<Section>,
     /// Flags that hold for the jobs of the files.
     over: Vec<Given>,
+    /// `compare`: so many rounds.
+    rounds: Option<usize>,
     settings: Settings,
+    format: Format,
+    output: Option<PathBuf>,
+    html: Option<PathBuf>,
     help: bool,
+    version: bool,
     parse_only: bool,
 }
 
 impl Command {
     fn parse(arguments: &[String]) -> Result<Self, JobError> {
-        let mut command = Self::default();
-        let mut flags: Vec<Section> = Vec::new();
+        let mut command = Self {
+            files: Vec::new(),
+            flags: Vec::new(),
+            over: Vec::new(),
+            rounds: None,
+            settings: Settings::default(),
+            format: Format::Human,
+            output: None,
+            html: None,
+            help: false,
+            version: false,
+            parse_only: false,
+        };
         let mut arguments = arguments.iter().peekable();
+        if arguments.next_if(|first| *first == "compare").is_some() {
+            command.rounds = Some(ROUNDS_DEFAULT);
+        }
         while let Some(argument) = arguments.next() {
             let Some(flag) = argument.strip_prefix("--") else {
-                if argument == "-h" {
-                    command.help = true;
-                } else {
-                    command.sections.extend(job::read(Path::new(argument))?);
+                match argument.as_str() {
+                    "-h" => command.help = true,
+                    "-V" => command.version = true,
+                    path => command.files.push((path.to_owned(), job::read(Path::new(path))?)),
                 }
                 continue;
             };
@@ -60,52 +93,63 @@ impl Command {
                 value = arguments.next_if(|next| !next.starts_with("--")).cloned();
             }
             let given = Given { name, value: value.unwrap_or_default(), place: format!("--{flag}") };
-            if command.take(&given)? {
-                continue;
-            }
-            if given.name == "name" {
-                match flags.last_mut() {
-                    // Flags before the first name are that job's.
-                    Some(section) if section.name.is_empty() => section.name = given.value,
-                    _ => flags.push(Section { name: given.value, options: Vec::new() }),
-                }
-                continue;
-            }
-            if flags.is_empty() {
-                flags.push(Section::default());
-            }
-            if let Some(section) = flags.last_mut() {
-                section.options.push(given);
+            if !command.take(&given)? {
+                command.take_option(given);
             }
         }
-        command.settle(flags);
+        command.settle();
         Ok(command)
     }
 
+    /// Takes a flag that is a job's.
+    fn take_option(&mut self, given: Given) {
+        match self.flags.last_mut() {
+            // Flags before the first name are that job's.
+            Some(section) if given.name == "name" && section.name.is_empty() => section.name = given.value,
+            Some(section) if given.name != "name" => section.options.push(given),
+            _ if given.name == "name" => self.flags.push(Section { name: given.value, options: Vec::new() }),
+            _ => self.flags.push(Section { name: String::new(), options: vec![given] }),
+        }
+    }
+
     /// Beside job files, flags without a name hold for every job of theirs; without files they are a job.
-    fn settle(&mut self, flags: Vec<Section>) {
-        for mut section in flags {
-            if section.name.is_empty() && !self.sections.is_empty() {
-                self.over.extend(section.options);
-                continue;
-            }
-            if section.name.is_empty() {
-                "nvmf-bench".clone_into(&mut section.name);
-            }
-            self.sections.push(section);
+    fn settle(&mut self) {
+        let Some(first) = self.flags.first_mut().filter(|section| section.name.is_empty()) else { return };
+        if self.files.is_empty() {
+            "nvmf-bench".clone_into(&mut first.name);
+        } else {
+            self.over = self.flags.remove(0).options;
         }
     }
 
     /// Takes a flag that is the command's own; `false` when it is a job's.
     fn take(&mut self, given: &Given) -> Result<bool, JobError> {
-        let wrong = |reason: &str| JobError::Value {
-            place: given.place.clone(),
-            name: given.name.clone(),
-            reason: reason.to_owned(),
+        let wrong = |reason: &str| {
+            let (place, name) = (given.place.clone(), given.name.clone());
+            JobError::Value { place, name, reason: reason.to_owned() }
+        };
+        let path = || {
+            if given.value.is_empty() {
+                Err(wrong("name a file"))
+            } else {
+                Ok(Some(PathBuf::from(&given.value)))
+            }
         };
         match given.name.as_str() {
             "help" => self.help = true,
+            "version" => self.version = true,
             "parse_only" => self.parse_only = true,
+            "output" => self.output = path()?,
+            "html" => self.html = path()?,
+            "output_format" => {
+                // fio's json+ has all buckets, as ours always has.
+                let name = given.value.trim_end_matches('+');
+                self.format = Format::from_str(name, true).map_err(|_| wrong("use normal, json or html"))?;
+            }
+            "rounds" if self.rounds.is_some() => {
+                let rounds = given.value.parse().ok().filter(|&rounds| rounds > 0);
+                self.rounds = Some(rounds.ok_or_else(|| wrong("write a number of rounds, such as 5"))?);
+            }
             "log_interval" => {
                 let text = given.value.trim_end_matches("ms");
                 let milliseconds = text.parse().ok().filter(|&ms| ms > 0);
@@ -125,103 +169,138 @@ impl Command {
         Ok(true)
     }
 
-    fn plan(&self) -> Result<Plan, JobError> {
-        if self.help {
-            return Ok(Plan { global: Vec::new(), jobs: Vec::new(), notes: Vec::new() });
+    /// Does what is asked; `false` when something that was measured went wrong.
+    fn run(&self) -> Result<bool> {
+        if self.help || self.version {
+            print!(
+                "{}",
+                if self.help { help() } else { format!("nvmf-bench {}\n", env!("CARGO_PKG_VERSION")) }
+            );
+            return Ok(true);
         }
-        Plan::new(&self.sections, &self.over)
+        if self.rounds.is_some() {
+            return self.compare();
+        }
+        let sections: Vec<_> =
+            self.files.iter().flat_map(|(_, sections)| sections).chain(&self.flags).cloned().collect();
+        let plan = Plan::new(&sections, &self.over)?;
+        tell_notes(&plan);
+        if self.parse_only {
+            return Ok(true);
+        }
+        let interrupt = Interrupt::listen().context("cannot listen to signals")?;
+        let result = run::run(&plan, &self.settings, &interrupt)?;
+        let well = !result.jobs.iter().any(nvmf_bench::result::JobResult::is_failed);
+        self.write(&[("run".to_owned(), result)])?;
+        Ok(well)
     }
 
-    fn run(&self, plan: &Plan) -> ExitCode {
-        for note in &plan.notes {
-            eprintln!("nvmf-bench: note: {note}");
-        }
-        if self.parse_only {
-            return ExitCode::SUCCESS;
-        }
-        let interrupt = match Interrupt::listen() {
-            Ok(interrupt) => interrupt,
-            Err(error) => {
-                eprintln!("nvmf-bench: cannot listen to signals: {error}");
-                return ExitCode::FAILURE;
+    fn write(&self, runs: &[(String, RunResult)]) -> Result<()> {
+        report::write(self.format, runs, &mut *self.out()?).context("cannot write the report")?;
+        self.write_html(runs)
+    }
+
+    fn write_html(&self, runs: &[(String, RunResult)]) -> Result<()> {
+        let Some(path) = &self.html else { return Ok(()) };
+        let mut file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        report::write(Format::Html, runs, &mut file)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn out(&self) -> Result<Box<dyn Write>> {
+        Ok(match &self.output {
+            Some(path) => {
+                Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
             }
+            None => Box::new(std::io::stdout().lock()),
+        })
+    }
+
+    /// Runs two job files in turn, A B A B, so that what changes on the machine meanwhile falls on both.
+    fn compare(&self) -> Result<bool> {
+        let [(a, sections_a), (b, sections_b)] = &self.files[..] else {
+            bail!(JobError::Job {
+                job: "compare".to_owned(),
+                reason: "name two job files: nvmf-bench compare A B".to_owned()
+            });
         };
-        match run::run(plan, &self.settings, &interrupt) {
-            Ok(result) => {
-                print(&result);
-                let failed =
-                    result.jobs.iter().any(|job| job.error != 0 || job.errors > 0 || job.verify_errors > 0);
-                if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-            }
-            Err(error) => {
-                eprintln!("nvmf-bench: {error}");
-                ExitCode::FAILURE
-            }
+        let (plan_a, plan_b) = (Plan::new(sections_a, &self.over)?, Plan::new(sections_b, &self.over)?);
+        tell_notes(&plan_a);
+        tell_notes(&plan_b);
+        if self.parse_only {
+            return Ok(true);
         }
+        let interrupt = Interrupt::listen().context("cannot listen to signals")?;
+        let mut rounds = Vec::new();
+        for round in 1..=self.rounds.unwrap_or(ROUNDS_DEFAULT) {
+            eprintln!("nvmf-bench: round {round}");
+            let run_a = run::run(&plan_a, &self.settings, &interrupt)?;
+            let run_b = run::run(&plan_b, &self.settings, &interrupt)?;
+            if run_a.interrupted || run_b.interrupted {
+                break;
+            }
+            rounds.push((run_a, run_b));
+        }
+        let Some(last) = rounds.last() else { bail!("interrupted before the first round was over") };
+        let report = report::compare::compare(a, b, &rounds);
+        let mut out = self.out()?;
+        match self.format {
+            Format::Human => write!(out, "{report}")?,
+            Format::Json => writeln!(out, "{:#}", report.json())?,
+            Format::Html => bail!(
+                "a comparison is written as normal or json; --html=FILE has the plots of the last round"
+            ),
+        }
+        self.write_html(&[(a.clone(), last.0.clone()), (b.clone(), last.1.clone())])?;
+        Ok(report.failures.is_empty())
     }
 }
+
+fn tell_notes(plan: &Plan) {
+    for note in &plan.notes {
+        eprintln!("nvmf-bench: note: {note}");
+    }
+}
+
+/// The command's own flags: (name and value, what it does).
+const OWN: [(&str, &str); 8] = [
+    ("output-format=normal|json|html", "how the figures are written; json is fio's"),
+    ("output=FILE", "where to, instead of the standard output"),
+    ("html=FILE", "a page with plots, besides"),
+    ("log-interval=500", "milliseconds between samples"),
+    ("eta=auto|always|never", "the live line"),
+    ("rounds=5", "compare: how often both are run"),
+    ("parse-only", "reads everything, runs nothing"),
+    ("help, --version", "this, and the version"),
+];
 
 /// Whether a flag's value may stand behind it as an argument of its own.
 fn wants_value(name: &str) -> bool {
     let of_job = TABLE.iter().flat_map(|chapter| chapter.options).find(|known| known.names.contains(&name));
-    of_job.map_or(matches!(name, "name" | "log_interval" | "eta"), |known| !known.value.is_empty())
+    match of_job {
+        Some(known) => !known.value.is_empty(),
+        None => {
+            name == "name"
+                || OWN.iter().any(|(own, _)| own.replace('-', "_").starts_with(&format!("{name}=")))
+        }
+    }
 }
 
 fn help() -> String {
     let mut text = String::from(
-        "Usage: nvmf-bench [JOBFILE...] [--OPTION[=VALUE]...]\n\n\
-         Job files are fio's. Without files the flags are a job; beside files they hold for every job in them.\n\
-         --name=NAME begins another job.\n\nThe run\n",
+        "Usage: nvmf-bench [JOBFILE...] [--OPTION[=VALUE]...]\n       nvmf-bench compare JOBFILE JOBFILE [--rounds=N]\n\n\
+         Job files are fio's, or TOML. Without files the flags are a job, and --name=NAME begins another; beside files, flags\n\
+         before any --name hold for every job of theirs.\n\nThe command\n",
     );
-    for (name, what) in [
-        ("parse-only", "reads everything, runs nothing"),
-        ("log-interval=500", "milliseconds between samples"),
-        ("eta=auto|always|never", "the live line"),
-    ] {
-        text += &format!("  --{name:<36} {what}\n");
+    for (flag, what) in OWN {
+        text += &format!("  --{flag:<40} {what}\n");
     }
     for chapter in TABLE {
         text += &format!("\n{}\n", chapter.title);
         for known in chapter.options {
             let value = if known.value.is_empty() { String::new() } else { format!("={}", known.value) };
-            text += &format!("  --{:<36} {}\n", format!("{}{value}", known.names[0]), known.help);
+            text += &format!("  --{:<40} {}\n", format!("{}{value}", known.names[0]), known.help);
         }
     }
     text
-}
-
-/// The figures in a few lines.
-fn print(result: &RunResult) {
-    for job in &result.jobs {
-        println!("{}: (groupid={}, jobs={}): err={}", job.name, job.group, job.threads, job.error);
-        if let Some(message) = &job.message {
-            println!("  error: {message} ({} operations, {} blocks)", job.errors, job.verify_errors);
-        }
-        for direction in Direction::ALL {
-            print_direction(job, direction);
-        }
-        println!("  cpu: user {:?}, system {:?}, elapsed {:?}", job.cpu.user, job.cpu.system, job.elapsed);
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn print_direction(job: &JobResult, direction: Direction) {
-    let figures = &job.directions[direction as usize];
-    let seconds = figures.runtime.as_secs_f64();
-    if figures.ios == 0 || seconds == 0.0 {
-        return;
-    }
-    let us = |percentile: f64| figures.total.value_at_percentile(percentile) as f64 / 1000.0;
-    println!(
-        "  {direction:?}: IOPS={:.0}, BW={:.1}MiB/s, ios={}, lat(us): mean={:.2} p50={:.2} p99={:.2} p99.9={:.2} p99.99={:.2} max={:.2}",
-        figures.ios as f64 / seconds,
-        figures.bytes as f64 / seconds / 1_048_576.0,
-        figures.ios,
-        figures.total.mean() / 1000.0,
-        us(50.0),
-        us(99.0),
-        us(99.9),
-        us(99.99),
-        us(100.0)
-    );
 }

@@ -8,11 +8,13 @@
 //! | [`verify`] | whether what is read is what was written |
 //! | [`run`] | threads, clocks, counting |
 //! | [`result`] | what a run measured: the one form between those who measure and those who print |
+//! | [`report`] | a run told to people, to programs that read fio's JSON, and as a page with plots |
 #![forbid(unsafe_code)]
 
 pub mod engine;
 mod errno;
 pub mod job;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod verify;

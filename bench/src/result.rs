@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use hdrhistogram::Histogram;
+use std::time::SystemTime;
 
 /// What an operation does with the data, in the order of fio's own arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,7 +24,11 @@ impl Direction {
 #[derive(Debug, Clone)]
 pub struct RunResult {
     /// When it ended.
-    pub finished: std::time::SystemTime,
+    pub finished: SystemTime,
+    /// The process that measured it.
+    pub pid: u32,
+    /// A signal ended it before its time.
+    pub interrupted: bool,
     /// Options of the `[global]` section, as given, in order.
     pub global: Vec<(String, String)>,
     /// One a job, or with `group_reporting` one a group.
@@ -53,6 +58,8 @@ pub struct JobResult {
     pub engine: String,
     /// Depth asked for.
     pub iodepth: u32,
+    /// When the measurement began, after `ramp_time`.
+    pub started: SystemTime,
     /// Wall time measured, without `ramp_time`.
     pub elapsed: Duration,
     /// Read, write, trim.
@@ -63,10 +70,35 @@ pub struct JobResult {
     pub cpu: Cpu,
     /// How many operations were in flight when one was submitted: buckets 1, 2, 4, 8, 16, 32, >=64 (fio's `iodepth_level`).
     pub depth: [u64; 7],
-    /// The depth that met `latency_target`, when that was asked for.
-    pub latency_depth: Option<u32>,
+    /// How many operations one call submitted: buckets 0, 1 to 4, to 8, to 16, to 32, to 64, more (fio's `iodepth_submit`).
+    pub submit: [u64; 7],
+    /// How many operations one call found completed, in the same buckets (fio's `iodepth_complete`).
+    pub complete: [u64; 7],
+    /// What `latency_target` asked for and came to, when that was asked for.
+    pub latency_target: Option<LatencyTarget>,
     /// One sample an interval, in time's order; what the plots draw.
     pub samples: Vec<Sample>,
+}
+
+impl JobResult {
+    /// Whether anything went wrong: the figures are then those of what was done before, or beside it.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.error != 0 || self.errors != 0 || self.verify_errors != 0
+    }
+}
+
+/// `latency_target` with its companions, and what was found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatencyTarget {
+    /// The latency not to be exceeded.
+    pub target: Duration,
+    /// How long each depth was tried: `latency_window`.
+    pub window: Duration,
+    /// Which part of the operations must meet it, 0 to 100: `latency_percentile`.
+    pub percentile: f64,
+    /// The greatest depth that did.
+    pub depth: u32,
 }
 
 /// One direction's figures.
@@ -84,6 +116,26 @@ pub struct DirectionResult {
     pub completion: Histogram<u64>,
     /// From before the submission to the completion, nanoseconds.
     pub total: Histogram<u64>,
+}
+
+impl DirectionResult {
+    /// Operations a second; 0 when there were none.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        rate(self.ios, self.runtime)
+    }
+
+    /// Bytes a second; 0 when there were none.
+    #[must_use]
+    pub fn bandwidth(&self) -> f64 {
+        rate(self.bytes, self.runtime)
+    }
+}
+
+/// So many in such a time, per second; 0 for no time.
+#[must_use]
+pub fn rate(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
 /// Processor time and what disturbed it, as getrusage tells it.

@@ -47,9 +47,14 @@ impl DepthSearch {
         self.depth
     }
 
-    /// The depth that held; 0 when none did. `None` while it is being searched.
-    pub(super) fn found(&self) -> Option<u32> {
-        self.over.then_some(self.held)
+    /// The deepest that held so far; 0 when none did.
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Whether the search is over.
+    pub(super) fn over(&self) -> bool {
+        self.over
     }
 
     /// An operation took so long.
@@ -92,7 +97,7 @@ mod tests {
         };
         let mut search = DepthSearch::new(target, depth_max);
         let mut now = 0;
-        while search.found().is_none() {
+        while !search.over() {
             for _ in 0..10 {
                 search.on_latency(latency_of(search.depth()));
             }
@@ -100,7 +105,7 @@ mod tests {
             search.tick(now);
             assert!(now < 1000, "it ends");
         }
-        search.found().unwrap()
+        search.held()
     }
 
     #[test]
@@ -108,6 +113,6 @@ mod tests {
         assert_eq!(search(128, |depth| u64::from(depth) * 3), 33);
         assert_eq!(search(16, |_| 1), 16);
         assert_eq!(search(16, |_| 1000), 0);
-        assert_eq!(search(100, |depth| u64::from(depth)), 100);
+        assert_eq!(search(100, u64::from), 100);
     }
 }

@@ -22,10 +22,17 @@ pub(super) fn merge(into: &mut JobResult, other: &JobResult) {
     into.cpu.context_switches += other.cpu.context_switches;
     into.cpu.major_faults += other.cpu.major_faults;
     into.cpu.minor_faults += other.cpu.minor_faults;
-    for (into, other) in into.depth.iter_mut().zip(other.depth) {
-        *into += other;
+    for (into, other) in [
+        (&mut into.depth, other.depth),
+        (&mut into.submit, other.submit),
+        (&mut into.complete, other.complete),
+    ] {
+        into.iter_mut().zip(other).for_each(|(into, other)| *into += other);
     }
-    into.latency_depth = into.latency_depth.max(other.latency_depth);
+    into.started = into.started.min(other.started);
+    if let (Some(into), Some(other)) = (&mut into.latency_target, other.latency_target) {
+        into.depth = into.depth.max(other.depth);
+    }
 }
 
 fn merge_direction(into: &mut DirectionResult, other: &DirectionResult) {

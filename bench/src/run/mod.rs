@@ -90,15 +90,23 @@ enum Message {
 pub fn run(plan: &Plan, settings: &Settings, interrupt: &Interrupt) -> Result<RunResult, RunError> {
     let read_only = !plan.jobs.iter().any(|job| job.options.rw.writes || job.options.rw.trims);
     let mut disks = HashMap::new();
-    let mut results: Vec<JobResult> = Vec::new();
+    let mut jobs: Vec<JobResult> = Vec::new();
+    let mut interrupted = false;
     for stage in stages(plan) {
-        let (ended, interrupted) = run_stage(&stage, read_only, &mut disks, settings, interrupt)?;
-        results.extend(ended);
+        let (ended, was_interrupted) = run_stage(&stage, read_only, &mut disks, settings, interrupt)?;
+        jobs.extend(ended);
+        interrupted |= was_interrupted;
         if interrupted {
             break;
         }
     }
-    Ok(RunResult { finished: SystemTime::now(), global: plan.global.clone(), jobs: results })
+    Ok(RunResult {
+        finished: SystemTime::now(),
+        pid: std::process::id(),
+        global: plan.global.clone(),
+        jobs,
+        interrupted,
+    })
 }
 
 /// The threads that run at once, stage by stage.
@@ -159,7 +167,7 @@ fn run_stage(
             let name = format!("job-{index}");
             let spawned = std::thread::Builder::new()
                 .name(name)
-                .spawn_scoped(scope, move || prepare::run(thread, disk.as_ref(), ties));
+                .spawn_scoped(scope, move || prepare::run(thread, disk.as_ref(), &ties));
             spawned.map_err(|error| RunError {
                 job: thread.job.name.clone(),
                 source: EngineError::Option(format!("cannot start a thread: {error}")),

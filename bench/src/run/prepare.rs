@@ -7,7 +7,7 @@ use super::{Message, RunError, ThreadPlan};
 use crate::engine::{Engine, EngineError, Local, OwnThread};
 use crate::errno::errno;
 use crate::job::{Access, EngineKind, JobOptions};
-use crate::result::{DirectionResult, JobResult};
+use crate::result::{self, Direction, DirectionResult, JobResult};
 use crate::verify::{Stamp, Verification};
 use crate::workload::{Generator, Random, Region};
 use core::time::Duration;
@@ -33,8 +33,8 @@ pub(super) struct Ties<'a> {
 }
 
 /// Makes ready, waits for the word, does the job.
-pub(super) fn run(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: Ties<'_>) {
-    let result = pin(&plan.job.options.cpus_allowed).and_then(|()| with_engine(plan, disk, &ties));
+pub(super) fn run(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) {
+    let result = pin(&plan.job.options.cpus_allowed).and_then(|()| with_engine(plan, disk, ties));
     let Err(source) = result else { return };
     // Without a listener the run is over already.
     let _ = ties.out.send(Message::Ready(Err(RunError { job: plan.job.name.clone(), source })));
@@ -126,6 +126,7 @@ fn drive<E: Engine>(mut engine: E, plan: &ThreadPlan<'_>, ties: &Ties<'_>) -> Re
         options: plan.job.given.clone(),
         engine: options.ioengine.name().to_owned(),
         iodepth: options.iodepth,
+        started: record.started,
         elapsed,
         directions: core::mem::replace(
             &mut record.directions,
@@ -134,7 +135,14 @@ fn drive<E: Engine>(mut engine: E, plan: &ThreadPlan<'_>, ties: &Ties<'_>) -> Re
         sync: record.sync,
         cpu,
         depth: record.depth,
-        latency_depth: outcome.latency_depth,
+        submit: record.submit,
+        complete: record.complete,
+        latency_target: options.latency_search().map(|search| result::LatencyTarget {
+            target: search.target,
+            window: search.window,
+            percentile: search.percentile,
+            depth: outcome.latency_depth,
+        }),
         samples: Vec::new(),
     };
     let _ = ties.out.send(Message::Done(ties.index, Box::new(result)));
@@ -144,12 +152,8 @@ fn drive<E: Engine>(mut engine: E, plan: &ThreadPlan<'_>, ties: &Ties<'_>) -> Re
 /// The bytes of the device that this thread uses.
 fn region(options: &JobOptions, number: u32, geometry: Geometry) -> Result<Region, EngineError> {
     let (bytes, block) = (geometry.bytes(), geometry.block_size);
-    for size in options
-        .bs
-        .iter()
-        .zip(crate::result::Direction::ALL)
-        .filter(|(_, d)| options.rw.has(*d))
-        .map(|(s, _)| s.least())
+    for size in
+        options.bs.iter().zip(Direction::ALL).filter(|(_, d)| options.rw.has(*d)).map(|(s, _)| s.least())
     {
         if !size.is_multiple_of(block) {
             return Err(EngineError::Option(format!(

@@ -5,6 +5,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::SystemTime;
 
 /// What a job did in one interval.
 pub(super) struct Interval {
@@ -32,6 +33,10 @@ pub(super) struct Record<'a, M> {
     pub(super) directions: [DirectionResult; 3],
     pub(super) sync: Histogram<u64>,
     pub(super) depth: [u64; 7],
+    pub(super) submit: [u64; 7],
+    pub(super) complete: [u64; 7],
+    /// When the measurement began, by the calendar.
+    pub(super) started: SystemTime,
     pub(super) errors: u64,
     pub(super) verify_errors: u64,
     thread: usize,
@@ -54,6 +59,9 @@ impl<'a, M> Record<'a, M> {
             directions: Default::default(),
             sync: histogram(),
             depth: [0; 7],
+            submit: [0; 7],
+            complete: [0; 7],
+            started: SystemTime::now(),
             errors: 0,
             verify_errors: 0,
             thread,
@@ -79,7 +87,8 @@ impl<'a, M> Record<'a, M> {
             }
         }
         self.sync.reset();
-        self.depth = [0; 7];
+        (self.depth, self.submit, self.complete) = ([0; 7], [0; 7], [0; 7]);
+        self.started = SystemTime::now();
         (self.start, self.phase_start, self.last, self.interval_start) = (now, now, now, now);
         self.phases_before = [Duration::ZERO; 3];
         self.cpu = cpu();
@@ -101,6 +110,16 @@ impl<'a, M> Record<'a, M> {
         self.directions[direction as usize].submission.saturating_record(nanoseconds.max(1));
         let bucket = usize::BITS - 1 - in_flight.max(1).leading_zeros();
         self.depth[(bucket as usize).min(6)] += 1;
+    }
+
+    /// One call submitted so many operations.
+    pub(super) fn batch_submitted(&mut self, count: usize) {
+        self.submit[batch_bucket(count)] += 1;
+    }
+
+    /// One call found so many completed.
+    pub(super) fn batch_completed(&mut self, count: usize) {
+        self.complete[batch_bucket(count)] += 1;
     }
 
     /// An operation has ended well.
@@ -181,6 +200,19 @@ pub(super) struct Times {
     pub(super) begun: u64,
     pub(super) submitted: u64,
     pub(super) ended: u64,
+}
+
+/// 0, 1 to 4, to 8, to 16, to 32, to 64, more.
+fn batch_bucket(count: usize) -> usize {
+    match count {
+        0 => 0,
+        1..=4 => 1,
+        5..=8 => 2,
+        9..=16 => 3,
+        17..=32 => 4,
+        33..=64 => 5,
+        _ => 6,
+    }
 }
 
 /// This thread's, so far.

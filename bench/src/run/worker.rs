@@ -80,7 +80,7 @@ pub(super) struct Outcome<'a, E, M> {
     pub(super) record: Record<'a, M>,
     pub(super) error: Option<BlockError>,
     pub(super) wrong: Option<String>,
-    pub(super) latency_depth: Option<u32>,
+    pub(super) latency_depth: u32,
     pub(super) now: u64,
 }
 
@@ -136,7 +136,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             record: self.parts.record,
             error: self.first_error,
             wrong: self.first_wrong,
-            latency_depth: self.search.as_ref().and_then(DepthSearch::found),
+            latency_depth: self.search.as_ref().map_or(0, DepthSearch::held),
             now,
         }
     }
@@ -205,6 +205,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         self.parts.engine.flush();
         let now = self.now();
         let in_flight = self.in_flight();
+        self.parts.record.batch_submitted(self.batch.len());
         while let Some(index) = self.batch.pop() {
             let slot = &mut self.slots[index as usize];
             slot.submitted = now;
@@ -260,6 +261,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         let any = !completions.is_empty();
         if any {
             let ended = self.now();
+            self.parts.record.batch_completed(completions.len());
             for completion in completions.drain(..) {
                 self.end(completion, ended);
             }
@@ -279,7 +281,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
         if let Some(search) = &mut self.search {
             search.tick(now);
-            if search.found().is_some() {
+            if search.over() {
                 self.parts.source.stop();
             }
         }

@@ -115,34 +115,6 @@ impl Generator {
         self.region
     }
 
-    /// The next operation; `None` when all were given.
-    pub fn next(&mut self) -> Option<Operation> {
-        if let Some(write) = self.after_trim.take() {
-            return Some(write);
-        }
-        if self.left.is_some_and(|left| left < self.unit) {
-            return None;
-        }
-        let direction = self.direction();
-        let start = self.start(direction);
-        let most = (self.region.len - start).min(self.left.unwrap_or(u64::MAX));
-        // A whole number of units, of which at least one fits.
-        let len = self.len(direction).min(most / self.unit * self.unit);
-        self.next[direction as usize] = if start + len >= self.region.len { 0 } else { start + len };
-        if let Some(left) = &mut self.left {
-            *left -= len;
-        }
-        let operation = Operation {
-            direction,
-            offset: self.region.offset + start,
-            len: u32::try_from(len).expect("no longer than the longest block"),
-        };
-        if direction == Direction::Trim && self.directions[Direction::Write as usize] {
-            self.after_trim = Some(Operation { direction: Direction::Write, ..operation });
-        }
-        Some(operation)
-    }
-
     fn direction(&mut self) -> Direction {
         match self.directions {
             [_, _, true] => Direction::Trim,
@@ -185,5 +157,37 @@ impl Generator {
             }
         };
         (len / self.unit).max(1) * self.unit
+    }
+}
+
+/// The next operation; `None` when all were given.
+impl Iterator for Generator {
+    type Item = Operation;
+
+    fn next(&mut self) -> Option<Operation> {
+        if let Some(write) = self.after_trim.take() {
+            return Some(write);
+        }
+        if self.left.is_some_and(|left| left < self.unit) {
+            return None;
+        }
+        let direction = self.direction();
+        let start = self.start(direction);
+        let most = (self.region.len - start).min(self.left.unwrap_or(u64::MAX));
+        // A whole number of units, of which at least one fits.
+        let len = self.len(direction).min(most / self.unit * self.unit);
+        self.next[direction as usize] = if start + len >= self.region.len { 0 } else { start + len };
+        if let Some(left) = &mut self.left {
+            *left -= len;
+        }
+        let operation = Operation {
+            direction,
+            offset: self.region.offset + start,
+            len: u32::try_from(len).expect("no longer than the longest block"),
+        };
+        if direction == Direction::Trim && self.directions[Direction::Write as usize] {
+            self.after_trim = Some(Operation { direction: Direction::Write, ..operation });
+        }
+        Some(operation)
     }
 }

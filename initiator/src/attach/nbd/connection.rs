@@ -1,7 +1,9 @@
 //! The transmission phase: requests are carried out side by side, and answered in whatever order they end.
 
 use super::disk::{Disk, DiskInfo};
-use super::wire::{self, Command, Errno, Request};
+use crate::attach::errno::errno;
+use nbd_proto::{self as wire, Command, Errno, Request};
+use nvmf_block::BlockError;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -104,8 +106,23 @@ async fn carry_out<D: Disk>(
         Command::Disconnect | Command::Other(_) => unreachable!("refused before"),
     };
     // A client that is gone is seen by the reader, too.
-    let _ = answer(&writer, result.into(), request.cookie, &read).await;
+    let _ = answer(&writer, told(result), request.cookie, &read).await;
     drop(permit);
+}
+
+/// How an operation went, in the protocol's few numbers.
+fn told(result: Result<(), BlockError>) -> Errno {
+    match result {
+        Ok(()) => Errno::OK,
+        Err(error) => match errno(error) {
+            nix::errno::Errno::EINVAL => Errno::EINVAL,
+            nix::errno::Errno::EROFS => Errno::EPERM,
+            nix::errno::Errno::ENOSPC => Errno::ENOSPC,
+            nix::errno::Errno::EOPNOTSUPP => Errno::ENOTSUP,
+            nix::errno::Errno::ENOLINK | nix::errno::Errno::ETIMEDOUT => Errno::ESHUTDOWN,
+            _ => Errno::EIO,
+        },
+    }
 }
 
 async fn answer(writer: &Mutex<OwnedWriteHalf>, errno: Errno, cookie: u64, data: &[u8]) -> io::Result<()> {

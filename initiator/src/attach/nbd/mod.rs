@@ -7,7 +7,6 @@ mod disk;
 pub(super) mod kernel;
 mod negotiation;
 mod server;
-mod wire;
 
 pub(super) use connection::transmit;
 pub(super) use disk::{Disk, DiskInfo};

@@ -1,7 +1,7 @@
 //! From the first byte to the transmission phase.
 
 use super::disk::DiskInfo;
-use super::wire::{self, OptionKind, flag, info, reply};
+use nbd_proto::{self as wire, OptionKind, flag, info, reply};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

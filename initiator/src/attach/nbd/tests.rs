@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, DiskInfo};
 use super::server::{Server, ServerError};
-use super::wire;
+use nbd_proto as wire;
 use nvmf_block::BlockError;
 use proptest::prelude::*;
 use std::path::Path;

@@ -1,0 +1,122 @@
+//! What is compared, and how a run has it.
+
+use crate::report::number;
+use crate::result::{RunResult, histogram, rate};
+use core::time::Duration;
+use hdrhistogram::Histogram;
+
+/// What is compared, over all jobs and directions of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// Operations a second.
+    Iops,
+    /// Bytes a second.
+    Bandwidth,
+    /// Mean latency, nanoseconds.
+    Mean,
+    /// Median latency, nanoseconds.
+    P50,
+    /// 99th percentile of latency, nanoseconds.
+    P99,
+    /// 99.9th percentile of latency, nanoseconds.
+    P999,
+    /// Processor time an operation, user and system, nanoseconds.
+    CpuPerOperation,
+}
+
+impl Metric {
+    /// All, in the order in which they are printed.
+    pub const ALL: [Self; 7] =
+        [Self::Iops, Self::Bandwidth, Self::Mean, Self::P50, Self::P99, Self::P999, Self::CpuPerOperation];
+
+    /// Its name for people: fits behind "A's".
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iops => "IOPS",
+            Self::Bandwidth => "bandwidth",
+            Self::Mean => "mean latency",
+            Self::P50 => "p50 latency",
+            Self::P99 => "p99 latency",
+            Self::P999 => "p99.9 latency",
+            Self::CpuPerOperation => "CPU per operation",
+        }
+    }
+
+    /// Its name in JSON, unit included.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Iops => "iops",
+            Self::Bandwidth => "bw_bytes",
+            Self::Mean => "lat_ns_mean",
+            Self::P50 => "lat_ns_p50",
+            Self::P99 => "lat_ns_p99",
+            Self::P999 => "lat_ns_p99.9",
+            Self::CpuPerOperation => "cpu_ns_per_io",
+        }
+    }
+
+    /// Whether more of it is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::Iops | Self::Bandwidth)
+    }
+
+    pub(super) fn text(self, value: f64) -> String {
+        match self {
+            Self::Iops => number::plain(value),
+            Self::Bandwidth => number::bandwidth(value),
+            _ => number::latency(value),
+        }
+    }
+}
+
+/// A run's sums over its jobs and directions.
+pub(super) struct Figures {
+    ios: u64,
+    bytes: u64,
+    time: Duration,
+    cpu: Duration,
+    latencies: Histogram<u64>,
+}
+
+impl Figures {
+    pub(super) fn of(run: &RunResult) -> Self {
+        let mut figures =
+            Self { ios: 0, bytes: 0, time: Duration::ZERO, cpu: Duration::ZERO, latencies: histogram() };
+        for job in &run.jobs {
+            figures.cpu += job.cpu.user + job.cpu.system;
+            for direction in &job.directions {
+                figures.ios += direction.ios;
+                figures.bytes += direction.bytes;
+                figures
+                    .latencies
+                    .add(&direction.total)
+                    .expect("all histograms have the bounds of `histogram`");
+            }
+        }
+        // Jobs of a group run at the same time, groups after one another.
+        let mut groups: Vec<u32> = run.jobs.iter().map(|job| job.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        for group in groups {
+            let jobs = run.jobs.iter().filter(|job| job.group == group);
+            figures.time += jobs.map(|job| job.elapsed).max().unwrap_or_default();
+        }
+        figures
+    }
+
+    pub(super) fn get(&self, metric: Metric) -> f64 {
+        match metric {
+            Metric::Iops => rate(self.ios, self.time),
+            Metric::Bandwidth => rate(self.bytes, self.time),
+            Metric::Mean => self.latencies.mean(),
+            Metric::P50 => self.latencies.value_at_percentile(50.0) as f64,
+            Metric::P99 => self.latencies.value_at_percentile(99.0) as f64,
+            Metric::P999 => self.latencies.value_at_percentile(99.9) as f64,
+            Metric::CpuPerOperation if self.ios == 0 => 0.0,
+            Metric::CpuPerOperation => self.cpu.as_nanos() as f64 / self.ios as f64,
+        }
+    }
+}

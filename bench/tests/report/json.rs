@@ -1,0 +1,87 @@
+//! fio's JSON, as those who read it expect it.
+
+use crate::synthetic::Plan;
+use crate::{alone, written};
+use nvmf_bench::report::Format;
+use serde_json::Value;
+
+fn document(plan: &Plan) -> Value {
+    serde_json::from_str(&written(Format::Json, &alone(plan.run()))).expect("it is JSON")
+}
+
+/// What `fio-3.33.keys` calls it. fio's readers tell whole numbers from fractions.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Object(_) => "object",
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(n) if n.is_u64() || n.is_i64() => "integer",
+        Value::Number(_) => "number",
+        Value::Bool(_) | Value::Null => "neither",
+    }
+}
+
+/// The list was taken from fio 3.33: runs of randrw, of write with fsync, and of trim.
+#[test]
+fn every_field_of_fio_is_there_with_its_type() {
+    let document = document(&Plan { trims: true, ..Plan::default() });
+    let missing: Vec<String> = include_str!("fio-3.33.keys")
+        .lines()
+        .filter_map(|line| {
+            let (pointer, expected) = line.rsplit_once(' ').expect("a path, a space, a type");
+            let found = document.pointer(pointer).map_or("missing", kind);
+            (found != expected).then(|| format!("{pointer}: {found} instead of {expected}"))
+        })
+        .collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn figures_are_in_fios_units() {
+    let run = Plan::default().run();
+    let read = &run.jobs[0].directions[0];
+    let document = document(&Plan::default());
+    let job = &document["jobs"][0];
+    assert_eq!(job["jobname"], "mixed");
+    assert_eq!(job["read"]["io_bytes"], read.ios * 4096);
+    assert_eq!(job["read"]["io_kbytes"], read.ios * 4);
+    assert_eq!(job["read"]["runtime"], 5000, "milliseconds");
+    assert_eq!(job["read"]["bw_bytes"], read.ios * 4096 / 5);
+    assert_eq!(job["read"]["bw"], read.ios * 4 / 5, "KiB a second");
+    assert_eq!(job["read"]["iops"], read.ios as f64 / 5.0);
+    assert_eq!(job["read"]["clat_ns"]["N"], read.ios);
+    assert_eq!(job["read"]["clat_ns"]["percentile"]["99.900000"], read.completion.value_at_percentile(99.9));
+    assert_eq!(job["read"]["iops_samples"], 50);
+    assert_eq!(job["trim"]["iops_samples"], 0);
+    assert_eq!(job["job_start"], 1_795_269_865_000_u64, "milliseconds");
+    assert_eq!(job["latency_depth"], 32);
+    assert_eq!(document["time"], "Sat Nov 21 14:04:30 2026");
+    assert_eq!(document["global options"]["ioengine"], "nvmf");
+    assert_eq!(job["job options"]["bs"], "4k");
+}
+
+#[test]
+fn latencies_add_up_to_all_operations() {
+    let document = document(&Plan::default());
+    let units = ["latency_ns", "latency_us", "latency_ms"].map(|unit| &document["jobs"][0][unit]);
+    let buckets = units.into_iter().flat_map(|unit| unit.as_object().unwrap().values());
+    let sum: f64 = buckets.map(|percent| percent.as_f64().unwrap()).sum();
+    // Each of the 32 buckets may have been raised to 0.01.
+    assert!((100.0..100.32).contains(&(sum + 1e-9)), "{sum}");
+}
+
+#[test]
+fn a_job_that_did_nothing_is_all_zeros() {
+    let text = written(Format::Json, &alone(Plan { samples: 0, ..Plan::default() }.run()));
+    let document: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(document["jobs"][0]["read"]["iops"], 0.0);
+    assert_eq!(document["jobs"][0]["usr_cpu"], 0.0);
+}
+
+#[test]
+fn several_runs_are_documents_one_after_another() {
+    let runs = [("a".to_string(), Plan::default().run()), ("b".to_string(), Plan::default().run())];
+    let text = written(Format::Json, &runs);
+    let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    assert_eq!(documents.map(Result::unwrap).count(), 2);
+}

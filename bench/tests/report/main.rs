@@ -1,0 +1,48 @@
+//! The reports of runs that were never measured: the same figures every time.
+
+mod html;
+mod json;
+mod normal;
+mod synthetic;
+
+use nvmf_bench::report::compare::compare;
+use nvmf_bench::report::{Format, write};
+use nvmf_bench::result::RunResult;
+use synthetic::Plan;
+
+/// One run as text in a format.
+fn written(format: Format, runs: &[(String, RunResult)]) -> String {
+    let mut out = Vec::new();
+    write(format, runs, &mut out).expect("memory takes everything");
+    String::from_utf8(out).expect("reports are UTF-8")
+}
+
+fn alone(run: RunResult) -> [(String, RunResult); 1] {
+    [("run".to_string(), run)]
+}
+
+#[test]
+fn a_faster_run_is_said_to_be_faster() {
+    let rounds: Vec<_> = (0..5)
+        .map(|round| {
+            let a = Plan { seed: 2 * round, ..Plan::default() };
+            let b = Plan { seed: 2 * round + 1, base_ns: 7_000 + 50 * round, ..Plan::default() };
+            (a.run(), b.run())
+        })
+        .collect();
+    let report = compare("a.toml", "b.toml", &rounds);
+    assert_eq!(report.to_string(), include_str!("compare.txt"));
+    let json = report.json();
+    assert_eq!(json["metrics"]["iops"]["verdict"], "better");
+    assert_eq!(json["metrics"]["lat_ns_p50"]["verdict"], "better");
+    assert_eq!(json["metrics"]["iops"]["ratios"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn failures_come_before_ratios() {
+    let failing = Plan { errors: 3, ..Plan::default() };
+    let report = compare("a.toml", "b.toml", &[(Plan::default().run(), failing.run())]);
+    let text = report.to_string();
+    assert!(text.starts_with("ERROR: b.toml, round 1, mixed: 3 operations failed, the first: "), "{text}");
+    assert!(text.contains("too few rounds to tell"), "{text}");
+}

@@ -1,0 +1,52 @@
+//! The text for people.
+
+use crate::synthetic::Plan;
+use crate::{alone, written};
+use nvmf_bench::report::Format;
+use nvmf_bench::result::LatencyTarget;
+use std::time::Duration;
+
+#[test]
+fn a_run_reads_as_fio_would_say_it() {
+    let mut run = Plan::default().run();
+    let target = Duration::from_micros(500);
+    run.jobs[0].latency_target =
+        Some(LatencyTarget { target, window: Duration::from_secs(1), percentile: 99.9, depth: 24 });
+    assert_eq!(written(Format::Human, &alone(run)), include_str!("normal.txt"));
+}
+
+#[test]
+fn a_group_sums_what_its_jobs_did() {
+    let mut run = Plan { name: "first".to_string(), ..Plan::default() }.run();
+    run.jobs
+        .extend(Plan { name: "second".to_string(), seed: 2, base_ns: 16_000, ..Plan::default() }.run().jobs);
+    run.jobs.extend(Plan { name: "later".to_string(), seed: 3, ..Plan::default() }.run().jobs);
+    run.jobs[2].group = 1;
+    let text = written(Format::Human, &alone(run));
+    let summary = text.split_once("\nRun status").map(|(_, summary)| format!("Run status{summary}"));
+    assert_eq!(summary.as_deref(), Some(include_str!("groups.txt")));
+}
+
+#[test]
+fn what_failed_is_said_first_and_last_with_what_to_do() {
+    let run = Plan { errors: 3, verify_errors: 1, ..Plan::default() }.run();
+    let text = written(Format::Human, &alone(run));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "mixed: (groupid=0, jobs=1): err= 5 (Input/output error): pid=4711: Sat Nov 21 14:04:30 2026 UTC"
+    );
+    assert_eq!(lines[1], "  ERROR: 3 operations failed, the first: Input/output error");
+    assert!(lines[2].trim().starts_with("Look at the log of the device's side"), "{}", lines[2]);
+    assert_eq!(lines[3], "  ERROR: 1 block read back had other contents than were written");
+    assert!(lines[4].trim().starts_with("Trust neither the data nor these figures."), "{}", lines[4]);
+    assert_eq!(lines[lines.len() - 3], "FAILED: 1 of 1 jobs");
+    assert_eq!(lines[lines.len() - 1], "  mixed: 1 block read back had other contents than were written");
+}
+
+#[test]
+fn a_job_that_did_nothing_has_no_figures_and_no_panic() {
+    let text = written(Format::Human, &alone(Plan { samples: 0, ..Plan::default() }.run()));
+    assert!(!text.contains("IOPS"), "{text}");
+    assert!(!text.contains("NaN") && !text.contains("=inf"), "{text}");
+}

@@ -1,0 +1,139 @@
+//! Runs from a seed. Integers only, so that every machine makes the same.
+
+use nvmf_bench::result::{Cpu, DirectionResult, JobResult, RunResult, Sample, histogram};
+use std::time::{Duration, SystemTime};
+
+/// What a synthetic run is to look like: one job that reads and writes.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) name: String,
+    /// The latency below which no operation comes.
+    pub(crate) base_ns: u64,
+    /// Samples of 100 ms.
+    pub(crate) samples: u64,
+    pub(crate) errors: u64,
+    pub(crate) verify_errors: u64,
+    pub(crate) trims: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let name = "mixed".to_string();
+        Self { seed: 1, name, base_ns: 8_000, samples: 50, errors: 0, verify_errors: 0, trims: false }
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Operations in flight.
+const DEPTH: u64 = 32;
+
+impl Plan {
+    pub(crate) fn run(&self) -> RunResult {
+        RunResult {
+            finished: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_269_870),
+            interrupted: false,
+            pid: 4711,
+            global: vec![("ioengine".to_string(), "nvmf".to_string())],
+            jobs: vec![self.job()],
+        }
+    }
+
+    fn job(&self) -> JobResult {
+        let mut chance = Chance(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut directions: [DirectionResult; 3] = Default::default();
+        let samples =
+            (0..self.samples).map(|index| self.sample(index, &mut chance, &mut directions)).collect();
+        let elapsed = INTERVAL * self.samples as u32;
+        for direction in directions.iter_mut().filter(|d| d.ios > 0) {
+            direction.runtime = elapsed;
+        }
+        let mut sync = histogram();
+        for _ in 0..100 {
+            sync += 400_000 + chance.below(200_000);
+        }
+        JobResult {
+            name: self.name.clone(),
+            group: 0,
+            threads: 1,
+            error: if self.errors > 0 { 5 } else { 0 },
+            message: None,
+            errors: self.errors,
+            verify_errors: self.verify_errors,
+            options: vec![("rw".to_string(), "randrw".to_string()), ("bs".to_string(), "4k".to_string())],
+            engine: "nvmf".to_string(),
+            iodepth: DEPTH as u32,
+            started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_269_865),
+            elapsed,
+            directions,
+            sync,
+            cpu: Cpu {
+                user: elapsed * 61 / 100 + Duration::from_micros(chance.below(100_000)),
+                system: elapsed * 30 / 100,
+                context_switches: 1234,
+                major_faults: 0,
+                minor_faults: 56,
+            },
+            depth: [1, 2, 4, 8, 16, 969, 0],
+            submit: [0, 900, 100, 0, 0, 0, 0],
+            complete: [500, 400, 100, 0, 0, 0, 0],
+            latency_target: None,
+            samples,
+        }
+    }
+
+    /// One interval at full depth: as many operations as its latencies leave time for. A hundredth of them is counted.
+    fn sample(&self, index: u64, chance: &mut Chance, directions: &mut [DirectionResult; 3]) -> Sample {
+        let mut here = histogram();
+        let mut sample = Sample { at: INTERVAL * (index as u32 + 1), length: INTERVAL, ..Sample::default() };
+        // A slow interval now and then, as a disk's own housekeeping makes it.
+        let slow = if index % 23 == 17 { 2 } else { 1 };
+        let mut time_left = INTERVAL.as_nanos() as u64 * DEPTH / 100;
+        loop {
+            let submission = 300 + chance.below(200);
+            let completion =
+                slow * (self.base_ns + (0..4).map(|_| chance.below(1_500)).sum::<u64>()) * chance.tail();
+            let total = submission + completion;
+            let Some(left) = time_left.checked_sub(total) else { break };
+            time_left = left;
+            let direction = match chance.below(10) {
+                0 if self.trims => 2,
+                0..3 => 1,
+                _ => 0,
+            };
+            let d = &mut directions[direction];
+            d.ios += 100;
+            d.bytes += 100 * 4096;
+            d.submission.record_n(submission, 100).unwrap();
+            d.completion.record_n(completion, 100).unwrap();
+            d.total.record_n(total, 100).unwrap();
+            here.record(total).unwrap();
+            sample.ios[direction] += 100;
+            sample.bytes[direction] += 100 * 4096;
+        }
+        sample.percentiles = Sample::PERCENTILES.map(|p| here.value_at_percentile(p));
+        sample
+    }
+}
+
+/// xorshift64*.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
+    }
+
+    /// What a latency is multiplied by: few are long, very few are very long.
+    fn tail(&mut self) -> u64 {
+        match self.below(10_000) {
+            0..3 => 100 + self.below(150),
+            3..60 => 4 + self.below(12),
+            60..400 => 2,
+            _ => 1,
+        }
+    }
+}
