@@ -69,7 +69,10 @@ impl Contest<'_> {
                         figures.push(figure);
                     }
                     // A peer that does not run here is not our failure: the row says so, and the others go on.
-                    Err(error) => peer.measure = Err(format!("did not run: {error:#}")),
+                    Err(error) => {
+                        eprintln!("{} did not run: {error:#}", peer.name);
+                        peer.measure = Err(format!("did not run: {}", last_line(&error)));
+                    }
                 }
             }
             println!("{line}");
@@ -103,6 +106,12 @@ impl Contest<'_> {
     }
 }
 
+/// What a program said at its end is mostly what was wrong.
+fn last_line(error: &anyhow::Error) -> String {
+    let text = error.root_cause().to_string();
+    text.trim_end().lines().next_back().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_fails_is_a_line_of_the_table_and_ours_that_fails_an_error() {
-        let fails = || -> Measure<'static> { Box::new(|| anyhow::bail!("it broke")) };
+        let fails = || -> Measure<'static> { Box::new(|| anyhow::bail!("what was called\nit broke\n")) };
         let good = || -> Measure<'static> { Box::new(|| Ok(1.0)) };
         let contest = |ours, theirs| Contest {
             what: "reads",

@@ -63,7 +63,7 @@ pub(super) fn run(site: &Site, export: &Export, workload: &Workload, page: &str)
 
 /// `nvmf-bench` as the client of somebody else's NBD server.
 pub(super) fn run_nbd(site: &Site, uri: &str, workload: &Workload) -> Result<Report> {
-    bench(site, &["--ioengine=nbd".into(), format!("--uri={uri}")], workload, None)
+    bench(site, &["--ioengine=nbd".into(), format!("--filename={uri}")], workload, None)
 }
 
 fn bench(site: &Site, engine: &[String], workload: &Workload, page: Option<&str>) -> Result<Report> {

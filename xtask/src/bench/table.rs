@@ -36,7 +36,9 @@ impl Table {
     pub(super) fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)
             .with_context(|| format!("cannot read {}", document.display()))?;
-        let text = replace(&text, &self.text())
+        // With the picture that is written beside it.
+        let table = format!("{}\n![Ratios to the peers](performance.svg)\n", self.text());
+        let text = replace(&text, &table)
             .with_context(|| format!("{} has no place for the benchmark's table", document.display()))?;
         std::fs::write(document, text)?;
         println!("wrote the table into {}", document.display());
