@@ -4,11 +4,17 @@
 //! |---|---|
 //! | `local` | files, block devices, memory, nothing: one disk, shared by the jobs that name it |
 //! | `remote` | a namespace over RDMA, on the job's own thread |
+//! | `asynchronous` | the same by the async interface |
+//! | `nbd` | an NBD export |
 
+mod asynchronous;
 mod local;
+mod nbd;
 mod remote;
 
+pub use asynchronous::Async;
 pub use local::{Local, open_disk};
+pub use nbd::Nbd;
 pub use remote::OwnThread;
 
 use core::time::Duration;
@@ -46,6 +52,14 @@ pub enum EngineError {
     /// The target cannot be used.
     #[error(transparent)]
     Remote(#[from] nvmf_initiator::Error),
+    /// An NBD export cannot be used.
+    #[error("cannot use the NBD export {url}: {source}")]
+    Nbd {
+        /// Which.
+        url: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// An option is missing or does not fit.
     #[error("{0}")]
     Option(String),

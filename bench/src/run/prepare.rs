@@ -4,7 +4,7 @@ use super::record::{IntervalChannel, Record};
 use super::source::Source;
 use super::worker::{Parts, Worker};
 use super::{Message, RunError, ThreadPlan};
-use crate::engine::{Engine, EngineError, Local, OwnThread};
+use crate::engine::{Async, Engine, EngineError, Local, Nbd, OwnThread};
 use crate::errno::errno;
 use crate::job::{Access, EngineKind, JobOptions};
 use crate::result::{self, Direction, DirectionResult, JobResult};
@@ -45,6 +45,10 @@ fn with_engine(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) -> R
     let options = &plan.job.options;
     match (options.ioengine, disk) {
         (EngineKind::Nvmf, _) => drive(OwnThread::connect(options)?, plan, ties),
+        (EngineKind::NvmfAsync, _) => drive(Async::connect(options)?, plan, ties),
+        (EngineKind::Nbd, _) => {
+            drive(Nbd::connect(options.filename.as_deref().unwrap_or_default(), options.iodepth)?, plan, ties)
+        }
         (_, Some(disk)) => drive(Local::new(disk, options.iodepth)?, plan, ties),
         (kind, None) => Err(EngineError::Option(format!("ioengine={} has no disk", kind.name()))),
     }
