@@ -13,7 +13,7 @@ pub(super) struct Report {
     pub(super) iops: f64,
     pub(super) bytes_per_second: f64,
     /// From before the submission to the completion at the median, nanoseconds.
-    pub(super) latency_p50: f64,
+    pub(super) latency_p50: Option<f64>,
 }
 
 impl Report {
@@ -32,9 +32,10 @@ impl Report {
         Ok(Self {
             iops: number("/iops").context("no iops")?,
             bytes_per_second: bytes(used),
-            // Submissions vary little: their mean does.
-            latency_p50: number("/clat_ns/percentile/50.000000").unwrap_or(0.0)
-                + number("/slat_ns/mean").unwrap_or(0.0),
+            // Only with `lat_percentiles` does fio have those of the whole; else it is the sum that comes nearest.
+            latency_p50: number("/lat_ns/percentile/50.000000").or_else(|| {
+                Some(number("/clat_ns/percentile/50.000000")? + number("/slat_ns/mean").unwrap_or(0.0))
+            }),
         })
     }
 }
@@ -79,8 +80,15 @@ mod tests {
         let report = Report::parse(READ.as_bytes()).unwrap();
         assert_eq!(
             report,
-            Report { iops: 117_000.25, bytes_per_second: 479_232_000.0, latency_p50: 261_500.5 }
+            Report { iops: 117_000.25, bytes_per_second: 479_232_000.0, latency_p50: Some(261_500.5) }
         );
+    }
+
+    #[test]
+    fn percentiles_of_the_whole_latency_come_before_sums_of_its_parts() {
+        let whole = "\"lat_ns\": { \"percentile\": { \"50.000000\": 262000 } }, \"clat_ns\"";
+        let report = Report::parse(READ.replace("\"clat_ns\"", whole).as_bytes()).unwrap();
+        assert_eq!(report.latency_p50, Some(262_000.0));
     }
 
     #[test]

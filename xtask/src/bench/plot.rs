@@ -68,7 +68,12 @@ fn bar(svg: &mut String, entry: &Entry, ratio: Spread, y: f64) {
     let (least, most) = (x(good(ratio.least)), x(good(ratio.most)));
     let (middle, below) = (y + 27.0, y + 36.0);
     let text = format!("{} / {}: {:.2}", entry.what, entry.peer.unwrap_or_default(), good(ratio.median));
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#222\">{}</text>", y + 12.0, escape(&text));
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#222\" stroke=\"#fff\" stroke-width=\"4\" paint-order=\"stroke\">{}</text>",
+        y + 12.0,
+        escape(&text)
+    );
     let _ = writeln!(
         svg,
         "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\" fill=\"{colour}\"/>",

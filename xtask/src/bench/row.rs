@@ -60,7 +60,10 @@ impl Row {
 }
 
 fn latency(site: &Site) -> Contest<'_> {
-    let ours = move || Ok(ours::run(site, &Export::memory(), &Workload::READS_ONE, "latency")?.latency_p50);
+    let ours = move || {
+        let report = ours::run(site, &Export::memory(), &Workload::READS_ONE, "latency")?;
+        report.latency_p50.context("nvmf-bench reported no latency")
+    };
     Contest {
         what: "4 KiB random read, depth 1, memory backend, round trip at the median",
         unit: Unit::RoundTrip,
