@@ -18,7 +18,9 @@ pub fn program(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("cannot tell where this program lies")?;
     let folders = this.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.with_context(|| format!("{name} is not built: run `cargo build -p nvmf-target -p nvmf-initiator`"))
+    found.with_context(|| {
+        format!("{name} is not built: run `cargo build -p nvmf-target -p nvmf-initiator -p nvmf-bench`")
+    })
 }
 
 /// A port of the loopback address that was free a moment ago.

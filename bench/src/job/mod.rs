@@ -4,12 +4,15 @@
 //! |---|---|
 //! | `table` | every option: names, meaning, how it is understood |
 //! | `options` | what a job is to do |
-//! | `ini` | fio's job files |
+//! | `ini`, `toml` | job files: fio's, and in TOML |
 //! | `unit`, `value` | sizes, times, and what else stands behind an equals sign |
 
 mod ini;
 mod options;
 mod table;
+#[cfg(test)]
+mod tests;
+mod toml;
 mod unit;
 mod value;
 
@@ -138,7 +141,8 @@ pub fn read(path: &Path) -> Result<Vec<Section>, JobError> {
 /// # Errors
 /// [`JobError::Syntax`].
 pub fn parse(name: &str, text: &str) -> Result<Vec<Section>, JobError> {
-    ini::parse(name, text)
+    let is_toml = Path::new(name).extension().is_some_and(|extension| extension == "toml");
+    if is_toml { toml::parse(name, text) } else { ini::parse(name, text) }
 }
 
 impl Plan {
@@ -212,8 +216,12 @@ impl Job {
             "time_based needs runtime=TIME"
         } else if options.iodepth_batch_complete > options.iodepth {
             "iodepth_batch_complete must not be more than iodepth"
-        } else if options.verify.is_some() && !options.bs_least().is_multiple_of(options.verify_unit()) {
-            "every block must be a whole number of verify_interval"
+        } else if options.verify.is_some() && !options.bs_are_multiples_of(options.verify_unit()) {
+            "with verify, every block size must be a multiple of verify_interval, which is the shortest of them by default"
+        } else if options.ioengine == EngineKind::IoUring
+            && options.filename.as_ref().is_some_and(|name| name.contains(':'))
+        {
+            "a job has one file here: several in one filename, with colons between them, need a job each"
         } else if options.verify.is_some() && options.rw.trims {
             "verify does not go with trims: what a trimmed block reads is not known"
         } else {

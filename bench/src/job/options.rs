@@ -298,6 +298,16 @@ impl JobOptions {
         self.sizes().map(BlockSize::most).max().unwrap_or(4096)
     }
 
+    /// Whether all block sizes of directions that occur are.
+    #[must_use]
+    pub fn bs_are_multiples_of(&self, unit: u32) -> bool {
+        self.sizes().all(|size| match size {
+            BlockSize::Fixed(size) => size.is_multiple_of(unit),
+            // Rounded by the generator to multiples of the shortest.
+            BlockSize::Range(..) | BlockSize::Split(_) => self.bs_least().is_multiple_of(unit),
+        })
+    }
+
     /// Bytes in a block that is verified by itself.
     #[must_use]
     pub fn verify_unit(&self) -> u32 {

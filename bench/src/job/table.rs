@@ -205,7 +205,7 @@ const JOBS: &[Known] = &[
         put(&mut o.cpus_allowed, value::processors(v))
     }),
     known(&["continue_on_error"], "none|all", "goes on when an operation fails", |o, v| match v {
-        "none" | "0" => put(&mut o.continue_on_error, Ok(false)),
+        "none" | "0" | "verify" => put(&mut o.continue_on_error, Ok(false)),
         "all" | "io" | "1" | "" => put(&mut o.continue_on_error, Ok(true)),
         _ => Err(format!("`{v}` is not known here: use none or all")),
     }),
@@ -244,6 +244,13 @@ const ENGINES: &[Known] = &[
 
 /// Options of fio's that change nothing here: read over, and said so.
 pub(super) const IGNORED: &[&str] = &[
+    "fill_device",
+    "fill_fs",
+    "hugepage-size",
+    "name",
+    "rate_cycle",
+    "rate_process",
+    "ratecycle",
     "allow_file_create",
     "allow_mounted_write",
     "allrandrepeat",

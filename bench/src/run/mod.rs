@@ -17,6 +17,8 @@ mod prepare;
 mod progress;
 mod record;
 mod source;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use interrupt::Interrupt;

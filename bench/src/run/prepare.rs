@@ -68,7 +68,12 @@ fn pin(processors: &[usize]) -> Result<(), EngineError> {
     sched_setaffinity(Pid::from_raw(0), &set).map_err(refused)
 }
 
-fn drive<E: Engine>(mut engine: E, plan: &ThreadPlan<'_>, ties: &Ties<'_>) -> Result<(), EngineError> {
+/// A thread's life, on an engine that is ready.
+pub(super) fn drive<E: Engine>(
+    mut engine: E,
+    plan: &ThreadPlan<'_>,
+    ties: &Ties<'_>,
+) -> Result<(), EngineError> {
     let options = &plan.job.options;
     let geometry = engine
         .geometry(engine.device())

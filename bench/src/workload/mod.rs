@@ -10,6 +10,8 @@
 mod pace;
 mod permutation;
 mod random;
+#[cfg(test)]
+mod tests;
 mod zipf;
 
 pub use pace::Pace;

@@ -1,0 +1,131 @@
+//! Job files as people write them.
+
+use super::*;
+use proptest::prelude::*;
+
+fn plan(name: &str, text: &str) -> Result<Plan, JobError> {
+    Plan::new(&parse(name, text)?, &[])
+}
+
+#[test]
+fn a_job_file_of_fio_s_is_read() {
+    let text = "; random mix\n[global]\nioengine=libaio   # the kernel's\nbs=4k,8k\nsize=128m\nruntime=1m\n\n\
+                [reader]\nrw=randread\niodepth=32\n[writer]\nstonewall\nrw = randwrite\nbs=16k\nverify=sha1\ninvalidate=1\n";
+    let plan = plan("mix.fio", text).unwrap();
+    let [reader, writer] = &plan.jobs[..] else { panic!("two jobs") };
+    assert_eq!(
+        (reader.name.as_str(), reader.options.iodepth, reader.options.rw.random),
+        ("reader", 32, true)
+    );
+    assert_eq!(reader.options.bs[1], BlockSize::Fixed(8192));
+    assert_eq!(reader.options.runtime, Some(core::time::Duration::from_secs(60)));
+    assert_eq!(writer.options.bs[1], BlockSize::Fixed(16384));
+    assert!(writer.options.stonewall && !reader.options.stonewall);
+    assert_eq!(writer.options.verify, Some(Verify::Random));
+    assert_eq!(plan.global[0], ("ioengine".to_owned(), "libaio".to_owned()));
+    assert_eq!(
+        plan.notes,
+        [
+            "ioengine=libaio: done with io_uring",
+            "verify=sha1: done with crc32c",
+            "invalidate: accepted, changes nothing here"
+        ]
+    );
+}
+
+/// Of the kinds that fio's own examples are, written anew.
+#[test]
+fn job_files_of_common_kinds_are_read() {
+    for text in [
+        "[global]\nrw=randread\nsize=128m\n[job1]\n[job2]\n",
+        "# reads and writes\n[global]\nbs=4K\niodepth=256\ndirect=1\nioengine=libaio\ngroup_reporting\ntime_based\nruntime=120\n\
+         numjobs=4\nname=raw-randrw\nrw=randrw\n[job1]\nfilename=device-name\n",
+        "[write-and-verify]\nrw=randwrite\nbs=4k\ndirect=1\nioengine=libaio\niodepth=16\nsize=4g\nverify=crc32c\nfilename=dev\n",
+        "[global]\nthread=1\nbs=64k\ndirect=1\nioengine=sync\nverify=meta\nsize=8g\n[write-phase]\nrw=write\nfill_device=1\ndo_verify=0\n\
+         [read-phase]\nstonewall\ncreate_serialize=0\nrw=read\ndo_verify=1\n",
+        "[global]\nioengine=psync\nbssplit=512/4:4k/60:8k/10:64k/26,4k\nrandrepeat=0\nsize=1g\niodepth_batch=8\niodepth_low=8\n\
+         [mixed]\nrw=randrw:8\n",
+        "[max-depth]\nrw=randread\niodepth=128\nlatency_target=50000\nlatency_window=5000000\nlatency_percentile=99.0\nruntime=30\nsize=1g\n",
+    ] {
+        match plan("example.fio", text) {
+            Ok(plan) => assert!(!plan.jobs.is_empty()),
+            // What is not done here is refused by its name, not guessed at.
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("randrw:8"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn toml_says_the_same() {
+    let ini = "[global]\nbs=4k,8k\ndirect=1\n[b]\nrw=randrw\nrwmixread=70\n[a]\nrw=write\nlatency_percentile=99.9\n";
+    let toml = "[global]\nbs = [\"4k\", \"8k\"]\ndirect = true\n[[job]]\nname = \"b\"\nrw = \"randrw\"\nrwmixread = 70\n\
+                [[job]]\nname = \"a\"\nrw = \"write\"\nlatency-percentile = 99.9\n";
+    let (ini, toml) = (plan("x.fio", ini).unwrap(), plan("x.toml", toml).unwrap());
+    let options =
+        |plan: &Plan| plan.jobs.iter().map(|job| (job.name.clone(), job.options.clone())).collect::<Vec<_>>();
+    assert_eq!(options(&ini), options(&toml));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    for (text, parts) in [
+        ("[a]\nrw=read\nioedpth=3\n", &["job.fio:3", "`ioedpth`", "did you mean `iodepth`"][..]),
+        ("[a]\nbs=3k3\n", &["job.fio:2", "bs", "`3k3`"]),
+        ("rw=read\n", &["job.fio:1", "before the first [section]"]),
+        ("[a\n", &["job.fio:1", "`]`"]),
+        ("[a]\ninclude other.fio\n", &["job.fio:2", "`include`"]),
+        ("[a]\nsize=${NVMF_BENCH_NOT_SET}\n", &["job.fio:2", "NVMF_BENCH_NOT_SET"]),
+        ("[a]\niodepth=0\n", &["iodepth", "from 1 to 4096"]),
+        ("[a]\ntime_based\n", &["job `a`", "runtime"]),
+        ("[a]\nrw=write\nverify=pattern\n", &["verify_pattern"]),
+        ("[a]\nioengine=rados\n", &["`rados`", "io_uring"]),
+        ("[a]\nrw\n", &["rw", "a value is missing"]),
+        ("[global]\nrw=read\n", &["there is no job"]),
+    ] {
+        let error = plan("job.fio", text).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn flags_beside_a_file_hold_for_its_jobs() {
+    let over = [Given { name: "runtime".to_owned(), value: "2".to_owned(), place: "--runtime=2".to_owned() }];
+    let plan = Plan::new(&parse("x", "[a]\nruntime=60\n[b]\n").unwrap(), &over).unwrap();
+    assert!(plan.jobs.iter().all(|job| job.options.runtime == Some(core::time::Duration::from_secs(2))));
+}
+
+#[test]
+fn every_option_has_a_value_that_it_takes() {
+    for known in TABLE.iter().flat_map(|chapter| chapter.options) {
+        let value = known.value.split(['|', '[']).next().unwrap();
+        let value = match known.names[0] {
+            "address" => "192.0.2.1:4420",
+            "iodepth_low" => "1",
+            "verify_interval" => "512",
+            _ => value,
+        };
+        let mut options = JobOptions::default();
+        assert_eq!((known.set)(&mut options, value), Ok(()), "{}={value}", known.names[0]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_written_is_no_panic(text in "\\PC{0,200}", lines in proptest::collection::vec("(\\[[a-z]{0,4}\\]?|[a-z_]{1,12}=[-0-9a-z%:/,.\"$]{0,12})", 0..8)) {
+        for name in ["x.fio", "x.toml"] {
+            let _ = plan(name, &text);
+            let _ = plan(name, &lines.join("\n"));
+        }
+    }
+
+    #[test]
+    fn no_value_of_a_known_option_is_a_panic(index in 0..200_usize, value in "[-0-9a-fkmgx%:/,.\"$ ]{0,16}|\\PC{0,16}") {
+        let known: Vec<_> = TABLE.iter().flat_map(|chapter| chapter.options).collect();
+        let _ = (known[index % known.len()].set)(&mut JobOptions::default(), &value);
+    }
+}

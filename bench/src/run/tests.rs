@@ -1,0 +1,196 @@
+//! A whole thread over a disk that lies: verification finds what it does.
+
+use super::prepare::{Ties, drive};
+use super::{Message, ThreadPlan};
+use crate::engine::{Engine, Local};
+use crate::job::{Given, Plan, Section};
+use crate::result::{Direction, JobResult, histogram};
+use core::time::Duration;
+use nvmf_backend::{Disk, DiskSpec};
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_memory::Memory;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+/// What is done to one write.
+#[derive(Clone, Copy)]
+enum Lie {
+    /// Nothing.
+    None,
+    /// A bit of it changes.
+    Flip,
+    /// It is acknowledged, and thrown away.
+    Lose,
+    /// It goes one block further.
+    Misplace,
+    /// It fails.
+    Fail,
+}
+
+/// A disk that lies about its n-th write.
+struct Liar {
+    disk: Local,
+    lie: Lie,
+    victim: u32,
+    writes: u32,
+    memory: Vec<Memory>,
+    failed: Vec<Completion>,
+}
+
+impl Backend for Liar {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.memory.push(memory.clone());
+        self.disk.register(memory)
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.disk.geometry(device)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, mut op: BlockOp) -> Result<(), Full> {
+        if let BlockOp::Write { range, from, .. } = &mut op {
+            self.writes += 1;
+            match self.lie {
+                _ if self.writes != self.victim => {}
+                Lie::None => {}
+                Lie::Flip => {
+                    let mut byte = [0];
+                    self.memory[0].read(from.offset + 100, &mut byte);
+                    self.memory[0].write(from.offset + 100, &[byte[0] ^ 4]);
+                }
+                Lie::Lose => op = BlockOp::Flush,
+                Lie::Misplace => range.start = (range.start + 1) % 64,
+                Lie::Fail => {
+                    self.failed.push(Completion { tag, result: Err(BlockError::Medium) });
+                    return Ok(());
+                }
+            }
+        }
+        self.disk.submit(tag, device, op)
+    }
+
+    fn flush(&mut self) {
+        self.disk.flush();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        completions.extend(self.failed.pop());
+        self.disk.poll(completions);
+    }
+}
+
+impl Engine for Liar {
+    fn device(&self) -> DeviceId {
+        self.disk.device()
+    }
+
+    fn wait(&mut self, most: Duration) {
+        self.disk.wait(most);
+    }
+}
+
+/// Runs a job of these options on 64 blocks of 4 KiB.
+fn run(options: &[(&str, &str)], lie: Lie, victim: u32) -> JobResult {
+    let given = options.iter().map(|(name, value)| Given {
+        name: (*name).to_owned(),
+        value: (*value).to_owned(),
+        place: String::new(),
+    });
+    let section = Section { name: "job".to_owned(), options: given.collect() };
+    let plan = Plan::new(&[section], &[]).unwrap();
+    let disk = Disk::open(&DiskSpec::Memory { size: 64 * 4096 }, None, false).unwrap();
+    let job = &plan.jobs[0];
+    let disk = Local::new(&disk, job.options.iodepth).unwrap();
+    let liar = Liar { disk, lie, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
+    let ((out, messages), (go, gone), (back, used)) = (channel(), channel(), channel());
+    back.send(histogram()).unwrap();
+    go.send(Instant::now()).unwrap();
+    let stop = AtomicBool::new(false);
+    let ties =
+        Ties { index: 0, out, back: used, go: gone, interval: Duration::from_millis(500), stop: &stop };
+    drive(liar, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &ties).unwrap();
+    drop(ties);
+    let done = messages.iter().find_map(|message| match message {
+        Message::Done(_, result) => Some(*result),
+        _ => None,
+    });
+    done.expect("it ends")
+}
+
+const VERIFIED: [(&str, &str); 3] = [("rw", "randwrite"), ("verify", "crc32c"), ("iodepth", "8")];
+
+#[test]
+fn an_honest_disk_passes_and_every_block_is_read_back_once() {
+    for extra in [
+        ("loops", "3"),
+        ("verify_interval", "512"),
+        ("norandommap", ""),
+        ("bsrange", "4k-16k"),
+        ("rw", "write"),
+    ] {
+        let result = run(&[&VERIFIED[..], &[extra]].concat(), Lie::None, 0);
+        assert_eq!(
+            (result.errors, result.verify_errors, result.error),
+            (0, 0, 0),
+            "{extra:?}: {:?}",
+            result.message
+        );
+        let (read, written) =
+            (&result.directions[Direction::Read as usize], &result.directions[Direction::Write as usize]);
+        assert!(read.bytes > 0 && read.bytes <= 64 * 4096 && written.bytes >= 64 * 4096, "{extra:?}");
+    }
+}
+
+#[test]
+fn each_lie_is_told_by_its_name() {
+    // In the second loop, what is lost leaves the first loop's block behind.
+    let twice = [&VERIFIED[..], &[("loops", "2"), ("rw", "write"), ("iodepth", "1")]].concat();
+    for (lie, victim, words) in [
+        (Lie::Flip, 100, "byte 100 of it"),
+        (Lie::Lose, 100, "generation is 1, the last written is 2"),
+        (Lie::Misplace, 128, "misplaced: it is the block of byte 258048"),
+        (Lie::Lose, 10, "zeroes"),
+    ] {
+        let options = if victim == 10 { VERIFIED.to_vec() } else { twice.clone() };
+        let result = run(&options, lie, victim);
+        let message = result.message.unwrap_or_default();
+        assert!(
+            result.verify_errors > 0 && result.error != 0 && message.contains(words),
+            "{words}: {message}"
+        );
+    }
+}
+
+#[test]
+fn a_failed_write_ends_the_job_unless_it_is_to_go_on() {
+    let result = run(&VERIFIED, Lie::Fail, 20);
+    assert_eq!((result.errors, result.error), (1, nix::errno::Errno::EIO as i32));
+    assert!(result.directions[Direction::Write as usize].ios < 63);
+    let result = run(&[&VERIFIED[..], &[("continue_on_error", "all")]].concat(), Lie::Fail, 20);
+    assert_eq!((result.errors, result.verify_errors), (1, 0), "what a failed write left is not known");
+    assert_eq!(result.directions[Direction::Write as usize].ios, 63);
+    assert_eq!(result.directions[Direction::Read as usize].bytes, 63 * 4096);
+}
+
+#[test]
+fn what_is_counted_adds_up() {
+    let result =
+        run(&[("rw", "randrw"), ("fsync", "4"), ("iodepth", "16"), ("end_fsync", "1")], Lie::None, 0);
+    let (read, written) = (&result.directions[0], &result.directions[1]);
+    assert_eq!(read.ios + written.ios, 64);
+    assert_eq!(read.total.len() + written.total.len(), 64);
+    assert_eq!(read.submission.len(), read.ios);
+    assert_eq!(result.depth.iter().sum::<u64>(), 64);
+    assert_eq!(result.sync.len(), written.ios / 4 + 1);
+}
+
+#[test]
+fn a_rate_and_pauses_are_kept_to() {
+    for slow in [("rate_iops", "640"), ("thinktime", "1500us")] {
+        let result = run(&[("rw", "read"), ("iodepth", "4"), slow], Lie::None, 0);
+        assert_eq!(result.directions[0].ios, 64);
+        // Not faster than asked; how much slower is the machine's affair.
+        assert!(result.elapsed >= Duration::from_millis(90), "{slow:?}: {:?}", result.elapsed);
+    }
+}

@@ -1,0 +1,118 @@
+//! `nvmf-bench`, the program: every engine that this machine has, against real servers.
+
+use anyhow::Result;
+use nvmf_tests::process;
+use nvmf_tests::site::{Site, json, succeeds};
+use serde_json::Value;
+use std::process::Command;
+
+const SIZE: u64 = 16 << 20;
+
+/// A call of `nvmf-bench` with the test's folder as its home.
+fn bench(site: &Site, arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(process::program("nvmf-bench")?);
+    command
+        .args(arguments)
+        .env("HOME", site.path("."))
+        .env_remove("XDG_CONFIG_HOME")
+        .current_dir(site.path("."));
+    Ok(command)
+}
+
+/// The figures of its one job, as fio's JSON has them.
+fn figures(site: &Site, arguments: &[&str]) -> Result<Value> {
+    let document = json(bench(site, arguments)?.arg("--output-format=json"))?;
+    Ok(document["jobs"][0].clone())
+}
+
+#[test]
+fn local_engines_move_what_they_are_told() -> Result<()> {
+    let site = Site::new("bench-local")?;
+    for engine in ["memory", "io_uring"] {
+        for direct in ["--direct=0", "--direct=1"] {
+            let file = site.path(&format!("{engine}{direct}.img"));
+            let file = file.display().to_string();
+            let job = figures(
+                &site,
+                &[
+                    "--name=x",
+                    &format!("--ioengine={engine}"),
+                    &format!("--filename={file}"),
+                    direct,
+                    "--size=16m",
+                    "--rw=randwrite",
+                    "--verify=crc32c",
+                    "--iodepth=16",
+                ],
+            )?;
+            assert_eq!(job["error"], 0, "{engine} {direct}");
+            assert_eq!((&job["write"]["io_bytes"], &job["read"]["io_bytes"]), (&SIZE.into(), &SIZE.into()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_remote_namespace_by_both_interfaces() -> Result<()> {
+    let site = Site::new("bench-remote")?;
+    site.configure(&site.subsystem(&["memory = \"16MiB\"".to_owned()]))?;
+    let target = site.serve()?;
+    let (address, nqn) = (format!("--address={}", site.address), format!("--nqn={}", site.nqn));
+    for engine in ["--ioengine=nvmf", "--ioengine=nvmf-async"] {
+        let common = ["--name=x", engine, &address, &nqn, "--provider=iwarp", "--verify=crc32c"];
+        let job = figures(
+            &site,
+            &[&common[..], &["--rw=randrw", "--bs=4k", "--iodepth=32", "--fsync=16"]].concat(),
+        )?;
+        assert_eq!(job["error"], 0, "{engine}");
+        let moved =
+            job["read"]["io_bytes"].as_u64() >= Some(SIZE / 2) && job["write"]["io_bytes"].as_u64() > Some(0);
+        assert!(moved, "{engine}: {job}");
+        let job = figures(&site, &[&common[..], &["--rw=write", "--bs=128k", "--iodepth=4"]].concat())?;
+        assert_eq!(job["write"]["io_bytes"], SIZE, "{engine}");
+    }
+    target.stop()
+}
+
+#[test]
+fn a_job_file_with_a_page_and_a_comparison() -> Result<()> {
+    let site = Site::new("bench-file")?;
+    let job =
+        "[global]\nioengine=memory\nsize=4m\nrw=randread\n[a]\nnumjobs=2\ngroup_reporting\n[b]\nstonewall\n";
+    std::fs::write(site.path("a.fio"), job)?;
+    std::fs::write(
+        site.path("b.toml"),
+        "[global]\nioengine = \"memory\"\nsize = \"4m\"\n[[job]]\nname = \"c\"\nrw = \"read\"\n",
+    )?;
+    let said = succeeds(&mut bench(&site, &["a.fio", "--html=page.html"])?)?;
+    assert!(said.contains("a: (groupid=0, jobs=2)") && said.contains("b: (groupid=1, jobs=1)"), "{said}");
+    assert!(std::fs::read_to_string(site.path("page.html"))?.contains("<svg"));
+    let said = succeeds(&mut bench(&site, &["compare", "a.fio", "b.toml", "--rounds=2"])?)?;
+    assert!(said.contains("a.fio") && said.contains("b.toml"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_done_is_said() -> Result<()> {
+    let site = Site::new("bench-wrong")?;
+    for (arguments, code, part) in [
+        (&["--rw=red"][..], 2, "`red` is none of read, write"),
+        (&["--iodept=3"], 2, "did you mean `iodepth`?"),
+        (&["no-such.fio"], 2, "no-such.fio"),
+        (&[], 2, "there is no job"),
+        (&["--name=x", "--filename=missing.img"], 1, "missing.img does not exist: give its size="),
+        (&["--name=x", "--ioengine=nvmf"], 1, "--address=IP:PORT"),
+        (&["--name=x", "--ioengine=nbd", "--filename=nbd://127.0.0.1:1/"], 1, "cannot use the NBD export"),
+        (
+            &["--name=x", "--ioengine=memory", "--size=1m", "--offset=2m", "--io_size=1m", "--bs=8m"],
+            1,
+            "no block of 8388608",
+        ),
+    ] {
+        let output = process::run(&mut bench(&site, arguments)?)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: `{part}` is not in: {said}");
+    }
+    Ok(())
+}
