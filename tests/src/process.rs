@@ -48,14 +48,24 @@ impl Target {
     /// # Errors
     /// When it ends first, with its log; or is not ready in time.
     pub fn serve(program: &Path, config: &Path, address: SocketAddr, log: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--config"]).arg(config);
+        Self::start(command, address, log)
+    }
+
+    /// The same with a call of the caller's own (bound to a core, say), of a configuration that has a listener on `address`.
+    ///
+    /// # Errors
+    /// As [`Target::serve`].
+    pub fn start(mut command: Command, address: SocketAddr, log: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let socket = UnixDatagram::bind(folder.path().join("notify"))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let output = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let mut command = Command::new(program);
-        command.args(["serve", "--config"]).arg(config).env("NOTIFY_SOCKET", folder.path().join("notify"));
+        command.env("NOTIFY_SOCKET", folder.path().join("notify"));
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let mut target = Self { child, address, log: log.to_owned() };
         let deadline = Instant::now() + PATIENCE;
         let mut message = [0; 4096];
@@ -121,10 +131,14 @@ impl Drop for Target {
 ///
 /// # Errors
 /// When it is not so in time.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until(what: &str, is_so: impl FnMut() -> bool) -> Result<()> {
+    until_within(what, PATIENCE, is_so)
+}
+
+fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + limit;
     while !is_so() {
-        ensure!(Instant::now() < deadline, "{what}: not so after {PATIENCE:?}");
+        ensure!(Instant::now() < deadline, "{what}: not so after {limit:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
@@ -135,8 +149,12 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
 /// # Errors
 /// When it does not end in time; it is killed then.
 pub fn end(child: &mut Child) -> Result<ExitStatus> {
+    end_within(child, PATIENCE)
+}
+
+fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     let mut status = None;
-    let ended = until("the program has ended", || {
+    let ended = until_within("the program has ended", limit, || {
         status = child.try_wait().ok().flatten();
         status.is_some()
     });
@@ -153,6 +171,14 @@ pub fn end(child: &mut Child) -> Result<ExitStatus> {
 /// # Errors
 /// When it is not there (with what to do), or does not end in time.
 pub fn run(command: &mut Command) -> Result<Output> {
+    run_for(command, PATIENCE)
+}
+
+/// The same for as long as the caller says.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_for(command: &mut Command, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     // Files, not pipes: a pipe that nobody reads fills up, and one that a grandchild holds never ends.
     let folder = tempfile::tempdir()?;
@@ -161,7 +187,7 @@ pub fn run(command: &mut Command) -> Result<Output> {
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {name}: is it installed? (`cargo xtask test` does that)"))?;
-    let status = end(&mut child).with_context(|| name)?;
+    let status = end_within(&mut child, limit).with_context(|| name)?;
     Ok(Output { status, stdout: std::fs::read(out)?, stderr: std::fs::read(err)? })
 }
 

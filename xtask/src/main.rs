@@ -1,6 +1,7 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask lab`.
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask lab`, `cargo xtask bench`.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod demo;
 mod fuzz;
 mod lab;
@@ -28,6 +29,8 @@ enum Command {
     Fuzz(fuzz::Fuzz),
     /// The kernel lab: scenarios with a stock Linux kernel as the peer, in a guest of this machine
     Lab(lab::Lab),
+    /// Measures against bare TCP, fio, nbdkit, qemu-nbd and SPDK, as far as they are here; writes the table of docs/PERFORMANCE.md
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Command::Test(test) => test.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Bench(bench) => bench.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -93,7 +93,8 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
         "drop_ios": 0,
         "slat_ns": latencies(&d.submission, false),
         "clat_ns": latencies(&d.completion, true),
-        "lat_ns": latencies(&d.total, false),
+        // fio has percentiles of the whole with `lat_percentiles` only.
+        "lat_ns": latencies(&d.total, true),
         "bw_min": bandwidth.min as u64,
         "bw_max": bandwidth.max as u64,
         "bw_agg": percent(bandwidth.mean, group).min(100.0),

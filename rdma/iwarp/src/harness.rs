@@ -1,5 +1,7 @@
 //! The handshake and the queue pair engine without a socket: what the fuzz targets drive. Not part of the crate's contract.
 
+pub mod placement;
+
 use crate::config::IwarpConfig;
 use crate::handshake::{self, Agreement, FrameReader, Refusal};
 use crate::qp::{Chunk, Domain, QueuePair, Role, Stop};

@@ -18,7 +18,7 @@ mod programs;
 mod scenario;
 
 use crate::step;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use guest::{Guest, Outcome, Verdict};
 use image::Image;
 use matrix::Matrix;
@@ -125,6 +125,20 @@ impl Run {
 /// The quick scenarios, for the test command.
 pub(crate) fn quick() -> Result<()> {
     Run { names: Vec::new(), all: false, quick: true, jobs: 1, verbose: false }.run()
+}
+
+/// What one scenario measured, which must hold.
+pub(crate) fn figures(name: &str) -> Result<Vec<String>> {
+    let scenarios = scenario::all()?;
+    let scenario = scenarios.iter().find(|scenario| scenario.name == name);
+    let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
+    let outcome = run_one(&Image::ensure(false)?, &Programs::build()?, scenario, false)?;
+    ensure!(
+        matches!(outcome.verdict, Verdict::Held),
+        "{name} failed: all of it is in {}",
+        outcome.folder.display()
+    );
+    Ok(outcome.figures)
 }
 
 /// Runs scenarios, `jobs` at once; those that measure by themselves, after the others.

@@ -1,0 +1,33 @@
+//! DDP placement: an RDMA WRITE cut into FPDUs, and FPDUs placed, without a socket. Nanoseconds per FPDU are the time by the elements.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use nvmf_iwarp::harness::placement::Pipe;
+
+/// What a socket gives at once.
+const READ: usize = 256 << 10;
+
+/// Bytes of the WRITE, of the largest FPDU, and whether FPDUs have CRCs.
+const SHAPES: [(usize, usize, bool); 4] =
+    [(4096, 65_535, false), (4096, 65_535, true), (128 << 10, 1460, false), (128 << 10, 65_535, false)];
+
+fn placement(c: &mut Criterion) {
+    for what in ["cut", "place"] {
+        let mut group = c.benchmark_group(format!("ddp: {what}"));
+        for (len, fpdu_max, crc) in SHAPES {
+            let mut pipe = Pipe::new(len, fpdu_max, crc);
+            // Tagged header, length and CRC surround each payload.
+            let fpdus = len.div_ceil(fpdu_max - 20);
+            group.throughput(Throughput::ElementsAndBytes { elements: fpdus as u64, bytes: len as u64 });
+            let name = format!("{len} bytes in {fpdus}{}", if crc { ", CRC" } else { "" });
+            pipe.cut();
+            group.bench_function(BenchmarkId::from_parameter(name), |b| match what {
+                "cut" => b.iter(|| pipe.cut()),
+                _ => b.iter(|| pipe.place(READ)),
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, placement);
+criterion_main!(benches);

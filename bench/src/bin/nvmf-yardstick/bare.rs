@@ -1,0 +1,194 @@
+//! What the machine's TCP can do at best: two pinned threads, one connection of the loopback interface, busy
+//! polling, and nothing else.
+
+use crate::wire::{self, Wire};
+use anyhow::{Context, Result, ensure};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use nvmf_bench::result::histogram;
+use std::time::Instant;
+
+/// Bytes that one 4 KiB read takes to the target over iWARP: a SEND of one FPDU: length (2), untagged header (18), command (64), CRC field (4).
+const REQUEST: usize = 88;
+/// And back: a WRITE of one FPDU: length (2), tagged header (14), data (4096), CRC field (4); a SEND of one: 2, 18, response (16), 4.
+const REPLY: usize = 4116 + 40;
+/// Bytes that the stream hands to a socket at once.
+const BLOCK: usize = 128 << 10;
+/// Fewer round trips than this are no measurement.
+const ROUND_TRIPS_MIN: u64 = 100;
+/// Reads of a socket between two looks at the clock.
+const BATCH: u32 = 64;
+
+/// Where and for how long.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Measure {
+    /// The core of the side that answers, or sends the stream
+    #[arg(long, default_value_t = 0)]
+    from: usize,
+    /// The core of the side that asks, or takes the stream
+    #[arg(long, default_value_t = 1)]
+    to: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 5)]
+    runtime: u64,
+}
+
+impl Measure {
+    /// Round trips of the sizes of a 4 KiB read.
+    ///
+    /// # Errors
+    /// As [`Measure::ping_pong`].
+    pub(crate) fn print_ping_pong(&self) -> Result<()> {
+        let times = self.ping_pong(REQUEST, REPLY)?;
+        let figures = serde_json::json!({ "round_trip_ns": {
+            "mean": times.mean(),
+            "p50": times.value_at_quantile(0.5),
+            "p99": times.value_at_quantile(0.99),
+        }});
+        println!("{figures:#}");
+        Ok(())
+    }
+
+    /// Bytes one way.
+    ///
+    /// # Errors
+    /// As [`Measure::ping_pong`].
+    pub(crate) fn print_stream(&self) -> Result<()> {
+        println!("{:#}", serde_json::json!({ "bytes_per_second": self.stream()? }));
+        Ok(())
+    }
+
+    fn runtime(&self) -> Duration {
+        Duration::from_secs(self.runtime.max(1))
+    }
+
+    /// Round trips, nanoseconds, after a fifth of the time to warm up.
+    ///
+    /// # Errors
+    /// When a core is not this process's, or a socket fails.
+    fn ping_pong(&self, request: usize, reply: usize) -> Result<hdrhistogram::Histogram<u64>> {
+        let (mut ask, mut answer) = wire::pair()?;
+        self.beside(
+            |stop| {
+                let (mut into, from) = (vec![0; request], vec![0; reply]);
+                while answer.take(&mut into, stop)? && answer.give(&from, stop)? {}
+                Ok(())
+            },
+            |stop| {
+                let (from, mut into) = (vec![1; request], vec![0; reply]);
+                let (mut times, begun) = (histogram(), Instant::now());
+                let runtime = self.runtime();
+                let mut last = begun;
+                while last - begun < runtime {
+                    ensure!(ask.give(&from, stop)? && ask.take(&mut into, stop)?, "the other side ended");
+                    let now = Instant::now();
+                    if now - begun >= runtime / 5 {
+                        times.record(u64::try_from((now - last).as_nanos())?)?;
+                    }
+                    last = now;
+                }
+                // A machine that stood still for most of the time has measured nothing.
+                let count = times.len();
+                ensure!(
+                    count >= ROUND_TRIPS_MIN,
+                    "only {count} round trips in {runtime:?}: the cores are not free"
+                );
+                Ok(times)
+            },
+        )
+    }
+
+    /// Bytes a second, after a fifth of the time to warm up.
+    ///
+    /// # Errors
+    /// As [`Measure::ping_pong`].
+    fn stream(&self) -> Result<f64> {
+        let (mut take, mut give) = wire::pair()?;
+        self.beside(
+            |stop| {
+                let from = vec![1; BLOCK];
+                while give.give(&from, stop)? {}
+                Ok(())
+            },
+            |stop| {
+                let mut into = vec![0; 2 * BLOCK];
+                let runtime = self.runtime();
+                let mut receive_for = |time: Duration, wire: &mut Wire| -> Result<(u64, Duration)> {
+                    let (begun, mut bytes) = (Instant::now(), 0);
+                    while begun.elapsed() < time {
+                        for _ in 0..BATCH {
+                            bytes += wire.take_some(&mut into, stop)? as u64;
+                        }
+                    }
+                    Ok((bytes, begun.elapsed()))
+                };
+                receive_for(runtime / 5, &mut take)?;
+                let (bytes, time) = receive_for(runtime * 4 / 5, &mut take)?;
+                Ok(bytes as f64 / time.as_secs_f64())
+            },
+        )
+    }
+
+    /// Runs both sides, each on its core, until the one that measures is done.
+    fn beside<T: Send>(
+        &self,
+        serve: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+        measure: impl FnOnce(&AtomicBool) -> Result<T> + Send,
+    ) -> Result<T> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let served = pin(self.from).and_then(|()| serve(&stop));
+                // Whoever waits for us learns that we are gone.
+                stop.store(true, Ordering::Relaxed);
+                served
+            });
+            let measured = scope.spawn(|| {
+                let measured = pin(self.to).and_then(|()| measure(&stop));
+                stop.store(true, Ordering::Relaxed);
+                measured
+            });
+            let measured = measured.join().expect("no side panics");
+            server.join().expect("no side panics")?;
+            measured
+        })
+    }
+}
+
+/// Binds this thread to a core.
+fn pin(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core).with_context(|| format!("core {core} cannot be"))?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+        .with_context(|| format!("cannot bind to core {core}: choose one that this process may use"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_core() -> usize {
+        let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+        (0..CpuSet::count()).find(|&core| set.is_set(core).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn round_trips_and_bytes_are_counted() {
+        // Both on one core, which takes turns: a few hundred round trips.
+        let measure = Measure { from: a_core(), to: a_core(), runtime: 1 };
+        match measure.ping_pong(REQUEST, REPLY) {
+            Ok(times) => assert!(times.value_at_quantile(0.5) > 0),
+            Err(error) => assert!(error.to_string().contains("not free"), "{error:#}"),
+        }
+        assert!(measure.stream().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_an_error_not_a_wait() {
+        let measure = Measure { from: a_core(), to: CpuSet::count() - 1, runtime: 1 };
+        let error = measure.ping_pong(1, 1).unwrap_err();
+        assert!(format!("{error:#}").contains("core"), "{error:#}");
+    }
+}

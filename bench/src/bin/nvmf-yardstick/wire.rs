@@ -1,0 +1,68 @@
+//! A TCP connection that is asked again and again instead of slept on.
+
+use anyhow::{Context, Result};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Wire(TcpStream);
+
+/// Both ends of a new connection.
+pub(super) fn pair() -> Result<(Wire, Wire)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
+    let one = TcpStream::connect(listener.local_addr()?).context("cannot connect to 127.0.0.1")?;
+    let (other, _) = listener.accept()?;
+    Ok((Wire::new(one)?, Wire::new(other)?))
+}
+
+impl Wire {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self(stream))
+    }
+
+    /// Sends all of it; `false` when told to stop first.
+    pub(super) fn give(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<bool> {
+        while !bytes.is_empty() {
+            match self.0.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
+                Err(error) => return Err(error).context("cannot send"),
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Receives until `bytes` is full; `false` when told to stop first.
+    pub(super) fn take(&mut self, bytes: &mut [u8], stop: &AtomicBool) -> Result<bool> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let n = self.take_some(&mut bytes[at..], stop)?;
+            if n == 0 {
+                return Ok(false);
+            }
+            at += n;
+        }
+        Ok(true)
+    }
+
+    /// Receives what there is, and waits until there is something; 0 when told to stop first.
+    pub(super) fn take_some(&mut self, bytes: &mut [u8], stop: &AtomicBool) -> Result<usize> {
+        loop {
+            match self.0.read(bytes) {
+                Ok(n) => return Ok(n),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
+                Err(error) => return Err(error).context("cannot receive"),
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A target's worker and an initiator's driver in one thread, a road between them, memory behind them: the whole way of a command with
+//! no thread, no lock and no sleep that a measurement would have to subtract.
+
+use core::time::Duration;
+use nvme_proto::{HostId, Nqn, Nsid};
+use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
+use nvmf_initiator::driver::{Driver, DriverEvent};
+use nvmf_initiator::{HostIdentity, Options};
+use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_memory::Memory;
+use nvmf_rdma::Provider;
+use nvmf_rdma::loopback::{Fabric, Loopback};
+use nvmf_subsystem::{
+    AddressFamily, HostAccess, NamespaceDefinition, Port, PortSubsystems, RdmaProviderType, Registry,
+    SubsystemDefinition, TransportType,
+};
+use nvmf_target::mail::WorkerId;
+use nvmf_target::settings::{Load, Settings};
+use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::worker::Worker;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Bytes of the disk.
+const DISK: u64 = 16 << 20;
+/// Bytes in a block.
+const BLOCK: u32 = 512;
+/// Commands in flight, at the most.
+pub(crate) const DEPTH: usize = 32;
+/// Bytes of the largest command.
+pub(crate) const LEN_MAX: usize = 128 << 10;
+const NSID: Nsid = Nsid(1);
+const REGION: RegionId = RegionId(0);
+/// Within which a connection or a command must have come to its end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Disk to host.
+    Read,
+    /// Host to disk.
+    Write,
+}
+
+/// Both sides, connected.
+pub(crate) struct House<P: Provider> {
+    worker: Worker<P, Floor>,
+    driver: Driver<P>,
+    start: Instant,
+    completions: Vec<Completion>,
+    /// Places in the registered memory that no command uses.
+    free: Vec<usize>,
+    next_block: u64,
+}
+
+impl House<Loopback> {
+    /// Over the road inside the process.
+    #[allow(dead_code, reason = "not all who share this module measure over both roads")]
+    pub(crate) fn over_loopback() -> Self {
+        let fabric = Fabric::new();
+        Self::new(fabric.provider(), fabric.provider(), "127.0.0.1:4420".parse().expect("an address"))
+    }
+}
+
+impl House<IwarpProvider> {
+    /// Over userspace iWARP, through a TCP connection of the loopback interface.
+    pub(crate) fn over_iwarp() -> Self {
+        let provider = || IwarpProvider::new(IwarpConfig::default()).expect("a provider");
+        Self::new(provider(), provider(), "127.0.0.1:0".parse().expect("an address"))
+    }
+}
+
+impl<P: Provider> House<P> {
+    fn new(target: P, initiator: P, address: SocketAddr) -> Self {
+        let mut floor = Floor::new(FloorOptions::default()).expect("a floor");
+        let disk = Disk::open(&DiskSpec::Memory { size: DISK }, Some(BLOCK), false).expect("a disk");
+        floor.attach(DeviceId(0), &disk).expect("an attached disk");
+        let registry = Arc::new(Mutex::new(registry(&disk)));
+        let load = Load::new(WorkerId(0), 1);
+        let mut worker =
+            Worker::new(WorkerId(0), load, settings(), registry, target, floor).expect("a worker");
+        let address = worker.listen(address, 1).expect("a listener");
+        let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
+        let options = Options {
+            queue_depth: 2 * DEPTH as u16,
+            // What is measured is the way of an I/O command: no other shall come between.
+            keep_alive: Duration::from_secs(3600),
+            ..Options::with_host(address, subsystem(), identity)
+        };
+        let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
+        let mut house = Self {
+            worker,
+            driver,
+            start: Instant::now(),
+            completions: Vec::with_capacity(DEPTH),
+            free: (0..DEPTH).map(|place| place * LEN_MAX).collect(),
+            next_block: 0,
+        };
+        let memory = Memory::alloc(DEPTH * LEN_MAX).expect("memory");
+        house.driver.register(REGION, &memory).expect("a registration");
+        house.connect();
+        house
+    }
+
+    fn connect(&mut self) {
+        while self.start.elapsed() < PATIENCE {
+            self.turn();
+            match self.driver.poll_event() {
+                Some(DriverEvent::Ready) => return,
+                Some(DriverEvent::NamespacesChanged) | None => {}
+                Some(other) => panic!("not connected: {other:?}"),
+            }
+        }
+        panic!("not connected within {PATIENCE:?}");
+    }
+
+    /// Each side once.
+    fn turn(&mut self) {
+        let now = self.start.elapsed() + Duration::from_secs(1);
+        self.driver.turn(now);
+        self.worker.turn(now);
+    }
+
+    fn submit(&mut self, direction: Direction, len: usize) {
+        let place = self.free.pop().expect("a free place");
+        let blocks = (len / BLOCK as usize) as u64;
+        if self.next_block + blocks > DISK / u64::from(BLOCK) {
+            self.next_block = 0;
+        }
+        let range = BlockRange { start: self.next_block, blocks };
+        self.next_block += blocks;
+        let buffer = Buffer { region: REGION, offset: place, len };
+        let op = match direction {
+            Direction::Read => BlockOp::Read { range, into: buffer },
+            Direction::Write => BlockOp::Write { range, from: buffer, fua: false },
+        };
+        self.driver.submit(Tag(place as u64), NSID, op).expect("a place in the queue");
+    }
+
+    /// So many commands of `len` bytes one after the other, `depth` of them in flight.
+    ///
+    /// # Panics
+    /// When one fails, or they do not end.
+    pub(crate) fn run(&mut self, direction: Direction, len: usize, depth: usize, commands: u64) {
+        let (mut submitted, mut completed) = (0, 0);
+        let begun = Instant::now();
+        while completed < commands {
+            while submitted < commands && submitted - completed < depth as u64 {
+                self.submit(direction, len);
+                submitted += 1;
+            }
+            self.turn();
+            self.driver.poll(&mut self.completions);
+            for Completion { tag, result } in self.completions.drain(..) {
+                result.expect("the command succeeds");
+                self.free.push(tag.0 as usize);
+                completed += 1;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{completed} of {commands} commands ended");
+        }
+    }
+}
+
+fn subsystem() -> Nqn {
+    "nqn.2026-11.com.example:bench".parse().expect("an NQN")
+}
+
+fn settings() -> Settings {
+    Settings {
+        connections: 8,
+        queue_entries: 128,
+        io_queues: 4,
+        in_capsule_data: 4096,
+        admin_receives: 4 * 40,
+        io_receives: 1024,
+        buffers: BufferPlan::new(16 << 20, 1 << 20),
+    }
+}
+
+fn registry(disk: &Disk) -> Registry {
+    let mut registry = Registry::new(nvmf_subsystem::Options::default()).expect("right options");
+    let namespace = NamespaceDefinition {
+        nsid: NSID,
+        device: DeviceId(0),
+        geometry: disk.geometry(),
+        uuid: [1; 16],
+        nguid: [1; 16],
+        eui64: [0; 8],
+        read_only: false,
+    };
+    let definition = SubsystemDefinition {
+        nqn: subsystem(),
+        serial: "BENCH".into(),
+        model: "bench".into(),
+        hosts: HostAccess::Any,
+        namespaces: vec![namespace],
+    };
+    registry.add_subsystem(definition).expect("a right definition");
+    let port = Port {
+        id: 1,
+        transport: TransportType::RDMA,
+        family: AddressFamily::IPV4,
+        address: "127.0.0.1".into(),
+        service: "4420".into(),
+        rdma_provider: RdmaProviderType::IWARP,
+        subsystems: PortSubsystems::All,
+    };
+    registry.set_ports(vec![port]).expect("a right port");
+    registry.take_notices();
+    registry
+}

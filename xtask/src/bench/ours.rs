@@ -1,0 +1,113 @@
+//! Our own side: `nvmf-target` on one core, `nvmf-bench` or `nvmf-yardstick` on the other.
+
+use super::fio::Report;
+use super::site::{Site, free_address};
+use super::workload::Workload;
+use anyhow::{Context, Result};
+use nvmf_tests::process::Target;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+const NQN: &str = "nqn.2026-11.com.example:bench";
+
+/// What our target serves, and how.
+#[derive(Debug, Clone)]
+pub(super) struct Export {
+    /// Keys of `[target]`, a line each.
+    pub(super) target: String,
+    /// What the namespace is: a line of `[[subsystem.namespace]]`.
+    pub(super) namespace: String,
+}
+
+impl Export {
+    /// Memory, by a worker that never sleeps: as the peers that it is measured against.
+    pub(super) fn memory() -> Self {
+        Self { target: "poll = \"busy\"".into(), namespace: "memory = \"64MiB\"".into() }
+    }
+
+    pub(super) fn file(path: &Path) -> Self {
+        Self { namespace: format!("path = \"{}\"", path.display()), ..Self::memory() }
+    }
+
+    fn config(&self, address: impl std::fmt::Display) -> String {
+        let Self { target, namespace } = self;
+        format!(
+            "[target]\nworkers = 1\n{target}\n\n[[listener]]\naddress = \"{address}\"\nprovider = \"iwarp\"\n\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\n\
+             [[subsystem.namespace]]\nnsid = 1\n{namespace}\n"
+        )
+    }
+}
+
+/// Starts our target, bound to its core.
+pub(super) fn serve(site: &Site, export: &Export) -> Result<Target> {
+    let address = free_address()?;
+    let config = site.folder.join("target.toml");
+    std::fs::write(&config, export.config(address))?;
+    let mut command = site.on(site.cores.target, site.ours("nvmf-target"));
+    command.args(["serve", "--config"]).arg(&config);
+    Target::start(command, address, &site.folder.join("target.log"))
+}
+
+/// A job of `nvmf-bench` on a target of its own.
+pub(super) fn run(site: &Site, export: &Export, workload: &Workload, page: &str) -> Result<Report> {
+    let target = serve(site, export)?;
+    let address = target.address;
+    let engine =
+        ["--ioengine=nvmf".into(), format!("--address={address}"), format!("--nqn={NQN}"), "--nsid=1".into()];
+    let report = bench(site, &engine, workload, Some(page))?;
+    target.stop()?;
+    Ok(report)
+}
+
+/// `nvmf-bench` as the client of somebody else's NBD server.
+pub(super) fn run_nbd(site: &Site, uri: &str, workload: &Workload) -> Result<Report> {
+    bench(site, &["--ioengine=nbd".into(), format!("--filename={uri}")], workload, None)
+}
+
+fn bench(site: &Site, engine: &[String], workload: &Workload, page: Option<&str>) -> Result<Report> {
+    let core = site.cores.initiator;
+    let mut bench = site.on(core, site.ours("nvmf-bench"));
+    bench.args(["--name=bench", "--poll=busy", "--output-format=json", "--eta=never"]);
+    bench.arg(format!("--cpus_allowed={core}")).args(engine).args(workload.arguments(site));
+    if let (Some(folder), Some(page)) = (&site.html, page) {
+        bench.arg(format!("--html={}", folder.join(page).with_extension("html").display()));
+    }
+    Report::parse(&site.run(&mut bench)?)
+}
+
+/// Bare TCP: `ping-pong` or `stream`, from one core to the other; what it printed.
+pub(super) fn yardstick(site: &Site, what: &str, from: usize, to: usize) -> Result<Value> {
+    let mut command = Command::new(site.ours("nvmf-yardstick"));
+    // It warms up for a fifth of its time.
+    let runtime = site.seconds + site.warm_up();
+    command.args([
+        what,
+        "--from",
+        &from.to_string(),
+        "--to",
+        &to.to_string(),
+        "--runtime",
+        &runtime.to_string(),
+    ]);
+    serde_json::from_slice(&site.run(&mut command)?).context("nvmf-yardstick printed no JSON")
+}
+
+/// Median round trip of bare TCP, nanoseconds.
+pub(super) fn bare_round_trip(site: &Site) -> Result<f64> {
+    let figures = yardstick(site, "ping-pong", site.cores.target, site.cores.initiator)?;
+    figures["round_trip_ns"]["p50"].as_f64().context("no round trip")
+}
+
+/// Bytes a second of bare TCP, from one core to the other.
+pub(super) fn bare_stream(site: &Site, from: usize, to: usize) -> Result<f64> {
+    yardstick(site, "stream", from, to)?["bytes_per_second"].as_f64().context("no rate")
+}
+
+/// The arguments with which `nvmf-yardstick hold` finds a target.
+pub(super) fn hold(site: &Site, target: &Target) -> Command {
+    let mut command = site.on(site.cores.initiator, site.ours("nvmf-yardstick"));
+    command.args(["hold", "--nqn", NQN, "--address", &target.address.to_string()]);
+    command
+}

@@ -1,0 +1,222 @@
+//! The rows of the table: what is measured, against whom, and what it must reach.
+
+use super::contest::{Contest, Measure, Peer};
+use super::nbd::Kind;
+use super::ours::{self, Export};
+use super::series::{Goal, Unit};
+use super::site::Site;
+use super::workload::Workload;
+use super::{fio, idle, nbd, spdk};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A row, by the name that `--only` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Row {
+    /// 4 KiB random reads one at a time, against a bare TCP round trip
+    Latency,
+    /// 4 KiB random reads, 32 in flight, against SPDK's NVMe/TCP
+    Spdk,
+    /// The same against NBD servers
+    Nbd,
+    /// 128 KiB sequential reads and writes, against a bare TCP stream
+    Stream,
+    /// A file, against fio's `io_uring` on the same file
+    File,
+    /// Processor time of an idle target with a thousand queue pairs
+    Idle,
+    /// Memory of a connected queue pair
+    Memory,
+}
+
+/// Bytes of the file that is read.
+const FILE: u64 = 1 << 30;
+
+fn measure<'a>(act: impl FnMut() -> Result<f64> + 'a) -> Measure<'a> {
+    Box::new(act)
+}
+
+/// `measure`, unless something is not here.
+fn unless<'a>(missing: Option<String>, act: impl FnMut() -> Result<f64> + 'a) -> Result<Measure<'a>, String> {
+    match missing {
+        Some(missing) => Err(missing),
+        None => Ok(Box::new(act)),
+    }
+}
+
+impl Row {
+    pub(super) fn contests(self, site: &Site) -> Result<Vec<Contest<'_>>> {
+        Ok(match self {
+            Self::Latency => vec![latency(site)],
+            Self::Spdk => vec![against_spdk(site)],
+            Self::Nbd => vec![against_nbd(site)],
+            Self::Stream => streams(site),
+            Self::File => vec![file(site)?],
+            Self::Idle => idle_target(site),
+            Self::Memory => vec![memory(site)],
+        })
+    }
+}
+
+fn latency(site: &Site) -> Contest<'_> {
+    let ours = move || {
+        let report = ours::run(site, &Export::memory(), &Workload::READS_ONE, "latency")?;
+        report.latency_p50.context("nvmf-bench reported no latency")
+    };
+    Contest {
+        what: "4 KiB random read, depth 1, memory backend, round trip at the median",
+        unit: Unit::RoundTrip,
+        ours: measure(ours),
+        goal: None,
+        peers: vec![Peer {
+            name: "bare TCP ping-pong of the same sizes, busy polling",
+            goal: Some(Goal { least: 1.5, aim: 1.15 }),
+            measure: Ok(measure(move || ours::bare_round_trip(site))),
+        }],
+    }
+}
+
+fn many_reads<'a>(site: &'a Site, page: &'static str) -> Measure<'a> {
+    measure(move || Ok(ours::run(site, &Export::memory(), &Workload::READS_MANY, page)?.iops))
+}
+
+fn against_spdk(site: &Site) -> Contest<'_> {
+    let spdk = move || Ok(spdk::run(site, &Workload::READS_MANY)?.iops);
+    Contest {
+        what: "4 KiB random read, depth 32, memory backend",
+        unit: Unit::Iops,
+        ours: many_reads(site, "spdk"),
+        goal: None,
+        peers: vec![Peer {
+            name: "SPDK's NVMe/TCP target and its perf tool",
+            goal: Some(Goal { least: 1.2, aim: 2.0 }),
+            measure: unless(spdk::missing(), spdk),
+        }],
+    }
+}
+
+fn against_nbd(site: &Site) -> Contest<'_> {
+    let with_fio = move |kind: nbd::Kind| {
+        let missing = kind.missing().or_else(|| fio::missing("nbd"));
+        unless(missing, move || {
+            let report = kind
+                .with(site, |uri| fio::run(site, "nbd", &[format!("--uri={uri}")], &Workload::READS_MANY));
+            Ok(report?.iops)
+        })
+    };
+    let with_ours = move || {
+        let report = Kind::Nbdkit.with(site, |uri| ours::run_nbd(site, uri, &Workload::READS_MANY));
+        Ok(report?.iops)
+    };
+    Contest {
+        what: "4 KiB random read, depth 32, memory backend",
+        unit: Unit::Iops,
+        ours: many_reads(site, "nbd"),
+        goal: None,
+        peers: vec![
+            Peer {
+                name: "nbdkit's memory plugin and fio's nbd engine",
+                goal: Some(Goal { least: 3.0, aim: 6.0 }),
+                measure: with_fio(Kind::Nbdkit),
+            },
+            Peer {
+                name: "nbdkit's memory plugin and nvmf-bench's nbd engine",
+                goal: None,
+                measure: unless(Kind::Nbdkit.missing(), with_ours),
+            },
+            Peer {
+                name: "qemu-nbd on null-co and fio's nbd engine",
+                goal: None,
+                measure: with_fio(Kind::QemuNbd),
+            },
+        ],
+    }
+}
+
+fn streams(site: &Site) -> Vec<Contest<'_>> {
+    let goal = Some(Goal { least: 0.8, aim: 0.95 });
+    let (target, initiator) = (site.cores.target, site.cores.initiator);
+    let shapes = [
+        ("128 KiB sequential read, depth 8, memory backend", Workload::STREAM_IN, "read", target, initiator),
+        (
+            "128 KiB sequential write, depth 8, memory backend",
+            Workload::STREAM_OUT,
+            "write",
+            initiator,
+            target,
+        ),
+    ];
+    let contest = |(what, workload, page, from, to)| Contest {
+        what,
+        unit: Unit::Bandwidth,
+        ours: measure(move || Ok(ours::run(site, &Export::memory(), &workload, page)?.bytes_per_second)),
+        goal: None,
+        peers: vec![Peer {
+            name: "bare TCP stream the same way",
+            goal,
+            measure: Ok(measure(move || ours::bare_stream(site, from, to))),
+        }],
+    };
+    shapes.into_iter().map(contest).collect()
+}
+
+fn file(site: &Site) -> Result<Contest<'_>> {
+    let path = make_file(&site.folder)?;
+    let (mine, theirs) = (path.clone(), path);
+    let ours = move || Ok(ours::run(site, &Export::file(&mine), &Workload::READS_MANY, "file")?.iops);
+    let fio = move || Ok(fio::on_file(site, &theirs, &Workload::READS_MANY)?.iops);
+    Ok(Contest {
+        what: "4 KiB random read, depth 32, a file on the local disk",
+        unit: Unit::Iops,
+        ours: measure(ours),
+        goal: None,
+        peers: vec![Peer {
+            name: "fio's io_uring engine, O_DIRECT, on the same file",
+            goal: Some(Goal { least: 0.9, aim: 0.97 }),
+            measure: unless(fio::missing("io_uring"), fio),
+        }],
+    })
+}
+
+/// A file without holes.
+fn make_file(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("disk.img");
+    if std::fs::metadata(&path).is_ok_and(|file| file.len() == FILE) {
+        return Ok(path);
+    }
+    let mut file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 4) as u8).collect();
+    for _ in 0..FILE >> 20 {
+        file.write_all(&block).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    file.sync_all()?;
+    Ok(path)
+}
+
+fn idle_target(site: &Site) -> Vec<Contest<'_>> {
+    let goal = Some(Goal { least: 0.01, aim: 0.0005 });
+    let shapes = [
+        ("idle target, 1,000 queue pairs connected (10 hosts, 100 each)", 10, 99),
+        ("idle target, 1,000 queue pairs connected (500 hosts, 2 each)", 500, 1),
+    ];
+    let contest = |(what, hosts, io_queues)| Contest {
+        what,
+        unit: Unit::Core,
+        ours: measure(move || idle::processor(site, hosts, io_queues)),
+        goal,
+        peers: Vec::new(),
+    };
+    shapes.into_iter().map(contest).collect()
+}
+
+fn memory(site: &Site) -> Contest<'_> {
+    Contest {
+        what: "resident memory of a connected queue pair, depth 128, 8 KiB in-capsule data",
+        unit: Unit::Memory,
+        ours: measure(move || idle::memory(site)),
+        // The aim has no number: with shared receive queues it is a fraction of this.
+        goal: Some(Goal { least: 1.5 * f64::from(1 << 20), aim: 0.5 * f64::from(1 << 20) }),
+        peers: Vec::new(),
+    }
+}

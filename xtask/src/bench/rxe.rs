@@ -1,0 +1,72 @@
+//! The kernel lab's scenario figures-rxe: the kernel's initiator and target and ours, crosswise, in one emulated guest.
+
+use super::contest::Entry;
+use super::series::{Goal, Spread, Unit};
+use crate::lab;
+use anyhow::{Context, Result};
+
+const SCENARIO: &str = "figures-rxe";
+/// What others are held against.
+const BASE: &str = "kernel → kernel";
+/// The kernel's initiator on our target.
+const OURS: &str = "kernel → ours";
+
+/// Runs it.
+pub(super) fn measure() -> Result<Vec<Entry>> {
+    let figures = lab::figures(SCENARIO)?;
+    let entries = figures.iter().map(|line| entries(line).with_context(|| format!("not a figure: {line}")));
+    Ok(entries.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Reads `rxe, randread 4k 1: kernel → kernel 900 IOPS (1.00); kernel → ours 990 IOPS (1.10); …`: each pair against the kernel's own.
+fn entries(line: &str) -> Option<Vec<Entry>> {
+    let (work, figures) = line.split_once(": ")?;
+    let work = work.strip_prefix("rxe, ").unwrap_or(work);
+    let figures: Vec<(&str, f64)> = figures.split(';').map(figure).collect::<Option<_>>()?;
+    let (_, base) = *figures.iter().find(|(pair, _)| *pair == BASE)?;
+    let only = |figure| Spread::of([figure]);
+    let others = figures.iter().filter(|(pair, _)| *pair != BASE).map(|&(pair, iops)| Entry {
+        what: format!("kernel lab on rxe, {work}: {pair}"),
+        unit: Unit::Iops,
+        ours: only(iops),
+        peer: Some(BASE),
+        theirs: only(base),
+        ratio: Spread::of_ratios(&[iops], &[base]),
+        goal: (pair == OURS && work.starts_with("randread")).then_some(Goal { least: 1.0, aim: 1.3 }),
+        missing: None,
+    });
+    Some(others.collect())
+}
+
+/// Reads `kernel → ours 990 IOPS (1.10)`.
+fn figure(text: &str) -> Option<(&str, f64)> {
+    let (pair, iops) = text.trim().split_once(" IOPS")?.0.rsplit_once(' ')?;
+    Some((pair, iops.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::series::Standing;
+
+    #[test]
+    fn a_line_of_the_scenario_is_read() {
+        let line = "rxe, randread 4k 32: kernel → kernel 1000 IOPS (1.00); kernel → ours 1400 IOPS (1.40); \
+                    ours → kernel 900 IOPS (0.90); ours → ours 1100 IOPS (1.10)";
+        let entries = entries(line).unwrap();
+        assert_eq!(entries.len(), 3);
+        assert_eq!(entries[0].what, "kernel lab on rxe, randread 4k 32: kernel → ours");
+        assert_eq!(entries[0].ratio.unwrap().median, 1.4);
+        assert_eq!(entries[0].standing(), Some(Standing::Aim));
+        assert_eq!(entries[1].standing(), None, "only our target has a bound");
+    }
+
+    #[test]
+    fn other_lines_are_none() {
+        assert!(entries("siw is slow").is_none());
+        assert!(
+            entries("rxe, randread 4k 1: kernel → ours 5 IOPS (1.0)").is_none(),
+            "nothing to hold it against"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Figures of rounds, and what they come to.
+
+/// What is measured, in which unit, and which way is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Nanoseconds of a round trip: less is better.
+    RoundTrip,
+    /// Operations a second.
+    Iops,
+    /// Bytes a second.
+    Bandwidth,
+    /// Processor time, in parts of a core: less is better.
+    Core,
+    /// Bytes of memory: less is better.
+    Memory,
+}
+
+impl Unit {
+    /// A figure, for people.
+    pub(super) fn show(self, figure: f64) -> String {
+        match self {
+            Self::RoundTrip => format!("{:.1} µs", figure / 1e3),
+            Self::Iops if figure >= 1e4 => format!("{:.0} k/s", figure / 1e3),
+            Self::Iops => format!("{figure:.0} /s"),
+            Self::Bandwidth => format!("{:.2} GB/s", figure / 1e9),
+            Self::Core => format!("{:.2} % of a core", figure * 100.0),
+            Self::Memory => format!("{:.2} MiB", figure / f64::from(1 << 20)),
+        }
+    }
+
+    /// Whether a larger figure is the better one.
+    pub(super) fn more_is_better(self) -> bool {
+        matches!(self, Self::Iops | Self::Bandwidth)
+    }
+}
+
+/// Least, middle, most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spread {
+    pub(super) least: f64,
+    pub(super) median: f64,
+    pub(super) most: f64,
+}
+
+impl Spread {
+    /// Of some figures; `None` of none.
+    pub(super) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut figures: Vec<_> = figures.into_iter().collect();
+        figures.sort_by(f64::total_cmp);
+        let (&least, &most) = (figures.first()?, figures.last()?);
+        let half = figures.len() / 2;
+        let median = if figures.len() % 2 == 1 {
+            figures[half]
+        } else {
+            f64::midpoint(figures[half - 1], figures[half])
+        };
+        Some(Self { least, median, most })
+    }
+
+    /// Of ours divided by theirs, round by round: what disturbed a round disturbed both of its sides.
+    pub(super) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Self> {
+        Self::of(ours.iter().zip(theirs).filter(|(_, theirs)| **theirs != 0.0).map(|(a, b)| a / b))
+    }
+}
+
+/// What is asked of a figure, or of a ratio to a peer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Goal {
+    pub(super) least: f64,
+    pub(super) aim: f64,
+}
+
+/// How a figure stands to its goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Short,
+    Met,
+    Aim,
+}
+
+impl Goal {
+    pub(super) fn judge(self, figure: f64, more_is_better: bool) -> Standing {
+        let reaches = |bound: f64| if more_is_better { figure >= bound } else { figure <= bound };
+        match (reaches(self.aim), reaches(self.least)) {
+            (true, _) => Standing::Aim,
+            (false, true) => Standing::Met,
+            (false, false) => Standing::Short,
+        }
+    }
+}
+
+impl Standing {
+    pub(super) fn show(self) -> &'static str {
+        match self {
+            Self::Short => "**short**",
+            Self::Met => "met",
+            Self::Aim => "aim",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        let odd = Spread::of([5.0, 1.0, 3.0]).unwrap();
+        assert_eq!((odd.least, odd.median, odd.most), (1.0, 3.0, 5.0));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert_eq!(Spread::of([]), None);
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        // The machine was half as fast in the second round: the ratio does not notice.
+        let spread = Spread::of_ratios(&[200.0, 100.0, 220.0], &[100.0, 50.0, 100.0]).unwrap();
+        assert_eq!((spread.least, spread.median, spread.most), (2.0, 2.0, 2.2));
+        assert_eq!(Spread::of_ratios(&[1.0], &[0.0]), None, "nothing can be said of a peer that did nothing");
+    }
+
+    #[test]
+    fn a_goal_looks_the_right_way() {
+        let latency = Goal { least: 1.5, aim: 1.15 };
+        assert_eq!(latency.judge(1.1, false), Standing::Aim);
+        assert_eq!(latency.judge(1.3, false), Standing::Met);
+        assert_eq!(latency.judge(1.6, false), Standing::Short);
+        let rate = Goal { least: 1.2, aim: 2.0 };
+        assert_eq!(rate.judge(2.0, true), Standing::Aim);
+        assert_eq!(rate.judge(1.1, true), Standing::Short);
+    }
+
+    #[test]
+    fn figures_are_shown_in_units_of_people() {
+        assert_eq!(Unit::RoundTrip.show(8_149.0), "8.1 µs");
+        assert_eq!(Unit::Iops.show(523_000.0), "523 k/s");
+        assert_eq!(Unit::Bandwidth.show(3.7e9), "3.70 GB/s");
+        assert_eq!(Unit::Core.show(0.0015), "0.15 % of a core");
+        assert_eq!(Unit::Memory.show(1_572_864.0), "1.50 MiB");
+    }
+}

@@ -1,0 +1,146 @@
+//! The table, on the screen and in the document.
+
+use super::contest::Entry;
+use super::series::{Goal, Spread, Unit};
+use anyhow::{Context, Result};
+use std::fmt::Write;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- the benchmark's table: written by `cargo xtask bench` -->";
+const END: &str = "<!-- end of the benchmark's table -->";
+
+/// Everything that a run came to.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) machine: String,
+    pub(super) rounds: u32,
+    pub(super) seconds: u64,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Table {
+    /// As Markdown.
+    pub(super) fn text(&self) -> String {
+        let Self { machine, rounds, seconds, .. } = self;
+        let mut text =
+            format!("{machine}. Medians of {rounds} rounds of {seconds} s, ours and the peer's in turn.\n\n");
+        text.push_str("| what | ours | against | theirs | ratio (least to most) | at least | aim | |\n");
+        text.push_str("|---|---|---|---|---|---|---|---|\n");
+        for entry in &self.entries {
+            let _ = writeln!(text, "{}", line(entry));
+        }
+        text
+    }
+
+    /// Puts it between its marks in the document.
+    pub(super) fn write_into(&self, document: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(document)
+            .with_context(|| format!("cannot read {}", document.display()))?;
+        // With the picture that is written beside it.
+        let table = format!("{}\n![Ratios to the peers](performance.svg)\n", self.text());
+        let text = replace(&text, &table)
+            .with_context(|| format!("{} has no place for the benchmark's table", document.display()))?;
+        std::fs::write(document, text)?;
+        println!("wrote the table into {}", document.display());
+        Ok(())
+    }
+}
+
+fn replace(document: &str, table: &str) -> Option<String> {
+    let (before, rest) = document.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
+}
+
+fn line(entry: &Entry) -> String {
+    let unit = entry.unit;
+    let figure = |spread: Option<Spread>| spread.map_or("–".into(), |spread| unit.show(spread.median));
+    let alone = entry.peer.is_none();
+    let ratio =
+        if alone { entry.ours.map(|spread| own_spread(spread, unit)) } else { entry.ratio.map(ratio) };
+    let bounds = entry.goal.map_or(["–".into(), "–".into()], |goal| bounds(goal, unit, alone));
+    let standing = match (&entry.missing, entry.standing()) {
+        (Some(missing), _) => missing.replace('|', "/").replace('\n', " "),
+        (None, Some(standing)) => standing.show().into(),
+        (None, None) => String::new(),
+    };
+    format!(
+        "| {} | {} | {} | {} | {} | {} | {} | {standing} |",
+        entry.what,
+        figure(entry.ours),
+        entry.peer.unwrap_or("–"),
+        figure(entry.theirs),
+        ratio.unwrap_or("–".into()),
+        bounds[0],
+        bounds[1],
+    )
+}
+
+fn ratio(spread: Spread) -> String {
+    format!("**{:.2}** ({:.2} to {:.2})", spread.median, spread.least, spread.most)
+}
+
+fn own_spread(spread: Spread, unit: Unit) -> String {
+    format!("({} to {})", unit.show(spread.least), unit.show(spread.most))
+}
+
+/// What must be reached and what is aimed at: ratios, or figures of our own.
+fn bounds(goal: Goal, unit: Unit, alone: bool) -> [String; 2] {
+    let sign = if unit.more_is_better() { "≥" } else { "≤" };
+    [goal.least, goal.aim].map(|bound| match alone {
+        true => format!("{sign} {}", unit.show(bound)),
+        false => format!("{sign} {bound}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        let spread = |median| Some(Spread { least: median / 2.0, median, most: median * 2.0 });
+        Entry {
+            what: "4 KiB random read".into(),
+            unit: Unit::Iops,
+            ours: spread(500_000.0),
+            peer: Some("somebody"),
+            theirs: spread(250_000.0),
+            ratio: spread(2.0),
+            goal: Some(Goal { least: 1.2, aim: 2.0 }),
+            missing: None,
+        }
+    }
+
+    #[test]
+    fn a_line_has_both_figures_their_ratio_and_how_it_stands() {
+        assert_eq!(
+            line(&entry()),
+            "| 4 KiB random read | 500 k/s | somebody | 250 k/s | **2.00** (1.00 to 4.00) | ≥ 1.2 | ≥ 2 | aim |"
+        );
+    }
+
+    #[test]
+    fn a_peer_that_is_not_here_leaves_its_figures_out() {
+        let missing = Some("not here: install fio".into());
+        let line = line(&Entry { theirs: None, ratio: None, missing, ..entry() });
+        assert!(line.ends_with("| somebody | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |"), "{line}");
+    }
+
+    #[test]
+    fn a_figure_without_a_peer_is_held_against_its_own_bounds() {
+        let goal = Some(Goal { least: 0.01, aim: 0.0005 });
+        let ours = Some(Spread { least: 0.001, median: 0.002, most: 0.004 });
+        let entry = Entry { peer: None, theirs: None, ratio: None, goal, ours, unit: Unit::Core, ..entry() };
+        let line = line(&entry);
+        assert!(line.ends_with("| ≤ 1.00 % of a core | ≤ 0.05 % of a core | met |"), "{line}");
+    }
+
+    #[test]
+    fn the_table_takes_its_place_in_the_document_again_and_again() {
+        let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let once = replace(&document, "new").unwrap();
+        assert_eq!(once, format!("before\n{BEGIN}\n\nnew\n{END}\nafter\n"));
+        assert_eq!(replace(&once, "new"), Some(once.clone()));
+        assert_eq!(replace("no marks", "new"), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! What both sides of a contest do, in fio's words.
+
+use super::Site;
+
+/// A job of fio's, or of `nvmf-bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) rw: &'static str,
+    /// Bytes of an operation.
+    pub(super) bs: u32,
+    pub(super) iodepth: u32,
+}
+
+impl Workload {
+    pub(super) const READS_ONE: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 1 };
+    pub(super) const READS_MANY: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 32 };
+    pub(super) const STREAM_IN: Self = Self { rw: "read", bs: 128 << 10, iodepth: 8 };
+    pub(super) const STREAM_OUT: Self = Self { rw: "write", bs: 128 << 10, iodepth: 8 };
+
+    /// The job's options.
+    pub(super) fn arguments(&self, site: &Site) -> Vec<String> {
+        vec![
+            format!("--rw={}", self.rw),
+            format!("--bs={}", self.bs),
+            format!("--iodepth={}", self.iodepth),
+            format!("--runtime={}", site.seconds),
+            format!("--ramp_time={}", site.warm_up()),
+            "--time_based".into(),
+        ]
+    }
+}
