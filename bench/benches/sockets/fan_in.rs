@@ -1,0 +1,213 @@
+//! Many sockets in one turn.
+
+use crate::direct::{self, Chunk};
+use crate::ring::{Provided, Ring};
+use crate::side::{OUT, STAGING};
+use crate::{Arenas, Shape, Variant, beside, connection};
+use core::sync::atomic::{AtomicU32, Ordering};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nvmf_memory::Memory;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const SOCKETS: usize = 16;
+/// Bytes on each socket that has any.
+const LEN: usize = 84;
+/// Staging of each socket.
+const STRIDE: usize = 4096;
+const PROVIDED: Provided = Provided { offset: 3 << 20, len: STRIDE, count: 2 * SOCKETS as u16 };
+const WARM_UP: u32 = 20;
+/// Marks a send.
+const SEND: u64 = 1 << 32;
+
+/// How a turn finds and takes what is there.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// readv on each socket.
+    Readv,
+    /// epoll_wait, readv on those that are ready.
+    Epoll,
+    /// One enter with a RECV for each socket.
+    Now,
+    /// One enter with a RECV for each socket whose last one was answered; the kernel holds the others.
+    Waiting,
+    /// A RECV on each socket that stays, into provided buffers.
+    Multishot,
+}
+
+/// What a turn has to do.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Sockets that have something.
+    active: usize,
+    /// Each gets an answer of as many bytes.
+    answers: bool,
+}
+
+pub(crate) fn shapes() -> Vec<Shape> {
+    vec![
+        shape(
+            "fan-in: 84 bytes on each of 16 sockets, the receiving turn",
+            Turn { active: 16, answers: false },
+        ),
+        shape("fan-in: 84 bytes on 2 of 16 sockets, the receiving turn", Turn { active: 2, answers: false }),
+        shape("fan-in: 84 bytes on none of 16 sockets, the empty turn", Turn { active: 0, answers: false }),
+        shape("fan-in: 84 bytes on each of 16 sockets, each answered", Turn { active: 16, answers: true }),
+        shape("fan-in: 84 bytes on 2 of 16 sockets, each answered", Turn { active: 2, answers: true }),
+    ]
+}
+
+fn shape(name: &'static str, turn: Turn) -> Shape {
+    let variant =
+        |name, way| Variant { name, run: Box::new(move |arenas, count| run(arenas, turn, way, count)) };
+    let variants = vec![
+        variant("readv on each", Way::Readv),
+        variant("epoll_wait, readv on the ready", Way::Epoll),
+        variant("one enter: RECV on each, at once", Way::Now),
+        variant("one enter: RECV that waits", Way::Waiting),
+        variant("one enter: RECV multishot", Way::Multishot),
+    ];
+    Shape { name, count: 1000, variants }
+}
+
+/// Nanoseconds of the server's turns alone: the bytes are there before a turn begins.
+fn run(arenas: Arenas, turn: Turn, way: Way, count: u32) -> f64 {
+    let (servers, clients): (Vec<_>, Vec<_>) = (0..SOCKETS).map(|_| connection()).unzip();
+    let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
+    let serve = || {
+        let mut server = Server::new(servers, arenas.server, way, turn);
+        let mut time = Duration::ZERO;
+        for index in 1..=WARM_UP + count {
+            wait(&asked, index);
+            let begun = Instant::now();
+            server.turn();
+            if index > WARM_UP {
+                time += begun.elapsed();
+            }
+            answered.store(index, Ordering::Release);
+        }
+        time.as_nanos() as f64 / f64::from(count)
+    };
+    let ask = || {
+        for index in 1..=WARM_UP + count {
+            // Not always the same ones, nor neighbours.
+            let active = (0..turn.active).map(|n| &clients[(index as usize + n * 7) % SOCKETS]);
+            for socket in active.clone() {
+                direct::send(socket, arenas.client, &[(OUT, LEN)], 0, 0).expect("room");
+            }
+            asked.store(index, Ordering::Release);
+            wait(&answered, index);
+            for socket in active.filter(|_| turn.answers) {
+                let n = direct::receive(socket, arenas.client, &[(STAGING, STRIDE)], libc::RWF_NOWAIT);
+                assert_eq!(n, Some(LEN), "an answer");
+            }
+        }
+    };
+    beside(serve, ask).0
+}
+
+fn wait(counter: &AtomicU32, value: u32) {
+    while counter.load(Ordering::Acquire) != value {
+        core::hint::spin_loop();
+    }
+}
+
+struct Server {
+    ring: Option<Ring>,
+    epoll: Option<Epoll>,
+    sockets: Vec<TcpStream>,
+    memory: &'static Memory,
+    way: Way,
+    turn: Turn,
+    /// Sockets whose RECV must be submitted.
+    idle: Vec<usize>,
+    /// Sockets that had something.
+    heard: Vec<usize>,
+}
+
+impl Server {
+    fn new(sockets: Vec<TcpStream>, memory: &'static Memory, way: Way, turn: Turn) -> Self {
+        let direct = matches!(way, Way::Readv | Way::Epoll);
+        sockets.iter().for_each(|socket| socket.set_nonblocking(direct).expect("a mode"));
+        let ring =
+            (!direct).then(|| Ring::new(&sockets, memory, (way == Way::Multishot).then_some(PROVIDED)));
+        let epoll = (way == Way::Epoll).then(|| {
+            let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
+            for (index, socket) in sockets.iter().enumerate() {
+                epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, index as u64)).expect("watched");
+            }
+            epoll
+        });
+        let (idle, heard) = ((0..SOCKETS).collect(), Vec::with_capacity(SOCKETS));
+        Self { ring, epoll, sockets, memory, way, turn, idle, heard }
+    }
+
+    fn turn(&mut self) {
+        self.heard.clear();
+        match self.way {
+            Way::Readv => (0..SOCKETS).for_each(|index| self.readv(index)),
+            Way::Epoll => {
+                let mut ready = [EpollEvent::empty(); SOCKETS];
+                let epoll = self.epoll.as_ref().expect("this way has it");
+                let count = epoll.wait(&mut ready, EpollTimeout::ZERO).expect("a poll");
+                ready[..count].iter().for_each(|event| self.readv(event.data() as usize));
+            }
+            Way::Now | Way::Waiting | Way::Multishot => self.enter(),
+        }
+        assert_eq!(self.heard.len(), self.turn.active, "everyone is heard");
+        if self.turn.answers {
+            self.answer();
+        }
+    }
+
+    fn readv(&mut self, index: usize) {
+        if let Some(n) = direct::receive(&self.sockets[index], self.memory, &[staging(index)], 0) {
+            assert_eq!(n, LEN, "all that was sent");
+            self.heard.push(index);
+        }
+    }
+
+    fn enter(&mut self) {
+        let ring = self.ring.as_mut().expect("this way has it");
+        for index in self.idle.drain(..) {
+            let (tag, socket) = (index as u64, index as u32);
+            match self.way {
+                Way::Now => ring.receive(tag, socket, &[staging(index)], libc::MSG_DONTWAIT),
+                Way::Waiting => ring.receive(tag, socket, &[staging(index)], 0),
+                _ => ring.receive_multishot(tag, socket),
+            }
+        }
+        ring.enter();
+        while let Some(event) = ring.pop() {
+            let index = event.tag as usize;
+            if let Some(buffer) = event.buffer {
+                ring.give_back(buffer);
+            }
+            if !event.more {
+                self.idle.push(index);
+            }
+            if let Some(n) = event.bytes {
+                assert_eq!(n, LEN, "all that was sent");
+                self.heard.push(index);
+            }
+        }
+    }
+
+    fn answer(&mut self) {
+        let Some(ring) = &mut self.ring else {
+            for &index in &self.heard {
+                direct::send(&self.sockets[index], self.memory, &[(OUT, LEN)], 0, 0).expect("room");
+            }
+            return;
+        };
+        self.heard.iter().for_each(|&index| ring.send(SEND, index as u32, (OUT, LEN)));
+        ring.enter();
+        for _ in &self.heard {
+            assert_eq!(ring.pop().map(|event| event.tag), Some(SEND), "a short answer leaves at once");
+        }
+    }
+}
+
+fn staging(index: usize) -> Chunk {
+    (STAGING + index * STRIDE, STRIDE)
+}

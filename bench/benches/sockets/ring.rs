@@ -1,0 +1,229 @@
+//! A ring with sockets, the memory of one side, and, if wanted, buffers that the kernel picks from.
+#![expect(unsafe_code, reason = "requests of io_uring name memory by address; see the SAFETY comments")]
+
+use crate::direct::{CHUNKS_MAX, Chunk, vector};
+use core::sync::atomic::{AtomicU16, Ordering};
+use io_uring::types::{BufRingEntry, Fixed};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use nvmf_memory::Memory;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+
+/// `IORING_ENTER_GETEVENTS`: run what completions still have to do.
+const GET_EVENTS: u32 = 1;
+/// `IORING_RECVSEND_FIXED_BUF`, of a request's `ioprio`.
+const FIXED_BUFFER: u16 = 1 << 2;
+/// The number of our only group of provided buffers.
+const GROUP: u16 = 0;
+
+/// Buffers of one size in a row, from which the kernel takes one for each receive.
+#[derive(Clone, Copy)]
+pub(crate) struct Provided {
+    /// Where the first lies in the memory.
+    pub(crate) offset: usize,
+    /// Bytes of each.
+    pub(crate) len: usize,
+    /// A power of two.
+    pub(crate) count: u16,
+}
+
+/// What came out of the ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Event {
+    /// As given with the request.
+    pub(crate) tag: u64,
+    /// Bytes; `None` when there were none and the request did not want to wait.
+    pub(crate) bytes: Option<usize>,
+    /// Which provided buffer.
+    pub(crate) buffer: Option<u16>,
+    /// More events of this request follow.
+    pub(crate) more: bool,
+    /// The kernel lets go of a zero-copy send's memory.
+    pub(crate) is_notice: bool,
+}
+
+pub(crate) struct Ring {
+    uring: IoUring,
+    memory: &'static Memory,
+    provided: Option<Provided>,
+    /// The shared entries of `provided`.
+    entries: Memory,
+    tail: u16,
+    /// Vectors and headers of requests not yet submitted; the kernel copies them at submission.
+    vectors: Vec<libc::iovec>,
+    headers: Vec<libc::msghdr>,
+}
+
+impl Ring {
+    /// A ring of the calling thread. The sockets are known by their index.
+    pub(crate) fn new(sockets: &[TcpStream], memory: &'static Memory, provided: Option<Provided>) -> Self {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_cqsize(1024);
+        let uring: IoUring = builder.build(256).expect("io_uring");
+        let files: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
+        let submitter = uring.submitter();
+        submitter.register_files(&files).expect("registered files");
+        // SAFETY: the memory is never freed.
+        unsafe { submitter.register_buffers(&[vector(memory, (0, memory.len()))]) }
+            .expect("registered memory");
+        let mut ring = Self {
+            uring,
+            memory,
+            provided,
+            entries: Memory::alloc(nvmf_memory::PAGE).expect("memory"),
+            tail: 0,
+            vectors: Vec::with_capacity(4 * CHUNKS_MAX),
+            headers: Vec::with_capacity(CHUNKS_MAX),
+        };
+        if let Some(Provided { count, .. }) = provided {
+            assert!(
+                count.is_power_of_two()
+                    && usize::from(count) * size_of::<BufRingEntry>() <= nvmf_memory::PAGE
+            );
+            let address = ring.entries.as_ptr() as u64;
+            // SAFETY: a page of zeros, page-aligned, which is freed after the ring: it is the later field.
+            unsafe { ring.uring.submitter().register_buf_ring_with_flags(address, count, GROUP, 0) }
+                .expect("provided buffers");
+            (0..count).for_each(|buffer| ring.give_back(buffer));
+        }
+        ring
+    }
+
+    /// Where a provided buffer lies.
+    pub(crate) fn buffer_offset(&self, buffer: u16) -> usize {
+        let Provided { offset, len, .. } = self.provided.expect("provided buffers");
+        offset + usize::from(buffer) * len
+    }
+
+    /// Lets the kernel take a provided buffer again.
+    pub(crate) fn give_back(&mut self, buffer: u16) {
+        let Provided { len, count, .. } = self.provided.expect("provided buffers");
+        let base = vector(self.memory, (self.buffer_offset(buffer), len)).iov_base;
+        let at = usize::from(self.tail % count) * size_of::<BufRingEntry>();
+        self.entries.write(at, &(base as u64).to_ne_bytes());
+        self.entries.write(at + 8, &(len as u32).to_ne_bytes());
+        self.entries.write(at + 12, &buffer.to_ne_bytes());
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: the tail is the last half word of the first entry, aligned, and lives as long as `entries`; our side writes
+        // it here only.
+        let tail = unsafe { AtomicU16::from_ptr(self.entries.as_ptr().add(14).cast()) };
+        tail.store(self.tail, Ordering::Release);
+    }
+
+    /// RECV of one chunk, READV of several. `flags` are for RECV only.
+    pub(crate) fn receive(&mut self, tag: u64, socket: u32, chunks: &[Chunk], flags: i32) {
+        let entry = if let &[chunk] = chunks {
+            let vector = vector(self.memory, chunk);
+            opcode::Recv::new(Fixed(socket), vector.iov_base.cast(), vector.iov_len as u32)
+                .flags(flags)
+                .build()
+        } else {
+            let (vectors, count) = self.vectors_of(chunks);
+            opcode::Readv::new(Fixed(socket), vectors, count as u32).build()
+        };
+        self.push(entry, tag);
+    }
+
+    /// A RECV that goes on receiving into provided buffers.
+    pub(crate) fn receive_multishot(&mut self, tag: u64, socket: u32) {
+        self.push(opcode::RecvMulti::new(Fixed(socket), GROUP).build(), tag);
+    }
+
+    /// SEND of all of a chunk.
+    pub(crate) fn send(&mut self, tag: u64, socket: u32, chunk: Chunk) {
+        let vector = vector(self.memory, chunk);
+        let entry = opcode::Send::new(Fixed(socket), vector.iov_base.cast(), vector.iov_len as u32);
+        self.push(entry.flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL).build(), tag);
+    }
+
+    /// SEND_ZC of all of a chunk; with `then`, the next request waits for it.
+    pub(crate) fn send_zc(&mut self, tag: u64, socket: u32, chunk: Chunk, registered: bool, then: bool) {
+        let vector = vector(self.memory, chunk);
+        let entry = opcode::SendZc::new(Fixed(socket), vector.iov_base.cast(), vector.iov_len as u32);
+        let entry =
+            entry.flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL).buf_index(registered.then_some(0)).build();
+        self.push(if then { entry.flags(squeue::Flags::IO_LINK) } else { entry }, tag);
+    }
+
+    /// SENDMSG of all of the chunks.
+    pub(crate) fn send_message(&mut self, tag: u64, socket: u32, chunks: &[Chunk]) {
+        let header = self.header_of(chunks);
+        let entry = opcode::SendMsg::new(Fixed(socket), header);
+        self.push(entry.flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32).build(), tag);
+    }
+
+    /// SENDMSG_ZC of all of the chunks.
+    pub(crate) fn send_message_zc(&mut self, tag: u64, socket: u32, chunks: &[Chunk], registered: bool) {
+        let header = self.header_of(chunks);
+        let entry = opcode::SendMsgZc::new(Fixed(socket), header);
+        let entry = entry.flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32);
+        self.push(entry.ioprio(if registered { FIXED_BUFFER } else { 0 }).build(), tag);
+    }
+
+    fn vectors_of(&mut self, chunks: &[Chunk]) -> (*const libc::iovec, usize) {
+        let begin = self.vectors.len();
+        assert!(
+            begin + chunks.len() <= self.vectors.capacity(),
+            "vectors stay where they are until submitted"
+        );
+        self.vectors.extend(chunks.iter().map(|&chunk| vector(self.memory, chunk)));
+        (self.vectors[begin..].as_ptr(), chunks.len())
+    }
+
+    fn header_of(&mut self, chunks: &[Chunk]) -> *const libc::msghdr {
+        let (vectors, count) = self.vectors_of(chunks);
+        assert!(self.headers.len() < self.headers.capacity(), "headers stay where they are until submitted");
+        // SAFETY: an all-zero msghdr is a valid one: null pointers with zero lengths.
+        let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+        header.msg_iov = vectors.cast_mut();
+        header.msg_iovlen = count as _;
+        self.headers.push(header);
+        &raw const self.headers[self.headers.len() - 1]
+    }
+
+    fn push(&mut self, entry: squeue::Entry, tag: u64) {
+        // SAFETY: what a request names lies in `memory`, which is never freed. Vectors and headers stay where they are until
+        // `enter`, and the kernel has copied them when that returns (IORING_FEAT_SUBMIT_STABLE).
+        unsafe { self.uring.submission().push(&entry.user_data(tag)) }.expect("room in the ring");
+    }
+
+    /// Submits what was pushed and runs what is due; does not wait.
+    pub(crate) fn enter(&mut self) {
+        let count = self.uring.submission().len() as u32;
+        // SAFETY: no argument is passed by address.
+        let submitted = unsafe { self.uring.submitter().enter::<libc::sigset_t>(count, 0, GET_EVENTS, None) };
+        assert_eq!(submitted.expect("an entered ring"), count as usize, "all requests are taken");
+        self.vectors.clear();
+        self.headers.clear();
+    }
+
+    /// Polls for an event without a system call, but for those that the kernel asks for.
+    pub(crate) fn wait(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.pop() {
+                return event;
+            }
+            if self.uring.submission().taskrun() {
+                self.enter();
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// An event, if there is one.
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        let cqe = self.uring.completion().next()?;
+        let bytes = match cqe.result() {
+            n if n >= 0 => Some(n as usize),
+            error if error == -libc::EAGAIN => None,
+            error => panic!("request {}: {}", cqe.user_data(), std::io::Error::from_raw_os_error(-error)),
+        };
+        Some(Event {
+            tag: cqe.user_data(),
+            bytes,
+            buffer: cqueue::buffer_select(cqe.flags()),
+            more: cqueue::more(cqe.flags()),
+            is_notice: cqueue::notif(cqe.flags()),
+        })
+    }
+}

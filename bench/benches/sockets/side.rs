@@ -1,0 +1,233 @@
+//! One end of a connection, and the ways in which it receives and sends.
+
+use crate::direct::{self, Chunk};
+use crate::ring::{Event, Provided, Ring};
+use nvmf_memory::Memory;
+use std::net::TcpStream;
+
+/// Where a side's memory has what it sends,
+pub(crate) const OUT: usize = 0;
+/// where it receives what must be looked at first,
+pub(crate) const STAGING: usize = 2 << 20;
+pub(crate) const STAGING_LEN: usize = 256 << 10;
+/// where payload is to be in the end,
+pub(crate) const PLACE: usize = STAGING + STAGING_LEN;
+/// and what the kernel picks from.
+const PROVIDED: Provided = Provided { offset: 3 << 20, len: 64 << 10, count: 16 };
+
+const SOCKET: u32 = 0;
+const RECEIVE: u64 = 0;
+const SEND: u64 = 1;
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Receive {
+    /// readv, again and again.
+    Readv,
+    /// A RECV or READV that does not want to wait, again and again.
+    RingNow,
+    /// A RECV or READV that the kernel holds until bytes come.
+    Ring,
+    /// A RECV that stays, into provided buffers.
+    Multishot,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Send {
+    /// sendmsg.
+    Sendmsg,
+    /// sendmsg with `MSG_ZEROCOPY`.
+    Zerocopy,
+    /// SENDMSG.
+    Message,
+    /// SENDMSG_ZC.
+    MessageZc { registered: bool },
+    /// A SEND_ZC of each run of chunks without a gap.
+    RunsZc { registered: bool },
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) receive: Receive,
+    pub(crate) send: Send,
+}
+
+/// Today's.
+pub(crate) const TODAY: Way = Way { receive: Receive::Readv, send: Send::Sendmsg };
+
+pub(crate) struct Side {
+    pub(crate) memory: &'static Memory,
+    way: Way,
+    ring: Option<Ring>,
+    socket: TcpStream,
+    is_armed: bool,
+    /// Requests, or system calls with `MSG_ZEROCOPY`, whose bytes are not all in the socket,
+    sends: u32,
+    /// and whose memory the kernel still holds.
+    notices: u32,
+    /// Zero-copy sends that may be in the kernel when another begins.
+    notices_max: u32,
+}
+
+impl Side {
+    /// For the calling thread.
+    pub(crate) fn new(socket: TcpStream, memory: &'static Memory, way: Way, notices_max: u32) -> Self {
+        let uses_ring = way.receive != Receive::Readv || !matches!(way.send, Send::Sendmsg | Send::Zerocopy);
+        // A request on a socket that does not block would not wait either.
+        socket.set_nonblocking(!uses_ring).expect("a mode");
+        if way.send == Send::Zerocopy {
+            direct::allow_zerocopy(&socket);
+        }
+        let provided = (way.receive == Receive::Multishot).then_some(PROVIDED);
+        let ring = uses_ring.then(|| Ring::new(core::slice::from_ref(&socket), memory, provided));
+        Self { memory, way, ring, socket, is_armed: false, sends: 0, notices: 0, notices_max }
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        self.ring.as_mut().expect("a way with a ring")
+    }
+
+    /// Sends all of the chunks; requests go out with the next receive, or [`Side::flush`].
+    pub(crate) fn send(&mut self, chunks: &[Chunk]) {
+        self.drain_sends(self.notices_max);
+        match self.way.send {
+            Send::Sendmsg => self.send_direct(chunks, 0),
+            Send::Zerocopy => self.send_direct(chunks, libc::MSG_ZEROCOPY),
+            Send::Message => self.ring().send_message(SEND, SOCKET, chunks),
+            Send::MessageZc { registered } => self.ring().send_message_zc(SEND, SOCKET, chunks, registered),
+            Send::RunsZc { registered } => {
+                let mut rest = chunks;
+                while let Some((run, after)) = split_run(rest) {
+                    self.ring().send_zc(SEND, SOCKET, run, registered, !after.is_empty());
+                    // The last one is counted below.
+                    self.sends += u32::from(!after.is_empty());
+                    rest = after;
+                }
+            }
+        }
+        if !matches!(self.way.send, Send::Sendmsg | Send::Zerocopy) {
+            self.sends += 1;
+            if matches!(self.way.receive, Receive::Readv) {
+                self.flush();
+            }
+        }
+    }
+
+    fn send_direct(&mut self, chunks: &[Chunk], flags: i32) {
+        let whole: usize = chunks.iter().map(|chunk| chunk.1).sum();
+        let mut sent = 0;
+        while sent < whole {
+            if let Some(n) = direct::send(&self.socket, self.memory, chunks, sent, flags) {
+                sent += n;
+                self.notices += u32::from(flags != 0);
+            }
+        }
+    }
+
+    /// Submits sends, and waits until all of their bytes are in the socket.
+    pub(crate) fn flush(&mut self) {
+        if self.sends > 0 {
+            self.ring().enter();
+            self.drain_sends(u32::MAX);
+        }
+    }
+
+    /// Waits for sends until the kernel holds the memory of `notices_max` at most.
+    pub(crate) fn drain_sends(&mut self, notices_max: u32) {
+        while self.sends > 0 || self.notices > notices_max {
+            if self.way.send == Send::Zerocopy {
+                self.notices -= direct::zerocopy_done(&self.socket);
+            } else {
+                let event = self.ring().wait();
+                assert_eq!(event.tag, SEND, "nothing is received before the answer is on its way");
+                self.on_send(event);
+            }
+        }
+    }
+
+    fn on_send(&mut self, event: Event) {
+        if event.is_notice {
+            self.notices -= 1;
+        } else {
+            self.sends -= 1;
+            self.notices += u32::from(event.more);
+        }
+    }
+
+    /// Receives so many bytes, all of which the other side sends before it waits for us.
+    pub(crate) fn receive(&mut self, len: usize) {
+        let mut taken = 0;
+        while taken < len {
+            taken += match self.way.receive {
+                Receive::Multishot => self.receive_provided(|_, _| {}),
+                _ => self.receive_some(&[(STAGING, STAGING_LEN)]),
+            };
+        }
+        assert_eq!(taken, len, "no more than was asked for");
+    }
+
+    /// Receives some bytes into the chunks.
+    pub(crate) fn receive_some(&mut self, chunks: &[Chunk]) -> usize {
+        match self.way.receive {
+            Receive::Readv => loop {
+                let now = if self.ring.is_some() { libc::RWF_NOWAIT } else { 0 };
+                if let Some(n) = direct::receive(&self.socket, self.memory, chunks, now) {
+                    return n;
+                }
+                core::hint::spin_loop();
+            },
+            Receive::RingNow => loop {
+                self.ring().receive(RECEIVE, SOCKET, chunks, libc::MSG_DONTWAIT);
+                self.ring().enter();
+                if let Some(n) = self.received().bytes {
+                    return n;
+                }
+            },
+            Receive::Ring => {
+                self.ring().receive(RECEIVE, SOCKET, chunks, 0);
+                self.ring().enter();
+                self.received().bytes.expect("it waits")
+            }
+            Receive::Multishot => unreachable!("into provided buffers"),
+        }
+    }
+
+    /// Receives some bytes into a buffer of the kernel's choice, and shows where they are.
+    pub(crate) fn receive_provided(&mut self, look: impl FnOnce(&'static Memory, Chunk)) -> usize {
+        if !self.is_armed {
+            self.ring().receive_multishot(RECEIVE, SOCKET);
+            self.is_armed = true;
+            self.ring().enter();
+        } else if self.sends > 0 {
+            self.ring().enter();
+        }
+        let event = self.received();
+        self.is_armed = event.more;
+        let (n, buffer) = (event.bytes.expect("it waits"), event.buffer.expect("a buffer"));
+        let memory = self.memory;
+        look(memory, (self.ring().buffer_offset(buffer), n));
+        self.ring().give_back(buffer);
+        n
+    }
+
+    fn received(&mut self) -> Event {
+        loop {
+            let event = self.ring().wait();
+            if event.tag == RECEIVE {
+                assert_ne!(event.bytes, Some(0), "the other side ended");
+                return event;
+            }
+            self.on_send(event);
+        }
+    }
+}
+
+/// The first chunks that follow each other without a gap, as one, and the rest.
+fn split_run(chunks: &[Chunk]) -> Option<(Chunk, &[Chunk])> {
+    let (&(offset, mut len), mut rest) = chunks.split_first()?;
+    while let Some((&next, after)) = rest.split_first()
+        && next.0 == offset + len
+    {
+        (len, rest) = (len + next.1, after);
+    }
+    Some(((offset, len), rest))
+}
