@@ -42,6 +42,13 @@ pub(crate) fn receive(socket: &TcpStream, memory: &Memory, chunks: &[Chunk], now
     })
 }
 
+/// The same into one chunk, with recv.
+pub(crate) fn receive_one(socket: &TcpStream, memory: &Memory, chunk: Chunk) -> Option<usize> {
+    let to = vector(memory, chunk);
+    // SAFETY: the vector lies within `memory`, which outlives the call; the kernel does not keep it beyond.
+    taken(unsafe { libc::recv(socket.as_raw_fd(), to.iov_base, to.iov_len, 0) })
+}
+
 /// Sends the chunks less the first `skip` bytes, or what the socket takes of them: `None` when it takes nothing.
 pub(crate) fn send(
     socket: &TcpStream,

@@ -10,12 +10,12 @@ use nvmf_memory::Memory;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const SOCKETS: usize = 16;
+const SOCKETS_MAX: usize = 16;
 /// Bytes on each socket that has any.
 const LEN: usize = 84;
 /// Staging of each socket.
 const STRIDE: usize = 4096;
-const PROVIDED: Provided = Provided { offset: 3 << 20, len: STRIDE, count: 2 * SOCKETS as u16 };
+const PROVIDED: Provided = Provided { offset: 3 << 20, len: STRIDE, count: 2 * SOCKETS_MAX as u16 };
 const WARM_UP: u32 = 20;
 /// Marks a send.
 const SEND: u64 = 1 << 32;
@@ -27,6 +27,8 @@ enum Way {
     Readv,
     /// epoll_wait, readv on those that are ready.
     Epoll,
+    /// A POLL_ADD on each socket that stays, readv on those that are ready.
+    Watch,
     /// One enter with a RECV for each socket.
     Now,
     /// One enter with a RECV for each socket whose last one was answered; the kernel holds the others.
@@ -38,6 +40,8 @@ enum Way {
 /// What a turn has to do.
 #[derive(Clone, Copy)]
 struct Turn {
+    /// Sockets there are.
+    sockets: usize,
     /// Sockets that have something.
     active: usize,
     /// Each gets an answer of as many bytes.
@@ -45,15 +49,17 @@ struct Turn {
 }
 
 pub(crate) fn shapes() -> Vec<Shape> {
+    let turn = |sockets, active| Turn { sockets, active, answers: false };
+    let answered = |sockets, active| Turn { sockets, active, answers: true };
     vec![
-        shape(
-            "fan-in: 84 bytes on each of 16 sockets, the receiving turn",
-            Turn { active: 16, answers: false },
-        ),
-        shape("fan-in: 84 bytes on 2 of 16 sockets, the receiving turn", Turn { active: 2, answers: false }),
-        shape("fan-in: 84 bytes on none of 16 sockets, the empty turn", Turn { active: 0, answers: false }),
-        shape("fan-in: 84 bytes on each of 16 sockets, each answered", Turn { active: 16, answers: true }),
-        shape("fan-in: 84 bytes on 2 of 16 sockets, each answered", Turn { active: 2, answers: true }),
+        shape("fan-in: nothing on 16 sockets, the empty turn", turn(16, 0)),
+        shape("fan-in: 84 bytes on each of 16 sockets, the receiving turn", turn(16, 16)),
+        shape("fan-in: 84 bytes on each of 16 sockets, answered", answered(16, 16)),
+        shape("fan-in: 84 bytes on 2 of 16 sockets, answered", answered(16, 2)),
+        shape("fan-in: 84 bytes on each of 4 sockets, answered", answered(4, 4)),
+        shape("fan-in: 84 bytes on 1 of 4 sockets, answered", answered(4, 1)),
+        shape("fan-in: 84 bytes on 1 of 2 sockets, answered", answered(2, 1)),
+        shape("fan-in: 84 bytes on the only socket, answered", answered(1, 1)),
     ]
 }
 
@@ -63,6 +69,7 @@ fn shape(name: &'static str, turn: Turn) -> Shape {
     let variants = vec![
         variant("readv on each", Way::Readv),
         variant("epoll_wait, readv on the ready", Way::Epoll),
+        variant("POLL_ADD, readv on the ready", Way::Watch),
         variant("one enter: RECV on each, at once", Way::Now),
         variant("one enter: RECV that waits", Way::Waiting),
         variant("one enter: RECV multishot", Way::Multishot),
@@ -72,7 +79,7 @@ fn shape(name: &'static str, turn: Turn) -> Shape {
 
 /// Nanoseconds of the server's turns alone: the bytes are there before a turn begins.
 fn run(arenas: Arenas, turn: Turn, way: Way, count: u32) -> f64 {
-    let (servers, clients): (Vec<_>, Vec<_>) = (0..SOCKETS).map(|_| connection()).unzip();
+    let (servers, clients): (Vec<_>, Vec<_>) = (0..turn.sockets).map(|_| connection()).unzip();
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
     let serve = || {
         let mut server = Server::new(servers, arenas.server, way, turn);
@@ -91,7 +98,7 @@ fn run(arenas: Arenas, turn: Turn, way: Way, count: u32) -> f64 {
     let ask = || {
         for index in 1..=WARM_UP + count {
             // Not always the same ones, nor neighbours.
-            let active = (0..turn.active).map(|n| &clients[(index as usize + n * 7) % SOCKETS]);
+            let active = (0..turn.active).map(|n| &clients[(index as usize + n * 7) % turn.sockets]);
             for socket in active.clone() {
                 direct::send(socket, arenas.client, &[(OUT, LEN)], 0, 0).expect("room");
             }
@@ -121,6 +128,8 @@ struct Server {
     turn: Turn,
     /// Sockets whose RECV must be submitted.
     idle: Vec<usize>,
+    /// Sockets that a watch named.
+    ready: Vec<usize>,
     /// Sockets that had something.
     heard: Vec<usize>,
 }
@@ -138,21 +147,22 @@ impl Server {
             }
             epoll
         });
-        let (idle, heard) = ((0..SOCKETS).collect(), Vec::with_capacity(SOCKETS));
-        Self { ring, epoll, sockets, memory, way, turn, idle, heard }
+        let (idle, ready, heard) =
+            ((0..turn.sockets).collect(), Vec::with_capacity(SOCKETS_MAX), Vec::with_capacity(SOCKETS_MAX));
+        Self { ring, epoll, sockets, memory, way, turn, idle, ready, heard }
     }
 
     fn turn(&mut self) {
         self.heard.clear();
         match self.way {
-            Way::Readv => (0..SOCKETS).for_each(|index| self.readv(index)),
+            Way::Readv => (0..self.turn.sockets).for_each(|index| self.readv(index)),
             Way::Epoll => {
-                let mut ready = [EpollEvent::empty(); SOCKETS];
+                let mut ready = [EpollEvent::empty(); SOCKETS_MAX];
                 let epoll = self.epoll.as_ref().expect("this way has it");
                 let count = epoll.wait(&mut ready, EpollTimeout::ZERO).expect("a poll");
                 ready[..count].iter().for_each(|event| self.readv(event.data() as usize));
             }
-            Way::Now | Way::Waiting | Way::Multishot => self.enter(),
+            Way::Watch | Way::Now | Way::Waiting | Way::Multishot => self.enter(),
         }
         assert_eq!(self.heard.len(), self.turn.active, "everyone is heard");
         if self.turn.answers {
@@ -161,7 +171,9 @@ impl Server {
     }
 
     fn readv(&mut self, index: usize) {
-        if let Some(n) = direct::receive(&self.sockets[index], self.memory, &[staging(index)], 0) {
+        // A request on a socket that does not block would not wait.
+        let now = if self.ring.is_some() { libc::RWF_NOWAIT } else { 0 };
+        if let Some(n) = direct::receive(&self.sockets[index], self.memory, &[staging(index)], now) {
             assert_eq!(n, LEN, "all that was sent");
             self.heard.push(index);
         }
@@ -174,10 +186,11 @@ impl Server {
             match self.way {
                 Way::Now => ring.receive(tag, socket, &[staging(index)], libc::MSG_DONTWAIT),
                 Way::Waiting => ring.receive(tag, socket, &[staging(index)], 0),
+                Way::Watch => ring.watch(tag, socket),
                 _ => ring.receive_multishot(tag, socket),
             }
         }
-        ring.enter();
+        ring.enter_if_due();
         while let Some(event) = ring.pop() {
             let index = event.tag as usize;
             if let Some(buffer) = event.buffer {
@@ -186,15 +199,23 @@ impl Server {
             if !event.more {
                 self.idle.push(index);
             }
-            if let Some(n) = event.bytes {
+            if self.way == Way::Watch {
+                self.ready.push(index);
+            } else if let Some(n) = event.bytes {
                 assert_eq!(n, LEN, "all that was sent");
                 self.heard.push(index);
             }
         }
+        if self.way == Way::Watch {
+            // Taken out for the loop, and put back: a turn allocates nothing.
+            let mut ready = core::mem::take(&mut self.ready);
+            ready.drain(..).for_each(|index| self.readv(index));
+            self.ready = ready;
+        }
     }
 
     fn answer(&mut self) {
-        let Some(ring) = &mut self.ring else {
+        let Some(ring) = self.ring.as_mut().filter(|_| self.way != Way::Watch) else {
             for &index in &self.heard {
                 direct::send(&self.sockets[index], self.memory, &[(OUT, LEN)], 0, 0).expect("room");
             }

@@ -32,7 +32,7 @@ pub(crate) struct Provided {
 pub(crate) struct Event {
     /// As given with the request.
     pub(crate) tag: u64,
-    /// Bytes; `None` when there were none and the request did not want to wait.
+    /// Bytes; `None` when there were none and the request did not want to wait, or no provided buffer was left.
     pub(crate) bytes: Option<usize>,
     /// Which provided buffer.
     pub(crate) buffer: Option<u16>,
@@ -129,6 +129,11 @@ impl Ring {
         self.push(opcode::RecvMulti::new(Fixed(socket), GROUP).build(), tag);
     }
 
+    /// An event whenever bytes come; how many it does not say.
+    pub(crate) fn watch(&mut self, tag: u64, socket: u32) {
+        self.push(opcode::PollAdd::new(Fixed(socket), libc::POLLIN as u32).multi(true).build(), tag);
+    }
+
     /// SEND of all of a chunk.
     pub(crate) fn send(&mut self, tag: u64, socket: u32, chunk: Chunk) {
         let vector = vector(self.memory, chunk);
@@ -197,15 +202,22 @@ impl Ring {
         self.headers.clear();
     }
 
+    /// Enters when there is something to submit or to run, which can be seen without a system call.
+    pub(crate) fn enter_if_due(&mut self) {
+        let requests = self.uring.submission();
+        if requests.taskrun() || !requests.is_empty() {
+            drop(requests);
+            self.enter();
+        }
+    }
+
     /// Polls for an event without a system call, but for those that the kernel asks for.
     pub(crate) fn wait(&mut self) -> Event {
         loop {
             if let Some(event) = self.pop() {
                 return event;
             }
-            if self.uring.submission().taskrun() {
-                self.enter();
-            }
+            self.enter_if_due();
             core::hint::spin_loop();
         }
     }
@@ -215,7 +227,7 @@ impl Ring {
         let cqe = self.uring.completion().next()?;
         let bytes = match cqe.result() {
             n if n >= 0 => Some(n as usize),
-            error if error == -libc::EAGAIN => None,
+            error if [-libc::EAGAIN, -libc::ENOBUFS].contains(&error) => None,
             error => panic!("request {}: {}", cqe.user_data(), std::io::Error::from_raw_os_error(-error)),
         };
         Some(Event {

@@ -21,6 +21,9 @@ pub(crate) fn shapes() -> Vec<Shape> {
             count: 3000,
             variants: vec![
                 both("readv, sendmsg", TODAY),
+                both("recv, sendmsg", direct(Receive::Recv)),
+                both("epoll_wait and readv, sendmsg", direct(Receive::Epoll)),
+                both("POLL_ADD and readv, sendmsg", direct(Receive::RingPoll)),
                 both("one enter: SENDMSG, RECV at once", ring(Receive::RingNow)),
                 both("one enter: SENDMSG, RECV that waits", ring(Receive::Ring)),
                 both("one enter: SENDMSG; RECV multishot", ring(Receive::Multishot)),
@@ -44,6 +47,10 @@ pub(crate) fn shapes() -> Vec<Shape> {
 
 fn ring(receive: Receive) -> Way {
     Way { receive, send: Send::Message }
+}
+
+fn direct(receive: Receive) -> Way {
+    Way { receive, send: Send::Sendmsg }
 }
 
 fn zc(send: Send) -> Way {

@@ -2,6 +2,7 @@
 
 use crate::direct::{self, Chunk};
 use crate::ring::{Event, Provided, Ring};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nvmf_memory::Memory;
 use std::net::TcpStream;
 
@@ -23,6 +24,12 @@ const SEND: u64 = 1;
 pub(crate) enum Receive {
     /// readv, again and again.
     Readv,
+    /// recv, again and again.
+    Recv,
+    /// epoll_wait, again and again, and readv when it says so.
+    Epoll,
+    /// POLL_ADD that stays, and readv when it says so.
+    RingPoll,
     /// A RECV or READV that does not want to wait, again and again.
     RingNow,
     /// A RECV or READV that the kernel holds until bytes come.
@@ -58,6 +65,7 @@ pub(crate) struct Side {
     pub(crate) memory: &'static Memory,
     way: Way,
     ring: Option<Ring>,
+    epoll: Epoll,
     socket: TcpStream,
     is_armed: bool,
     /// Requests, or system calls with `MSG_ZEROCOPY`, whose bytes are not all in the socket,
@@ -71,15 +79,18 @@ pub(crate) struct Side {
 impl Side {
     /// For the calling thread.
     pub(crate) fn new(socket: TcpStream, memory: &'static Memory, way: Way, notices_max: u32) -> Self {
-        let uses_ring = way.receive != Receive::Readv || !matches!(way.send, Send::Sendmsg | Send::Zerocopy);
+        let receives_direct = matches!(way.receive, Receive::Readv | Receive::Recv | Receive::Epoll);
+        let uses_ring = !receives_direct || !matches!(way.send, Send::Sendmsg | Send::Zerocopy);
         // A request on a socket that does not block would not wait either.
         socket.set_nonblocking(!uses_ring).expect("a mode");
+        let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("watched");
         if way.send == Send::Zerocopy {
             direct::allow_zerocopy(&socket);
         }
         let provided = (way.receive == Receive::Multishot).then_some(PROVIDED);
         let ring = uses_ring.then(|| Ring::new(core::slice::from_ref(&socket), memory, provided));
-        Self { memory, way, ring, socket, is_armed: false, sends: 0, notices: 0, notices_max }
+        Self { memory, way, ring, epoll, socket, is_armed: false, sends: 0, notices: 0, notices_max }
     }
 
     fn ring(&mut self) -> &mut Ring {
@@ -175,6 +186,29 @@ impl Side {
                 }
                 core::hint::spin_loop();
             },
+            Receive::Recv => loop {
+                if let Some(n) = direct::receive_one(&self.socket, self.memory, chunks[0]) {
+                    return n;
+                }
+                core::hint::spin_loop();
+            },
+            Receive::Epoll => {
+                let mut ready = [EpollEvent::empty()];
+                while self.epoll.wait(&mut ready, EpollTimeout::ZERO) == Ok(0) {
+                    core::hint::spin_loop();
+                }
+                direct::receive(&self.socket, self.memory, chunks, 0).expect("what it said is there")
+            }
+            Receive::RingPoll => loop {
+                if !self.is_armed {
+                    self.ring().watch(RECEIVE, SOCKET);
+                }
+                self.is_armed = self.received().more;
+                // It may tell twice of the same bytes.
+                if let Some(n) = direct::receive(&self.socket, self.memory, chunks, libc::RWF_NOWAIT) {
+                    return n;
+                }
+            },
             Receive::RingNow => loop {
                 self.ring().receive(RECEIVE, SOCKET, chunks, libc::MSG_DONTWAIT);
                 self.ring().enter();
@@ -193,20 +227,18 @@ impl Side {
 
     /// Receives some bytes into a buffer of the kernel's choice, and shows where they are.
     pub(crate) fn receive_provided(&mut self, look: impl FnOnce(&'static Memory, Chunk)) -> usize {
-        if !self.is_armed {
-            self.ring().receive_multishot(RECEIVE, SOCKET);
-            self.is_armed = true;
-            self.ring().enter();
-        } else if self.sends > 0 {
-            self.ring().enter();
+        loop {
+            if !self.is_armed {
+                self.ring().receive_multishot(RECEIVE, SOCKET);
+            }
+            let event = self.received();
+            self.is_armed = event.more;
+            if let (Some(n), Some(buffer)) = (event.bytes, event.buffer) {
+                look(self.memory, (self.ring().buffer_offset(buffer), n));
+                self.ring().give_back(buffer);
+                return n;
+            }
         }
-        let event = self.received();
-        self.is_armed = event.more;
-        let (n, buffer) = (event.bytes.expect("it waits"), event.buffer.expect("a buffer"));
-        let memory = self.memory;
-        look(memory, (self.ring().buffer_offset(buffer), n));
-        self.ring().give_back(buffer);
-        n
     }
 
     fn received(&mut self) -> Event {
