@@ -30,7 +30,10 @@ impl Test {
             licences()?;
         }
         // The tests run the real programs, which `cargo test` builds only for the packages that have tests of their own.
-        step::run("programs", &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-initiator", "-p", "nvmf-bench"]))?;
+        step::run(
+            "programs",
+            &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-initiator", "-p", "nvmf-bench"]),
+        )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
         match lab::available() {
             Ok(()) => lab::quick()?,
