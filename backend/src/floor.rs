@@ -92,7 +92,9 @@ pub struct Floor {
     devices: Vec<Option<Device>>,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
-    /// Completions that need no kernel.
+    /// Operations on devices without a medium, carried out when they are polled.
+    at_once: VecDeque<(Tag, usize, BlockOp)>,
+    /// Operations that failed before they began.
     ready: VecDeque<Completion>,
     bounce: Pool,
     bounce_region: RegionId,
@@ -118,6 +120,7 @@ impl Floor {
             devices: Vec::new(),
             operations: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
+            at_once: VecDeque::with_capacity(depth),
             ready: VecDeque::with_capacity(depth),
             bounce,
             bounce_region,
@@ -199,13 +202,13 @@ impl Floor {
     /// Operations that have not been polled yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.depth - self.free.len() + self.ready.len()
+        self.depth - self.free.len() + self.at_once.len() + self.ready.len()
     }
 
     /// Rings the doorbell and sleeps until there may be something to poll, a watched descriptor is readable, or `timeout` is over.
     /// Without a timeout, something must be in flight or watched. A descriptor that is still readable ends the next wait too.
     pub fn wait(&mut self, timeout: Option<Duration>) {
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && self.at_once.is_empty() {
             self.ring.wait(timeout);
         } else {
             self.ring.submit();
@@ -247,11 +250,16 @@ impl Floor {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
-        let buffer = op.buffer().and_then(|b| Some((self.ring.resolve(&b)?, b.offset)));
-        match &device.disk.kind {
-            Kind::Ram(disk) => return Some(disk.carry_out(&op, &device.disk.geometry, buffer)),
-            Kind::Null => return Some(ram::carry_out_on_null(&op, len, buffer)),
-            Kind::File(_) => {}
+        let is_file = matches!(device.disk.kind, Kind::File(_));
+        if let Kind::Ram(disk) = &device.disk.kind {
+            disk.prefetch(start, len);
+        }
+        if !is_file {
+            self.at_once.push_back((tag, slot(id) as usize, op));
+            if let Some(device) = self.device_mut(id) {
+                device.in_flight += 1;
+            }
+            return None;
         }
         let (file, next) = FileOperation::new(op, slot(id), start, len);
         if let Next::Done(result) = next {
@@ -303,6 +311,20 @@ impl Floor {
             operation.file.give_bounce(buffer);
             self.go_on(index, Next::Continue);
         }
+    }
+
+    /// Carries out an operation that needs no kernel.
+    fn carry_out(&mut self, tag: Tag, device: usize, op: &BlockOp) -> Completion {
+        let here = self.devices[device].as_mut().expect("a device stays until its last operation completed");
+        here.in_flight -= 1;
+        let buffer = op.buffer().and_then(|b| Some((self.ring.resolve(&b)?, b.offset)));
+        let geometry = &here.disk.geometry;
+        let result = match &here.disk.kind {
+            Kind::Ram(disk) => disk.carry_out(op, geometry, buffer),
+            _ => ram::carry_out_on_null(op, op.buffer().map_or(0, |buffer| buffer.len), buffer),
+        };
+        self.close_if_idle(device);
+        Completion { tag, result }
     }
 
     fn finish(&mut self, index: usize, result: Result<(), BlockError>) -> Completion {
@@ -358,6 +380,11 @@ impl Backend for Floor {
             && let Some(completion) = self.ready.pop_front()
         {
             completions.push(completion);
+        }
+        while completions.len() < room
+            && let Some((tag, device, op)) = self.at_once.pop_front()
+        {
+            completions.push(self.carry_out(tag, device, &op));
         }
         while completions.len() < room
             && let Some(event) = self.ring.pop()

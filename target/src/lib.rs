@@ -10,6 +10,7 @@
 //! | [`daemon`], [`thread`](mod@thread), [`office`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`] | what the configuration exports, opened |
 //! | [`cli`], [`control`], [`notify`] | the command line, signals, systemd |
+//! | [`patience`] | how long a worker spins |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod mail;
 pub mod notify;
 pub mod office;
+pub mod patience;
 pub mod settings;
 pub mod telemetry;
 pub mod thread;

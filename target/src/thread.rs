@@ -2,6 +2,7 @@
 
 use crate::mail::WorkerId;
 use crate::office::{Office, Order};
+use crate::patience::Patience;
 use crate::worker::Worker;
 use core::time::Duration;
 use nvmf_backend::Floor;
@@ -55,6 +56,7 @@ pub fn run<P: Provider>(
     let watch_road = provider_fd.and_then(|fd| worker.backend().watch(fd));
     let watch_bell = worker.backend().watch(office.bell(id));
     let mut idle_since = None;
+    let mut patience = Patience::new(waiting.spin);
     let mut finishing = false;
     loop {
         finishing |= take_orders(&mut worker, id, office);
@@ -65,16 +67,18 @@ pub fn run<P: Provider>(
             office.post(id, to, mail);
         }
         if progress.worked {
-            idle_since = None;
+            if let Some(since) = idle_since.take() {
+                patience.on_work(now - since);
+            }
             continue;
         }
         if finishing && worker.queues() == 0 {
             return;
         }
-        let idle = now - *idle_since.get_or_insert(now);
+        let waited = now - *idle_since.get_or_insert(now);
         let spins = match waiting.poll {
             Poll::Busy => true,
-            Poll::Adaptive => idle < waiting.spin,
+            Poll::Adaptive => waited < patience.spin(),
             Poll::Interrupt => false,
         };
         if spins {
@@ -96,8 +100,6 @@ pub fn run<P: Provider>(
         if watch_bell.is_some_and(|watch| worker.backend().take_fired(watch)) {
             office.answer_bell(id);
         }
-        // What woke us is often the first of several things: look again before sleeping.
-        idle_since = Some(clock.now());
     }
 }
 
