@@ -58,7 +58,10 @@ fn main() {
             "--bench" => measures = true,
             "--rounds" => {
                 let value = arguments.next();
-                rounds = value.and_then(|n| n.parse().ok()).expect("--rounds wants a number above 0");
+                rounds = value
+                    .and_then(|n| n.parse().ok())
+                    .filter(|&n| n > 0)
+                    .expect("--rounds wants a number above 0");
             }
             other => part = other.to_owned(),
         }
