@@ -61,6 +61,8 @@ pub struct IwarpProvider {
     dirty: Vec<u32>,
     /// Queue pairs that were heard lately.
     active: Vec<u32>,
+    /// How many of them were heard in the last turn.
+    heard: usize,
     /// Whatever has a deadline.
     timed: Vec<Token>,
     /// Turns until epoll is asked.
@@ -88,6 +90,7 @@ impl IwarpProvider {
             now: Duration::ZERO,
             dirty: Vec::new(),
             active: Vec::with_capacity(progress::ACTIVE_MAX),
+            heard: 0,
             timed: Vec::new(),
             turns_to_poll: 0,
             looked: false,

@@ -5,8 +5,10 @@ use super::connection::{Connection, Link, Open, Phase};
 use crate::poller::{Interest, Token};
 use nvmf_rdma::DisconnectCause;
 
-/// Queue pairs whose sockets are read without asking epoll first.
+/// Queue pairs that were heard lately, whose sockets are read without asking epoll first.
 pub(super) const ACTIVE_MAX: usize = 16;
+/// Of more of them than this, epoll is asked after all when most were silent: an empty read costs as much as the answer for all.
+const ASKED_ABOVE: usize = 2;
 /// Reads in a row that find nothing, after which a queue pair leaves that list.
 const SILENT_TURNS: u8 = 64;
 /// Turns between two questions to epoll while that list is not empty.
@@ -28,19 +30,29 @@ fn part(budget: usize, sockets: usize) -> usize {
 
 impl IwarpProvider {
     pub(super) fn progress(&mut self) {
-        self.receive_active();
-        if self.active.is_empty() || self.turns_to_poll == 0 {
+        let asked = self.active.len() > ASKED_ABOVE && self.heard * 2 < self.active.len();
+        self.heard = 0;
+        if !asked {
+            self.look_at_active(|provider, key| provider.receive(key));
+        }
+        if asked || self.active.is_empty() || self.turns_to_poll == 0 {
             self.turns_to_poll = TURNS_PER_POLL;
-            self.dispatch_ready();
+            self.dispatch_ready(asked);
         }
         self.turns_to_poll -= 1;
+        if asked {
+            // Whoever was heard has begun to count anew.
+            self.look_at_active(|_, _| false);
+        }
         self.send_dirty();
     }
 
-    fn receive_active(&mut self) {
+    /// Looks whether the active queue pairs are `heard`; those that have long been silent are active no more.
+    fn look_at_active(&mut self, mut heard: impl FnMut(&mut Self, u32) -> bool) {
         let mut index = 0;
         while let Some(&key) = self.active.get(index) {
-            let heard = self.receive(key);
+            let heard = heard(self, key);
+            self.heard += usize::from(heard);
             let stays = self.connections.get_mut(key).is_some_and(|connection| {
                 connection.silent_turns = if heard { 0 } else { connection.silent_turns + 1 };
                 connection.active = connection.silent_turns < SILENT_TURNS;
@@ -54,11 +66,12 @@ impl IwarpProvider {
         }
     }
 
-    fn dispatch_ready(&mut self) {
+    /// Asks epoll; `all`: also of the active queue pairs, which otherwise were read already.
+    fn dispatch_ready(&mut self, all: bool) {
         for index in 0..self.poller.poll() {
             let (token, writable) = self.poller.ready(index);
             match token {
-                Token::QueuePair(key) => self.on_ready(key, writable),
+                Token::QueuePair(key) => self.on_ready(key, writable, all),
                 Token::Listener(key) => self.accept_streams(key),
                 Token::Pending(key) => self.read_request(key),
                 Token::Lingering(key) => self.linger(key),
@@ -66,7 +79,7 @@ impl IwarpProvider {
         }
     }
 
-    fn on_ready(&mut self, key: u32, writable: bool) {
+    fn on_ready(&mut self, key: u32, writable: bool, all: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match &mut connection.link {
             Link::Connecting(_) => return self.advance_connect(key),
@@ -80,14 +93,15 @@ impl IwarpProvider {
             Link::Idle | Link::Over => return,
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.active {
+        let was_active = connection.active;
+        if (was_active && !all) || !self.receive(key) {
             return;
         }
-        if self.receive(key)
-            && self.active.len() < ACTIVE_MAX
-            && let Some(connection) = self.connections.get_mut(key)
-        {
-            (connection.active, connection.silent_turns) = (true, 0);
+        self.heard += usize::from(was_active);
+        let has_place = was_active || self.active.len() < ACTIVE_MAX;
+        let Some(connection) = self.connections.get_mut(key).filter(|_| has_place) else { return };
+        connection.silent_turns = 0;
+        if !core::mem::replace(&mut connection.active, true) {
             self.active.push(key);
         }
     }
