@@ -5,8 +5,8 @@
 //! clock.
 
 use crate::limits::{
-    ACCEPT_TIMEOUT, BACKLOG, BATCH, CAPSULES_IN_A_ROW, CM_BUDGET, COMPLETIONS_BUDGET, MAIL_BUDGET,
-    TIMER_GRAIN,
+    ACCEPT_TIMEOUT, BACKLOG, BATCH, BATCH_IN_COMPANY, CAPSULES_IN_A_ROW, CM_BUDGET, COMPANY_TURNS,
+    COMPLETIONS_BUDGET, MAIL_BUDGET, TIMER_GRAIN,
 };
 use crate::mail::{Mail, Recipient, WorkerId};
 use crate::settings::{Load, Settings};
@@ -54,6 +54,8 @@ pub struct Worker<P: Provider, B: Backend> {
     completions: Vec<Completion>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
+    /// Turns for which it is remembered that somebody with little came between.
+    company: u8,
 }
 
 impl<P: Provider, B: Backend> Worker<P, B> {
@@ -85,6 +87,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
+            company: 0,
             settings,
         })
     }
@@ -352,6 +355,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             queue.stand_in_line(&mut self.edges);
         }
         if left < BATCH {
+            self.company = COMPANY_TURNS;
             self.reap_floor(now);
             self.ring();
         }
@@ -360,7 +364,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     /// Lets the queues hand in capsules, some each in turn: who floods does not keep the others waiting.
     fn take_capsules(&mut self, now: Duration) -> bool {
-        let mut left = BATCH;
+        let batch = if self.company == 0 { BATCH } else { BATCH_IN_COMPANY };
+        self.company = self.company.saturating_sub(1);
+        let mut left = batch;
         while left > 0
             && let Some(index) = self.edges.capsule_line.pop_front()
         {
@@ -369,7 +375,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             // Admin commands set timers (the Keep Alive Timeout).
             self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         }
-        left < BATCH
+        left < batch
     }
 
     fn reap_floor(&mut self, now: Duration) -> bool {
