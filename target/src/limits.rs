@@ -37,6 +37,10 @@ pub const BACKLOG: u32 = 128;
 pub const COMPLETIONS_BUDGET: usize = 128;
 /// Capsules taken up in one turn, of all queues; completions of the floor, too.
 pub const BATCH: usize = 32;
+/// The same while queues that bring little come in between: they wait for the rest of a turn at the most.
+pub const BATCH_IN_COMPANY: usize = 16;
+/// For so many turns after the last of them.
+pub const COMPANY_TURNS: u8 = 8;
 /// Capsules that a queue hands in at a time: then it is the next queue's turn.
 pub const CAPSULES_IN_A_ROW: usize = 8;
 /// Connection events handled in one turn.

@@ -5,8 +5,8 @@
 //! clock.
 
 use crate::limits::{
-    ACCEPT_TIMEOUT, BACKLOG, BATCH, CAPSULES_IN_A_ROW, CM_BUDGET, COMPLETIONS_BUDGET, MAIL_BUDGET,
-    TIMER_GRAIN,
+    ACCEPT_TIMEOUT, BACKLOG, BATCH, BATCH_IN_COMPANY, CAPSULES_IN_A_ROW, CM_BUDGET, COMPANY_TURNS,
+    COMPLETIONS_BUDGET, MAIL_BUDGET, TIMER_GRAIN,
 };
 use crate::mail::{Mail, Recipient, WorkerId};
 use crate::settings::{Load, Settings};
@@ -54,6 +54,8 @@ pub struct Worker<P: Provider, B: Backend> {
     completions: Vec<Completion>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
+    /// Turns for which it is remembered that somebody with little came between.
+    company: u8,
 }
 
 impl<P: Provider, B: Backend> Worker<P, B> {
@@ -85,6 +87,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
+            company: 0,
             settings,
         })
     }
@@ -141,19 +144,24 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     pub fn turn(&mut self, now: Duration) -> Progress {
         let mut worked = self.reap_connections(now);
         worked |= self.reap_road(now);
+        worked |= self.take_newcomers(now);
         worked |= self.take_capsules(now);
         worked |= self.reap_floor(now);
         worked |= self.read_mail(now);
         self.expire_timers(now);
         worked |= self.grant_buffers(now);
         worked |= self.do_deeds(now);
-        self.edges.submit_waiting();
-        self.edges.provider.flush();
-        self.edges.backend.flush();
+        self.ring();
         let provider = self.edges.provider.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due);
         let timeout = provider.into_iter().chain(timers).min();
         Progress { worked, timeout }
+    }
+
+    fn ring(&mut self) {
+        self.edges.submit_waiting();
+        self.edges.provider.flush();
+        self.edges.backend.flush();
     }
 
     fn reap_connections(&mut self, now: Duration) -> bool {
@@ -331,9 +339,34 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         }
     }
 
+    /// Lets those go first who were not in line and bring little, and answers them before the others' work begins: a turn
+    /// full of a flood takes many times as long as one command. They stand in line for that all the same: who comes back
+    /// before the line went round has its turn there, so that many who bring little do not starve one who brings much.
+    fn take_newcomers(&mut self, now: Duration) -> bool {
+        let contested = self.edges.capsule_line.len() + self.edges.newcomers.len() > 1;
+        let mut left = BATCH;
+        while let Some(index) = self.edges.newcomers.pop_front() {
+            let Some(queue) = &mut self.queues[index as usize] else { continue };
+            if contested && queue.is_modest() && left >= CAPSULES_IN_A_ROW {
+                left -= queue.take_capsules(&mut self.edges, now, CAPSULES_IN_A_ROW);
+                // Admin commands set timers (the Keep Alive Timeout).
+                self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
+            }
+            queue.stand_in_line(&mut self.edges);
+        }
+        if left < BATCH {
+            self.company = COMPANY_TURNS;
+            self.reap_floor(now);
+            self.ring();
+        }
+        left < BATCH
+    }
+
     /// Lets the queues hand in capsules, some each in turn: who floods does not keep the others waiting.
     fn take_capsules(&mut self, now: Duration) -> bool {
-        let mut left = BATCH;
+        let batch = if self.company == 0 { BATCH } else { BATCH_IN_COMPANY };
+        self.company = self.company.saturating_sub(1);
+        let mut left = batch;
         while left > 0
             && let Some(index) = self.edges.capsule_line.pop_front()
         {
@@ -342,7 +375,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             // Admin commands set timers (the Keep Alive Timeout).
             self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         }
-        left < BATCH
+        left < batch
     }
 
     fn reap_floor(&mut self, now: Duration) -> bool {
@@ -485,6 +518,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             self.edges.buffers.line(class).retain(|&in_line| in_line != index);
         }
         self.edges.capsule_line.retain(|&in_line| in_line != index);
+        self.edges.newcomers.retain(|&in_line| in_line != index);
         self.load.remove(self.id);
         self.edges.counters.closed.add(1);
         let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };

@@ -63,7 +63,17 @@ impl World {
     }
 
     pub(crate) fn with_floor_depth(workers: usize, settings: &Settings, depth: usize) -> Self {
-        let latency = Duration::ZERO..=Duration::from_micros(100);
+        Self::with_road(workers, settings, depth, Duration::from_micros(100))
+    }
+
+    /// Over a road on which a message is under way for up to so long.
+    pub(crate) fn with_road(
+        workers: usize,
+        settings: &Settings,
+        depth: usize,
+        latency_max: Duration,
+    ) -> Self {
+        let latency = Duration::ZERO..=latency_max;
         let fabric =
             Fabric::with_options(FabricOptions { latency, seed: 1, descriptor: false, ..Default::default() });
         let options = SimulatedOptions {

@@ -17,7 +17,7 @@ struct Held {
 impl Held {
     /// So many hosts, each with so many I/O queues of so many entries.
     fn connect(site: &Site, target: &Target, hosts: u16, io_queues: u16, depth: u16) -> Result<Self> {
-        let mut command = ours::hold(site, target);
+        let mut command = ours::with_target(site, target, "hold");
         command.args(["--hosts", &hosts.to_string(), "--io-queues", &io_queues.to_string()]);
         command.args(["--iodepth", &depth.to_string()]);
         let said = site.folder.join("hold.log");

@@ -105,9 +105,21 @@ pub(super) fn bare_stream(site: &Site, from: usize, to: usize) -> Result<f64> {
     yardstick(site, "stream", from, to)?["bytes_per_second"].as_f64().context("no rate")
 }
 
-/// The arguments with which `nvmf-yardstick hold` finds a target.
-pub(super) fn hold(site: &Site, target: &Target) -> Command {
+/// Median round trip of a host that reads 4 KiB at a time while another has `flood` reads in flight, nanoseconds.
+pub(super) fn beside(site: &Site, flood: u16) -> Result<f64> {
+    let target = serve(site, &Export::memory())?;
+    let mut command = with_target(site, &target, "neighbour");
+    // It warms up for a fifth of its time.
+    command.args(["--flood", &flood.to_string(), "--runtime", &site.seconds.to_string()]);
+    let figures: Value =
+        serde_json::from_slice(&site.run(&mut command)?).context("nvmf-yardstick printed no JSON")?;
+    target.stop()?;
+    figures["modest"]["latency_ns"]["p50"].as_f64().context("no latency")
+}
+
+/// A call of `nvmf-yardstick` that connects to a target.
+pub(super) fn with_target(site: &Site, target: &Target, what: &str) -> Command {
     let mut command = site.on(site.cores.initiator, site.ours("nvmf-yardstick"));
-    command.args(["hold", "--nqn", NQN, "--address", &target.address.to_string()]);
+    command.args([what, "--nqn", NQN, "--address", &target.address.to_string()]);
     command
 }

@@ -24,6 +24,8 @@ pub(super) enum Row {
     Stream,
     /// A file, against fio's `io_uring` on the same file
     File,
+    /// 4 KiB random reads one at a time beside a host with 128 in flight, against the same without it
+    Fairness,
     /// Processor time of an idle target with a thousand queue pairs
     Idle,
     /// Memory of a connected queue pair
@@ -53,6 +55,7 @@ impl Row {
             Self::Nbd => vec![against_nbd(site)],
             Self::Stream => streams(site),
             Self::File => vec![file(site)?],
+            Self::Fairness => vec![fairness(site)],
             Self::Idle => idle_target(site),
             Self::Memory => vec![memory(site)],
         })
@@ -192,6 +195,21 @@ fn make_file(folder: &Path) -> Result<PathBuf> {
     }
     file.sync_all()?;
     Ok(path)
+}
+
+fn fairness(site: &Site) -> Contest<'_> {
+    const FLOOD: u16 = 128;
+    Contest {
+        what: "4 KiB random read, depth 1, beside a host with 128 in flight, round trip at the median",
+        unit: Unit::RoundTrip,
+        ours: measure(move || ours::beside(site, FLOOD)),
+        goal: None,
+        peers: vec![Peer {
+            name: "the same without that host",
+            goal: Some(Goal { least: 3.0, aim: 2.0 }),
+            measure: Ok(measure(move || ours::beside(site, 0))),
+        }],
+    }
 }
 
 fn idle_target(site: &Site) -> Vec<Contest<'_>> {

@@ -1,14 +1,16 @@
-//! `nvmf-yardstick`: what `cargo xtask bench` holds our figures against, and the idle connections that it counts.
+//! `nvmf-yardstick`: what `cargo xtask bench` holds our figures against, the idle connections that it counts, and the flood that
+//! it lets loose on a neighbour.
 #![forbid(unsafe_code)]
 
 mod bare;
 mod hold;
+mod neighbour;
 mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Bare TCP between two cores, busy polling; connections that do nothing. Figures are printed as JSON.
+/// Bare TCP between two cores, busy polling; connections that do nothing, and ones that do too much. Figures are printed as JSON.
 #[derive(Parser)]
 #[command(name = "nvmf-yardstick")]
 enum Command {
@@ -18,6 +20,8 @@ enum Command {
     Stream(bare::Measure),
     /// Connects hosts that then do nothing, until the standard input ends
     Hold(Box<hold::Hold>),
+    /// One host that reads 4 KiB at a time beside one that floods: `modest` and `flood`
+    Neighbour(Box<neighbour::Neighbour>),
 }
 
 fn main() -> ExitCode {
@@ -25,6 +29,7 @@ fn main() -> ExitCode {
         Command::PingPong(measure) => measure.print_ping_pong(),
         Command::Stream(measure) => measure.print_stream(),
         Command::Hold(hold) => hold.run(),
+        Command::Neighbour(neighbour) => neighbour.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

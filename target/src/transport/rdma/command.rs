@@ -4,6 +4,7 @@ use super::edges::{Deed, Edges};
 use super::name::{Kind, Place};
 use super::queue::{Life, Queue};
 use super::request::{RequestState, Stage};
+use crate::limits::CAPSULES_IN_A_ROW;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, SendOperation, SendRequest};
@@ -15,7 +16,7 @@ impl Queue {
     pub fn on_established<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
         if self.life == Life::Accepting {
             self.life = Life::Live;
-            self.join_capsule_line(edges);
+            self.announce_capsules(edges);
         }
     }
 
@@ -25,16 +26,24 @@ impl Queue {
             edges.counters.waits_request.add(1);
         }
         self.received.push_back((slot, len));
-        self.join_capsule_line(edges);
+        self.announce_capsules(edges);
     }
 
-    /// Stands in line when there are capsules, and requests to take them up with.
-    fn join_capsule_line<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
-        let ready = self.life == Life::Live && !self.received.is_empty() && !self.free.is_empty();
-        if ready && !self.in_capsule_line {
+    /// Says that there are capsules, unless it is in line for them, or has no requests to take them up with.
+    fn announce_capsules<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        if !self.in_capsule_line && self.is_ready() {
             self.in_capsule_line = true;
-            edges.capsule_line.push_back(self.index);
+            edges.newcomers.push_back(self.index);
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.life == Life::Live && !self.received.is_empty() && !self.free.is_empty()
+    }
+
+    /// Whether so few capsules wait that one go will do.
+    pub fn is_modest(&self) -> bool {
+        self.received.len() <= CAPSULES_IN_A_ROW
     }
 
     /// It is this queue's turn: takes up to `max` capsules, says how many, and stands in line again if there are more.
@@ -57,8 +66,16 @@ impl Queue {
                 self.on_capsule(edges, now, slot, len);
             }
         }
-        self.join_capsule_line(edges);
+        if self.is_ready() {
+            self.stand_in_line(edges);
+        }
         taken
+    }
+
+    /// Stands at the end of the line.
+    pub fn stand_in_line<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+        self.in_capsule_line = true;
+        edges.capsule_line.push_back(self.index);
     }
 
     pub(super) fn take_request(&mut self) -> u16 {
@@ -279,7 +296,7 @@ impl Queue {
         self.post_writes(edges, now);
         self.post_reads(edges);
         self.send_unsent(edges);
-        self.join_capsule_line(edges);
+        self.announce_capsules(edges);
     }
 
     pub(super) fn free_request<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, request: u16) {

@@ -26,6 +26,8 @@ pub struct Edges<P: Provider, B> {
     pub io_receives: ReceiveSlots,
     /// Queues with capsules to take up, each once: they are served in turn.
     pub capsule_line: VecDeque<u32>,
+    /// Queues that were not in that line when a capsule came for them, each once.
+    pub newcomers: VecDeque<u32>,
     /// Operations that the floor had no room for.
     pub floor_line: VecDeque<(Tag, DeviceId, BlockOp)>,
     /// What queues want done to other queues.
@@ -107,6 +109,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
             admin_receives,
             io_receives,
             capsule_line: VecDeque::with_capacity(queues),
+            newcomers: VecDeque::with_capacity(queues),
             floor_line: VecDeque::with_capacity(1024),
             deeds: VecDeque::with_capacity(64),
             counters: Arc::default(),
