@@ -81,6 +81,12 @@ impl Stream {
         self.socket.tcp_mss().map(|mss| mss as usize)
     }
 
+    /// Has TCP send as fast as the peer takes it: for a path that cannot be congested, where what paces only slows.
+    pub(crate) fn send_unpaced(&self) {
+        // Every kernel has it and anyone may choose it; without it, it is as fast as the system's choice.
+        let _ = self.socket.set_tcp_congestion(b"reno");
+    }
+
     /// Receives a few bytes: `None` when there are none, 0 at the end.
     pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         self.receive_into(None, into)

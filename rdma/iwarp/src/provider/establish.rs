@@ -187,6 +187,9 @@ impl IwarpProvider {
     }
 
     fn open(&mut self, key: u32, stream: Stream, role: Role, agreement: &Agreement, phase: Phase) {
+        if on_this_machine(&stream) {
+            stream.send_unpaced();
+        }
         let fpdu_max = self.fpdu_max(&stream, agreement);
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.qp.start(role, agreement, fpdu_max);
@@ -196,14 +199,10 @@ impl IwarpProvider {
     }
 
     fn fpdu_max(&self, stream: &Stream, agreement: &Agreement) -> usize {
-        let on_this_machine = || match (stream.peer_address(), stream.local_address()) {
-            (Ok(peer), Ok(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
-            _ => false,
-        };
         let large = match self.config.fpdu {
             Fpdu::Large => true,
             Fpdu::Segment => false,
-            Fpdu::Auto => agreement.large_fpdu || on_this_machine(),
+            Fpdu::Auto => agreement.large_fpdu || on_this_machine(stream),
         };
         if large { MAX_FPDU } else { stream.segment_len().unwrap_or(MIN_FPDU) }
     }
@@ -353,6 +352,14 @@ impl IwarpProvider {
             }
             Err(error) => self.fail_connect(key, ConnectFailure::Unreachable(error)),
         }
+    }
+}
+
+/// Whether the peer runs on this machine.
+fn on_this_machine(stream: &Stream) -> bool {
+    match (stream.peer_address(), stream.local_address()) {
+        (Ok(peer), Ok(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
+        _ => false,
     }
 }
 
