@@ -4,7 +4,10 @@ use crate::disk::{Disk, Inner, Kind};
 use crate::ram;
 use crate::uring::file::{FileOperation, Next};
 use crate::uring::{Event, FILES_MAX, Ring, RingError, Unpinned};
-use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_block::{
+    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, Loan, RegionId,
+    Tag,
+};
 use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
 use std::collections::VecDeque;
 use std::io;
@@ -17,6 +20,10 @@ use thiserror::Error;
 const BOUNCE_BUFFERS: usize = 8;
 /// Bytes in each.
 const BOUNCE_LEN: usize = 128 << 10;
+
+/// Bytes up to which a range is lent. More is copied: our copy out of memory that is not in the cache is faster than the kernel's,
+/// which then finds them there.
+const LOAN_MAX: usize = 8 << 10;
 
 /// How large a floor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +71,8 @@ fn slot(id: DeviceId) -> u32 {
 struct Device {
     id: DeviceId,
     disk: Arc<Inner>,
+    /// What can be lent.
+    memory: Option<Memory>,
     in_flight: u32,
     closing: bool,
 }
@@ -145,7 +154,13 @@ impl Floor {
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
         }
-        self.devices[index] = Some(Device { id, disk: Arc::clone(&disk.0), in_flight: 0, closing: false });
+        let memory = match &disk.0.kind {
+            // Its borrowers count their holds: each worker has a count of its own.
+            Kind::Ram(disk) => Some(disk.memory().share()),
+            Kind::File(_) | Kind::Null => None,
+        };
+        let disk = Arc::clone(&disk.0);
+        self.devices[index] = Some(Device { id, disk, memory, in_flight: 0, closing: false });
         Ok(())
     }
 
@@ -368,6 +383,16 @@ impl Backend for Floor {
             self.ready.push_back(Completion { tag, result });
         }
         Ok(())
+    }
+
+    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+        let device = self.device(device).filter(|device| !device.closing)?;
+        let memory = device.memory.as_ref()?;
+        let geometry = &device.disk.geometry;
+        let len = geometry.bytes_in(range).filter(|&len| len <= LOAN_MAX)?;
+        let offset = usize::try_from(geometry.byte_offset(range)?).ok()?;
+        memory.prefetch(offset, len);
+        Some(Loan { memory, offset })
     }
 
     fn flush(&mut self) {

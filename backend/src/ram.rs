@@ -21,6 +21,10 @@ impl RamDisk {
         Ok(Self { memory })
     }
 
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Has the processor fetch what an operation will copy: several that wait are fetched at once, where one copy after the other would
     /// wait for the memory each time.
     pub(crate) fn prefetch(&self, at: u64, len: usize) {

@@ -1,6 +1,6 @@
 //! The contract of a storage floor: submit, flush, poll.
 
-use crate::{BlockError, BlockOp, Geometry, RegionId};
+use crate::{BlockError, BlockOp, BlockRange, Geometry, RegionId};
 use alloc::vec::Vec;
 use nvmf_memory::Memory;
 
@@ -26,6 +26,15 @@ pub struct Completion {
 #[error("the backend's queue is full")]
 pub struct Full;
 
+/// The bytes of a range, where the device has them.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan<'a> {
+    /// In which memory.
+    pub memory: &'a Memory,
+    /// Where they begin in it.
+    pub offset: usize,
+}
+
 /// One worker's way to its devices.
 ///
 /// - An accepted operation completes exactly once, through [`Backend::poll`], success or not; never inside `submit`.
@@ -50,6 +59,13 @@ pub trait Backend {
     /// # Errors
     /// [`Full`]: nothing was taken.
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full>;
+
+    /// Where the bytes of a range lie, of a device that is memory: a read without a copy, done when this returns. Operations that are polled
+    /// later change them, whole blocks at a time. `None`: the read is to be submitted, and its completion says how it went.
+    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+        let _ = (device, range);
+        None
+    }
 
     /// Rings the doorbell for all that was submitted since the last.
     fn flush(&mut self);

@@ -22,23 +22,32 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Cloning shares it. A provider or ring that has work in flight on it holds a clone, which is what makes the
 /// safe interface sound: the bytes cannot be freed under a device.
 #[derive(Clone)]
-pub struct Memory(Arc<Allocation>);
+pub struct Memory(Arc<Share>);
 
-struct Allocation {
-    /// What the allocator gave: a page more than is used, at whatever alignment.
-    start: NonNull<u8>,
-    layout: Layout,
-    /// The first page boundary in it.
+/// What clones of a handle count, and where the bytes are.
+struct Share {
+    /// The first page boundary in the allocation.
     base: NonNull<u8>,
     /// Bytes from there.
     len: usize,
+    allocation: Arc<Allocation>,
+}
+
+/// What the allocator gave: a page more than is used, at whatever alignment.
+struct Allocation {
+    start: NonNull<u8>,
+    layout: Layout,
 }
 
 // SAFETY: the allocation is plain bytes, reached only by raw copies; handles carry no thread affinity.
 unsafe impl Send for Allocation {}
+// SAFETY: it is used only to be freed, by its last holder.
+unsafe impl Sync for Allocation {}
+// SAFETY: as for the allocation, which it keeps alive.
+unsafe impl Send for Share {}
 // SAFETY: as above. Concurrent copies of the same bytes may tear, as any memory that a device writes may;
 // no reference to the bytes is ever made, so tearing cannot invalidate one.
-unsafe impl Sync for Allocation {}
+unsafe impl Sync for Share {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
@@ -87,7 +96,14 @@ impl Memory {
             // SAFETY: whole pages of our own, which no one uses yet; the advice leaves their content as it is.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Self(Arc::new(Allocation { start, layout, base, len })))
+        Ok(Self(Arc::new(Share { base, len, allocation: Arc::new(Allocation { start, layout }) })))
+    }
+
+    /// The same memory behind a count of its own: threads that clone one handle all the time would fight over its count.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        let Share { base, len, ref allocation } = *self.0;
+        Self(Arc::new(Share { base, len, allocation: Arc::clone(allocation) }))
     }
 
     /// Bytes in it: a multiple of [`PAGE`].
@@ -107,12 +123,6 @@ impl Memory {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base.as_ptr()
-    }
-
-    /// Whether two handles name the same allocation.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether `[offset, offset + len)` lies inside.

@@ -1,6 +1,7 @@
 //! Queue pairs and what is posted to them.
 
 use crate::{CompletionQueueId, RemoteKey, RemoteMemory, Sge};
+use nvmf_memory::Memory;
 
 /// A queue pair. Never reused for another while completions of the first may be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +59,16 @@ pub enum Payload<'a> {
     Inline(&'a [u8]),
     /// Gathered from registered memory, which stays untouched until the completion: at most [`crate::Capabilities::max_sge`].
     Gather(&'a [Sge]),
+    /// Taken from memory that is the poster's until [`crate::Provider::flush`] returns and no longer, registered or not. What a provider
+    /// cannot send by then it copies to `spare`, and sends from there: a provider that sends from registered memory alone copies all of it.
+    Lent {
+        /// Whose bytes.
+        from: &'a Memory,
+        /// Where they begin.
+        offset: usize,
+        /// As many bytes of registered memory (local write access), which stay untouched until the completion.
+        spare: &'a Sge,
+    },
 }
 
 /// What a send work request does.

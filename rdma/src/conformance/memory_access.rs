@@ -2,7 +2,8 @@
 
 use super::Pair;
 use super::rig::{Buffer, LEFT, Link, RIGHT, Rig, message, pattern};
-use crate::{Access, Opcode, Payload, Provider, RegisterError, RemoteMemory, Sge};
+use crate::{Access, Opcode, Payload, Provider, RegisterError, RemoteMemory, SendOperation, Sge};
+use nvmf_memory::Memory;
 
 const MIB: usize = 1 << 20;
 
@@ -47,6 +48,38 @@ pub(super) fn written_before_the_message<P: Provider>(pair: Pair<P>) {
         assert!(target.bytes(0, len) == bytes, "the message overtook the {len} bytes that were written");
         rig.success(RIGHT, 10 + round, Opcode::Write);
         rig.success(RIGHT, 20 + round, Opcode::Send);
+    }
+}
+
+pub(super) fn what_is_lent_is_the_lenders_again<P: Provider>(pair: Pair<P>) {
+    let rig = &mut Rig::new(pair);
+    let link = rig.link(16);
+    let target = rig.sides[LEFT].buffer(MIB, open_access());
+    let sink = rig.sides[LEFT].sink(64);
+    let spare = rig.sides[RIGHT].buffer(4 * MIB, Access::LOCAL_WRITE);
+    let lent = Memory::alloc(2 * MIB).expect("memory");
+    for (round, len) in [(0u64, 1usize), (1, 4096), (2, 100_003), (3, MIB)] {
+        let bytes = pattern(round as u8 + 1, len);
+        lent.write(3, &bytes);
+        let range = target.sge(0, len as u32);
+        let remote = open(rig, LEFT, link, &target, range, Access::REMOTE_WRITE);
+        rig.sides[LEFT].receive(link[LEFT], round, sink.sge(0, 64));
+        // As often as it takes to have more under way than a socket holds.
+        for part in 0..4 {
+            let spare = spare.sge(part * MIB, len as u32);
+            let payload = Payload::Lent { from: &lent, offset: 3, spare: &spare };
+            let operation = SendOperation::Write { payload, remote };
+            rig.sides[RIGHT].post(link[RIGHT], 10 + part as u64, operation);
+        }
+        rig.sides[RIGHT].post(link[RIGHT], 20, message(Payload::Inline(b"written")));
+        rig.sides[RIGHT].provider.flush();
+        lent.fill(0, lent.len(), 0xff);
+        rig.success(LEFT, round, Opcode::Receive);
+        assert!(target.bytes(0, len) == bytes, "{len} bytes were taken from the lender after their time");
+        for id in [10, 11, 12, 13] {
+            rig.success(RIGHT, id, Opcode::Write);
+        }
+        rig.success(RIGHT, 20, Opcode::Send);
     }
 }
 

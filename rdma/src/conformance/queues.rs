@@ -6,6 +6,7 @@ use crate::{
     Access, Opcode, Payload, PostError, Provider, QueuePairAttributes, QueuePairState, ReceiveRequest,
     SendRequest, WcStatus, WorkRequestId,
 };
+use nvmf_memory::Memory;
 
 pub(super) fn a_full_queue_says_so<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
@@ -57,7 +58,16 @@ pub(super) fn malformed_requests_are_refused<P: Provider>(pair: Pair<P>) {
     let beyond = [source.sge(4096, 1)];
     let wraps = [source.sge(usize::MAX, 2)];
     let payloads = [&many, &beyond[..], &wraps].map(Payload::Gather).into_iter();
-    for payload in payloads.chain([Payload::Inline(&bytes)]) {
+    let lent = Memory::alloc(4096).expect("memory");
+    let (spare, room) = (left.sink(4096), left.sink(8192));
+    let borrowed = [
+        Payload::Lent { from: &lent, offset: 1, spare: &spare.sge(0, 4096) },
+        Payload::Lent { from: &lent, offset: usize::MAX, spare: &spare.sge(0, 2) },
+        Payload::Lent { from: &lent, offset: 0, spare: &spare.sge(4096, 1) },
+        Payload::Lent { from: &lent, offset: 0, spare: &source.sge(0, 1) },
+        Payload::Lent { from: &lent, offset: 0, spare: &room.sge(0, 8192) },
+    ];
+    for payload in payloads.chain([Payload::Inline(&bytes)]).chain(borrowed) {
         let request = SendRequest { id, operation: message(payload), signaled: true };
         assert_eq!(left.provider.post_send(link[LEFT], request), Err(PostError::Invalid));
     }

@@ -104,6 +104,12 @@ impl State {
                 let slices = elements.iter().map(|&sge| self.local(owner, sge, Access::LOCAL_READ));
                 slices.collect::<Option<_>>().map(Source::Gather)
             }
+            Payload::Lent { from, offset, spare } => {
+                let slice = self.local(owner, *spare, Access::LOCAL_WRITE)?;
+                let len = spare.len as usize;
+                from.contains(offset, len).then(|| from.copy_to(offset, &slice.memory, slice.offset, len))?;
+                Some(Source::Gather(vec![slice]))
+            }
         }
     }
 }

@@ -86,6 +86,14 @@ impl Regions {
         registered.element(sge).filter(|_| registered.access.allows(Access::LOCAL_WRITE))
     }
 
+    /// Copies bytes of any memory into a part; `None` when either does not hold as many.
+    pub(crate) fn copy(&self, from: &Memory, offset: usize, to: Sge) -> Option<()> {
+        self.sink(to)?;
+        let len = to.len as usize;
+        let memory = self.get(to.local_key)?.region.memory();
+        from.contains(offset, len).then(|| from.copy_to(offset, memory, to.offset, len))
+    }
+
     /// A part that is about to be shown to a peer.
     ///
     /// # Errors

@@ -130,7 +130,12 @@ impl QueuePair {
     }
 
     pub(crate) fn post_send(&mut self, domain: &Domain, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.parts.send_queue.post(domain, request)
+        self.parts.send_queue.post(domain, request)?;
+        if self.tx.has_crc() {
+            // The checksum is of bytes that nobody changes before they are sent.
+            self.settle();
+        }
+        Ok(())
     }
 
     pub(crate) fn post_receive(
@@ -200,6 +205,11 @@ impl QueuePair {
 
     pub(crate) fn on_sent(&mut self, domain: &mut Domain, n: usize) {
         self.tx.on_sent(&mut self.parts, domain, n);
+    }
+
+    /// What was lent is so no more.
+    pub(crate) fn settle(&mut self) {
+        self.parts.send_queue.settle(self.tx.sending());
     }
 
     /// Whether the stream is over but for the telling.

@@ -3,6 +3,7 @@
 use super::domain::Domain;
 use super::receive::Piece;
 use crate::config::{MAX_INLINE, MAX_SGE};
+use nvmf_memory::Memory;
 use nvmf_rdma::{
     Access, Completion, Opcode, Payload, PostError, QueuePairAttributes, QueuePairId, RemoteKey,
     RemoteMemory, SendOperation, SendRequest, WcStatus, WorkRequestId,
@@ -12,8 +13,19 @@ use std::collections::VecDeque;
 /// The bytes of a SEND or WRITE.
 #[derive(Debug)]
 pub(crate) enum Data {
-    Inline { bytes: [u8; MAX_INLINE], len: u8 },
-    Gather { pieces: [Option<Piece>; MAX_SGE], len: u32 },
+    Inline {
+        bytes: [u8; MAX_INLINE],
+        len: u8,
+    },
+    Gather {
+        pieces: [Option<Piece>; MAX_SGE],
+        len: u32,
+    },
+    /// Ours until [`SendQueue::settle`].
+    Lent {
+        from: Piece,
+        spare: Piece,
+    },
 }
 
 impl Data {
@@ -21,6 +33,7 @@ impl Data {
         match self {
             Self::Inline { len, .. } => u32::from(*len),
             Self::Gather { len, .. } => *len,
+            Self::Lent { from, .. } => from.len,
         }
     }
 
@@ -44,7 +57,26 @@ impl Data {
                 }
                 Ok(Self::Gather { pieces, len: sum })
             }
+            &Payload::Lent { from, offset, spare } => {
+                let memory = domain.stags.local(*spare, Access::LOCAL_WRITE).ok_or(PostError::Invalid)?;
+                if !from.contains(offset, spare.len as usize) {
+                    return Err(PostError::Invalid);
+                }
+                let piece =
+                    |memory: &Memory, offset| Piece { memory: memory.clone(), offset, len: spare.len };
+                Ok(Self::Lent { from: piece(from, offset), spare: piece(memory, spare.offset) })
+            }
         }
+    }
+
+    /// Copies lent bytes from `at` on to their spare, which takes their place.
+    fn settle(&mut self, at: u32) {
+        let Self::Lent { from, spare } = self else { return };
+        let (at, rest) = (at as usize, from.len.saturating_sub(at) as usize);
+        from.memory.copy_to(from.offset + at, &spare.memory, spare.offset + at, rest);
+        let mut pieces = [const { None }; MAX_SGE];
+        pieces[0] = Some(spare.clone());
+        *self = Self::Gather { pieces, len: spare.len };
     }
 }
 
@@ -98,6 +130,8 @@ pub(crate) struct SendQueue {
     first: u64,
     /// Sequence number of the first entry that was not wholly cut.
     next: u64,
+    /// Sequence number of the first entry whose payload may be lent.
+    lent: u64,
     pub(crate) reads: VecDeque<OutboundRead>,
     pub(crate) read_depth: u16,
 }
@@ -112,6 +146,7 @@ impl SendQueue {
             entries: VecDeque::with_capacity(capacity),
             first: 0,
             next: 0,
+            lent: 0,
             reads: VecDeque::new(),
             read_depth: 0,
         }
@@ -140,6 +175,20 @@ impl SendQueue {
         let (id, signaled) = (request.id, request.signaled);
         self.entries.push_back(Entry { id, signaled, work, cut: 0, done: false });
         Ok(())
+    }
+
+    /// Copies what is lent and not sent to its spare. Of the entry `sending`, if any, the bytes up to that place are sent.
+    pub(crate) fn settle(&mut self, sending: Option<(u64, u32)>) {
+        let (from, to) = (self.lent.max(self.first), self.first + self.entries.len() as u64);
+        for sequence in from..to {
+            let at = sending.filter(|&(entry, _)| entry == sequence).map_or(0, |(_, at)| at);
+            if let Some(entry) = self.entry_mut(sequence).filter(|entry| !entry.done)
+                && let Work::Send { data, .. } | Work::Write { data, .. } = &mut entry.work
+            {
+                data.settle(at);
+            }
+        }
+        self.lent = to;
     }
 
     /// Whether something waits to be cut, be it only for a read credit.

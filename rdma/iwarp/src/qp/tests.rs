@@ -57,22 +57,21 @@ impl End {
         self.qp.post_receive(&mut self.domain, &request).unwrap();
     }
 
+    /// What the socket would be given now.
+    fn waiting(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &chunk in self.qp.chunks().as_slice() {
+            chunk::append(&mut bytes, chunk);
+        }
+        bytes
+    }
+
     /// Takes what is to be sent, in writes of at most `step` bytes.
     fn transmit(&mut self, step: usize) -> Result<Vec<u8>, Stop> {
         let mut stream = Vec::new();
         loop {
             self.qp.fill(&mut self.domain)?;
-            let mut part = Vec::new();
-            for chunk in self.qp.chunks().as_slice() {
-                match *chunk {
-                    Chunk::Bytes(bytes) => part.extend_from_slice(bytes),
-                    Chunk::Region(memory, offset, len) => {
-                        let at = part.len();
-                        part.resize(at + len, 0);
-                        memory.read(offset, &mut part[at..]);
-                    }
-                }
-            }
+            let mut part = self.waiting();
             if part.is_empty() {
                 return Ok(stream);
             }
@@ -311,4 +310,39 @@ fn a_key_that_dies_ends_the_read_that_waits_for_it() {
     b.take(&stream, &mut || usize::MAX).unwrap();
     b.domain.stags.deregister(b.region.local_key);
     assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::Revoked)));
+}
+
+/// Lends two payloads, sends `first` bytes, takes them back, and sends the rest: what the peer has then.
+fn lending(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
+    let mut a = End::new(Role::Initiator, crc, fpdu_max, false);
+    let mut b = End::new(Role::Responder, crc, fpdu_max, false);
+    let lent = Memory::alloc(4096).unwrap();
+    lent.write(1, &[1; 1000]);
+    lent.write(2001, &[2; 77]);
+    let remote = b.region.remote.unwrap();
+    for (id, offset, len, to) in [(1, 1, 1000, 0), (2, 2001, 77, 1000)] {
+        let (spare, remote) = (a.sge(3 * to, len), RemoteMemory { address: to as u64, ..remote });
+        let payload = Payload::Lent { from: &lent, offset, spare: &spare };
+        a.post(id, SendOperation::Write { payload, remote });
+    }
+    a.qp.fill(&mut a.domain).unwrap();
+    let mut stream = a.waiting();
+    stream.truncate(first);
+    a.qp.on_sent(&mut a.domain, stream.len());
+    a.qp.settle();
+    lent.fill(0, 4096, 0xff);
+    stream.extend(a.transmit(usize::MAX).unwrap());
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    assert_eq!(a.completions().len(), 2);
+    b.bytes(0, 1078)
+}
+
+#[test]
+fn what_was_lent_is_sent_as_it_was() {
+    let expected: Vec<u8> = [&[1; 1000][..], &[2; 77], &[0]].concat();
+    for (crc, fpdu_max) in [(false, 65_532), (false, 256), (true, 512)] {
+        for first in (0..1300).step_by(3) {
+            assert!(lending(crc, fpdu_max, first) == expected, "{first} bytes sent, FPDUs of {fpdu_max}");
+        }
+    }
 }

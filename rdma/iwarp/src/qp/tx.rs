@@ -113,6 +113,10 @@ impl Transmitter {
         self.held = held;
     }
 
+    pub(crate) fn has_crc(&self) -> bool {
+        self.crc
+    }
+
     pub(crate) fn has_segments(&self) -> bool {
         !self.segments.is_empty()
     }
@@ -348,6 +352,14 @@ impl Transmitter {
         }
     }
 
+    /// The work request of which part is sent, and how many bytes of its payload are.
+    pub(crate) fn sending(&self) -> Option<(u64, u32)> {
+        let segment = self.segments.front()?;
+        let Source::Work(sequence) = segment.source else { return None };
+        let sent = self.sent.saturating_sub(usize::from(segment.head_len)) as u32;
+        Some((sequence, segment.at + sent.min(segment.len)))
+    }
+
     /// What must still be sent for the stream to end at the end of an FPDU, and a Terminate behind it.
     pub(crate) fn last_words(&mut self, parts: &Parts, violation: Option<(Violation, &[u8])>) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -407,6 +419,7 @@ fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut d
                 match data {
                     Data::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
                     Data::Gather { pieces, .. } => gather(pieces, at, len, each),
+                    Data::Lent { from, .. } => each(Chunk::Region(&from.memory, from.offset + at, len)),
                 }
             }
         }

@@ -64,6 +64,10 @@ impl Region {
         self.memory.len()
     }
 
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// The address by which work requests and peers name its first byte.
     pub(crate) fn address(&self) -> u64 {
         self.memory.as_ptr().addr() as u64

@@ -14,7 +14,7 @@
 
 use super::buffers::Buffer;
 use crate::limits::CHUNKS_MAX;
-use nvmf_block::{BlockError, BlockOp, BlockRange};
+use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
 use nvmf_subsystem::{BlockWork, Ticket, Transfer, Work};
 
 /// Where a request is.
@@ -160,6 +160,14 @@ impl Request {
                 at == usize::from(chunk)
                     || matches!(other.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled)
             })
+    }
+
+    /// What a chunk of a read reads: the device, and the blocks.
+    #[must_use]
+    pub fn block_read(&self, chunk: u8) -> Option<(DeviceId, BlockRange)> {
+        let Some(Work::Block { device, op: BlockWork::Read { range } }) = &self.work else { return None };
+        let chunk = &self.chunks[usize::from(chunk)];
+        Some((*device, self.part(*range, chunk.offset, chunk.len)?))
     }
 
     /// The operation on the device for `len` units from `offset` on, with `buffer`; `None` when the work is none for a device.

@@ -197,7 +197,11 @@ impl Queue {
                 self.fill_page(edges, request, chunk);
                 self.queue_write(edges, now, request, chunk);
             }
-            Transfer::ToHost { .. } => self.execute_buffered(edges, request, chunk),
+            Transfer::ToHost { .. } => {
+                if !self.post_lent_write(edges, now, request, chunk) {
+                    self.execute_buffered(edges, request, chunk);
+                }
+            }
             Transfer::None => unreachable!("work without data takes no buffer"),
         }
     }

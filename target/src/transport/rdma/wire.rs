@@ -5,8 +5,10 @@ use super::name::{Kind, Place};
 use super::queue::Queue;
 use super::request::Stage;
 use core::time::Duration;
-use nvmf_block::Backend;
-use nvmf_rdma::{Payload, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest};
+use nvmf_block::{Backend, Loan};
+use nvmf_rdma::{
+    Payload, PostError, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest, WorkRequestId,
+};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
 use nvmf_subsystem::{Keyed, Source, Transfer, Work};
 
@@ -81,22 +83,61 @@ impl Queue {
                 break;
             }
             self.await_write.pop_front();
-            let id = self.place(request, chunk).work_request(Kind::Write);
-            let this = self.request(request);
-            let Transfer::ToHost { sink, .. } = this.transfer else { continue };
-            let signaled = !this.is_last(chunk);
-            let this = this.chunk(chunk);
-            this.stage = if signaled { Stage::Writing } else { Stage::WritingUnsignaled };
-            let len = this.len;
-            let remote = part(sink, this.offset, len);
-            let sge = [edges.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), len)];
-            let operation = SendOperation::Write { payload: Payload::Gather(&sge), remote };
-            self.send_credits -= 1;
-            edges.counters.bytes_out.add(len.into());
-            let posted = edges.provider.post_send(self.qp, SendRequest { id, operation, signaled });
-            self.check_post(edges, posted);
-            self.finish(edges, now, request);
+            let Some(write) = self.begin_write(request, chunk) else { continue };
+            let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
+            let sge = [edges.buffers.sge(buffer, write.remote.len)];
+            let posted = edges.provider.post_send(self.qp, write.request(Payload::Gather(&sge)));
+            self.on_write_posted(edges, now, request, &write, posted);
         }
+    }
+
+    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it lends them and nothing is in the way. The
+    /// chunk's buffer stands by for what does not leave in this turn.
+    pub(super) fn post_lent_write<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        request: u16,
+        chunk: u8,
+    ) -> bool {
+        if self.send_credits == 0 || !self.await_write.is_empty() {
+            return false;
+        }
+        let Some((device, range)) = self.request(request).block_read(chunk) else { return false };
+        let Edges { backend, provider, buffers, .. } = edges;
+        let Some(Loan { memory, offset }) = backend.lend(device, range) else { return false };
+        let Some(write) = self.begin_write(request, chunk) else { return false };
+        let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
+        let spare = buffers.sge(buffer, write.remote.len);
+        let payload = Payload::Lent { from: memory, offset, spare: &spare };
+        let posted = provider.post_send(self.qp, write.request(payload));
+        self.on_write_posted(edges, now, request, &write, posted);
+        true
+    }
+
+    /// What the RDMA WRITE of a chunk is to be.
+    fn begin_write(&mut self, request: u16, chunk: u8) -> Option<Write> {
+        let id = self.place(request, chunk).work_request(Kind::Write);
+        let this = self.request(request);
+        let Transfer::ToHost { sink, .. } = this.transfer else { return None };
+        let signaled = !this.is_last(chunk);
+        let this = this.chunk(chunk);
+        this.stage = if signaled { Stage::Writing } else { Stage::WritingUnsignaled };
+        Some(Write { id, signaled, remote: part(sink, this.offset, this.len) })
+    }
+
+    fn on_write_posted<P: Provider, B: Backend>(
+        &mut self,
+        edges: &mut Edges<P, B>,
+        now: Duration,
+        request: u16,
+        write: &Write,
+        posted: Result<(), PostError>,
+    ) {
+        self.send_credits -= 1;
+        edges.counters.bytes_out.add(write.remote.len.into());
+        self.check_post(edges, posted);
+        self.finish(edges, now, request);
     }
 
     /// An RDMA WRITE is done: its buffer can carry the next chunk.
@@ -111,6 +152,20 @@ impl Queue {
         self.post_writes(edges, now);
         self.post_reads(edges);
         self.advance(edges, now, place.slot, false);
+    }
+}
+
+/// The RDMA WRITE of a chunk, but for where its bytes come from.
+struct Write {
+    id: WorkRequestId,
+    signaled: bool,
+    remote: RemoteMemory,
+}
+
+impl Write {
+    fn request<'a>(&self, payload: Payload<'a>) -> SendRequest<'a> {
+        let operation = SendOperation::Write { payload, remote: self.remote };
+        SendRequest { id: self.id, operation, signaled: self.signaled }
     }
 }
 
