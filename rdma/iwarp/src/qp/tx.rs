@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 /// Segments that are cut ahead.
 const SEGMENTS_MAX: usize = 64;
 /// Bytes that are cut ahead; one segment may go over.
-const BATCH_BYTES: usize = 256 * 1024;
+const BATCH_BYTES: usize = 1024 * 1024;
 /// Payload up to this is copied behind its header: to name it would cost more.
 const COPIED_MAX: u32 = 128;
 /// Bytes of a segment that are not elsewhere: header, copied payload, pad and CRC.
