@@ -41,15 +41,7 @@ pub(crate) fn namespace(nsid: u32, geometry: Geometry) -> NamespaceDefinition {
 }
 
 pub(crate) fn port() -> Port {
-    Port {
-        id: PORT,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "192.0.2.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    }
+    Port::rdma(PORT, "192.0.2.1:4420".parse().unwrap(), RdmaProviderType::IWARP)
 }
 
 pub(crate) fn definition(

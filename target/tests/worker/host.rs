@@ -14,8 +14,7 @@ use nvmf_rdma::{
     SendOperation, SendRequest, Sge, WorkRequestId,
 };
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
-    Registry, SubsystemDefinition, TransportType,
+    HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::mail::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
@@ -171,17 +170,8 @@ fn registry() -> Registry {
             }],
         })
         .unwrap();
-    registry
-        .set_ports(vec![Port {
-            id: 1,
-            transport: TransportType::RDMA,
-            family: AddressFamily::IPV4,
-            address: "127.0.0.1".into(),
-            service: "4420".into(),
-            rdma_provider: RdmaProviderType::IWARP,
-            subsystems: PortSubsystems::All,
-        }])
-        .unwrap();
+    let port = Port::rdma(1, "127.0.0.1:4420".parse().unwrap(), RdmaProviderType::IWARP);
+    registry.set_ports(vec![port]).unwrap();
     registry.take_notices();
     registry
 }
