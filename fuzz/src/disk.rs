@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
-use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvme_proto::{SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::{
     Cntlid, HostAccess, HostId, Link, NamespaceDefinition, Nqn, Nsid, Options, Port, Qid, Queue,
@@ -66,7 +66,7 @@ pub(crate) fn connect_command(qid: u16) -> Sqe {
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();
     let mut sqe = Connect { recfmt: 0, qid: Qid(qid), sqsize_z: 31, attributes, kato_ms }.emit();
-    sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: 0x1000, len: 1024, key: 7, invalidate: false });
+    sqe.sgl = SglDescriptor::keyed(0x1000, 1024, 7, false);
     sqe
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, PropertySet};
-use nvme_proto::{Cqe, Sgl, SglDescriptor, Sqe};
+use nvme_proto::{Cqe, SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::*;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ pub(crate) const SINK: Keyed = Keyed { address: ADDRESS, key: KEY };
 
 /// The command with a keyed SGL for so many bytes.
 pub(crate) fn keyed(mut sqe: Sqe, len: u32) -> Sqe {
-    sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: ADDRESS, len, key: KEY, invalidate: false });
+    sqe.sgl = SglDescriptor::keyed(ADDRESS, len, KEY, false);
     sqe
 }
 
