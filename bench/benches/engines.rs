@@ -1,5 +1,6 @@
 //! The engines alone, nanoseconds per command: the target's from capsule to response, the host's from operation to completion.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
@@ -11,8 +12,8 @@ use nvmf_block::{BlockRange, DeviceId, Geometry};
 use nvmf_host::io::CommandLimits;
 use nvmf_host::{DataPointer, FlowControl, Namespace, Operation};
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, Link, NamespaceDefinition, Options, Port, PortSubsystems, Queue,
-    RdmaProviderType, Registry, Step, SubsystemDefinition, TransportType,
+    HostAccess, Link, NamespaceDefinition, Options, Port, Queue, RdmaProviderType, Registry, Step,
+    SubsystemDefinition,
 };
 use std::hint::black_box;
 use zerocopy::IntoBytes;
@@ -46,15 +47,7 @@ fn registry() -> Registry {
         namespaces: vec![namespace],
     };
     registry.add_subsystem(definition).expect("a good subsystem");
-    let port = Port {
-        id: 1,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "192.0.2.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    };
+    let port = Port::rdma(1, SocketAddr::from(([192, 0, 2, 1], 4420)), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).expect("a good port");
     registry.take_notices();
     registry

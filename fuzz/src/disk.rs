@@ -1,14 +1,14 @@
 //! A registry that serves one subsystem, and good Connects to it: where the stateful targets begin.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
-use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvme_proto::{SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::{
-    AddressFamily, Cntlid, HostAccess, HostId, Link, NamespaceDefinition, Nqn, Nsid, Options, Port,
-    PortSubsystems, Qid, Queue, RdmaProviderType, Registry, Source, Step, SubsystemDefinition, Transfer,
-    TransportType, Work,
+    Cntlid, HostAccess, HostId, Link, NamespaceDefinition, Nqn, Nsid, Options, Port, Qid, Queue,
+    RdmaProviderType, Registry, Source, Step, SubsystemDefinition, Transfer, Work,
 };
 use zerocopy::IntoBytes;
 
@@ -55,15 +55,7 @@ pub(crate) fn registry() -> Registry {
         namespaces: vec![namespace(1, 1000, false), namespace(3, 1000, true)],
     };
     registry.add_subsystem(subsystem).expect("a good subsystem");
-    let port = Port {
-        id: LINK.port,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "192.0.2.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    };
+    let port = Port::rdma(LINK.port, SocketAddr::from(([192, 0, 2, 1], 4420)), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).expect("a good port");
     let _ = registry.take_notices();
     registry
@@ -74,7 +66,7 @@ pub(crate) fn connect_command(qid: u16) -> Sqe {
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();
     let mut sqe = Connect { recfmt: 0, qid: Qid(qid), sqsize_z: 31, attributes, kato_ms }.emit();
-    sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: 0x1000, len: 1024, key: 7, invalidate: false });
+    sqe.sgl = SglDescriptor::keyed(0x1000, 1024, 7, false);
     sqe
 }
 

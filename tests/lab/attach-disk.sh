@@ -46,14 +46,6 @@ target_start() {
     wait_for 50 nvmf discover -a 127.0.0.1 -s 4420 || { tail -5 /run/target.log; return 1; }
 }
 
-# `! command` does not stop a shell that stops at failures.
-fails() {
-    if "$@"; then
-        echo "should have failed: $*"
-        return 1
-    fi
-}
-
 # Fails, saying this.
 refused() {
     saying=$1

@@ -55,35 +55,11 @@ namespaces() {
     for nsid in "$@"; do printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\n' "$nsid"; done
 }
 
-# `! command` does not stop a shell that stops at failures.
-fails() {
-    if "$@"; then
-        echo "should have failed: $*"
-        return 1
-    fi
-}
-
 connect() {
     nvme connect $POINT -n "$@"
 }
 
-disconnect() {
-    nvme disconnect -n "$1"
-    wait_for 50 no_controller "$1"
-}
-
-controller() {
-    for controller in /sys/class/nvme/nvme*; do
-        [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "$1" ] || continue
-        basename "$controller"
-        return
-    done
-    return 1
-}
-
-no_controller() { ! controller "$1"; }
-state_is() { [ "$(cat "/sys/class/nvme/$(controller $NQN)/state")" = "$1" ]; }
-queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller $NQN)/queue_count")" = "$1" ]; }
+queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller)/queue_count")" = "$1" ]; }
 
 # The disk of a namespace: the kernel numbers its disks by itself, whatever the namespace's identifier.
 disk_of() {
@@ -99,7 +75,6 @@ disk_of() {
 
 disk_is_there() { disk_of "$1"; }
 disk_is_gone() { ! disk_of "$1"; }
-
 
 discovered() { nvme discover $POINT -o json | jq "$@"; }
 generation() { nvme discover $POINT | sed -n 's/.*Generation counter \([0-9]*\).*/\1/p'; }
@@ -170,7 +145,7 @@ io_queues = $queues"
         serve "$(subsystem $NQN)"
         wait_for 100 queue_count_is $((queues + 1))
     done
-    disconnect $NQN
+    disconnect
 }
 
 namespaces_come_and_go() {
@@ -183,7 +158,7 @@ namespaces_come_and_go() {
         serve "$(subsystem $NQN)"
         wait_for 50 disk_is_gone $number
     done
-    disconnect $NQN
+    disconnect
 }
 
 # A namespace that is taken away and given back as fast as the target reads, with I/O on it.
@@ -207,7 +182,7 @@ changed_while_in_use() {
     touch /run/changed
     wait $load || true
     dd if="$(disk_of 2)" of=/dev/null bs=4k count=1 iflag=direct status=none
-    disconnect $NQN
+    disconnect
 }
 
 # The host does not know yet: what it sends is refused, and nothing worse.
@@ -215,13 +190,13 @@ written_when_gone() {
     serve "$(subsystem $NQN; namespaces 2)"
     connect $NQN
     wait_for 50 disk_is_there 2
-    nvme set-feature "/dev/$(controller $NQN)" --feature-id=0xb --value=0
+    nvme set-feature "/dev/$(controller)" --feature-id=0xb --value=0
     serve "$(subsystem $NQN)"
     disk_is_there 2
     fails nvme write "$(disk_of 2)" --start-block=1 --block-count=0 --data-size=4096 --data=/bin/sh >/run/said 2>&1
     cat /run/said
     grep -i 'invalid.*namespace' /run/said
-    disconnect $NQN
+    disconnect
 }
 
 # The target dies, and comes back, while the host connects, is connected, or tries to be again.
@@ -234,11 +209,11 @@ killed() {
         serve "$(subsystem $NQN)"
         wait $connecting || true
         nvme disconnect -n $NQN
-        wait_for 50 no_controller $NQN
+        wait_for 50 no_controller
     done
     connect $NQN
     wait_for 50 disk_is_there 1
-    disconnect $NQN
+    disconnect
 }
 
 # What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)

@@ -7,11 +7,11 @@
 export BLKTESTS_ADDRESS=$GUEST BLKTESTS_PROVIDER=verbs BLKTESTS_FOLDER=/run/blktests NVME_IMG_SIZE=384M
 control() { blktests-control "$@"; }
 ask() { control config "--show-$1"; }
-HOSTNQN=$(ask hostnqn) HOSTID=$(ask hostid) SUBSYSNQN=$(ask subsysnqn) UUID=$(ask subsys-uuid)
+HOSTNQN=$(ask hostnqn) HOSTID=$(ask hostid) NQN=$(ask subsysnqn) UUID=$(ask subsys-uuid)
 DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
 
-setup() { control setup --subsysnqn "${1:-$SUBSYSNQN}" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN"; }
-cleanup() { control cleanup --subsysnqn "${1:-$SUBSYSNQN}"; }
+setup() { control setup --subsysnqn "${1:-$NQN}" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN"; }
+cleanup() { control cleanup --subsysnqn "${1:-$NQN}"; }
 
 # `connect NQN OPTION...`
 connect() {
@@ -19,24 +19,6 @@ connect() {
     shift
     nvme connect -t "$(ask trtype)" -a "$(ask traddr)" -s "$(ask trsvid)" -n "$nqn" --hostnqn="$HOSTNQN" --hostid="$HOSTID" "$@"
 }
-
-disconnect() {
-    nvme disconnect -n "${1:-$SUBSYSNQN}"
-    wait_for 50 no_controller "${1:-$SUBSYSNQN}"
-}
-
-# The controller of a subsystem, as the kernel calls it.
-controller() {
-    for controller in /sys/class/nvme/nvme*; do
-        [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "${1:-$SUBSYSNQN}" ] || continue
-        basename "$controller"
-        return
-    done
-    return 1
-}
-
-no_controller() { ! controller "$1"; }
-state_is() { [ "$(cat "/sys/class/nvme/$(controller)/state")" = "$1" ]; }
 
 # The disk, found by the UUID that the target was given for it. (A path to it has the same, and no device.)
 namespace() {
@@ -55,7 +37,7 @@ disk() { echo "/dev/$(namespace)"; }
 # What most of the suite's tests are: a target, a host, something between them, and nothing left.
 with_disk() {
     setup
-    connect "$SUBSYSNQN"
+    connect "$NQN"
     wait_for 50 namespace
     "$@"
     disconnect
@@ -71,14 +53,6 @@ trial() {
 tidy() {
     nvme disconnect-all
     cleanup
-}
-
-# `! command` does not stop a shell that stops at failures.
-fails() {
-    if "$@"; then
-        echo "should have failed: $*"
-        return 1
-    fi
 }
 
 discovery_controller_lives() {
@@ -98,7 +72,7 @@ identified() {
 
 reset_and_gone() {
     setup
-    connect "$SUBSYSNQN"
+    connect "$NQN"
     wait_for 50 namespace
     echo 1 >"/sys/class/nvme/$(controller)/reset_controller"
     disconnect
@@ -108,7 +82,7 @@ reset_and_gone() {
 created() {
     setup
     cleanup
-    fails connect "$SUBSYSNQN"
+    fails connect "$NQN"
 }
 
 fio_verified() {
@@ -175,7 +149,7 @@ random_reads() {
 
 reset_and_deleted_under_load() {
     setup
-    connect "$SUBSYSNQN"
+    connect "$NQN"
     wait_for 50 namespace
     random_reads --time_based --runtime=1d >/run/load.log 2>&1 &
     load=$!
@@ -184,7 +158,7 @@ reset_and_deleted_under_load() {
     sleep 1
     kill -0 $load
     echo 1 >"/sys/class/nvme/$(controller)/delete_controller"
-    wait_for 50 no_controller "$SUBSYSNQN"
+    wait_for 50 no_controller
     kill $load 2>/dev/null || true
     wait $load || true
     cleanup
@@ -194,7 +168,7 @@ queue_types() {
     expected=$1
     shift
     setup
-    connect "$SUBSYSNQN" "$@"
+    connect "$NQN" "$@"
     wait_for 50 namespace
     [ "$(cat "/sys/class/nvme/$(controller)/queue_count")" = "$expected" ]
     random_reads --size=2m --output-format=terse --terse-version=3 | cut -d';' -f3,5,8
@@ -223,7 +197,7 @@ rescanned_under_load() {
 # The target goes and comes back, again and again; the host waits, and goes on.
 target_gone_under_load() {
     setup
-    connect "$SUBSYSNQN" --keep-alive-tmo=1 --reconnect-delay=1
+    connect "$NQN" --keep-alive-tmo=1 --reconnect-delay=1
     wait_for 50 namespace
     random_reads --time_based --runtime=1d >/run/load.log 2>&1 &
     load=$!
@@ -243,9 +217,9 @@ target_gone_under_load() {
 
 # Better no disk than one that anybody may have.
 secret_is_refused() {
-    fails control setup --subsysnqn "$SUBSYSNQN" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN" --hostkey DHHC-1:00:x: >/run/said 2>&1
+    fails control setup --subsysnqn "$NQN" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN" --hostkey DHHC-1:00:x: >/run/said 2>&1
     grep 'no authentication' /run/said
-    fails connect "$SUBSYSNQN"
+    fails connect "$NQN"
 }
 
 common() {

@@ -62,6 +62,14 @@ wait_for() {
     done
 }
 
+# `! command` does not stop a shell that stops at failures.
+fails() {
+    if "$@"; then
+        echo "should have failed: $*"
+        return 1
+    fi
+}
+
 # RDMA devices over the guest's only network interface.
 rdma_device() {
     case $1 in
@@ -77,6 +85,26 @@ conformance() {
     NVMF_VERBS_DEVICE=$1 NVMF_VERBS_ADDRESS=$GUEST verbs-conformance --exact conformance_on_the_device_that_is_named --nocapture \
         >/run/conformance.log 2>&1 || { tail -80 /run/conformance.log; return 1; }
     grep -q '1 passed' /run/conformance.log
+}
+
+# --- the kernel's initiator: its controller of a subsystem, of $NQN if none is named
+
+# As the kernel calls it.
+controller() {
+    for controller in /sys/class/nvme/nvme*; do
+        [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "${1:-$NQN}" ] || continue
+        basename "$controller"
+        return
+    done
+    return 1
+}
+
+no_controller() { ! controller "$@"; }
+state_is() { [ "$(cat "/sys/class/nvme/$(controller)/state")" = "$1" ]; }
+
+disconnect() {
+    nvme disconnect -n "${1:-$NQN}"
+    wait_for 50 no_controller "$@"
 }
 
 # --- targets in the guest

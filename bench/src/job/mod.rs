@@ -3,10 +3,12 @@
 //! | file | what it is |
 //! |---|---|
 //! | `table` | every option: names, meaning, how it is understood |
+//! | `fio` | what is fio's and is not done here, or otherwise |
 //! | `options` | what a job is to do |
 //! | `ini`, `toml` | job files: fio's, and in TOML |
 //! | `unit`, `value` | sizes, times, and what else stands behind an equals sign |
 
+mod fio;
 mod ini;
 mod options;
 mod table;
@@ -181,8 +183,8 @@ impl Plan {
                 return Err(JobError::Value { place, name, reason });
             }
             (known.set)(options, &given.value).map_err(|reason| JobError::Value { place, name, reason })?;
-            self.notes_push(table::note(&given.name, &given.value));
-        } else if table::IGNORED.contains(&given.name.as_str()) {
+            self.notes_push(fio::note(&given.name, &given.value));
+        } else if fio::IGNORED.contains(&given.name.as_str()) {
             self.notes_push(Some(format!("{name}: accepted, changes nothing here")));
         } else {
             return Err(JobError::Unknown { place, nearest: table::nearest(&name), name });

@@ -1,6 +1,6 @@
 //! Every option that is known: its names, its meaning, its default.
 
-use super::options::{BlockSize, EngineKind, JobOptions, Verify};
+use super::options::{BlockSize, JobOptions};
 use super::unit::{Extent, count, flag, number, percent, size, time};
 use super::value;
 use core::time::Duration;
@@ -180,7 +180,7 @@ const VERIFY: &[Known] = &[
         &["verify"],
         "crc32c|pattern",
         "writes blocks that can be told from others, and reads them back",
-        |o, v| put(&mut o.verify, verify(v)),
+        |o, v| put(&mut o.verify, value::verify(v)),
     ),
     known(&["verify_pattern"], "0xdeadbeef", "the bytes of `verify=pattern`", |o, v| {
         put(&mut o.verify_pattern, value::pattern(v).map(Some))
@@ -242,114 +242,6 @@ const ENGINES: &[Known] = &[
     known(&["spin"], "50us", "how long `poll=adaptive` spins", |o, v| put(&mut o.spin, time(v, MICROSECOND))),
 ];
 
-/// Options of fio's that change nothing here: read over, and said so.
-pub(super) const IGNORED: &[&str] = &[
-    "fill_device",
-    "fill_fs",
-    "hugepage-size",
-    "name",
-    "rate_cycle",
-    "rate_process",
-    "ratecycle",
-    "allow_file_create",
-    "allow_mounted_write",
-    "allrandrepeat",
-    "bwavgtime",
-    "clat_percentiles",
-    "clocksource",
-    "cpus_allowed_policy",
-    "create_fsync",
-    "create_on_open",
-    "create_only",
-    "create_serialize",
-    "description",
-    "disable_bw",
-    "disable_clat",
-    "disable_lat",
-    "disable_slat",
-    "disk_util",
-    "exitall",
-    "exitall_on_error",
-    "experimental_verify",
-    "fadvise_hint",
-    "fallocate",
-    "file_append",
-    "file_service_type",
-    "filename_format",
-    "filesize",
-    "fixedbufs",
-    "force_async",
-    "fsync_on_close",
-    "group_id",
-    "gtod_cpu",
-    "gtod_reduce",
-    "hipri",
-    "invalidate",
-    "iodepth_batch_complete_max",
-    "ioprio",
-    "iopsavgtime",
-    "ioscheduler",
-    "kb_base",
-    "lat_percentiles",
-    "latency_run",
-    "lockfile",
-    "lockmem",
-    "log_avg_msec",
-    "log_entries",
-    "log_max_value",
-    "log_unix_epoch",
-    "mem",
-    "mem_align",
-    "iomem",
-    "iomem_align",
-    "nice",
-    "nonvectored",
-    "nrfiles",
-    "openfiles",
-    "overwrite",
-    "per_job_logs",
-    "percentile_list",
-    "posixaio",
-    "pre_read",
-    "prio",
-    "prioclass",
-    "randrepeat",
-    "refill",
-    "registerfiles",
-    "scramble_buffers",
-    "serialize_overlap",
-    "slat_percentiles",
-    "softrandommap",
-    "sqthread_poll",
-    "sqthread_poll_cpu",
-    "sync",
-    "thinktime_spin",
-    "thread",
-    "unified_rw_reporting",
-    "uncached",
-    "unit_base",
-    "unlink",
-    "userspace_reap",
-    "use_os_rand",
-    "userspace_libaio_reap",
-    "verify_async",
-    "verify_async_cpus",
-    "verify_backlog",
-    "verify_backlog_batch",
-    "verify_dump",
-    "verify_offset",
-    "verify_state_load",
-    "verify_state_save",
-    "write_bw_log",
-    "write_hist_log",
-    "write_iops_log",
-    "write_lat_log",
-    "numa_cpu_nodes",
-    "numa_mem_policy",
-    "norandommap_softly",
-    "wait_for",
-];
-
 /// The option of this name.
 pub(super) fn find(name: &str) -> Option<&'static Known> {
     TABLE.iter().flat_map(|chapter| chapter.options).find(|option| option.names.contains(&name))
@@ -376,31 +268,4 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
-}
-
-/// How blocks are marked; fio's other checksums are all CRC32C here.
-fn verify(text: &str) -> Result<Option<Verify>, String> {
-    match text {
-        "0" | "none" => Ok(None),
-        "pattern" | "pattern_hdr" => Ok(Some(Verify::Pattern(Vec::new()))),
-        "crc32c" | "crc32c-intel" | "1" => Ok(Some(Verify::Random)),
-        _ if OTHER_CHECKSUMS.contains(&text) => Ok(Some(Verify::Random)),
-        _ => Err(format!("`{text}` is not known here: use crc32c or pattern")),
-    }
-}
-
-const OTHER_CHECKSUMS: [&str; 14] = [
-    "md5", "crc64", "crc32", "crc16", "crc7", "xxhash", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
-    "sha3-384", "sha3-512", "meta",
-];
-
-/// What is done instead of what was asked, if it is something else.
-pub(super) fn note(name: &str, text: &str) -> Option<String> {
-    match name {
-        "ioengine" if value::FIO_FILE_ENGINES.contains(&text) => {
-            Some(format!("ioengine={text}: done with {}", EngineKind::IoUring.name()))
-        }
-        "verify" if OTHER_CHECKSUMS.contains(&text) => Some(format!("verify={text}: done with crc32c")),
-        _ => None,
-    }
 }

@@ -1,6 +1,6 @@
 //! Values that are more than a number.
 
-use super::options::{Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider};
+use super::options::{Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, Verify};
 use super::unit::{percent, size};
 
 /// The longest block, in bytes: what one operation of the NVM command set can say at 512-byte blocks.
@@ -161,6 +161,23 @@ pub(super) fn engine(text: &str) -> Result<EngineKind, String> {
 /// Engines of fio's in whose place `io_uring` stands.
 pub(super) const FIO_FILE_ENGINES: [&str; 10] =
     ["libaio", "sync", "psync", "vsync", "pvsync", "pvsync2", "posixaio", "mmap", "solarisaio", "windowsaio"];
+
+/// How blocks are marked; fio's other checksums are all CRC32C here.
+pub(super) fn verify(text: &str) -> Result<Option<Verify>, String> {
+    match text {
+        "0" | "none" => Ok(None),
+        "pattern" | "pattern_hdr" => Ok(Some(Verify::Pattern(Vec::new()))),
+        "crc32c" | "crc32c-intel" | "1" => Ok(Some(Verify::Random)),
+        _ if FIO_CHECKSUMS.contains(&text) => Ok(Some(Verify::Random)),
+        _ => Err(format!("`{text}` is not known here: use crc32c or pattern")),
+    }
+}
+
+/// Checksums of fio's in whose place CRC32C stands.
+pub(super) const FIO_CHECKSUMS: [&str; 14] = [
+    "md5", "crc64", "crc32", "crc16", "crc7", "xxhash", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
+    "sha3-384", "sha3-512", "meta",
+];
 
 /// `busy`, `adaptive`, `interrupt`.
 pub(super) fn poll(text: &str) -> Result<Poll, String> {

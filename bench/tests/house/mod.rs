@@ -12,8 +12,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
 use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Port, PortSubsystems, RdmaProviderType, Registry,
-    SubsystemDefinition, TransportType,
+    HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::mail::WorkerId;
 use nvmf_target::settings::{Load, Settings};
@@ -199,15 +198,7 @@ fn registry(disk: &Disk) -> Registry {
         namespaces: vec![namespace],
     };
     registry.add_subsystem(definition).expect("a right definition");
-    let port = Port {
-        id: 1,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "127.0.0.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    };
+    let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).expect("a right port");
     registry.take_notices();
     registry

@@ -2,7 +2,8 @@
 
 use crate::Nqn;
 use alloc::collections::BTreeSet;
-use alloc::string::String;
+use alloc::string::{String, ToString};
+use core::net::SocketAddr;
 pub use nvme_proto::fabrics::discovery::{AddressFamily, RdmaProviderType, TransportType};
 
 /// An address that the target listens on.
@@ -22,6 +23,22 @@ pub struct Port {
     pub rdma_provider: RdmaProviderType,
     /// What can be reached here.
     pub subsystems: PortSubsystems,
+}
+
+impl Port {
+    /// A port for NVMe/RDMA that serves all subsystems, at an address that is not a wildcard.
+    #[must_use]
+    pub fn rdma(id: u16, address: SocketAddr, rdma_provider: RdmaProviderType) -> Self {
+        Self {
+            id,
+            transport: TransportType::RDMA,
+            family: if address.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 },
+            address: address.ip().to_string(),
+            service: address.port().to_string(),
+            rdma_provider,
+            subsystems: PortSubsystems::All,
+        }
+    }
 }
 
 /// Which subsystems a port serves. Discovery is served on all.

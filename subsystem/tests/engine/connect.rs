@@ -5,7 +5,7 @@ use nvme_proto::fabrics::disconnect;
 use nvme_proto::fabrics::property::{Configuration, Property};
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
-use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvme_proto::{SglDescriptor, Sqe};
 use nvmf_subsystem::*;
 use zerocopy::IntoBytes;
 
@@ -145,7 +145,7 @@ fn nothing_but_connect_runs_on_a_queue_that_is_not_connected() {
 fn connect_data_may_be_in_the_capsule_and_must_be_1024_bytes() {
     let in_capsule = |offset, len| {
         let mut sqe = Hello::admin().command();
-        sqe.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset, len });
+        sqe.sgl = SglDescriptor::in_capsule(offset, len);
         sqe
     };
     let cases = [

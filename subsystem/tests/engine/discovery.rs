@@ -44,15 +44,8 @@ fn a_host_finds_what_it_may_have_on_every_port() {
     let open = "nqn.2026-11.com.example:open";
     registry.add_subsystem(definition(open, HostAccess::Any, vec![])).unwrap();
     let only = PortSubsystems::Only([nqn(SUBSYSTEM)].into());
-    let second = Port {
-        id: 2,
-        address: "2001:db8::1".into(),
-        family: AddressFamily::IPV6,
-        service: "4421".into(),
-        subsystems: only,
-        ..port()
-    };
-    registry.set_ports(vec![port(), second]).unwrap();
+    let second = Port::rdma(2, "[2001:db8::1]:4421".parse().unwrap(), RdmaProviderType::IWARP);
+    registry.set_ports(vec![port(), Port { subsystems: only, ..second }]).unwrap();
     let mut friend = discovery(&mut registry, &Hello::discovery());
     let expected = [(SUBSYSTEM.into(), 1), (open.into(), 1), (SUBSYSTEM.into(), 2)];
     assert_eq!(found(&mut friend), expected);

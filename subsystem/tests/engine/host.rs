@@ -3,7 +3,7 @@
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, PropertySet};
-use nvme_proto::{Cqe, Sgl, SglDescriptor, Sqe};
+use nvme_proto::{Cqe, SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::*;
 use std::sync::Arc;
@@ -41,15 +41,7 @@ pub(crate) fn namespace(nsid: u32, geometry: Geometry) -> NamespaceDefinition {
 }
 
 pub(crate) fn port() -> Port {
-    Port {
-        id: PORT,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "192.0.2.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    }
+    Port::rdma(PORT, "192.0.2.1:4420".parse().unwrap(), RdmaProviderType::IWARP)
 }
 
 pub(crate) fn definition(
@@ -143,7 +135,7 @@ pub(crate) const SINK: Keyed = Keyed { address: ADDRESS, key: KEY };
 
 /// The command with a keyed SGL for so many bytes.
 pub(crate) fn keyed(mut sqe: Sqe, len: u32) -> Sqe {
-    sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: ADDRESS, len, key: KEY, invalidate: false });
+    sqe.sgl = SglDescriptor::keyed(ADDRESS, len, KEY, false);
     sqe
 }
 

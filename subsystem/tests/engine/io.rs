@@ -5,7 +5,7 @@ use nvme_proto::fabrics::disconnect;
 use nvme_proto::nvm::rw::flush;
 use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
 use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{Sgl, SglDescriptor, Sqe};
+use nvme_proto::{SglDescriptor, Sqe};
 use nvmf_block::{BlockError, BlockRange, DeviceId, Geometry};
 use nvmf_subsystem::*;
 use zerocopy::IntoBytes;
@@ -152,7 +152,7 @@ fn in_capsule_data_are_taken_from_where_they_are() {
         (u64::MAX, 1024, 4096, Err((0, 0x16))),
         (0, 512, 4096, Err(LENGTH)),
     ] {
-        sqe.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset, len });
+        sqe.sgl = SglDescriptor::in_capsule(offset, len);
         match (capsule(&mut house.io, &sqe, capsule_len), expected) {
             (Step::Execute { ticket, transfer, .. }, Ok(offset)) => {
                 let source = Source::InCapsule { offset };
@@ -164,7 +164,7 @@ fn in_capsule_data_are_taken_from_where_they_are() {
         }
     }
     let mut read = ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1));
-    read.sgl = SglDescriptor::emit(&Sgl::InCapsule { offset: 0, len: 512 });
+    read.sgl = SglDescriptor::in_capsule(0, 512);
     assert_eq!(
         code(&responded(capsule(&mut house.io, &read, 4096))),
         INVALID_FIELD,
@@ -176,7 +176,7 @@ fn in_capsule_data_are_taken_from_where_they_are() {
 fn the_key_of_the_command_is_invalidated_with_every_response() {
     let mut house = House::new();
     let invalidate = |mut sqe: Sqe| {
-        sqe.sgl = SglDescriptor::emit(&Sgl::Keyed { address: 0, len: 512, key: 9, invalidate: true });
+        sqe.sgl = SglDescriptor::keyed(0, 512, 9, true);
         sqe
     };
     let good = invalidate(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)));

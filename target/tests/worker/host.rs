@@ -14,8 +14,7 @@ use nvmf_rdma::{
     SendOperation, SendRequest, Sge, WorkRequestId,
 };
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
-    Registry, SubsystemDefinition, TransportType,
+    HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::mail::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
@@ -148,7 +147,7 @@ impl World {
 }
 
 fn registry() -> Registry {
-    let options = Options { io_queues_max: 4, queue_entries_max: 32, ..Options::default() };
+    let options = Options { io_queues_max: 4, queue_entries_max: 256, ..Options::default() };
     let mut registry = Registry::new(options).unwrap();
     registry
         .add_subsystem(SubsystemDefinition {
@@ -171,17 +170,8 @@ fn registry() -> Registry {
             }],
         })
         .unwrap();
-    registry
-        .set_ports(vec![Port {
-            id: 1,
-            transport: TransportType::RDMA,
-            family: AddressFamily::IPV4,
-            address: "127.0.0.1".into(),
-            service: "4420".into(),
-            rdma_provider: RdmaProviderType::IWARP,
-            subsystems: PortSubsystems::All,
-        }])
-        .unwrap();
+    let port = Port::rdma(1, "127.0.0.1:4420".parse().unwrap(), RdmaProviderType::IWARP);
+    registry.set_ports(vec![port]).unwrap();
     registry.take_notices();
     registry
 }
@@ -202,6 +192,8 @@ pub(crate) struct HostQueue {
 }
 
 const CAPSULE: usize = 8192;
+/// Commands that a queue may have under way: places for their capsules, and for their responses.
+const SLOTS: usize = 128;
 pub(crate) const DATA: usize = 8 << 20;
 
 impl HostQueue {
@@ -214,7 +206,6 @@ impl HostQueue {
     /// Connects the queue pair.
     pub(crate) fn connect(world: &mut World, private_data: PrivateData) -> Result<Self, Box<ConnectFailure>> {
         let mut provider = world.fabric.provider();
-        let entries = 64u32;
         let cq = provider.create_completion_queue(1024).unwrap();
         let qp = provider
             .create_queue_pair(&QueuePairAttributes {
@@ -222,10 +213,10 @@ impl HostQueue {
                 receive_cq: cq,
                 shared_receive_queue: None,
                 max_send: 256,
-                max_receive: entries,
+                max_receive: SLOTS as u32,
             })
             .unwrap();
-        let memory = Memory::alloc(entries as usize * (CAPSULE + 16)).unwrap();
+        let memory = Memory::alloc(SLOTS * (CAPSULE + 16)).unwrap();
         let region = provider.register(&memory, Access::LOCAL_WRITE).unwrap();
         let data = Memory::alloc(DATA).unwrap();
         let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -243,7 +234,7 @@ impl HostQueue {
             disconnected: false,
             next_cid: 0,
         };
-        (0..entries).for_each(|slot| this.post_receive(slot as usize));
+        (0..SLOTS).for_each(|slot| this.post_receive(slot));
         let parameters = ConnectParameters {
             private_data,
             responder_resources: 4,
@@ -270,7 +261,7 @@ impl HostQueue {
     }
 
     fn post_receive(&mut self, slot: usize) {
-        let buffer = Sge { local_key: self.region.local_key, offset: 64 * CAPSULE + slot * 16, len: 16 };
+        let buffer = Sge { local_key: self.region.local_key, offset: SLOTS * CAPSULE + slot * 16, len: 16 };
         let request = ReceiveRequest { id: WorkRequestId(slot as u64), buffer };
         // As in `send_bytes`.
         let _ = self.provider.post_receive(self.qp, request);
@@ -295,7 +286,7 @@ impl HostQueue {
     }
 
     pub(crate) fn send_bytes(&mut self, slot: u16, bytes: &[u8]) {
-        let offset = usize::from(slot % 64) * CAPSULE;
+        let offset = usize::from(slot) % SLOTS * CAPSULE;
         self.memory.write(offset, bytes);
         let sge = [Sge { local_key: self.region.local_key, offset, len: bytes.len() as u32 }];
         let operation =
@@ -314,7 +305,7 @@ impl HostQueue {
                 assert_eq!(completion.byte_len, 16, "a response is 16 bytes");
                 let slot = completion.id.0 as usize;
                 let mut cqe = [0; 16];
-                self.memory.read(64 * CAPSULE + slot * 16, &mut cqe);
+                self.memory.read(SLOTS * CAPSULE + slot * 16, &mut cqe);
                 self.responses.push_back((Cqe::read_from_bytes(&cqe).unwrap(), completion.invalidated));
                 self.post_receive(slot);
             }
@@ -386,11 +377,16 @@ pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
     (queue, cntlid)
 }
 
-/// An I/O queue of it, its Connect data in the capsule, as Linux sends them.
+/// An I/O queue of it.
 pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
-    let mut queue = HostQueue::connected(world, HostQueue::offer(qid, 32, cntlid.0));
+    io_of(world, qid, cntlid, 32)
+}
+
+/// The same with so many entries. Its Connect data are in the capsule, as Linux sends them.
+pub(crate) fn io_of(world: &mut World, qid: u16, cntlid: Cntlid, entries: u16) -> HostQueue {
+    let mut queue = HostQueue::connected(world, HostQueue::offer(qid, entries, cntlid.0));
     let data = connect_data(cntlid, SUBSYSTEM);
-    let mut sqe = connect_command(qid, 32, 0);
+    let mut sqe = connect_command(qid, entries, 0);
     sqe.sgl = SglDescriptor::in_capsule(0, 1024);
     queue.run(world, &sqe, data.as_bytes());
     queue

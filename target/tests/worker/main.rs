@@ -1,6 +1,8 @@
 //! A worker, its road and its floor simulated, as a host sees it.
 
+mod fairness;
 mod host;
+mod strange;
 
 use host::*;
 use nvme_proto::nvm::dsm::DsmRange;
@@ -10,7 +12,6 @@ use nvme_proto::rdma::{RejectData, RejectStatus};
 use nvme_proto::{Cntlid, Nsid, SglDescriptor, Sqe, Status};
 use nvmf_memory::Memory;
 use nvmf_rdma::{ConnectFailure, PrivateData, Provider, RemoteKey};
-use nvmf_target::limits::CAPSULES_IN_A_ROW;
 use nvmf_target::mail::Mail;
 use std::time::Duration;
 
@@ -338,125 +339,5 @@ fn a_key_of_the_hosts_that_does_not_reach_costs_the_host_its_queue() {
         io.until_disconnected(&mut world);
         admin.drop_connection();
         world.until_clean();
-    }
-}
-
-/// A generator good enough for tests; the seed is the number of the round.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-fn strange_command(dice: &mut Dice, queue: &mut HostQueue) -> (Sqe, usize) {
-    let opcodes = [0x00, 0x01, 0x02, 0x05, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x84];
-    let mut sqe = Sqe::new(opcodes[dice.below(12) as usize]);
-    if dice.below(10) == 0 {
-        sqe.flags = dice.below(256) as u8;
-    }
-    sqe = sqe.with_nsid(Nsid(dice.below(3) as u32));
-    if sqe.opcode == 0x7f {
-        sqe.nsid = [0x00, 0x01, 0x04, 0x05, 0x08][dice.below(5) as usize].into();
-    }
-    sqe = sqe.with_dwords(std::array::from_fn(|_| match dice.below(3) {
-        0 => 0,
-        1 => dice.below(2049) as u32,
-        _ => dice.below(1 << 31) as u32,
-    }));
-    let len = [0, 16, 512, 1024, 4096, 65536, 1 << 20, 0x00ff_ffff][dice.below(8) as usize];
-    let offset = dice.below(4200);
-    sqe.sgl = match dice.below(40) {
-        0..10 => SglDescriptor::in_capsule(offset, len),
-        10..15 => SglDescriptor::in_capsule(0, len),
-        15..18 => SglDescriptor::in_capsule_list(offset, len),
-        18 => SglDescriptor::keyed(offset, len, dice.below(1 << 31) as u32, true),
-        _ => queue.expose(0, len.min(DATA as u32).max(1)),
-    };
-    (sqe, dice.below(4097) as usize)
-}
-
-#[test]
-fn whatever_a_host_sends_the_target_lives_and_nothing_leaks() {
-    let mut world = World::new(2, &settings());
-    for round in 0..60 {
-        let mut dice = Dice(round);
-        let (mut admin, cntlid) = admin(&mut world);
-        let mut io = io(&mut world, 1, cntlid);
-        for _ in 0..100 {
-            let on_admin = dice.below(3) == 0;
-            let queue = if on_admin { &mut admin } else { &mut io };
-            let (sqe, len) = strange_command(&mut dice, queue);
-            queue.send(&sqe, &[0x5a; 4096][..if on_admin { 0 } else { len }]);
-            for _ in 0..dice.below(4) {
-                world.tick();
-                admin.poll(world.now);
-                io.poll(world.now);
-            }
-        }
-        io.drop_connection();
-        admin.drop_connection();
-        world.until_clean();
-    }
-    assert!(world.count("commands") > 1000);
-}
-
-#[test]
-fn a_host_that_takes_all_it_can_get_does_not_starve_another() {
-    let mut world = World::new(1, &settings());
-    let (mut greedy_admin, cntlid) = admin(&mut world);
-    let mut greedy = io(&mut world, 1, cntlid);
-    let (_admin, cntlid) = admin(&mut world);
-    let mut modest = io(&mut world, 1, cntlid);
-    for at in 0..30usize {
-        let sgl = greedy.expose((at % 8) << 20, 1 << 20);
-        greedy.send(&read_write(NvmOpcode::READ, 0, 1 << 20, sgl), &[]);
-    }
-    world.until("all buffers are in use", |world| (world.count("waits_buffer") > 20).then_some(()));
-    for len in [4096, 131_072, 262_144] {
-        let sgl = modest.expose(0, len);
-        modest.run(&mut world, &read_write(NvmOpcode::READ, 0, len, sgl), &[]);
-    }
-    // Admin commands have buffers of their own, and Keep Alive needs none.
-    greedy_admin.run(&mut world, &Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
-    let mut identify = Sqe::new(AdminOpcode::IDENTIFY.0).with_dwords([1, 0, 0, 0, 0, 0]);
-    identify.sgl = greedy_admin.expose(0, 4096);
-    greedy_admin.run(&mut world, &identify, &[]);
-    greedy.poll(world.now);
-    assert!(greedy.responses.len() < 20, "{} of the greedy host's 30 went first", greedy.responses.len());
-}
-
-#[test]
-fn a_single_command_does_not_wait_for_a_flood_that_came_before_it() {
-    for seed in 0..40 {
-        let mut dice = Dice(seed);
-        let mut world = World::with_road(1, &settings(), 64, Duration::ZERO);
-        let (_flooding, cntlid) = admin(&mut world);
-        let mut floods: Vec<_> = (1..=4).map(|qid| io(&mut world, qid, cntlid)).collect();
-        let (_admin, cntlid) = admin(&mut world);
-        let mut modest = io(&mut world, 1, cntlid);
-        // Answered by the engine itself: nothing but the order in which commands are taken up decides who is first.
-        let unknown = Sqe::new(0x84).with_nsid(Nsid(1));
-        let mut sent = 0;
-        for queue in &mut floods {
-            let many = 25 + dice.below(6) as usize;
-            for _ in 0..many {
-                queue.send(&unknown, &[]);
-            }
-            sent += many;
-        }
-        (0..dice.below(3)).for_each(|_| world.tick());
-        let before = world.count("responses");
-        let cid = modest.send(&unknown, &[]);
-        modest.response(&mut world, cid);
-        let ahead = world.count("responses") - before - 1;
-        let most = 2 * CAPSULES_IN_A_ROW as u64;
-        assert!(ahead <= most, "{ahead} answers of the flood went with or before it (seed {seed})");
-        world.until("the flood is answered, too", |world| {
-            floods.iter_mut().for_each(|queue| queue.poll(world.now));
-            (floods.iter().map(|queue| queue.responses.len()).sum::<usize>() == sent).then_some(())
-        });
     }
 }

@@ -9,8 +9,7 @@ use nvmf_block::{DeviceId, Geometry};
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
 use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Options, Port, PortSubsystems, RdmaProviderType,
-    Registry, SubsystemDefinition, TransportType,
+    HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::mail::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
@@ -293,15 +292,7 @@ fn registry(blocks: u64) -> Registry {
         namespaces: vec![namespace],
     };
     registry.add_subsystem(definition).expect("a right definition");
-    let port = Port {
-        id: 1,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "127.0.0.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    };
+    let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).expect("a right port");
     registry.take_notices();
     registry

@@ -9,8 +9,8 @@ use nvmf_block::{BlockError, BlockRange, DeviceId, Geometry};
 use nvmf_host::association::State;
 use nvmf_host::{AssociationConfig, AssociationError, Cntlid, FlowControl, Operation, Status};
 use nvmf_subsystem::{
-    AddressFamily, DuplicateHostId, HostAccess, HostId, NamespaceDefinition, Nqn, Nsid, Options, Port,
-    PortSubsystems, RdmaProviderType, Registry, SubsystemDefinition, TransportType, Violation,
+    DuplicateHostId, HostAccess, HostId, NamespaceDefinition, Nqn, Nsid, Options, Port, RdmaProviderType,
+    Registry, SubsystemDefinition, Violation,
 };
 use rig::{PORT, Pair, Told};
 use std::time::Duration;
@@ -56,15 +56,7 @@ fn options() -> Options {
 fn registry(options: Options) -> Registry {
     let mut registry = Registry::new(options).unwrap();
     registry.add_subsystem(subsystem(SUBSYSTEM, HostAccess::Only([nqn(HOST)].into()))).unwrap();
-    let port = Port {
-        id: PORT,
-        transport: TransportType::RDMA,
-        family: AddressFamily::IPV4,
-        address: "192.0.2.1".into(),
-        service: "4420".into(),
-        rdma_provider: RdmaProviderType::IWARP,
-        subsystems: PortSubsystems::All,
-    };
+    let port = Port::rdma(PORT, "192.0.2.1:4420".parse().unwrap(), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).unwrap();
     registry.take_notices();
     registry
