@@ -6,10 +6,7 @@ use nvmf_backend::{Disk, DiskSpec, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Config, Hosts, Namespace, Subsystem};
 use nvmf_rdma_any::Road;
-use nvmf_subsystem::{
-    AddressFamily, HostAccess, NamespaceDefinition, Nqn, Port, PortSubsystems, RdmaProviderType,
-    SubsystemDefinition, TransportType,
-};
+use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, Port, RdmaProviderType, SubsystemDefinition};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -128,12 +125,12 @@ pub fn ports(addresses: &[SocketAddr], roads: &[&Road]) -> Vec<Port> {
         let mut concrete =
             if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
         let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
-        ports.push(port(port_id(at), SocketAddr::new(first, address.port()), provider));
+        ports.push(Port::rdma(port_id(at), SocketAddr::new(first, address.port()), provider));
         extra.extend(concrete.into_iter().map(|ip| (SocketAddr::new(ip, address.port()), provider)));
     }
     let room = nvmf_subsystem::limits::PORTS_MAX.saturating_sub(ports.len());
     for (address, provider) in extra.into_iter().take(room) {
-        ports.push(port(port_id(ports.len()), address, provider));
+        ports.push(Port::rdma(port_id(ports.len()), address, provider));
     }
     ports
 }
@@ -149,18 +146,6 @@ fn provider_type(road: &Road) -> RdmaProviderType {
     match road {
         Road::Iwarp => RdmaProviderType::IWARP,
         Road::Verbs { .. } => RdmaProviderType::NOT_SPECIFIED,
-    }
-}
-
-fn port(id: u16, address: SocketAddr, rdma_provider: RdmaProviderType) -> Port {
-    Port {
-        id,
-        transport: TransportType::RDMA,
-        family: if address.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 },
-        address: address.ip().to_string(),
-        service: address.port().to_string(),
-        rdma_provider,
-        subsystems: PortSubsystems::All,
     }
 }
 
