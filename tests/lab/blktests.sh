@@ -1,5 +1,5 @@
 # What: the kernel's initiator does with our target what blktests' nvme group does, through the control program that the suite calls
-# Seconds: 420
+# Seconds: 540
 #
 # Steps bear the suite's numbers. They are written from what its tests are for; docs/COMPLIANCE.md has those that are not here.
 . "$LAB/lib.sh"
