@@ -12,7 +12,7 @@ use crate::mail::{Mail, Recipient, WorkerId};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::transport::rdma::buffers::{Class, SetUpError};
-use crate::transport::rdma::edges::{Deed, Edges};
+use crate::transport::rdma::edges::{Deed, Edges, Lent};
 use crate::transport::rdma::listener::{Offer, Terms, rejection};
 use crate::transport::rdma::name::{Kind, Place};
 use crate::transport::rdma::queue::{Life, Queue};
@@ -162,6 +162,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.edges.submit_waiting();
         self.edges.provider.flush();
         self.edges.backend.flush();
+        self.edges.lent = Lent::default();
     }
 
     fn reap_connections(&mut self, now: Duration) -> bool {
@@ -368,6 +369,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.company = self.company.saturating_sub(1);
         let mut left = batch;
         while left > 0
+            && !self.edges.lent.is_full()
             && let Some(index) = self.edges.capsule_line.pop_front()
         {
             let Some(queue) = &mut self.queues[index as usize] else { continue };

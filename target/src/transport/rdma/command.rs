@@ -56,6 +56,7 @@ impl Queue {
         self.in_capsule_line = false;
         let mut taken = 0;
         while taken < max
+            && !edges.lent.is_full()
             && self.life == Life::Live
             && !self.free.is_empty()
             && let Some((slot, len)) = self.received.pop_front()

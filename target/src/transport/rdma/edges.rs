@@ -1,6 +1,7 @@
 //! What all queues of a worker share.
 
 use super::buffers::{Buffers, ReceiveSlots, SetUpError};
+use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN, PACKET_LEN};
 use crate::settings::Settings;
 use crate::telemetry::{Counters, LogLimit};
 use nvmf_block::{Backend, BlockOp, DeviceId, Tag};
@@ -30,6 +31,8 @@ pub struct Edges<P: Provider, B> {
     pub newcomers: VecDeque<u32>,
     /// Operations that the floor had no room for.
     pub floor_line: VecDeque<(Tag, DeviceId, BlockOp)>,
+    /// What devices lent since the doorbells were rung.
+    pub lent: Lent,
     /// What queues want done to other queues.
     pub deeds: VecDeque<Deed>,
     /// What is counted.
@@ -42,6 +45,30 @@ pub struct Edges<P: Provider, B> {
     pub draining: bool,
     /// The peer's keys can be invalidated with a response.
     pub remote_invalidate: bool,
+}
+
+/// Answers that leave from where a device lends them.
+#[derive(Debug, Default)]
+pub struct Lent {
+    answers: u32,
+    bytes: u32,
+    last: u32,
+}
+
+impl Lent {
+    /// One more, with so many bytes of data.
+    pub fn add(&mut self, len: u32) {
+        self.answers += 1;
+        self.last = len.saturating_add(ANSWER_FRAMING);
+        self.bytes = self.bytes.saturating_add(self.last);
+    }
+
+    /// Whether they are enough, and one like the last would begin another packet.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let next = self.bytes.saturating_add(self.last);
+        self.answers >= ANSWERS_MIN && next / PACKET_LEN > self.bytes / PACKET_LEN
+    }
 }
 
 /// What a queue wants done to queues.
@@ -111,6 +138,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
             capsule_line: VecDeque::with_capacity(queues),
             newcomers: VecDeque::with_capacity(queues),
             floor_line: VecDeque::with_capacity(1024),
+            lent: Lent::default(),
             deeds: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),

@@ -111,6 +111,7 @@ impl Queue {
         let spare = buffers.sge(buffer, write.remote.len);
         let payload = Payload::Lent { from: memory, offset, spare: &spare };
         let posted = provider.post_send(self.qp, write.request(payload));
+        edges.lent.add(write.remote.len);
         self.on_write_posted(edges, now, request, &write, posted);
         true
     }
