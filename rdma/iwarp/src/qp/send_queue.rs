@@ -228,22 +228,27 @@ impl SendQueue {
     /// The last segment of the oldest READ is there.
     pub(crate) fn on_read(&mut self, domain: &mut Domain) {
         if let Some(sequence) = self.reads.pop_front().and_then(|read| read.entry) {
-            self.on_done(domain, sequence);
+            self.on_done(sequence);
+            self.reap(domain);
         }
     }
 
-    /// An entry has taken effect. It completes once those before it have.
-    pub(crate) fn on_done(&mut self, domain: &mut Domain, sequence: u64) {
+    /// An entry has taken effect. It completes once those before it have, with the next [`SendQueue::reap`].
+    pub(crate) fn on_done(&mut self, sequence: u64) {
         if let Some(entry) = self.entry_mut(sequence) {
             entry.done = true;
         }
-        while self.entries.front().is_some_and(|entry| entry.done) {
-            let Some(entry) = self.entries.pop_front() else { break };
-            self.first += 1;
-            if entry.signaled {
-                self.complete(domain, &entry, WcStatus::Success);
-            }
+    }
+
+    /// Completes what is done, in order.
+    pub(crate) fn reap(&mut self, domain: &mut Domain) {
+        let done = self.entries.iter().take_while(|entry| entry.done).count();
+        for entry in self.entries.range(..done).filter(|entry| entry.signaled) {
+            self.complete(domain, entry, WcStatus::Success);
         }
+        // Entries are large: they are dropped where they are.
+        self.entries.drain(..done);
+        self.first += done as u64;
     }
 
     /// Completes everything, in order: as flushed, but for the one READ that the peer refused.

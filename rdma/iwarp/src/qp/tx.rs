@@ -190,7 +190,8 @@ impl Transmitter {
             Work::LocalInvalidate { key } => {
                 domain.stags.invalidate(parts.id, *key);
                 parts.send_queue.advance();
-                parts.send_queue.on_done(domain, sequence);
+                parts.send_queue.on_done(sequence);
+                parts.send_queue.reap(domain);
                 return;
             }
             Work::Read { into, remote } => {
@@ -340,13 +341,14 @@ impl Transmitter {
                     let read =
                         parts.send_queue.entry(sequence).is_some_and(|e| matches!(e.work, Work::Read { .. }));
                     if !read {
-                        parts.send_queue.on_done(domain, sequence);
+                        parts.send_queue.on_done(sequence);
                     }
                 }
                 Source::Response(_) if last => parts.inbound_reads.on_done(),
                 _ => {}
             }
         }
+        parts.send_queue.reap(domain);
         if self.segments.is_empty() {
             self.framing.clear();
         }
