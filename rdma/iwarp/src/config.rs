@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-/// Gather elements that one work request may have.
-pub const MAX_SGE: usize = 6;
-/// Bytes that can be posted inline: a submission queue entry and some more.
-pub const MAX_INLINE: usize = 128;
+/// Gather elements that one work request may have: a capsule and its data. Work requests are copied about, so they are kept small.
+pub const MAX_SGE: usize = 2;
+/// Bytes that can be posted inline: a completion queue entry and some more.
+pub const MAX_INLINE: usize = 48;
 /// RDMA READs in one direction of a queue pair. Linux siw has the same bound.
 pub const MAX_READ_DEPTH: u16 = 128;
 /// Work requests on one queue.
