@@ -411,6 +411,7 @@ impl Backend for Floor {
         {
             completions.push(self.carry_out(tag, device, &op));
         }
+        let events = completions.len();
         while completions.len() < room
             && let Some(event) = self.ring.pop()
         {
@@ -418,6 +419,7 @@ impl Backend for Floor {
                 completions.push(completion);
             }
         }
+        self.ring.on_poll(completions.len() > events);
         // An operation that goes on has a new entry in the queue.
         self.ring.submit();
     }

@@ -23,6 +23,11 @@ pub(crate) const FILES_MAX: u32 = 1024;
 const WATCHES_MAX: usize = 8;
 /// Bytes that the kernel takes as one fixed buffer.
 const FIXED_LEN_MAX: usize = 1 << 30;
+/// Operations that are pushed before the kernel is told of them, at the most, while the disk is what we wait for: one that answers many
+/// at once would stand still while their successors are put together.
+const EAGER: usize = 4;
+/// Polls in vain from which on that is so.
+const VAIN_POLLS: u8 = 4;
 /// Marks the user data of a watch.
 const WATCH: u64 = 1 << 63;
 
@@ -73,7 +78,9 @@ pub(crate) struct Ring {
     /// Operations that the kernel has or is about to have.
     in_flight: usize,
     /// Entries that the kernel has not been told of.
-    pending: bool,
+    pending: usize,
+    /// Polls of late that found nothing, though the kernel had operations: the disk is slower than we are. Halved by each that found some.
+    vain_polls: u8,
     /// Completions that were taken from the kernel and not yet from us.
     reaped: VecDeque<Event>,
     /// Not `Send`: a ring with deferred work can be entered, and so be waited for when it ends, by no other thread.
@@ -109,7 +116,8 @@ impl Ring {
             unpinned: 0,
             watches: Vec::with_capacity(WATCHES_MAX),
             in_flight: 0,
-            pending: false,
+            pending: 0,
+            vain_polls: 0,
             reaped: VecDeque::with_capacity(operations as usize),
             here: PhantomData,
         })
@@ -180,12 +188,24 @@ impl Ring {
     pub(crate) fn push(&mut self, index: usize, entry: Entry) {
         operation::push(&mut self.ring, &entry.user_data(index as u64));
         self.in_flight += 1;
-        self.pending = true;
+        self.pending += 1;
+        if self.pending >= EAGER && self.vain_polls >= VAIN_POLLS {
+            self.submit();
+        }
+    }
+
+    /// A poll found completions, or none.
+    pub(crate) fn on_poll(&mut self, found: bool) {
+        if found {
+            self.vain_polls /= 2;
+        } else if self.in_flight > self.pending {
+            self.vain_polls = self.vain_polls.saturating_add(1);
+        }
     }
 
     /// Tells the kernel of what was pushed.
     pub(crate) fn submit(&mut self) {
-        if self.pending {
+        if self.pending > 0 {
             self.enter(0, None).expect("the kernel takes what is put together here");
         }
     }
@@ -198,7 +218,7 @@ impl Ring {
             arguments = arguments.timespec(timespec);
         }
         let entered = self.ring.submitter().submit_with_args(want, &arguments);
-        self.pending = !self.ring.submission().is_empty();
+        self.pending = self.ring.submission().len();
         match entered.map_err(|error| (error.raw_os_error(), error)) {
             // Out of kernel memory for now, interrupted, or time is up: what is not taken stays queued for the next turn.
             Ok(_) | Err((Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ETIME), _)) => Ok(()),
