@@ -25,7 +25,7 @@ const WATCHES_MAX: usize = 8;
 const FIXED_LEN_MAX: usize = 1 << 30;
 /// Operations that are pushed before the kernel is told of them, at the most, while the disk is what we wait for: one that answers many
 /// at once would stand still while their successors are put together.
-const EAGER: usize = 4;
+const EAGER: usize = 2;
 /// Polls in vain from which on that is so.
 const VAIN_POLLS: u8 = 4;
 /// Marks the user data of a watch.

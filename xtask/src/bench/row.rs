@@ -34,6 +34,8 @@ pub(super) enum Row {
 
 /// Bytes of the file that is read.
 const FILE: u64 = 1 << 30;
+/// Times that it is read before it is measured, at the most.
+const SETTLING_MAX: usize = 10;
 
 fn measure<'a>(act: impl FnMut() -> Result<f64> + 'a) -> Measure<'a> {
     Box::new(act)
@@ -166,6 +168,9 @@ fn streams(site: &Site) -> Vec<Contest<'_>> {
 
 fn file(site: &Site) -> Result<Contest<'_>> {
     let path = make_file(&site.folder)?;
+    if fio::missing("io_uring").is_none() {
+        settle(site, &path)?;
+    }
     let (mine, theirs) = (path.clone(), path);
     let ours = move || Ok(ours::run(site, &Export::file(&mine), &Workload::READS_MANY, "file")?.iops);
     let fio = move || Ok(fio::on_file(site, &theirs, &Workload::READS_MANY)?.iops);
@@ -180,6 +185,19 @@ fn file(site: &Site) -> Result<Contest<'_>> {
             measure: unless(fio::missing("io_uring"), fio),
         }],
     })
+}
+
+/// Reads a file until its disk is no longer busy with the writing of it: until it gets no faster.
+fn settle(site: &Site, path: &Path) -> Result<()> {
+    let mut last = 0.0;
+    for _ in 0..SETTLING_MAX {
+        let iops = fio::on_file(site, path, &Workload::READS_MANY)?.iops;
+        if iops < 1.1 * last {
+            break;
+        }
+        last = iops;
+    }
+    Ok(())
 }
 
 /// A file without holes.
