@@ -4,25 +4,22 @@
 //! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a virtual
 //! clock.
 
+mod connections;
+
 use crate::limits::{
-    ACCEPT_TIMEOUT, BACKLOG, BATCH, BATCH_IN_COMPANY, CAPSULES_IN_A_ROW, CM_BUDGET, COMPANY_TURNS,
-    COMPLETIONS_BUDGET, MAIL_BUDGET, TIMER_GRAIN,
+    BACKLOG, BATCH, BATCH_IN_COMPANY, CAPSULES_IN_A_ROW, COMPANY_TURNS, COMPLETIONS_BUDGET, MAIL_BUDGET,
+    TIMER_GRAIN,
 };
 use crate::mail::{Mail, Recipient, WorkerId};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::transport::rdma::buffers::{Class, SetUpError};
 use crate::transport::rdma::edges::{Deed, Edges, Lent};
-use crate::transport::rdma::listener::{Offer, Terms, rejection};
 use crate::transport::rdma::name::{Kind, Place};
 use crate::transport::rdma::queue::{Life, Queue};
 use core::time::Duration;
-use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
-use nvmf_rdma::{
-    CmEvent, Completion, ConnectParameters, DisconnectCause, ListenError, ListenerId, Provider, QueuePairId,
-    RequestId,
-};
+use nvmf_rdma::{Completion, ListenError, ListenerId, Provider, QueuePairId};
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -163,144 +160,6 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.edges.provider.flush();
         self.edges.backend.flush();
         self.edges.lent = Lent::default();
-    }
-
-    fn reap_connections(&mut self, now: Duration) -> bool {
-        for done in 0..CM_BUDGET {
-            let Some(event) = self.edges.provider.poll_cm(now) else { return done > 0 };
-            self.on_cm_event(now, event);
-        }
-        true
-    }
-
-    fn on_cm_event(&mut self, now: Duration, event: CmEvent) {
-        match event {
-            CmEvent::ConnectRequest {
-                listener,
-                request,
-                peer,
-                private_data,
-                peer_responder_resources,
-                ..
-            } => {
-                let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
-                self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
-            }
-            CmEvent::Established { queue_pair, .. } => {
-                let mut due = None;
-                self.with_qp(queue_pair, |queue, edges| {
-                    queue.on_established(edges);
-                    due = queue.poll_timeout();
-                });
-                self.timers_due = self.timers_due.min(due.unwrap_or(Duration::MAX));
-            }
-            CmEvent::ConnectFailed { queue_pair, failure } => {
-                self.with_qp(queue_pair, |queue, edges| {
-                    tracing::debug!(parent: queue.span(), %failure, "connection set-up failed");
-                    queue.on_gone(edges);
-                });
-                self.bury_qp(queue_pair);
-            }
-            CmEvent::Disconnected { queue_pair, cause } => {
-                self.with_qp(queue_pair, |queue, edges| {
-                    if matches!(cause, DisconnectCause::PeerViolation(_)) {
-                        edges.counters.violations.add(1);
-                    }
-                    if edges.log.allow(now, &edges.counters) {
-                        tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
-                    }
-                    queue.on_gone(edges);
-                });
-                self.bury_qp(queue_pair);
-            }
-        }
-    }
-
-    fn with_qp(&mut self, qp: QueuePairId, act: impl FnOnce(&mut Queue, &mut Edges<P, B>)) {
-        if let Some(&index) = self.by_qp.get(&qp)
-            && let Some(queue) = &mut self.queues[index as usize]
-        {
-            act(queue, &mut self.edges);
-        }
-    }
-
-    fn bury_qp(&mut self, qp: QueuePairId) {
-        if let Some(&index) = self.by_qp.get(&qp) {
-            self.bury(index);
-        }
-    }
-
-    /// Accepts, rejects, or hands over.
-    fn on_offer(&mut self, now: Duration, request: RequestId, offer: Offer) {
-        let to = self.pick(&offer);
-        if to == self.id {
-            return self.accept(now, request, &offer);
-        }
-        if let Some(detached) = self.edges.provider.detach(request) {
-            self.outbox.push_back((Recipient::Worker(to), Mail::Adopt(detached, Box::new(offer))));
-        }
-    }
-
-    /// An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
-    fn pick(&mut self, offer: &Offer) -> WorkerId {
-        match Request::parse(offer.private_data.as_bytes()) {
-            Err(_) => self.id,
-            Ok(request) if request.qid.0 == 0 => self.load.least(),
-            Ok(_) => {
-                self.last_pick = self.load.after(self.last_pick);
-                self.last_pick
-            }
-        }
-    }
-
-    fn accept(&mut self, now: Duration, request: RequestId, offer: &Offer) {
-        if let Err(status) = self.try_accept(now, request, offer) {
-            let counters = &self.edges.counters;
-            if status == RejectStatus::NO_RESOURCES {
-                counters.rejected_resources.add(1);
-            } else {
-                counters.rejected_parameters.add(1);
-            }
-            if self.edges.log.allow(now, counters) {
-                tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
-            }
-            self.edges.provider.reject(request, &rejection(status));
-        }
-    }
-
-    fn try_accept(&mut self, now: Duration, request: RequestId, offer: &Offer) -> Result<(), RejectStatus> {
-        let capabilities = self.edges.provider.capabilities();
-        let terms = Terms::agree(
-            offer,
-            self.settings.queue_entries,
-            self.settings.io_queues,
-            capabilities.max_read_depth,
-        )?;
-        if self.edges.draining || !Queue::fits(&mut self.edges, &terms) {
-            return Err(RejectStatus::NO_RESOURCES);
-        }
-        let index = *self.vacant.last().ok_or(RejectStatus::NO_RESOURCES)?;
-        let mut queue = Queue::new(&mut self.edges, now, index, offer.port, terms, offer.peer)
-            .map_err(|_| RejectStatus::NO_RESOURCES)?;
-        let parameters = ConnectParameters {
-            private_data: terms.private_data(),
-            responder_resources: 0,
-            initiator_depth: terms.read_depth,
-            timeout: ACCEPT_TIMEOUT,
-        };
-        if self.edges.provider.accept(now, request, queue.qp(), &parameters).is_err() {
-            // The host did not wait.
-            queue.on_gone(&mut self.edges);
-            let _ = queue.into_parts(&mut self.edges);
-            return Ok(());
-        }
-        self.edges.counters.accepted.add(1);
-        self.load.add(self.id);
-        self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
-        self.by_qp.insert(queue.qp(), index);
-        self.queues[index as usize] = Some(Box::new(queue));
-        self.vacant.pop();
-        Ok(())
     }
 
     fn reap_road(&mut self, now: Duration) -> bool {
@@ -508,29 +367,5 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             }
         }
         done
-    }
-
-    /// Removes a queue of which nothing is in use any more, and tells the registry.
-    fn bury(&mut self, index: u32) {
-        let slot = &mut self.queues[index as usize];
-        let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
-        self.by_qp.remove(&queue.qp());
-        self.vacant.push(index);
-        for class in Class::ALL {
-            self.edges.buffers.line(class).retain(|&in_line| in_line != index);
-        }
-        self.edges.capsule_line.retain(|&in_line| in_line != index);
-        self.edges.newcomers.retain(|&in_line| in_line != index);
-        self.load.remove(self.id);
-        self.edges.counters.closed.add(1);
-        let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };
-        let others = {
-            let mut registry =
-                self.edges.registry.lock().expect("no panic happened under the registry's lock");
-            registry.close_queue(&association, qid)
-        };
-        if !others.is_empty() {
-            self.edges.deeds.push_back(Deed::CloseIoQueues(association.key()));
-        }
     }
 }
