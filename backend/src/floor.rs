@@ -411,15 +411,19 @@ impl Backend for Floor {
         {
             completions.push(self.carry_out(tag, device, &op));
         }
-        let events = completions.len();
+        let asked = completions.len() < room;
+        let mut found = false;
         while completions.len() < room
             && let Some(event) = self.ring.pop()
         {
+            found = true;
             if let Some(completion) = self.on_event(event) {
                 completions.push(completion);
             }
         }
-        self.ring.on_poll(completions.len() > events);
+        if asked {
+            self.ring.on_poll(found);
+        }
         // An operation that goes on has a new entry in the queue.
         self.ring.submit();
     }

@@ -7,13 +7,19 @@
 //! as NVMe promises of a single block (AWUPF 0).
 
 use crate::rng::Rng;
-use nvmf_block::{Backend, BlockError, BlockOp, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_block::{
+    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, Loan, RegionId,
+    Tag,
+};
 use nvmf_memory::Memory;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Bytes that are lent at once, at the most.
+const LOANS: usize = 64 << 10;
 
 /// How a disk behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,10 +135,14 @@ fn unforced(op: BlockOp) -> BlockOp {
     }
 }
 
-/// A floor with one simulated disk per device, under a virtual clock.
+/// A floor with one simulated disk per device, under a virtual clock. Of reads that it can lend it lends one in two, and
+/// spoils with [`Backend::flush`] what it has lent.
 pub struct SimulatedFloor {
     disks: Vec<SharedDisk>,
     regions: Vec<Memory>,
+    loans: Memory,
+    /// Bytes of them that are out.
+    lent: usize,
     in_flight: Vec<(usize, InFlight)>,
     depth: usize,
     now: Duration,
@@ -142,12 +152,17 @@ pub struct SimulatedFloor {
 
 impl SimulatedFloor {
     /// A floor whose device `n` is `disks[n]`, with `depth` operations at once.
+    ///
+    /// # Panics
+    /// Without memory.
     #[must_use]
     pub fn new(disks: Vec<SharedDisk>, depth: usize, seed: u64) -> Self {
         let in_flight = Vec::with_capacity(depth);
         Self {
             disks,
             regions: Vec::new(),
+            loans: Memory::alloc(LOANS).expect("memory"),
+            lent: 0,
             in_flight,
             depth,
             now: Duration::ZERO,
@@ -263,8 +278,24 @@ impl Backend for SimulatedFloor {
         Ok(())
     }
 
-    /// Nothing to ring: the clock alone brings completions.
-    fn flush(&mut self) {}
+    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+        let len = self.geometry(device)?.bytes_in(range)?;
+        let offset = self.lent;
+        if len > LOANS - offset || self.rng.below(2) == 0 {
+            return None;
+        }
+        let disk = self.disks[device.0 as usize].borrow();
+        for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
+            self.loans.write(offset + at * disk.options.block_size as usize, &disk.block(lba));
+        }
+        self.lent += len;
+        Some(Loan { memory: &self.loans, offset })
+    }
+
+    /// Nothing to ring: the clock alone brings completions. But loans are over.
+    fn flush(&mut self) {
+        self.loans.fill(0, core::mem::take(&mut self.lent), 0xa5);
+    }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         while completions.len() < completions.capacity() {

@@ -61,7 +61,7 @@ pub trait Backend {
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full>;
 
     /// Where the bytes of a range lie, of a device that is memory: a read without a copy, done when this returns. Operations that are polled
-    /// later change them, whole blocks at a time. `None`: the read is to be submitted, and its completion says how it went.
+    /// later change them, those of this backend whole blocks at a time, those of others that have the device at any moment. `None`: the read is to be submitted, and its completion says how it went.
     fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
         let _ = (device, range);
         None

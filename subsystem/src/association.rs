@@ -50,6 +50,8 @@ pub struct Association {
     write_cache: AtomicBool,
     /// I/O queues that are connected.
     io_queues: AtomicU16,
+    /// Queues whose connection is gone, but not the last of their operations.
+    leaving: AtomicU16,
     /// I/O queues that Set Features granted; until then, the option.
     io_queues_granted: AtomicU16,
     /// Moves on with each reset: an I/O queue that was connected under an older one closes.
@@ -102,6 +104,7 @@ impl Association {
             closing: AtomicBool::new(false),
             write_cache: AtomicBool::new(true),
             io_queues: AtomicU16::new(0),
+            leaving: AtomicU16::new(0),
             io_queues_granted: AtomicU16::new(options.io_queues_max),
             epoch: AtomicU32::new(0),
             last_activity_ms: AtomicU64::new(millis(now)),
@@ -168,6 +171,23 @@ impl Association {
     #[must_use]
     pub fn io_queues(&self) -> u16 {
         self.io_queues.load(Ordering::SeqCst)
+    }
+
+    /// The connection of a queue is gone while operations of it are on a device: they may yet take effect. Until they are over its
+    /// host finds no new controller here ([`crate::Refusal::Leaving`]).
+    pub fn on_queue_leaving(&self) {
+        self.leaving.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The last operation of such a queue is over.
+    pub fn on_queue_left(&self) {
+        self.leaving.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether there is such a queue.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) > 0
     }
 
     /// When the last capsule came in, on any queue.

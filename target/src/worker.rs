@@ -227,12 +227,17 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         let batch = if self.company == 0 { BATCH } else { BATCH_IN_COMPANY };
         self.company = self.company.saturating_sub(1);
         let mut left = batch;
+        let mut full = false;
         while left > 0
-            && !self.edges.lent.is_full()
+            && !full
             && let Some(index) = self.edges.capsule_line.pop_front()
         {
             let Some(queue) = &mut self.queues[index as usize] else { continue };
             left -= queue.take_capsules(&mut self.edges, now, left.min(CAPSULES_IN_A_ROW));
+            full = self.edges.packet_is_full();
+            if queue.is_ready() {
+                queue.stand_in_line(&mut self.edges);
+            }
             // Admin commands set timers (the Keep Alive Timeout).
             self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         }

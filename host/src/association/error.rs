@@ -157,7 +157,9 @@ impl AssociationError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Config(_) | Self::AuthenticationRequired | Self::Gate(_) => true,
-            Self::Connect { status, .. } | Self::Command { status, .. } => status.dnr(),
+            // Of an I/O queue: its controller may have gone this moment, and the next association has another.
+            Self::Connect { qid, status, .. } => status.dnr() && *qid == Qid(0),
+            Self::Command { status, .. } => status.dnr(),
             _ => false,
         }
     }
@@ -210,7 +212,7 @@ fn advice(status: Status) -> &'static str {
     if status.is(Status::CONNECT_INVALID_HOST) {
         "; the subsystem does not allow this host: add its NQN (nvmf show-hostnqn) to allowed_hosts on the target"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
-        "; the target has no controller left: try later, or close other connections"
+        "; the target has no controller left, or is not done with this host's last connection: try later, or close other connections"
     } else {
         ""
     }

@@ -200,7 +200,7 @@ impl Established {
         if self.over {
             return Vec::new();
         }
-        if let Err(stop) = self.qp.fill(&mut self.domain) {
+        if let Err(stop) = self.qp.fill(&mut self.domain, usize::MAX) {
             self.end(Some(stop));
             return Vec::new();
         }

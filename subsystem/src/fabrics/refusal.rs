@@ -73,6 +73,10 @@ pub enum Refusal {
     /// The subsystem has as many controllers as it may.
     #[error("the subsystem has all of its {0} controllers in use")]
     Busy(u16),
+    /// The host comes back while commands of its last connection are on the disk: let in now, it would issue them again, write on, and
+    /// find the first copies on top of that.
+    #[error("commands of this host's last connection, to controller {0}, are still on the disk")]
+    Leaving(Cntlid),
     /// The controller is not enabled and ready.
     #[error("controller {0} is not enabled")]
     NotEnabled(Cntlid),
@@ -88,8 +92,11 @@ impl Refusal {
         match self {
             Self::Format(_) => status::CONNECT_INCOMPATIBLE_FORMAT,
             Self::Host { .. } | Self::DuplicateHostId(_) => status::CONNECT_INVALID_HOST,
-            // Another controller may end at any time.
-            Self::Busy(_) => Status::CONNECT_CONTROLLER_BUSY,
+            // It may end at any time.
+            Self::Busy(_) | Self::Leaving(_) => Status::CONNECT_CONTROLLER_BUSY,
+            // The Admin queue may have gone this moment: the host is to come back with a new one, and some hosts give up for good when
+            // they are told not to retry.
+            Self::Controller(_) => Status::CONNECT_INVALID_PARAMETERS,
             Self::NotEnabled(_) | Self::QueueInUse(_) => status::COMMAND_SEQUENCE_ERROR,
             _ => status::CONNECT_INVALID_PARAMETERS,
         }

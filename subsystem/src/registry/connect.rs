@@ -50,6 +50,9 @@ impl Registry {
         }
         let place = self.place(&names, link.port)?;
         *duplicate = self.duplicate_host(&names);
+        if let Some(cntlid) = self.leaving(place.id, &names) {
+            return Err(Refusal::Leaving(cntlid));
+        }
         match duplicate {
             Some(duplicate) if self.options.duplicate_host_id == DuplicateHostId::Refuse => {
                 Err(Refusal::DuplicateHostId(duplicate.clone()))
@@ -83,6 +86,17 @@ impl Registry {
             content: Content::Namespaces(Arc::clone(&subsystem.namespaces)),
             counters: Arc::clone(&subsystem.counters),
         })
+    }
+
+    /// A controller of this host's whose connection is gone, but not the last of its operations.
+    fn leaving(&self, subsystem: SubsystemId, names: &Names) -> Option<Cntlid> {
+        let mut associations = self.associations.get(&subsystem)?.iter();
+        let leaving = associations.find(|association| {
+            association.host_nqn == names.host_nqn
+                && association.host_id == names.host_id
+                && association.is_leaving()
+        });
+        Some(leaving?.key.cntlid)
     }
 
     fn duplicate_host(&self, names: &Names) -> Option<DuplicateHost> {

@@ -209,6 +209,20 @@ fn a_subsystem_with_all_controllers_in_use_is_busy_and_may_be_tried_again() {
 }
 
 #[test]
+fn a_host_that_left_commands_on_the_disk_is_to_come_back_later() {
+    let mut registry = registry(Options::default());
+    let (left, ..) = Hello::admin().connect(&mut registry);
+    let association = std::sync::Arc::clone(left.association().unwrap());
+    association.on_queue_leaving();
+    let (_, cqe, _) = Hello::admin().connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
+    let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
+    assert_eq!(code(&other.connect(&mut registry).1), OK, "others need not wait");
+    association.on_queue_left();
+    assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK);
+}
+
+#[test]
 fn one_host_nqn_with_two_host_ids_is_reported_or_refused() {
     let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
     for (policy, status) in [(DuplicateHostId::Report, OK), (DuplicateHostId::Refuse, (1, 0x84))] {

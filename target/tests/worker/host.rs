@@ -3,7 +3,7 @@
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData, Connected};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
 use nvme_proto::rdma::{AcceptData, Request};
-use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe};
+use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe, Status};
 use nvmf_backend::simulated::{SharedDisk, SimulatedDisk, SimulatedFloor, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_memory::Memory;
@@ -375,6 +375,17 @@ pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
     let enable = PropertySet { property: Property::CC, size: 0, value: Configuration::ENABLE.0.into() };
     queue.run(world, &enable.emit(), &[]);
     (queue, cntlid)
+}
+
+/// Asks for a controller once: the queue, and what the target says.
+pub(crate) fn ask_for_controller(world: &mut World) -> (HostQueue, Status) {
+    let mut queue = HostQueue::connected(world, HostQueue::offer(0, 32, 0));
+    queue.data.write(0, connect_data(Cntlid::DYNAMIC, SUBSYSTEM).as_bytes());
+    let mut sqe = connect_command(0, 32, 10_000);
+    sqe.sgl = queue.expose(0, 1024);
+    let cid = queue.send(&sqe, &[]);
+    let (cqe, _) = queue.response(world, cid);
+    (queue, cqe.status())
 }
 
 /// An I/O queue of it.

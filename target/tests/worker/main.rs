@@ -200,6 +200,35 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
     }
 }
 
+/// Let in at once it would write on, and find its lost writes on top of that.
+#[test]
+fn a_host_that_comes_back_waits_for_what_it_left_on_the_disk() {
+    let mut world = World::with_road(1, &settings(), 64, Duration::ZERO);
+    let (mut admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    for at in 0..16u64 {
+        io.send(&read_write(NvmOpcode::WRITE, 8 * at, 4096, SglDescriptor::in_capsule(0, 4096)), &[1; 4096]);
+    }
+    world.until("the writes are on the disk", |world| {
+        io.poll(world.now);
+        world.workers[0].backend().next_due()
+    });
+    io.drop_connection();
+    admin.drop_connection();
+    let mut refused = 0;
+    loop {
+        let (mut queue, status) = ask_for_controller(&mut world);
+        if status.is_success() {
+            break;
+        }
+        assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && !status.dnr(), "{status}");
+        queue.drop_connection();
+        refused += 1;
+    }
+    assert!(refused > 0, "the disk was done before the host was back");
+    assert_eq!(world.workers[0].backend().next_due(), None);
+}
+
 #[test]
 fn bad_connection_requests_have_their_reject_status() {
     let mut world = World::new(2, &settings());

@@ -57,7 +57,9 @@ impl Oracle {
         if fua {
             block.durable_from = block.past.len() - 1;
         } else if begun != self.crashes {
-            block.past = vec![block.past.iter().flatten().copied().collect()];
+            // Twice: what is there now, which a read may tell, and what is durable, which it may not.
+            let any: BTreeSet<u64> = block.past.iter().flatten().copied().collect();
+            block.past = vec![any.clone(), any];
             block.durable_from = 0;
         }
     }

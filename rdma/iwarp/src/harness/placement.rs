@@ -77,7 +77,7 @@ impl Pipe {
         qp.post_send(domain, &request).expect("room");
         self.stream.clear();
         loop {
-            assert!(qp.fill(domain).is_ok(), "nothing is wrong with the stream");
+            assert!(qp.fill(domain, usize::MAX).is_ok(), "nothing is wrong with the stream");
             let before = self.stream.len();
             for chunk in qp.chunks().as_slice() {
                 match *chunk {

@@ -208,7 +208,7 @@ impl IwarpProvider {
         let mut budget = part(SEND_BUDGET, self.dirty.len());
         let mut end = None;
         while !*blocked && budget > 0 {
-            if let Err(stop) = qp.fill(&mut self.domain) {
+            if let Err(stop) = qp.fill(&mut self.domain, budget) {
                 end = Some((stop.cause(), Some(stop)));
                 break;
             }

@@ -195,8 +195,8 @@ impl QueuePair {
         self.rx.is_between_fpdus()
     }
 
-    pub(crate) fn fill(&mut self, domain: &mut Domain) -> Result<(), Stop> {
-        Ok(self.tx.fill(&mut self.parts, domain)?)
+    pub(crate) fn fill(&mut self, domain: &mut Domain, budget: usize) -> Result<(), Stop> {
+        Ok(self.tx.fill(&mut self.parts, domain, budget)?)
     }
 
     pub(crate) fn chunks(&self) -> Chunks<'_> {

@@ -70,7 +70,7 @@ impl End {
     fn transmit(&mut self, step: usize) -> Result<Vec<u8>, Stop> {
         let mut stream = Vec::new();
         loop {
-            self.qp.fill(&mut self.domain)?;
+            self.qp.fill(&mut self.domain, usize::MAX)?;
             let mut part = self.waiting();
             if part.is_empty() {
                 return Ok(stream);
@@ -278,7 +278,7 @@ fn a_first_fpdu() -> Vec<u8> {
 
 impl End {
     fn transmit_once(&mut self, n: usize) -> Vec<u8> {
-        self.qp.fill(&mut self.domain).unwrap();
+        self.qp.fill(&mut self.domain, usize::MAX).unwrap();
         let mut part = Vec::new();
         for chunk in self.qp.chunks().as_slice() {
             let Chunk::Bytes(bytes) = chunk else { panic!("inline only") };
@@ -325,7 +325,7 @@ fn lending(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
         let payload = Payload::Lent { from: &lent, offset, spare: &spare };
         a.post(id, SendOperation::Write { payload, remote });
     }
-    a.qp.fill(&mut a.domain).unwrap();
+    a.qp.fill(&mut a.domain, usize::MAX).unwrap();
     let mut stream = a.waiting();
     stream.truncate(first);
     a.qp.on_sent(&mut a.domain, stream.len());

@@ -146,15 +146,20 @@ impl Transmitter {
         self.push(parts, header, Source::Nothing, 0, 0, true);
     }
 
-    /// Cuts the next batch.
-    pub(crate) fn fill(&mut self, parts: &mut Parts, domain: &mut Domain) -> Result<(), Violation> {
+    /// Cuts the next batch, up to about `budget` bytes.
+    pub(crate) fn fill(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        budget: usize,
+    ) -> Result<(), Violation> {
         if let Some(violation) = parts.broken {
             return Err(violation);
         }
         if self.held {
             return Ok(());
         }
-        while self.has_room() {
+        while self.queued < budget && self.has_room() {
             match self.current.or_else(|| self.choose(parts)) {
                 Some(Source::Work(sequence)) => self.cut_work(parts, domain, sequence),
                 Some(Source::Response(sequence)) => self.cut_response(parts, domain, sequence)?,

@@ -37,7 +37,8 @@ impl Queue {
         }
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether capsules wait that can be taken up.
+    pub fn is_ready(&self) -> bool {
         self.life == Life::Live && !self.received.is_empty() && !self.free.is_empty()
     }
 
@@ -46,7 +47,7 @@ impl Queue {
         self.received.len() <= CAPSULES_IN_A_ROW
     }
 
-    /// It is this queue's turn: takes up to `max` capsules, says how many, and stands in line again if there are more.
+    /// It is this queue's turn: takes up to `max` capsules, fewer where their answers would begin another packet, and says how many.
     pub fn take_capsules<P: Provider, B: Backend>(
         &mut self,
         edges: &mut Edges<P, B>,
@@ -56,7 +57,7 @@ impl Queue {
         self.in_capsule_line = false;
         let mut taken = 0;
         while taken < max
-            && !edges.lent.is_full()
+            && !edges.packet_is_full()
             && self.life == Life::Live
             && !self.free.is_empty()
             && let Some((slot, len)) = self.received.pop_front()
@@ -66,9 +67,6 @@ impl Queue {
             if !edges.draining {
                 self.on_capsule(edges, now, slot, len);
             }
-        }
-        if self.is_ready() {
-            self.stand_in_line(edges);
         }
         taken
     }

@@ -92,6 +92,12 @@ impl<P: Provider, B: Backend> Edges<P, B> {
         self.floor_line.push_back((tag, device, op));
     }
 
+    /// Whether the turn should end with the answers that it has. Not while others are in line: theirs go into packets of their own.
+    #[must_use]
+    pub fn packet_is_full(&self) -> bool {
+        self.capsule_line.is_empty() && self.lent.is_full()
+    }
+
     /// Submits what stood in line.
     pub fn submit_waiting(&mut self) {
         while let Some(&(tag, device, op)) = self.floor_line.front() {

@@ -286,6 +286,10 @@ impl Queue {
         }
         self.received.clear();
         self.unsent.clear();
+        // Its last operation takes that back.
+        if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.floor_pending > 0) {
+            association.on_queue_leaving();
+        }
     }
 
     /// Nobody waits for the responses any more.

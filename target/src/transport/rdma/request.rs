@@ -7,6 +7,7 @@
 //!
 //! a chunk:  Idle ─► AwaitRead ─► Reading ─► Executing ─────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
+//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, lent by the device
 //! ```
 //!
 //! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that waits for

@@ -289,6 +289,9 @@ impl Queue {
         let (request, chunk) = (place.slot, place.chunk);
         self.floor_pending -= 1;
         if self.life == Life::Gone {
+            if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.floor_pending == 0) {
+                association.on_queue_left();
+            }
             return self.release_chunk(&mut edges.buffers, request, chunk);
         }
         let this = self.request(request);
