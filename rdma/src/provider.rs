@@ -33,6 +33,8 @@ pub struct Capabilities {
     pub read_sink_needs_remote_write: bool,
     /// A SEND that finds no receive posted waits (law 6). Devices that speak iWARP have no place for it: there it costs the connection.
     pub early_messages_wait: bool,
+    /// Bytes that leave at once as one packet, where a few more would cost a second one; `None` where packets are too small for that to matter.
+    pub packet_len: Option<u32>,
     /// A completed SEND or WRITE is at the peer (InfiniBand, RoCE), rather than handed to the network (iWARP).
     pub completion_is_ack: bool,
 }

@@ -46,8 +46,6 @@ pub const CAPSULES_IN_A_ROW: usize = 8;
 /// Answers that leave from where a device lends them after which a turn looks whether one more still fits in the packet that is being
 /// filled: it would cost a packet of its own.
 pub const ANSWERS_MIN: u32 = 12;
-/// Bytes in a packet: the most that a kernel sends at once is 64 KiB with its headers.
-pub const PACKET_LEN: u32 = 65_400;
 /// Bytes of an answer beyond its data: the headers of the RDMA WRITE and the response.
 pub const ANSWER_FRAMING: u32 = 80;
 /// Connection events handled in one turn.

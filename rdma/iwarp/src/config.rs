@@ -12,6 +12,8 @@ pub const MAX_READ_DEPTH: u16 = 128;
 pub const MAX_QUEUE_DEPTH: u32 = 16 * 1024;
 /// The largest FPDU that is sent. The length field is 16 bits; what is left is a multiple of four.
 pub const MAX_FPDU: usize = 65_532;
+/// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all headers.
+pub const PACKET_LEN: u32 = 65_400;
 /// The smallest bound on FPDUs that is believed, whatever the path claims.
 pub const MIN_FPDU: usize = 256;
 

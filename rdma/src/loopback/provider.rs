@@ -27,6 +27,7 @@ impl Provider for Loopback {
             early_messages_wait: true,
             remote_invalidate: true,
             read_sink_needs_remote_write: false,
+            packet_len: None,
             completion_is_ack: true,
         }
     }

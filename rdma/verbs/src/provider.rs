@@ -97,6 +97,7 @@ impl Provider for VerbsProvider {
             early_messages_wait: self.transport == Transport::InfiniBand,
             remote_invalidate: self.has_windows,
             read_sink_needs_remote_write: self.transport == Transport::Iwarp,
+            packet_len: None,
             completion_is_ack: self.transport == Transport::InfiniBand,
         }
     }

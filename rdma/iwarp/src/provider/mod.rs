@@ -14,7 +14,7 @@ mod progress;
 
 pub use connection::DetachedRequest;
 
-use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE};
+use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN};
 use crate::listener::Listener;
 use crate::poller::{Poller, Token};
 use crate::qp::receive::ReceiveQueue;
@@ -133,6 +133,7 @@ impl Provider for IwarpProvider {
             early_messages_wait: true,
             remote_invalidate: true,
             read_sink_needs_remote_write: false,
+            packet_len: Some(PACKET_LEN),
             completion_is_ack: false,
         }
     }

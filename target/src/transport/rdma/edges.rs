@@ -1,7 +1,7 @@
 //! What all queues of a worker share.
 
 use super::buffers::{Buffers, ReceiveSlots, SetUpError};
-use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN, PACKET_LEN};
+use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN};
 use crate::settings::Settings;
 use crate::telemetry::{Counters, LogLimit};
 use nvmf_block::{Backend, BlockOp, DeviceId, Tag};
@@ -45,6 +45,8 @@ pub struct Edges<P: Provider, B> {
     pub draining: bool,
     /// The peer's keys can be invalidated with a response.
     pub remote_invalidate: bool,
+    /// What the road sends at once.
+    pub packet_len: Option<u32>,
 }
 
 /// Answers that leave from where a device lends them.
@@ -64,10 +66,9 @@ impl Lent {
     }
 
     /// Whether they are enough, and one like the last would begin another packet.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self, packet_len: u32) -> bool {
         let next = self.bytes.saturating_add(self.last);
-        self.answers >= ANSWERS_MIN && next / PACKET_LEN > self.bytes / PACKET_LEN
+        self.answers >= ANSWERS_MIN && next / packet_len > self.bytes / packet_len
     }
 }
 
@@ -95,7 +96,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
     /// Whether the turn should end with the answers that it has. Not while others are in line: theirs go into packets of their own.
     #[must_use]
     pub fn packet_is_full(&self) -> bool {
-        self.capsule_line.is_empty() && self.lent.is_full()
+        self.capsule_line.is_empty() && self.packet_len.is_some_and(|len| self.lent.is_full(len))
     }
 
     /// Submits what stood in line.
@@ -151,6 +152,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
             registry,
             draining: false,
             remote_invalidate: capabilities.remote_invalidate,
+            packet_len: capabilities.packet_len.filter(|&len| len > 0),
         })
     }
 }
