@@ -16,8 +16,12 @@ measure() {
 }
 
 # Both targets at once, on two ports, each with memory behind it; each initiator on both in turn, and again.
+# The guest is emulated: everything takes about ten times as long as its clock believes, and so a worker's spin is ten times the default.
 our_memory_target() {
     cat >/run/target.toml <<CONFIG
+[target]
+spin_us = 500
+
 [[listener]]
 address = "$GUEST:4421"
 provider = "verbs"
@@ -36,7 +40,7 @@ CONFIG
 
 # The same on a third port, as long as it is measured: it never sleeps, and would take a processor from the others.
 busy_target_start() {
-    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; 1i [target]\npoll = \"busy\"\nworkers = 1\n" /run/target.toml >/run/busy.toml
+    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/spin_us.*/poll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
     nvmf-target serve --config /run/busy.toml >/run/busy.log 2>&1 &
     echo $! >/run/busy.pid
     wait_for 50 grep 'listening on' /run/busy.log
