@@ -25,9 +25,9 @@ use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
-    ListenError, ListenerId, LocalKey, MemoryRegion, Payload, PostError, PrivateData, Provider,
-    QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId,
-    ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId,
+    ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
+    QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
+    SendRequest, Sge, SharedReceiveQueueId,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -59,8 +59,6 @@ pub struct IwarpProvider {
     now: Duration,
     /// Queue pairs with something to send.
     dirty: Vec<u32>,
-    /// Queue pairs to which memory is lent.
-    borrowers: Vec<u32>,
     /// Queue pairs that were heard lately.
     active: Vec<u32>,
     /// How many of them were heard in the last turn.
@@ -91,7 +89,6 @@ impl IwarpProvider {
             events: VecDeque::new(),
             now: Duration::ZERO,
             dirty: Vec::new(),
-            borrowers: Vec::new(),
             active: Vec::with_capacity(progress::ACTIVE_MAX),
             heard: 0,
             timed: Vec::new(),
@@ -289,23 +286,12 @@ impl Provider for IwarpProvider {
             return Err(PostError::NotReady);
         }
         connection.qp.post_send(&self.domain, &request)?;
-        if let SendOperation::Send { payload, .. } | SendOperation::Write { payload, .. } = request.operation
-            && matches!(payload, Payload::Lent { .. })
-            && self.borrowers.last() != Some(&queue_pair.0)
-        {
-            self.borrowers.push(queue_pair.0);
-        }
         self.mark_dirty(queue_pair.0);
         Ok(())
     }
 
     fn flush(&mut self) {
         self.send_dirty();
-        while let Some(borrower) = self.borrowers.pop() {
-            if let Some(connection) = self.connections.get_mut(borrower) {
-                connection.qp.settle();
-            }
-        }
     }
 
     fn poll_cq(&mut self, queue: CompletionQueueId, completions: &mut Vec<Completion>) {

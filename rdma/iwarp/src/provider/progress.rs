@@ -236,6 +236,8 @@ impl IwarpProvider {
                 }
             }
         }
+        // What was lent for this, and did not leave, is not ours any more.
+        qp.settle();
         let closing = matches!(phase, Phase::Closing { .. });
         let (drained, more) = (qp.is_drained(), !*blocked && qp.has_work());
         match end {
