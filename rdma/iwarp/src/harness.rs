@@ -4,7 +4,7 @@ pub mod placement;
 
 use crate::config::IwarpConfig;
 use crate::handshake::{self, Agreement, FrameReader, Refusal};
-use crate::qp::{Chunk, Domain, QueuePair, Role, Stop};
+use crate::qp::{Domain, QueuePair, Role, Stop};
 use crate::wire::mpa::{Frame, FrameError, Kind};
 use core::time::Duration;
 use nvmf_memory::Memory;
@@ -205,16 +205,7 @@ impl Established {
             return Vec::new();
         }
         let mut bytes = Vec::new();
-        for chunk in self.qp.chunks().as_slice() {
-            match *chunk {
-                Chunk::Bytes(part) => bytes.extend_from_slice(part),
-                Chunk::Region(memory, offset, len) => {
-                    let start = bytes.len();
-                    bytes.resize(start + len, 0);
-                    memory.read(offset, &mut bytes[start..]);
-                }
-            }
-        }
+        self.qp.chunks().append_to(&mut bytes);
         bytes.truncate(budget);
         self.qp.on_sent(&mut self.domain, bytes.len());
         bytes

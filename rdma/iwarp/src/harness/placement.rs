@@ -2,7 +2,7 @@
 
 use crate::config::IwarpConfig;
 use crate::handshake::Agreement;
-use crate::qp::{Chunk, Domain, QueuePair, Role};
+use crate::qp::{Domain, QueuePair, Role};
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     Access, CompletionQueueId, MemoryRegion, Payload, QueuePairAttributes, QueuePairId, SendOperation,
@@ -79,16 +79,7 @@ impl Pipe {
         loop {
             assert!(qp.fill(domain, usize::MAX).is_ok(), "nothing is wrong with the stream");
             let before = self.stream.len();
-            for chunk in qp.chunks().as_slice() {
-                match *chunk {
-                    Chunk::Bytes(bytes) => self.stream.extend_from_slice(bytes),
-                    Chunk::Region(memory, offset, len) => {
-                        let at = self.stream.len();
-                        self.stream.resize(at + len, 0);
-                        memory.read(offset, &mut self.stream[at..]);
-                    }
-                }
-            }
+            qp.chunks().append_to(&mut self.stream);
             let taken = self.stream.len() - before;
             if taken == 0 {
                 break;

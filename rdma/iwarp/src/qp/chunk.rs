@@ -62,6 +62,12 @@ impl<'a> Chunks<'a> {
         self.as_slice().iter().map(Chunk::len).sum()
     }
 
+    /// Copies them all behind `bytes`: what the socket would be given, for those who have none.
+    #[cfg(any(test, feature = "harness"))]
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
+        self.list.iter().for_each(|&chunk| append(bytes, chunk));
+    }
+
     pub(crate) fn as_slice(&self) -> &[Chunk<'a>] {
         &self.list
     }

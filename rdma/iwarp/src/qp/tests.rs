@@ -60,9 +60,7 @@ impl End {
     /// What the socket would be given now.
     fn waiting(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for &chunk in self.qp.chunks().as_slice() {
-            chunk::append(&mut bytes, chunk);
-        }
+        self.qp.chunks().append_to(&mut bytes);
         bytes
     }
 
