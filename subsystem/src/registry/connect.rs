@@ -24,6 +24,12 @@ struct Names {
     cntlid: Cntlid,
 }
 
+impl Names {
+    fn is_host_of(&self, association: &Association) -> bool {
+        association.host_nqn == self.host_nqn && association.host_id == self.host_id
+    }
+}
+
 impl Registry {
     /// Judges a Connect. The answer goes into [`crate::Queue::on_admission`]; should the connection be gone by then, an
     /// admitted queue must still be reported to [`Registry::close_queue`].
@@ -91,11 +97,8 @@ impl Registry {
     /// A controller of this host's whose connection is gone, but not the last of its operations.
     fn leaving(&self, subsystem: SubsystemId, names: &Names) -> Option<Cntlid> {
         let mut associations = self.associations.get(&subsystem)?.iter();
-        let leaving = associations.find(|association| {
-            association.host_nqn == names.host_nqn
-                && association.host_id == names.host_id
-                && association.is_leaving()
-        });
+        let leaving =
+            associations.find(|association| names.is_host_of(association) && association.is_leaving());
         Some(leaving?.key.cntlid)
     }
 
@@ -161,11 +164,8 @@ impl Registry {
         }
         let associations = self.associations.get_mut(&subsystem.id);
         let Some(associations) = associations else { return Err(unknown) };
-        let same_host = |association: &&Arc<Association>| {
-            association.host_nqn == names.host_nqn
-                && association.host_id == names.host_id
-                && !association.is_closing()
-        };
+        let same_host =
+            |association: &&Arc<Association>| names.is_host_of(association) && !association.is_closing();
         let association = associations.get(cntlid).filter(same_host).cloned().ok_or(unknown)?;
         let max = association.io_queues_granted();
         if qid.0 > max {
