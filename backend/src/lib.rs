@@ -1,9 +1,9 @@
-//! The storage floor: what stands behind a namespace.
+//! The storage devices: what stands behind a namespace.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`disk`] | opening: a file, a block device, memory, null; everything that can be wrong is found here |
-//! | [`floor`] | [`Floor`]: one worker's devices behind [`nvmf_block::Backend`], and the ring that the worker sleeps in |
+//! | [`devices`] | [`Devices`]: one worker's devices behind [`nvmf_block::Backend`], and the ring that the worker sleeps in |
 //! | [`uring`] | the ring itself, and the operations on files |
 //! | [`ram`] | memory and null disks |
 //! | [`decorator`] | backends around backends: delays, faults, write protection |
@@ -19,13 +19,13 @@
 //! What it does not do: it knows neither NVMe nor RDMA, and starts no thread.
 
 pub mod decorator;
+pub mod devices;
 pub mod disk;
-pub mod floor;
 pub mod ram;
 mod rng;
 pub mod simulated;
 pub mod uring;
 
+pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, WatchId};
 pub use disk::{Disk, DiskSpec, OpenError};
-pub use floor::{DEVICES_MAX, Floor, FloorError, FloorOptions, WatchId};
 pub use uring::{RingError, Unpinned};

@@ -8,8 +8,8 @@
 
 use crate::rng::Rng;
 use nvmf_block::{
-    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, Loan, RegionId,
-    Tag,
+    Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Buffer, Completion, DeviceId, Full, Geometry,
+    RegionId, Tag,
 };
 use nvmf_memory::Memory;
 use std::cell::RefCell;
@@ -18,8 +18,8 @@ use std::ops::RangeBounds;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that are lent at once, at the most.
-const LOANS: usize = 64 << 10;
+/// Bytes that are borrowed at once, at the most.
+const BORROWS: usize = 64 << 10;
 
 /// How a disk behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ type Block = Rc<[u8]>;
 /// Counts the blocks that were written to a disk.
 type Version = u64;
 
-/// The medium and its cache; outlives the floors that use it, and crashes.
+/// The medium and its cache; outlives the devices that use it, and crashes.
 pub struct SimulatedDisk {
     options: SimulatedOptions,
     /// What a power cut cannot take.
@@ -49,7 +49,7 @@ pub struct SimulatedDisk {
     rng: Rng,
 }
 
-/// A disk that several simulated floors, one after the other, use.
+/// A disk that several simulated devices, one after the other, use.
 pub type SharedDisk = Rc<RefCell<SimulatedDisk>>;
 
 impl SimulatedDisk {
@@ -135,14 +135,14 @@ fn unforced(op: BlockOp) -> BlockOp {
     }
 }
 
-/// A floor with one simulated disk per device, under a virtual clock. Of reads that it can lend it lends one in two, and
-/// spoils with [`Backend::flush`] what it has lent.
-pub struct SimulatedFloor {
+/// Simulated devices, one disk each, under a virtual clock. Of reads that can be borrowed one in two is, and
+/// spoils with [`Backend::flush`] what it has borrowed.
+pub struct SimulatedDevices {
     disks: Vec<SharedDisk>,
     regions: Vec<Memory>,
-    loans: Memory,
+    borrows: Memory,
     /// Bytes of them that are out.
-    lent: usize,
+    borrowed: usize,
     in_flight: Vec<(usize, InFlight)>,
     depth: usize,
     now: Duration,
@@ -150,8 +150,8 @@ pub struct SimulatedFloor {
     rng: Rng,
 }
 
-impl SimulatedFloor {
-    /// A floor whose device `n` is `disks[n]`, with `depth` operations at once.
+impl SimulatedDevices {
+    /// Devices of which device `n` is `disks[n]`, with `depth` operations at once.
     ///
     /// # Panics
     /// Without memory.
@@ -161,8 +161,8 @@ impl SimulatedFloor {
         Self {
             disks,
             regions: Vec::new(),
-            loans: Memory::alloc(LOANS).expect("memory"),
-            lent: 0,
+            borrows: Memory::alloc(BORROWS).expect("memory"),
+            borrowed: 0,
             in_flight,
             depth,
             now: Duration::ZERO,
@@ -249,7 +249,7 @@ impl SimulatedFloor {
     }
 }
 
-impl Backend for SimulatedFloor {
+impl Backend for SimulatedDevices {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
         let region = u16::try_from(self.regions.len()).map_err(|_| BlockError::Unsupported)?;
         self.regions.push(memory.clone());
@@ -278,23 +278,23 @@ impl Backend for SimulatedFloor {
         Ok(())
     }
 
-    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+    fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let len = self.geometry(device)?.bytes_in(range)?;
-        let offset = self.lent;
-        if len > LOANS - offset || self.rng.below(2) == 0 {
+        let offset = self.borrowed;
+        if len > BORROWS - offset || self.rng.below(2) == 0 {
             return None;
         }
         let disk = self.disks[device.0 as usize].borrow();
         for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
-            self.loans.write(offset + at * disk.options.block_size as usize, &disk.block(lba));
+            self.borrows.write(offset + at * disk.options.block_size as usize, &disk.block(lba));
         }
-        self.lent += len;
-        Some(Loan { memory: &self.loans, offset })
+        self.borrowed += len;
+        Some(BorrowedRead { memory: &self.borrows, offset })
     }
 
-    /// Nothing to ring: the clock alone brings completions. But loans are over.
+    /// Nothing to ring: the clock alone brings completions. But borrows are over.
     fn flush(&mut self) {
-        self.loans.fill(0, core::mem::take(&mut self.lent), 0xa5);
+        self.borrows.fill(0, core::mem::take(&mut self.borrowed), 0xa5);
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

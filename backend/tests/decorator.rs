@@ -1,22 +1,22 @@
 //! Decorators keep the promises of what they decorate, and break those that they are asked to.
 
 use nvmf_backend::decorator::{Delay, Fault, FaultOptions, ReadOnly};
-use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, DeviceId, Tag, conformance};
 use std::time::Duration;
 
 const DEVICE: DeviceId = DeviceId(3);
 
-fn floor(spec: &DiskSpec) -> Floor {
+fn devices(spec: &DiskSpec) -> Devices {
     let disk = Disk::open(spec, None, false).expect("the disk opens");
-    let mut floor = Floor::new(FloorOptions { depth: 64 }).expect("a ring");
-    floor.attach(DEVICE, &disk).expect("the disk attaches");
-    floor
+    let mut devices = Devices::new(DevicesOptions { depth: 64 }).expect("a ring");
+    devices.attach(DEVICE, &disk).expect("the disk attaches");
+    devices
 }
 
 #[test]
 fn decorators_conform() {
-    let memory = || floor(&DiskSpec::Memory { size: 1 << 20 });
+    let memory = || devices(&DiskSpec::Memory { size: 1 << 20 });
     conformance::check(&mut Fault::new(memory(), FaultOptions::default(), 1), DEVICE, &mut |_| {});
     conformance::check(&mut ReadOnly::new(memory()), DEVICE, &mut |_| {});
     let mut now = Duration::ZERO;
@@ -31,7 +31,7 @@ fn decorators_of_a_file_conform() {
     let folder = tempfile::tempdir().unwrap();
     let mut now = Duration::ZERO;
     let spec = DiskSpec::Path { path: folder.path().join("disk.img"), create: Some(4 << 20) };
-    let fault = Fault::new(floor(&spec), FaultOptions::default(), 1);
+    let fault = Fault::new(devices(&spec), FaultOptions::default(), 1);
     conformance::check(&mut Delay::new(fault, Duration::from_millis(3)), DEVICE, &mut |delay| {
         match delay.next_due() {
             Some(due) => now = due,
@@ -43,9 +43,9 @@ fn decorators_of_a_file_conform() {
 
 #[test]
 fn chosen_blocks_fail_until_they_are_healed() {
-    let inner = floor(&DiskSpec::Memory { size: 1 << 20 });
+    let inner = devices(&DiskSpec::Memory { size: 1 << 20 });
     let mut fault = Fault::new(inner, FaultOptions::default(), 1);
-    let verify = |fault: &mut Fault<Floor>, start, blocks| {
+    let verify = |fault: &mut Fault<Devices>, start, blocks| {
         let op = BlockOp::Verify { range: BlockRange::new(start, blocks) };
         fault.submit(Tag(1), DEVICE, op).unwrap();
         let mut completions = Vec::with_capacity(1);
@@ -63,19 +63,19 @@ fn chosen_blocks_fail_until_they_are_healed() {
 
 #[test]
 fn who_never_polls_is_told_that_it_is_full() {
-    let mut floor = ReadOnly::new(floor(&DiskSpec::Null { size: 4096 }));
+    let mut devices = ReadOnly::new(devices(&DiskSpec::Null { size: 4096 }));
     let op = BlockOp::Deallocate { range: BlockRange::new(0, 1) };
-    let taken = (0..1_000_000).take_while(|&tag| floor.submit(Tag(tag), DEVICE, op).is_ok()).count();
+    let taken = (0..1_000_000).take_while(|&tag| devices.submit(Tag(tag), DEVICE, op).is_ok()).count();
     assert!(taken < 1_000_000);
     let mut completions = Vec::with_capacity(taken + 1);
-    floor.poll(&mut completions);
+    devices.poll(&mut completions);
     assert_eq!(completions.len(), taken);
 }
 
 #[test]
 fn faults_happen_as_often_as_they_should() {
     let options = FaultOptions { flush_error_ppm: 500_000, ..FaultOptions::default() };
-    let mut fault = Fault::new(floor(&DiskSpec::Null { size: 4096 }), options, 7);
+    let mut fault = Fault::new(devices(&DiskSpec::Null { size: 4096 }), options, 7);
     let mut completions = Vec::with_capacity(32);
     for tag in 0..32 {
         fault.submit(Tag(tag), DEVICE, BlockOp::Flush).unwrap();

@@ -1,27 +1,27 @@
 //! The simulated disk, and what a power cut leaves of it.
 
-use nvmf_backend::simulated::{SimulatedDisk, SimulatedFloor, SimulatedOptions};
+use nvmf_backend::simulated::{SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{Backend, BlockOp, BlockRange, Buffer, DeviceId, Tag, conformance};
 use nvmf_memory::Memory;
 use std::time::Duration;
 
-fn simulated(seed: u64) -> SimulatedFloor {
+fn simulated(seed: u64) -> SimulatedDevices {
     let options = SimulatedOptions {
         block_size: 512,
         blocks: 256,
         latency_min: Duration::from_micros(5),
         latency_max: Duration::from_millis(2),
     };
-    SimulatedFloor::new((0..4).map(|n| SimulatedDisk::new(options, seed + n)).collect(), 64, seed)
+    SimulatedDevices::new((0..4).map(|n| SimulatedDisk::new(options, seed + n)).collect(), 64, seed)
 }
 
 #[test]
 fn a_simulated_disk_conforms() {
     for seed in 0..20 {
         let mut now = Duration::ZERO;
-        conformance::check(&mut simulated(seed), DeviceId(3), &mut |floor| {
-            now = floor.next_due().unwrap_or(now);
-            floor.advance(now);
+        conformance::check(&mut simulated(seed), DeviceId(3), &mut |devices| {
+            now = devices.next_due().unwrap_or(now);
+            devices.advance(now);
         });
     }
 }
@@ -30,7 +30,7 @@ fn a_simulated_disk_conforms() {
 fn what_was_flushed_survives_a_power_cut_and_the_rest_may_not() {
     let mut lost = 0;
     for seed in 0..50 {
-        let mut floor = simulated(seed);
+        let mut devices = simulated(seed);
         let options = SimulatedOptions {
             block_size: 512,
             blocks: 8,
@@ -38,14 +38,14 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_may_not() {
             latency_max: Duration::ZERO,
         };
         let disk = SimulatedDisk::new(options, seed);
-        drop(core::mem::replace(&mut floor, SimulatedFloor::new(vec![disk.clone()], 8, seed)));
+        drop(core::mem::replace(&mut devices, SimulatedDevices::new(vec![disk.clone()], 8, seed)));
         let memory = Memory::alloc(512).unwrap();
-        let from = Buffer { region: floor.register(&memory).unwrap(), offset: 0, len: 512 };
+        let from = Buffer { region: devices.register(&memory).unwrap(), offset: 0, len: 512 };
         let mut all = Vec::with_capacity(8);
         let mut act = |op| {
-            floor.submit(Tag(0), DeviceId(0), op).unwrap();
+            devices.submit(Tag(0), DeviceId(0), op).unwrap();
             all.clear();
-            floor.poll(&mut all);
+            devices.poll(&mut all);
             assert_eq!(all.len(), 1);
         };
         memory.fill(0, 512, 1);
@@ -53,7 +53,7 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_may_not() {
         act(BlockOp::Write { range: BlockRange::new(1, 1), from, fua: false });
         act(BlockOp::Flush);
         act(BlockOp::Write { range: BlockRange::new(2, 1), from, fua: false });
-        floor.crash();
+        devices.crash();
         let byte = |lba| disk.borrow().block(lba)[0];
         assert_eq!((byte(0), byte(1)), (1, 1), "seed {seed}");
         lost += usize::from(byte(2) == 0);
@@ -72,20 +72,20 @@ fn a_simulated_flush_covers_what_had_completed_and_no_more() {
     let (mut early, mut late) = (0, 0);
     for seed in 0..50 {
         let disk = SimulatedDisk::new(options, seed);
-        let mut floor = SimulatedFloor::new(vec![disk.clone()], 8, seed);
+        let mut devices = SimulatedDevices::new(vec![disk.clone()], 8, seed);
         let memory = Memory::alloc(512).unwrap();
         memory.fill(0, 512, 1);
-        let from = Buffer { region: floor.register(&memory).unwrap(), offset: 0, len: 512 };
+        let from = Buffer { region: devices.register(&memory).unwrap(), offset: 0, len: 512 };
         let write = |lba| BlockOp::Write { range: BlockRange::new(lba, 1), from, fua: false };
         let mut all = Vec::with_capacity(8);
-        floor.submit(Tag(0), DeviceId(0), write(0)).unwrap();
-        floor.poll(&mut all);
+        devices.submit(Tag(0), DeviceId(0), write(0)).unwrap();
+        devices.poll(&mut all);
         // The write is in flight while the flush is submitted: it completes first, and is not covered.
-        floor.submit(Tag(1), DeviceId(0), write(1)).unwrap();
-        floor.submit(Tag(2), DeviceId(0), BlockOp::Flush).unwrap();
-        floor.poll(&mut all);
+        devices.submit(Tag(1), DeviceId(0), write(1)).unwrap();
+        devices.submit(Tag(2), DeviceId(0), BlockOp::Flush).unwrap();
+        devices.poll(&mut all);
         assert_eq!(all.len(), 3);
-        floor.crash();
+        devices.crash();
         early += usize::from(disk.borrow().block(0)[0] == 1);
         late += usize::from(disk.borrow().block(1)[0] == 1);
     }

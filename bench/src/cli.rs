@@ -184,7 +184,7 @@ impl Command {
         let sections: Vec<_> =
             self.files.iter().flat_map(|(_, sections)| sections).chain(&self.flags).cloned().collect();
         let plan = Plan::new(&sections, &self.over)?;
-        tell_notes(&plan);
+        print_notes(&plan);
         if self.parse_only {
             return Ok(true);
         }
@@ -225,8 +225,8 @@ impl Command {
             });
         };
         let (plan_a, plan_b) = (Plan::new(sections_a, &self.over)?, Plan::new(sections_b, &self.over)?);
-        tell_notes(&plan_a);
-        tell_notes(&plan_b);
+        print_notes(&plan_a);
+        print_notes(&plan_b);
         if self.parse_only {
             return Ok(true);
         }
@@ -256,7 +256,7 @@ impl Command {
     }
 }
 
-fn tell_notes(plan: &Plan) {
+fn print_notes(plan: &Plan) {
     for note in &plan.notes {
         eprintln!("nvmf-bench: note: {note}");
     }

@@ -2,9 +2,9 @@
 //!
 //! (The loopback provider is a model of a network, and what is under way on it is its own memory: it would be the only one to allocate here.)
 
-mod house;
+mod harness;
 
-use house::{DEPTH, Direction, House, LEN_MAX};
+use harness::{DEPTH, Direction, Harness, LEN_MAX};
 
 /// Commands of each kind that are watched.
 const COMMANDS: u64 = 4000;
@@ -13,15 +13,15 @@ const WARM_UP: u64 = 1000;
 
 #[test]
 fn no_command_allocates() {
-    let mut house = House::over_iwarp();
+    let mut harness = Harness::over_iwarp();
     let kinds = [Direction::Read, Direction::Write]
         .into_iter()
         .flat_map(|direction| [4096, LEN_MAX].map(|len| (direction, len)))
         .flat_map(|(direction, len)| [1, DEPTH].map(|depth| (direction, len, depth)));
     let mut found = Vec::new();
     for (direction, len, depth) in kinds {
-        house.run(direction, len, depth, WARM_UP);
-        let counted = allocation_counter::measure(|| house.run(direction, len, depth, COMMANDS));
+        harness.run(direction, len, depth, WARM_UP);
+        let counted = allocation_counter::measure(|| harness.run(direction, len, depth, COMMANDS));
         if counted.count_total > 0 {
             found.push(format!("{direction:?} of {len} bytes at depth {depth}: {counted:?}"));
         }

@@ -1,4 +1,4 @@
-//! The contract of a storage floor: submit, flush, poll.
+//! The contract of a storage backend: submit, flush, poll.
 
 use crate::{BlockError, BlockOp, BlockRange, Geometry, RegionId};
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ pub struct Full;
 
 /// The bytes of a range, where the device has them.
 #[derive(Debug, Clone, Copy)]
-pub struct Loan<'a> {
+pub struct BorrowedRead<'a> {
     /// In which memory.
     pub memory: &'a Memory,
     /// Where they begin in it.
@@ -62,7 +62,7 @@ pub trait Backend {
 
     /// Where the bytes of a range lie, of a device that is memory: a read without a copy, done when this returns. Operations that are polled
     /// later change them, those of this backend whole blocks at a time, those of others that have the device at any moment. `None`: the read is to be submitted, and its completion says how it went.
-    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+    fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let _ = (device, range);
         None
     }

@@ -48,7 +48,7 @@ pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut
     }
     bench.what_is_refused_changes_nothing();
     bench.what_is_written_is_read();
-    bench.what_is_lent_is_what_is_read();
+    bench.a_borrowed_read_is_what_a_read_returns();
     bench.buffers_lie_where_they_are_said_to();
     bench.zeroes();
     bench.compare_and_verify();

@@ -18,6 +18,6 @@ pub mod conformance;
 pub mod geometry;
 pub mod op;
 
-pub use backend::{Backend, Completion, DeviceId, Full, Loan, Tag};
+pub use backend::{Backend, BorrowedRead, Completion, DeviceId, Full, Tag};
 pub use geometry::{BlockRange, Geometry};
 pub use op::{BlockError, BlockOp, Buffer, MEMORY_ALIGNMENT, RegionId};

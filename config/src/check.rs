@@ -188,9 +188,13 @@ impl Checker<'_> {
                 "transfer_max must be a power of two, such as \"1MiB\": NVMe can say no other",
             );
         }
-        let floor = transfer_max * 4;
-        let buffer_memory =
-            self.bytes("buffer_memory", file.buffer_memory.as_ref(), floor..=1 << 38, default.buffer_memory)?;
+        let backend = transfer_max * 4;
+        let buffer_memory = self.bytes(
+            "buffer_memory",
+            file.buffer_memory.as_ref(),
+            backend..=1 << 38,
+            default.buffer_memory,
+        )?;
         Ok(Target {
             workers: self.number("workers", file.workers.as_ref(), 1..=64, default.workers)?,
             poll: self.word("poll", file.poll.as_ref(), &polls, default.poll)?,

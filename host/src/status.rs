@@ -40,7 +40,7 @@ pub fn block_error(status: Status) -> BlockError {
     }
 }
 
-/// Whether the same command may succeed when it is issued again: the controller or the path asks for patience, and does not say
+/// Whether the same command may succeed when it is issued again: the controller or the path asks for timeout, and does not say
 /// "do not retry". What it refused for the command's own sake will be refused again.
 #[must_use]
 pub fn is_retryable(status: Status) -> bool {

@@ -29,7 +29,7 @@ impl RemoteBackend<AnyProvider> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        Self::connect_over(options.road()?.open(Some(options.keys()))?, options)
+        Self::connect_over(options.selection()?.open(Some(options.keys()))?, options)
     }
 }
 
@@ -99,7 +99,7 @@ impl<P: Provider> RemoteBackend<P> {
         self.state == ConnectionState::Lost
     }
 
-    /// Sleeps until the road brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
+    /// Sleeps until the provider brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
     /// For when [`RemoteBackend::turn`] and [`Backend::poll`] found nothing to do.
     pub fn sleep(&mut self, others: &[BorrowedFd<'_>]) {
         self.sleep_for(Duration::MAX, others);
@@ -110,7 +110,7 @@ impl<P: Provider> RemoteBackend<P> {
         sleep(&mut self.driver, self.start.elapsed(), most, others);
     }
 
-    /// Begins to end the connection in good order; what waits, fails. [`RemoteBackend::state`] is [`ConnectionState::Lost`] when it is over.
+    /// Begins to end the connection in order; what waits, fails. [`RemoteBackend::state`] is [`ConnectionState::Lost`] when it is over.
     pub fn shutdown(&mut self) {
         self.driver.shutdown(self.start.elapsed());
     }

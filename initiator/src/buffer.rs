@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::mailbox::Message;
-use crate::wheel::Wheel;
+use crate::shared_driver::SharedDriver;
 use core::fmt;
 use nvmf_block::RegionId;
 use nvmf_memory::{Memory, PAGE};
@@ -31,7 +31,7 @@ pub(crate) struct Piece {
 /// The registered memory of a connection.
 pub(crate) struct BufferPool {
     state: Mutex<PoolState>,
-    wheel: Arc<Wheel>,
+    shared_driver: Arc<SharedDriver>,
 }
 
 #[derive(Default)]
@@ -43,8 +43,8 @@ struct PoolState {
 }
 
 impl BufferPool {
-    pub(crate) fn new(wheel: Arc<Wheel>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), wheel })
+    pub(crate) fn new(shared_driver: Arc<SharedDriver>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), shared_driver })
     }
 
     /// A buffer of `len` bytes.
@@ -67,7 +67,7 @@ impl BufferPool {
         };
         let piece = Piece { memory, region };
         // The engine reads this before it takes any operation that names the region, and after the end of what had its number before.
-        self.wheel.note(Message::Register(piece.clone()));
+        self.shared_driver.note(Message::Register(piece.clone()));
         Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) })
     }
 
@@ -79,7 +79,7 @@ impl BufferPool {
             state.idle.entry(size).or_default().push(piece);
         } else {
             state.free_regions.push(piece.region);
-            self.wheel.note(Message::Deregister(piece.region));
+            self.shared_driver.note(Message::Deregister(piece.region));
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::buffer::BufferPool;
 use crate::driver::DriverEvent;
 use crate::engine::{Audience, FirstError, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
-use crate::wheel::Wheel;
+use crate::shared_driver::SharedDriver;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
@@ -36,7 +36,7 @@ impl ConnectionState {
     }
 }
 
-/// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in good order, with the last handle
+/// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in order, with the last handle
 /// ([`Device`]s are handles too).
 #[derive(Clone)]
 pub struct Connection {
@@ -45,7 +45,7 @@ pub struct Connection {
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) wheel: Arc<Wheel>,
+    pub(crate) shared_driver: Arc<SharedDriver>,
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) pool: Arc<BufferPool>,
     state: watch::Receiver<ConnectionState>,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.wheel.send(Message::Close { reply: None });
+        self.shared_driver.send(Message::Close { reply: None });
     }
 }
 
@@ -63,8 +63,9 @@ impl Connection {
     /// # Errors
     /// [`Error::Association`] says which layer refused, and what to do.
     pub async fn connect(options: Options) -> Result<Self, Error> {
-        let (road, keys) = (options.road()?, options.keys());
-        Self::connect_over(options, move || road.open(Some(keys)).map_err(|error| error.to_string())).await
+        let (selection, keys) = (options.selection()?, options.keys());
+        Self::connect_over(options, move || selection.open(Some(keys)).map_err(|error| error.to_string()))
+            .await
     }
 
     /// The same over a provider of the caller's, made on the connection's thread.
@@ -79,18 +80,18 @@ impl Connection {
         let (first, connected) = oneshot::channel();
         let (its_state, state) = watch::channel(ConnectionState::Connecting);
         let config = options.driver_config();
-        let wheel = Wheel::new(config.operations as usize, options.spin)?;
+        let shared_driver = SharedDriver::new(config.operations as usize, options.spin)?;
         let audience = Audience { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
-        let its_wheel = Arc::clone(&wheel);
-        let body = move || crate::thread::run(provider, config, its_wheel, audience);
+        let thread_driver = Arc::clone(&shared_driver);
+        let body = move || crate::thread::run(provider, config, thread_driver, audience);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
         std::thread::Builder::new()
             .name("nvmf-connection".to_owned())
             .spawn(body)
             .map_err(|e| system(e.to_string()))?;
         // From here on a dropped future closes the connection: `shared` is its only handle.
-        let pool = BufferPool::new(Arc::clone(&wheel));
-        let shared = Arc::new(Shared { pool, options, wheel, snapshot, state });
+        let pool = BufferPool::new(Arc::clone(&shared_driver));
+        let shared = Arc::new(Shared { pool, options, shared_driver, snapshot, state });
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
@@ -156,14 +157,14 @@ impl Connection {
     /// [`Error::Closed`], also when the connection was lost meanwhile. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
         let (reply, replied) = oneshot::channel();
-        self.shared.wheel.send(Message::Admin { command, reply });
+        self.shared.shared_driver.send(Message::Admin { command, reply });
         replied.await.ok().flatten().ok_or(Error::Closed)
     }
 
-    /// Shuts the controller down in good order and ends the thread. What other handles do from now on fails.
+    /// Shuts the controller down in order and ends the thread. What other handles do from now on fails.
     pub async fn close(self) {
         let (reply, closed) = oneshot::channel();
-        self.shared.wheel.send(Message::Close { reply: Some(reply) });
+        self.shared.shared_driver.send(Message::Close { reply: Some(reply) });
         // An error says that it is over already.
         let _ = closed.await;
     }

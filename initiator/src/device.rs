@@ -185,7 +185,7 @@ impl Device {
         len: u64,
         buffer: Option<Buffer>,
     ) -> Result<Option<Buffer>, Error> {
-        match Operation::new(&self.shared.wheel, self.nsid, op, buffer).await {
+        match Operation::new(&self.shared.shared_driver, self.nsid, op, buffer).await {
             Some((Ok(()), buffer)) => Ok(buffer),
             Some((Err(source), _)) => Err(Error::Io { what, offset, len, source }),
             None => Err(self.shared.closed()),

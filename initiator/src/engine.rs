@@ -53,7 +53,7 @@ pub(crate) trait Turn: Send {
     fn turn(&mut self, now: Duration) -> bool;
     /// Operations and admin commands that somebody waits for.
     fn under_way(&self) -> usize;
-    /// Arms the road. When a turn is due even if nothing arrives; `None` when there is something to do at once.
+    /// Arms the provider. When a turn is due even if nothing arrives; `None` when there is something to do at once.
     fn rest(&mut self, now: Duration) -> Option<Duration>;
     /// Whether the connection was closed or given up.
     fn is_over(&self) -> bool;

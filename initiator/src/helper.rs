@@ -1,6 +1,6 @@
 //! What a thread that runs [`crate::block_on`] waits for, and drives meanwhile.
 
-use crate::wheel::Wheel;
+use crate::shared_driver::SharedDriver;
 use core::cell::RefCell;
 use core::time::Duration;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ thread_local! {
     /// The connections that the future at the top of this thread waits for; `None` outside of `block_on`.
     static HELPER: RefCell<Option<Helper>> = const { RefCell::new(None) };
     /// Its memory, for the next.
-    static SPARE: RefCell<Vec<Arc<Wheel>>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Vec<Arc<SharedDriver>>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Default)]
 struct Helper {
-    wheels: Vec<Arc<Wheel>>,
+    shared_drivers: Vec<Arc<SharedDriver>>,
     /// The connections count on us.
     joined: bool,
 }
@@ -40,8 +40,8 @@ pub(crate) struct Helping {
 
 impl Helping {
     pub(crate) fn begin() -> Self {
-        let wheels = SPARE.take();
-        Self { outer: HELPER.replace(Some(Helper { wheels, joined: true })) }
+        let shared_drivers = SPARE.take();
+        Self { outer: HELPER.replace(Some(Helper { shared_drivers, joined: true })) }
     }
 }
 
@@ -49,9 +49,9 @@ impl Drop for Helping {
     fn drop(&mut self) {
         if let Some(mut helper) = HELPER.replace(self.outer.take()) {
             helper.leave();
-            let mut wheels = core::mem::take(&mut helper.wheels);
-            wheels.clear();
-            SPARE.replace(wheels);
+            let mut shared_drivers = core::mem::take(&mut helper.shared_drivers);
+            shared_drivers.clear();
+            SPARE.replace(shared_drivers);
         }
     }
 }
@@ -66,24 +66,24 @@ impl Drop for Helper {
 impl Helper {
     fn join(&mut self) {
         if !core::mem::replace(&mut self.joined, true) {
-            self.wheels.iter().for_each(|wheel| wheel.join());
+            self.shared_drivers.iter().for_each(|shared_driver| shared_driver.join());
         }
     }
 
     fn leave(&mut self) {
         if core::mem::replace(&mut self.joined, false) {
-            self.wheels.iter().for_each(|wheel| wheel.leave());
+            self.shared_drivers.iter().for_each(|shared_driver| shared_driver.leave());
         }
     }
 
     fn drive(&self, now: Instant) -> Round {
         let mut round = Round::Idle;
-        for wheel in self.wheels.iter().filter(|wheel| wheel.is_busy()) {
+        for shared_driver in self.shared_drivers.iter().filter(|shared_driver| shared_driver.is_busy()) {
             let spin = match round {
-                Round::Quiet(spin) | Round::Taken(spin) => spin.max(wheel.spin()),
-                Round::Worked | Round::Idle => wheel.spin(),
+                Round::Quiet(spin) | Round::Taken(spin) => spin.max(shared_driver.spin()),
+                Round::Worked | Round::Idle => shared_driver.spin(),
             };
-            round = match (wheel.drive(now), round) {
+            round = match (shared_driver.drive(now), round) {
                 (Some(true), _) | (_, Round::Worked) => Round::Worked,
                 (Some(false), _) | (None, Round::Quiet(_)) => Round::Quiet(spin),
                 (None, _) => Round::Taken(spin),
@@ -94,13 +94,13 @@ impl Helper {
 }
 
 /// Has the thread's `block_on`, if there is one, drive this connection whenever it waits.
-pub(crate) fn wait_for(wheel: &Arc<Wheel>) {
+pub(crate) fn wait_for(shared_driver: &Arc<SharedDriver>) {
     HELPER.with_borrow_mut(|helper| {
         let Some(helper) = helper else { return };
         helper.join();
-        if !helper.wheels.iter().any(|known| Arc::ptr_eq(known, wheel)) {
-            wheel.join();
-            helper.wheels.push(Arc::clone(wheel));
+        if !helper.shared_drivers.iter().any(|known| Arc::ptr_eq(known, shared_driver)) {
+            shared_driver.join();
+            helper.shared_drivers.push(Arc::clone(shared_driver));
         }
     });
 }
@@ -119,6 +119,6 @@ pub(crate) fn drive(now: Instant) -> Round {
 pub(crate) fn let_go() {
     let Some(mut helper) = HELPER.take() else { return };
     helper.leave();
-    helper.wheels.retain(|wheel| !wheel.ended());
+    helper.shared_drivers.retain(|shared_driver| !shared_driver.ended());
     HELPER.replace(Some(helper));
 }

@@ -52,11 +52,11 @@ mod identity;
 mod mailbox;
 mod operation;
 mod options;
+mod shared_driver;
 mod sleep;
 mod slot;
 mod thread;
 mod transport;
-mod wheel;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;

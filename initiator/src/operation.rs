@@ -1,8 +1,8 @@
 //! A block operation as a future.
 
 use crate::mailbox::Request;
+use crate::shared_driver::SharedDriver;
 use crate::slot::{Ended, Waiting};
-use crate::wheel::Wheel;
 use crate::{Buffer, helper};
 use core::pin::Pin;
 use nvme_proto::Nsid;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 /// Submits at its first poll, on the thread that polls. Dropped after that, it leaves the operation to finish.
 pub(crate) struct Operation<'a> {
-    wheel: &'a Arc<Wheel>,
+    shared_driver: &'a Arc<SharedDriver>,
     step: Step,
 }
 
@@ -22,8 +22,13 @@ enum Step {
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(wheel: &'a Arc<Wheel>, nsid: Nsid, op: BlockOp, buffer: Option<Buffer>) -> Self {
-        Self { wheel, step: Step::Begin { nsid, op, buffer } }
+    pub(crate) fn new(
+        shared_driver: &'a Arc<SharedDriver>,
+        nsid: Nsid,
+        op: BlockOp,
+        buffer: Option<Buffer>,
+    ) -> Self {
+        Self { shared_driver, step: Step::Begin { nsid, op, buffer } }
     }
 }
 
@@ -33,14 +38,14 @@ impl Future for Operation<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
         let this = &mut *self;
         // Before anything is submitted, so that the connection's thread knows that somebody will drive.
-        helper::wait_for(this.wheel);
+        helper::wait_for(this.shared_driver);
         if let Step::Begin { nsid, op, buffer } = &mut this.step {
-            let (reply, waiting) = this.wheel.slots().take();
+            let (reply, waiting) = this.shared_driver.slots().take();
             let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply };
             this.step = Step::Wait(waiting);
-            this.wheel.submit(request);
+            this.shared_driver.submit(request);
         }
         let Step::Wait(waiting) = &mut this.step else { unreachable!("it was begun above") };
-        waiting.poll(context, this.wheel.slots())
+        waiting.poll(context, this.shared_driver.slots())
     }
 }

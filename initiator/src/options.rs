@@ -5,7 +5,7 @@ use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
-use nvmf_rdma_any::{Preference, Road, VerbsOptions};
+use nvmf_rdma_any::{Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
 /// Whom to connect to, as whom, and how. The defaults are those of kernel hosts.
@@ -74,10 +74,10 @@ impl Options {
         }
     }
 
-    /// The road to the controller.
-    pub(crate) fn road(&self) -> Result<Road, Error> {
+    /// The provider to the controller.
+    pub(crate) fn selection(&self) -> Result<ProviderSelection, Error> {
         let source = self.source.map(|source| source.ip());
-        Ok(Road::towards(self.address, source, self.provider, self.verbs)?)
+        Ok(ProviderSelection::towards(self.address, source, self.provider, self.verbs)?)
     }
 
     /// Keys of commands that may be alive at once.

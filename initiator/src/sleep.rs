@@ -12,7 +12,7 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the provider's included.
 const WATCHED_MAX: usize = 4;
 
-/// Sleeps until the road brings something, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
+/// Sleeps until the provider brings something, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
 /// Returns at once when there is something to poll already.
 pub(crate) fn sleep<P: Provider>(
     driver: &mut Driver<P>,

@@ -2,14 +2,14 @@
 
 use crate::driver::{Driver, DriverConfig, StartError};
 use crate::engine::{Audience, Engine, FirstError};
-use crate::wheel::Wheel;
+use crate::shared_driver::SharedDriver;
 use core::time::Duration;
 use nvmf_rdma::Provider;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Whatever becomes of the thread, nobody waits for it in vain.
-struct Ending(Arc<Wheel>);
+struct Ending(Arc<SharedDriver>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -21,10 +21,10 @@ impl Drop for Ending {
 pub(crate) fn run<P: Provider + Send + 'static>(
     provider: impl FnOnce() -> Result<P, String>,
     config: DriverConfig,
-    wheel: Arc<Wheel>,
+    shared_driver: Arc<SharedDriver>,
     mut audience: Audience,
 ) {
-    let ending = Ending(wheel);
+    let ending = Ending(shared_driver);
     let operations = config.operations as usize;
     let driver = provider().map_err(FirstError::System).and_then(|provider| {
         Driver::new(provider, config, Duration::ZERO).map_err(|error| match error {
@@ -36,11 +36,11 @@ pub(crate) fn run<P: Provider + Send + 'static>(
         Ok(driver) => driver,
         Err(error) => return refuse(&mut audience, error),
     };
-    let road = driver.provider().fd().map(|fd| fd.try_clone_to_owned()).transpose();
-    match road {
-        Ok(road) => {
+    let provider = driver.provider().fd().map(|fd| fd.try_clone_to_owned()).transpose();
+    match provider {
+        Ok(provider) => {
             ending.0.start(Box::new(Engine::new(driver, operations, audience)));
-            ending.0.drive_until_over(road.as_ref().map(AsFd::as_fd));
+            ending.0.drive_until_over(provider.as_ref().map(AsFd::as_fd));
         }
         Err(error) => refuse(&mut audience, FirstError::System(error.to_string())),
     }

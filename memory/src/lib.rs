@@ -1,4 +1,4 @@
-//! Page-aligned memory that both the road (RDMA) and the floor (`io_uring`) register.
+//! Page-aligned memory that both the provider (RDMA) and the backend (`io_uring`) register.
 //!
 //! | item | what it is |
 //! |---|---|

@@ -35,7 +35,7 @@ pub const CLIENT_NO_ZEROES: u32 = 2;
 pub enum OptionKind {
     /// An export, by name, and at once.
     ExportName,
-    /// Nothing; farewell.
+    /// Nothing; disconnect.
     Abort,
     /// The exports' names.
     List,
@@ -158,7 +158,7 @@ pub enum Command {
     Read,
     /// Data follow the request.
     Write,
-    /// Farewell.
+    /// Disconnect.
     Disconnect,
     /// What was answered is durable when this is.
     Flush,

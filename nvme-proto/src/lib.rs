@@ -1,6 +1,6 @@
 //! The words: wire types of NVMe, NVMe over Fabrics, NVMe/RDMA and NVMe/TCP.
 //!
-//! Every module has two floors. The raw struct is the bytes as they are on the wire: little-endian integers of alignment 1, its size
+//! Every module has two devices. The raw struct is the bytes as they are on the wire: little-endian integers of alignment 1, its size
 //! asserted at compile time, readable from any bytes of that length. The parsed value is what the bytes mean, and is
 //! smaller: `parse` is where the wire's "0's based" counts (fields that end in `_z`) become counts, and nowhere else.
 //!

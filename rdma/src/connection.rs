@@ -140,7 +140,7 @@ pub enum DisconnectCause {
     /// We said so.
     #[error("closed by this side")]
     Local,
-    /// The peer closed it in good order.
+    /// The peer closed it in order.
     #[error("closed by the peer")]
     Peer,
     /// It broke: reset, half a message, an errno.

@@ -195,7 +195,7 @@ pub trait Provider {
     /// Takes over a request that another provider let go.
     fn adopt(&mut self, now: Duration, detached: Self::Detached) -> RequestId;
 
-    /// Ends a connection in good order: what was posted is still sent, as far as the peer takes it within a bounded time;
+    /// Ends a connection in order: what was posted is still sent, as far as the peer takes it within a bounded time;
     /// then everything outstanding is flushed, and [`CmEvent::Disconnected`] comes.
     fn disconnect(&mut self, queue_pair: QueuePairId);
 

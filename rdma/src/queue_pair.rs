@@ -61,7 +61,7 @@ pub enum Payload<'a> {
     Gather(&'a [Sge]),
     /// Taken from memory that is the poster's until [`crate::Provider::flush`] returns and no longer, registered or not. What a provider
     /// cannot send by then it copies to `spare`, and sends from there: a provider that sends from registered memory alone copies all of it.
-    Lent {
+    Borrowed {
         /// Whose bytes.
         from: &'a Memory,
         /// Where they begin.

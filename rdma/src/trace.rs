@@ -125,7 +125,7 @@ fn payload_len(payload: &Payload<'_>) -> u64 {
     match payload {
         Payload::Inline(bytes) => bytes.len() as u64,
         Payload::Gather(elements) => elements.iter().map(|sge| u64::from(sge.len)).sum(),
-        Payload::Lent { spare, .. } => spare.len.into(),
+        Payload::Borrowed { spare, .. } => spare.len.into(),
     }
 }
 

@@ -1,11 +1,11 @@
-//! What the configuration exports, as the engine and the floor know it: disks opened, definitions made.
+//! What the configuration exports, as the engine and the backend know it: disks opened, definitions made.
 
-use crate::limits::IN_USE_PATIENCE;
+use crate::limits::IN_USE_TIMEOUT;
 use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Config, Hosts, Namespace, Subsystem};
-use nvmf_rdma_any::Road;
+use nvmf_rdma_any::ProviderSelection;
 use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, Port, RdmaProviderType, SubsystemDefinition};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub struct Export {
     pub nqn: Nqn,
     /// As configured.
     pub namespace: Namespace,
-    /// Its number on the floor.
+    /// Its number on the backend.
     pub device: DeviceId,
     /// What is behind it.
     pub disk: Disk,
@@ -84,10 +84,10 @@ impl Export {
 /// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
 /// target that is started again at once would find them in use.
 fn open_patiently(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
-    let patience = Instant::now() + IN_USE_PATIENCE;
+    let spin_policy = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match Disk::open(spec, namespace.block_size, namespace.read_only) {
-            Err(OpenError::InUse { .. }) if Instant::now() < patience => {
+            Err(OpenError::InUse { .. }) if Instant::now() < spin_policy => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             opened => return opened,
@@ -118,10 +118,10 @@ pub fn definition(subsystem: &Subsystem, exports: &[Export]) -> SubsystemDefinit
 
 /// What the discovery log says of the listeners. A wildcard stands for the addresses of this machine that it covers.
 #[must_use]
-pub fn ports(addresses: &[SocketAddr], roads: &[&Road]) -> Vec<Port> {
+pub fn ports(addresses: &[SocketAddr], selections: &[&ProviderSelection]) -> Vec<Port> {
     let (mut ports, mut extra) = (Vec::new(), Vec::new());
-    for (at, (address, road)) in addresses.iter().zip(roads).enumerate() {
-        let provider = provider_type(road);
+    for (at, (address, selection)) in addresses.iter().zip(selections).enumerate() {
+        let provider = provider_type(selection);
         let mut concrete =
             if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
         let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
@@ -142,10 +142,10 @@ pub fn port_id(listener: usize) -> u16 {
 }
 
 /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-fn provider_type(road: &Road) -> RdmaProviderType {
-    match road {
-        Road::Iwarp => RdmaProviderType::IWARP,
-        Road::Verbs { .. } => RdmaProviderType::NOT_SPECIFIED,
+fn provider_type(selection: &ProviderSelection) -> RdmaProviderType {
+    match selection {
+        ProviderSelection::Iwarp => RdmaProviderType::IWARP,
+        ProviderSelection::Verbs { .. } => RdmaProviderType::NOT_SPECIFIED,
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_wildcard_is_never_advertised() {
         let addresses = ["0.0.0.0:4420".parse().unwrap(), "127.0.0.1:4421".parse().unwrap()];
-        let ports = ports(&addresses, &[&Road::Iwarp; 2]);
+        let ports = ports(&addresses, &[&ProviderSelection::Iwarp; 2]);
         assert!(ports.iter().all(|port| port.address != "0.0.0.0"), "{ports:?}");
         assert_eq!(
             (ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()),

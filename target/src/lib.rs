@@ -2,15 +2,15 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`worker`] | [`worker::Worker`]: one `turn` from road to floor and back |
+//! | [`worker`] | [`worker::Worker`]: one `turn` from provider to backend and back |
 //! | [`transport`] | NVMe/RDMA between a provider, the engine and a backend |
-//! | [`mail`] | what workers tell each other |
+//! | [`message`] | what workers tell each other |
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`telemetry`] | what is counted, and how often may be logged |
-//! | [`daemon`], [`thread`](mod@thread), [`office`] | the threads around the workers: start, reload, drain, stop |
+//! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`] | what the configuration exports, opened |
 //! | [`cli`], [`control`], [`notify`] | the command line, signals, systemd |
-//! | [`patience`] | how long a worker spins |
+//! | [`spin`] | how long a worker spins |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
@@ -24,11 +24,11 @@ pub mod control;
 pub mod daemon;
 pub mod exports;
 pub mod limits;
-pub mod mail;
+pub mod mailbox;
+pub mod message;
 pub mod notify;
-pub mod office;
-pub mod patience;
 pub mod settings;
+pub mod spin;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

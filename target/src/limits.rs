@@ -15,7 +15,7 @@ pub const CHUNKS_MAX: usize = 4;
 /// One queue holds at most this part of a class of buffers (1/n), however idle the others are.
 pub const BUFFER_SHARE: usize = 2;
 
-/// Bytes that in-capsule data are aligned to in memory: what the floor asks for, at the most. Data at an offset in the
+/// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in the
 /// capsule that is no multiple of it are copied once.
 pub const IN_CAPSULE_ALIGN: usize = nvmf_block::MEMORY_ALIGNMENT;
 
@@ -33,30 +33,30 @@ pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connection requests that wait in the kernel.
 pub const BACKLOG: u32 = 128;
 
-/// Completions of the road reaped in one turn.
+/// Completions of the provider reaped in one turn.
 pub const COMPLETIONS_BUDGET: usize = 128;
-/// Capsules taken up in one turn, of all queues; completions of the floor, too.
+/// Capsules taken up in one turn, of all queues; completions of the backend, too.
 pub const BATCH: usize = 32;
 /// The same while queues that bring little come in between: they wait for the rest of a turn at the most.
-pub const BATCH_IN_COMPANY: usize = 16;
+pub const BATCH_CONTENDED: usize = 16;
 /// For so many turns after the last of them.
-pub const COMPANY_TURNS: u8 = 8;
+pub const CONTENTION_TURNS: u8 = 8;
 /// Capsules that a queue hands in at a time: then it is the next queue's turn.
 pub const CAPSULES_IN_A_ROW: usize = 8;
-/// Answers that leave from where a device lends them after which a turn looks whether one more still fits in the packet that is being
+/// Answers that leave from where a device borrows them after which a turn looks whether one more still fits in the packet that is being
 /// filled: it would cost a packet of its own.
 pub const ANSWERS_MIN: u32 = 12;
 /// Bytes of an answer beyond its data: the headers of the RDMA WRITE and the response.
 pub const ANSWER_FRAMING: u32 = 80;
 /// Connection events handled in one turn.
 pub const CM_BUDGET: usize = 16;
-/// Mails read in one turn.
-pub const MAIL_BUDGET: usize = 64;
+/// Messages read in one turn.
+pub const MESSAGE_BUDGET: usize = 64;
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 
 /// How long a file may be in use at the start: its last user may just have ended.
-pub const IN_USE_PATIENCE: Duration = Duration::from_secs(1);
+pub const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stop waits for commands under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 

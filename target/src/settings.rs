@@ -1,6 +1,6 @@
 //! How large a worker is, and how queues spread over workers.
 
-use crate::mail::WorkerId;
+use crate::message::WorkerId;
 use crate::transport::rdma::buffers::{BufferPlan, ReceiveSlots};
 use crate::transport::rdma::queue::Queue;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-/// Queues on each worker of a crew (the workers of one road, which hand requests to each other): where the next one goes.
+/// Queues on each worker of a group (the workers of one provider, which hand requests to each other): where the next one goes.
 #[derive(Debug)]
 pub struct Load {
     first: usize,

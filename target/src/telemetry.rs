@@ -66,9 +66,9 @@ counters! {
     waits_send,
     /// Times that a capsule waited for a request slot.
     waits_request,
-    /// Times that the storage floor's queue was full.
+    /// Times that the storage backend's queue was full.
     waits_backend,
-    /// Operations that the storage floor failed.
+    /// Operations that the storage backend failed.
     block_errors,
     /// Work requests that failed on a connection that was not closing.
     transport_errors,

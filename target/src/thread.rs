@@ -1,11 +1,11 @@
 //! A worker's thread: the clock, the spinning and the sleeping around [`Worker::turn`].
 
-use crate::mail::WorkerId;
-use crate::office::{Office, Order};
-use crate::patience::Patience;
+use crate::mailbox::{Mailboxes, ThreadMessage};
+use crate::message::WorkerId;
+use crate::spin::SpinPolicy;
 use crate::worker::Worker;
 use core::time::Duration;
-use nvmf_backend::Floor;
+use nvmf_backend::Devices;
 use nvmf_config::Poll;
 use nvmf_rdma::Provider;
 use std::os::fd::AsRawFd;
@@ -46,29 +46,29 @@ impl Clock {
 
 /// Turns the worker until it is told to finish and has no queue left.
 pub fn run<P: Provider>(
-    mut worker: Worker<P, Floor>,
+    mut worker: Worker<P, Devices>,
     id: WorkerId,
-    office: &Arc<Office<P::Detached>>,
+    mailboxes: &Arc<Mailboxes<P::Detached>>,
     clock: Clock,
     waiting: Waiting,
 ) {
     let provider_fd = worker.provider().fd().map(|fd| fd.as_raw_fd());
-    let watch_road = provider_fd.and_then(|fd| worker.backend().watch(fd));
-    let watch_bell = worker.backend().watch(office.bell(id));
+    let watch_provider = provider_fd.and_then(|fd| worker.backend().watch(fd));
+    let watch_wakeup = worker.backend().watch(mailboxes.wakeup(id));
     let mut idle_since = None;
-    let mut patience = Patience::new(waiting.spin);
+    let mut spin_policy = SpinPolicy::new(waiting.spin);
     let mut finishing = false;
     loop {
-        finishing |= take_orders(&mut worker, id, office);
+        finishing |= take_messages(&mut worker, id, mailboxes);
         let now = clock.now();
-        office.beat(id, now);
+        mailboxes.record_turn(id, now);
         let progress = worker.turn(now);
-        while let Some((to, mail)) = worker.poll_mail() {
-            office.post(id, to, mail);
+        while let Some((to, message)) = worker.poll_message() {
+            mailboxes.post(id, to, message);
         }
         if progress.worked {
             if let Some(since) = idle_since.take() {
-                patience.on_work(now - since);
+                spin_policy.on_work(now - since);
             }
             continue;
         }
@@ -78,7 +78,7 @@ pub fn run<P: Provider>(
         let waited = now - *idle_since.get_or_insert(now);
         let spins = match waiting.poll {
             Poll::Busy => true,
-            Poll::Adaptive => waited < patience.spin(),
+            Poll::Adaptive => waited < spin_policy.spin(),
             Poll::Interrupt => false,
         };
         if spins {
@@ -94,30 +94,30 @@ pub fn run<P: Provider>(
         }
         let until = progress.timeout.map_or(SLEEP_MAX, |due| due.saturating_sub(now).min(SLEEP_MAX));
         worker.backend().wait(Some(until));
-        if let Some(watch) = watch_road {
+        if let Some(watch) = watch_provider {
             worker.backend().take_fired(watch);
         }
-        if watch_bell.is_some_and(|watch| worker.backend().take_fired(watch)) {
-            office.answer_bell(id);
+        if watch_wakeup.is_some_and(|watch| worker.backend().take_fired(watch)) {
+            mailboxes.clear_wakeup(id);
         }
     }
 }
 
-fn take_orders<P: Provider>(
-    worker: &mut Worker<P, Floor>,
+fn take_messages<P: Provider>(
+    worker: &mut Worker<P, Devices>,
     id: WorkerId,
-    office: &Office<P::Detached>,
+    mailboxes: &Mailboxes<P::Detached>,
 ) -> bool {
     let mut finish = false;
-    while let Some(order) = office.take(id) {
+    while let Some(order) = mailboxes.take(id) {
         match order {
-            Order::Mail(mail) => worker.deliver(mail),
-            Order::Attach(device, disk, done) => {
+            ThreadMessage::Worker(message) => worker.deliver(message),
+            ThreadMessage::Attach(device, disk, done) => {
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));
             }
-            Order::Detach(device) => worker.backend().detach(device),
-            Order::Finish => finish = true,
+            ThreadMessage::Detach(device) => worker.backend().detach(device),
+            ThreadMessage::Finish => finish = true,
         }
     }
     finish

@@ -1,4 +1,4 @@
-//! One worker: a road, a floor, the memory between them, and the queues that live on it.
+//! One worker: a provider, a backend, the memory between them, and the queues that live on it.
 //!
 //! [`Worker::turn`] is all there is: it reads no clock, makes no system call of its own, and takes no lock but the
 //! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a virtual
@@ -7,16 +7,16 @@
 mod connections;
 
 use crate::limits::{
-    BACKLOG, BATCH, BATCH_IN_COMPANY, CAPSULES_IN_A_ROW, COMPANY_TURNS, COMPLETIONS_BUDGET, MAIL_BUDGET,
+    BACKLOG, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, COMPLETIONS_BUDGET, CONTENTION_TURNS, MESSAGE_BUDGET,
     TIMER_GRAIN,
 };
-use crate::mail::{Mail, Recipient, WorkerId};
+use crate::message::{Recipient, WorkerId, WorkerMessage};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::transport::rdma::buffers::{Class, SetUpError};
-use crate::transport::rdma::edges::{Deed, Edges, Lent};
 use crate::transport::rdma::name::{Kind, Place};
-use crate::transport::rdma::queue::{Life, Queue};
+use crate::transport::rdma::queue::{Queue, QueueState};
+use crate::transport::rdma::resources::{Borrowed, DeferredAction, Resources};
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_rdma::{Completion, ListenError, ListenerId, Provider, QueuePairId};
@@ -34,25 +34,25 @@ pub struct Progress {
     pub timeout: Option<Duration>,
 }
 
-/// One worker. `D` travels in its mails.
+/// One worker. `D` travels in its messages.
 pub struct Worker<P: Provider, B: Backend> {
     id: WorkerId,
     settings: Settings,
     load: Arc<Load>,
-    edges: Edges<P, B>,
+    resources: Resources<P, B>,
     queues: Vec<Option<Box<Queue>>>,
     vacant: Vec<u32>,
     by_qp: HashMap<QueuePairId, u32>,
     listeners: Vec<(ListenerId, u16)>,
     /// Where the last I/O queue went.
     last_pick: WorkerId,
-    inbox: VecDeque<Mail<P::Detached>>,
-    outbox: VecDeque<(Recipient, Mail<P::Detached>)>,
+    inbox: VecDeque<WorkerMessage<P::Detached>>,
+    outbox: VecDeque<(Recipient, WorkerMessage<P::Detached>)>,
     completions: Vec<Completion>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
     /// Turns for which it is remembered that somebody with little came between.
-    company: u8,
+    contended_turns: u8,
 }
 
 impl<P: Provider, B: Backend> Worker<P, B> {
@@ -68,23 +68,23 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         provider: P,
         backend: B,
     ) -> Result<Self, SetUpError> {
-        let edges = Edges::new(provider, backend, registry, &settings)?;
+        let resources = Resources::new(provider, backend, registry, &settings)?;
         let connections = settings.connections;
         Ok(Self {
             id,
             load,
-            edges,
+            resources,
             queues: (0..connections).map(|_| None).collect(),
             vacant: (0..connections).rev().collect(),
             by_qp: HashMap::with_capacity(connections as usize),
             listeners: Vec::new(),
             last_pick: id,
-            inbox: VecDeque::with_capacity(MAIL_BUDGET),
-            outbox: VecDeque::with_capacity(MAIL_BUDGET),
+            inbox: VecDeque::with_capacity(MESSAGE_BUDGET),
+            outbox: VecDeque::with_capacity(MESSAGE_BUDGET),
             completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
-            company: 0,
+            contended_turns: 0,
             settings,
         })
     }
@@ -94,25 +94,25 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
-        let (listener, address) = self.edges.provider.listen(address, BACKLOG)?;
+        let (listener, address) = self.resources.provider.listen(address, BACKLOG)?;
         self.listeners.push((listener, port));
         Ok(address)
     }
 
-    /// Puts a mail into the inbox: read in the next turn.
-    pub fn deliver(&mut self, mail: Mail<P::Detached>) {
-        self.inbox.push_back(mail);
+    /// Puts a message into the inbox: read in the next turn.
+    pub fn deliver(&mut self, message: WorkerMessage<P::Detached>) {
+        self.inbox.push_back(message);
     }
 
-    /// A mail for another worker.
-    pub fn poll_mail(&mut self) -> Option<(Recipient, Mail<P::Detached>)> {
+    /// A message for another worker.
+    pub fn poll_message(&mut self) -> Option<(Recipient, WorkerMessage<P::Detached>)> {
         self.outbox.pop_front()
     }
 
     /// What it counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
-        &self.edges.counters
+        &self.resources.counters
     }
 
     /// Queues that are there.
@@ -124,47 +124,47 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     /// Data buffers that are out.
     #[must_use]
     pub fn buffers_out(&self) -> usize {
-        self.edges.buffers.out()
+        self.resources.buffers.out()
     }
 
-    /// The road, to arm and to sleep on.
+    /// The provider, to arm and to sleep on.
     pub fn provider(&mut self) -> &mut P {
-        &mut self.edges.provider
+        &mut self.resources.provider
     }
 
-    /// The floor, to sleep in.
+    /// The backend, to sleep in.
     pub fn backend(&mut self) -> &mut B {
-        &mut self.edges.backend
+        &mut self.resources.backend
     }
 
     /// Does what there is to do, each kind up to its budget, then rings each doorbell once.
     pub fn turn(&mut self, now: Duration) -> Progress {
         let mut worked = self.reap_connections(now);
-        worked |= self.reap_road(now);
-        worked |= self.take_newcomers(now);
+        worked |= self.reap_provider(now);
+        worked |= self.take_newly_ready(now);
         worked |= self.take_capsules(now);
-        worked |= self.reap_floor(now);
-        worked |= self.read_mail(now);
+        worked |= self.reap_backend(now);
+        worked |= self.read_messages(now);
         self.expire_timers(now);
         worked |= self.grant_buffers(now);
-        worked |= self.do_deeds(now);
+        worked |= self.run_deferred(now);
         self.ring();
-        let provider = self.edges.provider.poll_timeout();
+        let provider = self.resources.provider.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due);
         let timeout = provider.into_iter().chain(timers).min();
         Progress { worked, timeout }
     }
 
     fn ring(&mut self) {
-        self.edges.submit_waiting();
-        self.edges.provider.flush();
-        self.edges.backend.flush();
-        self.edges.lent = Lent::default();
+        self.resources.submit_waiting();
+        self.resources.provider.flush();
+        self.resources.backend.flush();
+        self.resources.borrowed = Borrowed::default();
     }
 
-    fn reap_road(&mut self, now: Duration) -> bool {
+    fn reap_provider(&mut self, now: Duration) -> bool {
         self.completions.clear();
-        self.edges.provider.poll_cq(self.edges.cq, &mut self.completions);
+        self.resources.provider.poll_cq(self.resources.cq, &mut self.completions);
         for at in 0..self.completions.len() {
             let completion = self.completions[at];
             self.on_completion(now, &completion);
@@ -176,67 +176,67 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         let (kind, place) = Place::of_work_request(completion.id);
         // A queue that was removed earlier in this batch has nothing more to say.
         let Some(queue) = self.queues.get_mut(place.queue as usize).and_then(Option::as_mut) else { return };
-        if queue.qp() != completion.queue_pair || queue.life() == Life::Gone {
+        if queue.qp() != completion.queue_pair || queue.state() == QueueState::Closed {
             return;
         }
-        let edges = &mut self.edges;
+        let resources = &mut self.resources;
         if !completion.status.is_success() {
             // An event tells of the end; what made it come is worth a line.
-            if queue.life() == Life::Live && completion.status != nvmf_rdma::WcStatus::Flushed {
-                edges.counters.transport_errors.add(1);
-                if edges.log.allow(now, &edges.counters) {
+            if queue.state() == QueueState::Live && completion.status != nvmf_rdma::WcStatus::Flushed {
+                resources.counters.transport_errors.add(1);
+                if resources.log.allow(now, &resources.counters) {
                     tracing::warn!(parent: queue.span(), "{kind:?} failed, closing the queue: {}", completion.status);
                 }
-                queue.close(edges);
+                queue.close(resources);
             }
             return;
         }
         match kind {
-            Kind::Receive => queue.on_receive(edges, place.slot, completion.byte_len),
-            Kind::Read => queue.on_read(edges, now, place),
-            Kind::Write => queue.on_written(edges, now, place),
-            Kind::Send => queue.on_sent(edges, now, place),
+            Kind::Receive => queue.on_receive(resources, place.slot, completion.byte_len),
+            Kind::Read => queue.on_read(resources, now, place),
+            Kind::Write => queue.on_written(resources, now, place),
+            Kind::Send => queue.on_sent(resources, now, place),
         }
     }
 
     /// Lets those go first who were not in line and bring little, and answers them before the others' work begins: a turn
-    /// full of a flood takes many times as long as one command. They stand in line for that all the same: who comes back
+    /// full of a heavy queue takes many times as long as one command. They stand in line for that all the same: who comes back
     /// before the line went round has its turn there, so that many who bring little do not starve one who brings much.
-    fn take_newcomers(&mut self, now: Duration) -> bool {
-        let contested = self.edges.capsule_line.len() + self.edges.newcomers.len() > 1;
+    fn take_newly_ready(&mut self, now: Duration) -> bool {
+        let contested = self.resources.ready_list.len() + self.resources.newly_ready.len() > 1;
         let mut left = BATCH;
-        while let Some(index) = self.edges.newcomers.pop_front() {
+        while let Some(index) = self.resources.newly_ready.pop_front() {
             let Some(queue) = &mut self.queues[index as usize] else { continue };
-            if contested && queue.is_modest() && left >= CAPSULES_IN_A_ROW {
-                left -= queue.take_capsules(&mut self.edges, now, CAPSULES_IN_A_ROW);
+            if contested && queue.is_short() && left >= CAPSULES_IN_A_ROW {
+                left -= queue.take_capsules(&mut self.resources, now, CAPSULES_IN_A_ROW);
                 // Admin commands set timers (the Keep Alive Timeout).
                 self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
             }
-            queue.stand_in_line(&mut self.edges);
+            queue.join_ready_list(&mut self.resources);
         }
         if left < BATCH {
-            self.company = COMPANY_TURNS;
-            self.reap_floor(now);
+            self.contended_turns = CONTENTION_TURNS;
+            self.reap_backend(now);
             self.ring();
         }
         left < BATCH
     }
 
-    /// Lets the queues hand in capsules, some each in turn: who floods does not keep the others waiting.
+    /// Lets the queues hand in capsules, some each in turn: who heavies does not keep the others waiting.
     fn take_capsules(&mut self, now: Duration) -> bool {
-        let batch = if self.company == 0 { BATCH } else { BATCH_IN_COMPANY };
-        self.company = self.company.saturating_sub(1);
+        let batch = if self.contended_turns == 0 { BATCH } else { BATCH_CONTENDED };
+        self.contended_turns = self.contended_turns.saturating_sub(1);
         let mut left = batch;
         let mut full = false;
         while left > 0
             && !full
-            && let Some(index) = self.edges.capsule_line.pop_front()
+            && let Some(index) = self.resources.ready_list.pop_front()
         {
             let Some(queue) = &mut self.queues[index as usize] else { continue };
-            left -= queue.take_capsules(&mut self.edges, now, left.min(CAPSULES_IN_A_ROW));
-            full = self.edges.packet_is_full();
+            left -= queue.take_capsules(&mut self.resources, now, left.min(CAPSULES_IN_A_ROW));
+            full = self.resources.packet_is_full();
             if queue.is_ready() {
-                queue.stand_in_line(&mut self.edges);
+                queue.join_ready_list(&mut self.resources);
             }
             // Admin commands set timers (the Keep Alive Timeout).
             self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
@@ -244,76 +244,78 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         left < batch
     }
 
-    fn reap_floor(&mut self, now: Duration) -> bool {
+    fn reap_backend(&mut self, now: Duration) -> bool {
         self.executed.clear();
-        self.edges.backend.poll(&mut self.executed);
+        self.resources.backend.poll(&mut self.executed);
         for at in 0..self.executed.len() {
             let nvmf_block::Completion { tag, result } = self.executed[at];
             let place = Place::of_tag(tag);
             let queue = self.queues[place.queue as usize].as_mut();
             let queue = queue.expect("a queue lives until its last operation completed");
-            queue.on_executed(&mut self.edges, now, place, result);
-            if queue.life() == Life::Gone {
-                self.bury(place.queue);
+            queue.on_executed(&mut self.resources, now, place, result);
+            if queue.state() == QueueState::Closed {
+                self.remove_queue(place.queue);
             }
         }
         !self.executed.is_empty()
     }
 
-    fn read_mail(&mut self, now: Duration) -> bool {
-        for done in 0..MAIL_BUDGET {
-            let Some(mail) = self.inbox.pop_front() else { return done > 0 };
-            match mail {
-                Mail::Adopt(detached, offer) => {
-                    let request = self.edges.provider.adopt(now, detached);
+    fn read_messages(&mut self, now: Duration) -> bool {
+        for done in 0..MESSAGE_BUDGET {
+            let Some(message) = self.inbox.pop_front() else { return done > 0 };
+            match message {
+                WorkerMessage::Adopt(detached, offer) => {
+                    let request = self.resources.provider.adopt(now, detached);
                     self.accept(now, request, &offer);
                 }
-                Mail::CloseIoQueues(key) => self.close_io_queues(key),
-                Mail::CloseAssociation(key) => self.close_association(key),
-                Mail::Notice(notice) => self.each_queue(|queue, edges| queue.on_notice(edges, now, &notice)),
-                Mail::Drain => self.drain(),
-                Mail::Close => {
-                    self.each_queue(|queue, edges| edges.deeds.push_back(Deed::Remove(queue.index())))
+                WorkerMessage::CloseIoQueues(key) => self.close_io_queues(key),
+                WorkerMessage::CloseAssociation(key) => self.close_association(key),
+                WorkerMessage::Notice(notice) => {
+                    self.each_queue(|queue, resources| queue.on_notice(resources, now, &notice))
                 }
+                WorkerMessage::Drain => self.drain(),
+                WorkerMessage::Close => self.each_queue(|queue, resources| {
+                    resources.deferred.push_back(DeferredAction::Remove(queue.index()))
+                }),
             }
         }
         true
     }
 
-    fn each_queue(&mut self, mut act: impl FnMut(&mut Queue, &mut Edges<P, B>)) {
+    fn each_queue(&mut self, mut act: impl FnMut(&mut Queue, &mut Resources<P, B>)) {
         for queue in self.queues.iter_mut().flatten() {
-            act(queue, &mut self.edges);
+            act(queue, &mut self.resources);
         }
     }
 
     fn close_io_queues(&mut self, key: AssociationKey) {
-        self.each_queue(|queue, edges| {
+        self.each_queue(|queue, resources| {
             if queue.is_io_of(key) {
-                queue.close(edges);
+                queue.close(resources);
             }
         });
     }
 
     fn close_association(&mut self, key: AssociationKey) {
-        self.each_queue(|queue, edges| {
+        self.each_queue(|queue, resources| {
             if queue.association() == Some(key) {
-                edges.deeds.push_back(Deed::Remove(queue.index()));
+                resources.deferred.push_back(DeferredAction::Remove(queue.index()));
             }
         });
     }
 
     fn drain(&mut self) {
-        self.edges.draining = true;
+        self.resources.draining = true;
         for (listener, _) in self.listeners.drain(..) {
-            self.edges.provider.unlisten(listener);
+            self.resources.provider.unlisten(listener);
         }
     }
 
     fn expire_timers(&mut self, now: Duration) {
-        if self.edges.draining {
-            self.each_queue(|queue, edges| {
+        if self.resources.draining {
+            self.each_queue(|queue, resources| {
                 if queue.is_drained() {
-                    queue.close(edges);
+                    queue.close(resources);
                 }
             });
         }
@@ -321,9 +323,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             return;
         }
         let mut next = Duration::MAX;
-        self.each_queue(|queue, edges| {
+        self.each_queue(|queue, resources| {
             if queue.poll_timeout().is_some_and(|due| due <= now) {
-                queue.on_timeout(edges, now);
+                queue.on_timeout(resources, now);
             }
             next = next.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         });
@@ -334,12 +336,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     fn grant_buffers(&mut self, now: Duration) -> bool {
         let mut granted = false;
         for class in Class::ALL {
-            while self.edges.buffers.available(class) > 0
-                && let Some(index) = self.edges.buffers.line(class).pop_front()
+            while self.resources.buffers.available(class) > 0
+                && let Some(index) = self.resources.buffers.line(class).pop_front()
             {
                 // A queue that is gone leaves its place in line behind.
                 if let Some(queue) = &mut self.queues[index as usize] {
-                    queue.on_buffer(&mut self.edges, now, class);
+                    queue.on_buffer(&mut self.resources, now, class);
                     granted = true;
                 }
             }
@@ -347,27 +349,29 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         granted
     }
 
-    fn do_deeds(&mut self, now: Duration) -> bool {
+    fn run_deferred(&mut self, now: Duration) -> bool {
         let mut done = false;
-        while let Some(deed) = self.edges.deeds.pop_front() {
+        while let Some(action) = self.resources.deferred.pop_front() {
             done = true;
-            match deed {
-                Deed::CloseIoQueues(key) => {
+            match action {
+                DeferredAction::CloseIoQueues(key) => {
                     self.close_io_queues(key);
-                    self.outbox.push_back((Recipient::Others, Mail::CloseIoQueues(key)));
+                    self.outbox.push_back((Recipient::Others, WorkerMessage::CloseIoQueues(key)));
                 }
-                Deed::CloseAssociation(key) => {
+                DeferredAction::CloseAssociation(key) => {
                     self.close_association(key);
-                    self.outbox.push_back((Recipient::Others, Mail::CloseAssociation(key)));
+                    self.outbox.push_back((Recipient::Others, WorkerMessage::CloseAssociation(key)));
                 }
-                Deed::Remove(index) => {
+                DeferredAction::Remove(index) => {
                     if let Some(queue) = &mut self.queues[index as usize] {
-                        if queue.life() != Life::Gone && self.edges.log.allow(now, &self.edges.counters) {
+                        if queue.state() != QueueState::Closed
+                            && self.resources.log.allow(now, &self.resources.counters)
+                        {
                             tracing::info!(parent: queue.span(), "queue closed");
                         }
-                        queue.on_gone(&mut self.edges);
+                        queue.on_gone(&mut self.resources);
                     }
-                    self.bury(index);
+                    self.remove_queue(index);
                 }
             }
         }

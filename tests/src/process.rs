@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a program may take to start or to end.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where the programs lie: beside the running one, or its folder's parent (tests run from `deps`).
 ///
@@ -67,7 +67,7 @@ impl Target {
         let child =
             command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let mut target = Self { child, address, log: log.to_owned() };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut message = [0; 4096];
         loop {
             if let Ok(len) = socket.recv(&mut message)
@@ -80,7 +80,7 @@ impl Target {
             }
             ensure!(
                 Instant::now() < deadline,
-                "nvmf-target is not ready after {PATIENCE:?}:\n{}",
+                "nvmf-target is not ready after {TIMEOUT:?}:\n{}",
                 target.log()
             );
         }
@@ -132,7 +132,7 @@ impl Drop for Target {
 /// # Errors
 /// When it is not so in time.
 pub fn until(what: &str, is_so: impl FnMut() -> bool) -> Result<()> {
-    until_within(what, PATIENCE, is_so)
+    until_within(what, TIMEOUT, is_so)
 }
 
 fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
@@ -149,7 +149,7 @@ fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) ->
 /// # Errors
 /// When it does not end in time; it is killed then.
 pub fn end(child: &mut Child) -> Result<ExitStatus> {
-    end_within(child, PATIENCE)
+    end_within(child, TIMEOUT)
 }
 
 fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
@@ -171,7 +171,7 @@ fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
 /// # Errors
 /// When it is not there (with what to do), or does not end in time.
 pub fn run(command: &mut Command) -> Result<Output> {
-    run_for(command, PATIENCE)
+    run_for(command, TIMEOUT)
 }
 
 /// The same for as long as the caller says.

@@ -85,7 +85,7 @@ fn an_attached_disk_is_described_listed_and_detached() {
     assert!(!site.path("disk.sock").exists(), "the socket is gone");
     fails(&mut site.local(&["detach", "-n", &site.nqn]).expect("nvmf"), &["no such disk is attached"])
         .expect("a clear message");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_file_system_goes_there_and_back_through_nbdcopy() {
     assert!(std::fs::read(&back).expect("the copy") == bytes, "what was written is read");
     tool("e2fsck", &["-fn", text(&back)]);
     detach(&site);
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
     assert!(std::fs::read(site.path("disk.img")).expect("the disk") == bytes, "it is on the target's disk");
     tool("e2fsck", &["-fn", text(&site.path("disk.img"))]);
 }
@@ -116,7 +116,7 @@ fn a_disk_whose_server_was_killed_is_attached_again() {
     assert_ne!(again["pid"], disk["pid"]);
     assert_eq!(tool("nbdinfo", &["--size", uri(&again)]).trim(), SIZE.to_string());
     detach(&site);
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -132,5 +132,5 @@ fn identify_prints_json_under_the_names_of_nvme_cli() {
     assert_eq!(namespace["nsze"], SIZE / 4096);
     let format = namespace["flbas"].as_u64().expect("a number") as usize & 0xf;
     assert_eq!(namespace["lbafs"][format]["ds"], 12);
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

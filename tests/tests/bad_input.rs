@@ -57,7 +57,7 @@ fn what_is_refused_is_in_the_targets_log_too() {
     let log = target.log();
     assert!(log.contains("there is no subsystem") && log.contains(wrong), "{log}");
     assert!(log.contains("may not connect") && log.contains(HOST_ID), "{log}");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn data_that_does_not_fit() {
     fails(&mut write(&[&format!("{name}-not")]), &["cannot read", name]).expect("a clear message");
     let disk = std::fs::read(site.path("disk.img")).expect("the disk");
     assert!(disk.iter().all(|&byte| byte == 0), "what was refused was not written");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -105,5 +105,5 @@ fn a_socket_that_is_taken_and_one_that_is_stale() {
     succeeds(&mut detach()).expect("detached");
     assert!(!socket.exists(), "nothing is left behind");
     fails(&mut detach(), &["no such disk is attached", "nvmf list"]).expect("a clear message");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -2,7 +2,7 @@
 
 use nvme_proto::Nsid;
 use nvmf_initiator::{Connection, Device, Options, block_on};
-use nvmf_tests::process::{self, PATIENCE, Target};
+use nvmf_tests::process::{self, TIMEOUT, Target};
 use nvmf_tests::site::Site;
 use std::pin::pin;
 use std::sync::mpsc;
@@ -48,7 +48,7 @@ fn threads_share_a_device() {
         }
     });
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_caller_that_drives_serves_tasks_of_a_runtime_too() {
         runtime.block_on(task).expect("no panic");
     }
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_write_that_is_dropped_in_flight_takes_effect_without_its_caller() {
         });
         // Seen by one who does not drive.
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut back = [0; BLOCK];
         while back != [round; BLOCK] {
             assert!(Instant::now() < deadline, "round {round}: the write never came");
@@ -93,7 +93,7 @@ fn a_write_that_is_dropped_in_flight_takes_effect_without_its_caller() {
         }
     }
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -117,14 +117,14 @@ fn a_caller_that_never_comes_back_holds_up_nobody() {
             disk.read_to(0, &mut [0; BLOCK]).await.expect("a read");
             begin.send(()).expect("the other is there");
             // This thread counts as one that drives, and sits here, within its poll, until the other is served.
-            let waited = is_done.recv_timeout(PATIENCE);
+            let waited = is_done.recv_timeout(TIMEOUT);
             assert_eq!(waited, Ok(()), "round {round}: the other waits for one who does not drive");
         }
     });
     drop(begin);
     other.join().expect("no panic");
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn an_operation_that_waits_is_taken_over_from_a_caller_that_ends() {
             async move { exercise(&disk, 1, 1).await }
         });
         block_on(disk.read_to(0, &mut [0; BLOCK])).expect("a read");
-        let task = async { tokio::time::timeout(PATIENCE, task).await };
+        let task = async { tokio::time::timeout(TIMEOUT, task).await };
         let timed = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         timed.block_on(task).expect("it is served").expect("no panic");
     }
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_caller_that_drives_sees_its_connection_lost() {
             }
         })
     });
-    running.recv_timeout(PATIENCE).expect("a first read");
+    running.recv_timeout(TIMEOUT).expect("a first read");
     target.kill().expect("it ran");
     process::until("the reader has an error", || reader.is_finished()).expect("it ends");
     let error = reader.join().expect("no panic").to_string();
@@ -192,5 +192,5 @@ fn a_caller_that_drives_goes_on_after_a_reconnect() {
     }
     block_on(exercise(&disk, 0, 20));
     block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

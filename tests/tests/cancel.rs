@@ -54,5 +54,5 @@ fn a_dropped_future_harms_no_memory() {
         assert!(dropped_in_flight > 0, "no read was dropped in flight");
         connection.close().await;
     });
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -38,7 +38,7 @@ fn a_remote_disk_conforms() {
             });
         }
     }
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 /// The example at the head of the library's documentation, word for word but for the identity and the address.
@@ -70,5 +70,5 @@ fn the_librarys_example_runs() {
     };
     assert_eq!(block_on(example()).expect("the example"), 1);
     assert_eq!(block_on(example()).expect("the example"), 0, "what the first run wrote, the second reads");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -1,4 +1,4 @@
-//! `nvmf doctor` as a program: what it says of this machine, and two of them that measure the road between them.
+//! `nvmf doctor` as a program: what it says of this machine, and two of them that measure the provider between them.
 
 use nvmf_tests::process::{free_port, program, run};
 use serde_json::Value;

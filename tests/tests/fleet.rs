@@ -141,5 +141,5 @@ fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
             connection.close().await;
         }
     });
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -1,6 +1,6 @@
 //! Transfers whose target or host is killed: who is left waits and goes on, or says what happened; and keeps nothing of the other.
 
-use nvmf_tests::process::{self, PATIENCE, Target};
+use nvmf_tests::process::{self, TIMEOUT, Target};
 use nvmf_tests::site::{Site, random_file};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -43,7 +43,7 @@ fn a_transfer_fails_with_a_clear_message_when_its_target_stays_away() {
     let drain = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     let start = Instant::now();
     let status = process::end(&mut running.0).expect("it gives up");
-    assert!(start.elapsed() < PATIENCE, "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT, "it took {:?}", start.elapsed());
     drain.join().expect("no panic").expect("a pipe to its end");
     let said = std::fs::read_to_string(site.path("read.err")).expect("what it said");
     assert_eq!(status.code(), Some(1), "{said}");
@@ -80,7 +80,7 @@ fn a_transfer_goes_on_when_its_target_comes_back() {
         std::fs::read(site.path("disk.img")).expect("the disk") == bytes,
         "the disk holds what was written"
     );
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -109,5 +109,5 @@ fn hosts_that_are_killed_leave_nothing_behind() {
     // It still serves.
     let (running, output) = reading(&site, &[]);
     drop((running, output));
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

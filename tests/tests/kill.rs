@@ -105,5 +105,5 @@ fn what_was_flushed_survives_a_killed_target() {
         }
         connection.close().await;
     });
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -103,7 +103,7 @@ fn nbd_clients_read_and_write_an_attached_disk() {
     assert!(scene.nvmf(&["detach", "--socket", text(&socket)]).status.success());
     assert!(!socket.exists());
     let Scene { target, image, .. } = scene;
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
     tool("e2fsck", &["-fn", text(&image)]);
     assert!(
         tool("debugfs", &["-R", "ls -p /", text(&image)]).contains("/new/"),
@@ -140,5 +140,5 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("neither an IP address nor a name"));
     let output = scene.nvmf(&["detach", "-n", "nqn.2026-11.com.example:unattached"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no such disk is attached"));
-    scene.target.stop().expect("a stop in good order");
+    scene.target.stop().expect("a stop in order");
 }

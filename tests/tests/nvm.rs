@@ -60,7 +60,7 @@ fn compare_tells_equal_from_different_and_names_the_first_block() {
     std::fs::write(site.path("one"), &data[5 * BLOCK..6 * BLOCK]).expect("a file");
     assert_eq!(compare(&site, 5, 1, "one").0, Some(0));
     assert_eq!(compare(&site, 6, 1, "one").0, Some(1));
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn compare_ends_with_2_when_it_cannot_know() {
         let (status, said) = compare(&site, start, blocks, file);
         assert!(status == Some(2) && said.contains(part), "{status:?}: {said}");
     }
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
     let (status, said) = compare(&site, 0, 1, "data");
     assert!(status == Some(2) && said.starts_with("nvmf: "), "{status:?}: {said}");
 }
@@ -93,7 +93,7 @@ fn zeroes_are_written_where_they_should_be() {
     assert!(disk(&site) == data, "eight blocks, and a hundred, are zeroes, and no others");
     let outside = ["--start-block", "18446744073709551615", "--block-count", "18446744073709551615"];
     fails(&mut call(&site, "write-zeroes", &outside), &["past the end"]).expect("a clear message");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn dsm_gives_up_its_ranges_and_nothing_else() {
     data[..8 * BLOCK].fill(0);
     data[512 * BLOCK..528 * BLOCK].fill(0);
     assert!(disk(&site) == data, "the two ranges, and no other block");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -136,5 +136,5 @@ fn flush_succeeds_and_the_smart_log_counts() {
     );
     let line = format!("{:<40}: {units} (", "Data Units Written");
     assert!(text.contains(&line), "`{line}` is not in:\n{text}");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -1,4 +1,4 @@
-//! What a running target is told by signals: SIGHUP reads the configuration again, SIGTERM stops in good order.
+//! What a running target is told by signals: SIGHUP reads the configuration again, SIGTERM stops in order.
 
 use nvme_proto::Nsid;
 use nvmf_initiator::Connection;
@@ -66,7 +66,7 @@ fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
     process::until("the host sees it go", || connection.open(Nsid(2)).is_err()).expect("it does");
     runtime.block_on(device.write_from(BLOCK, &[8; BLOCK as usize])).expect("the first namespace goes on");
     runtime.block_on(connection.close());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn disks_of_one_size_are_not_one_disk_but_one_path_is() {
     }
     // Opened a second time it would be two disks, each with its own notion of what is written.
     serve(&[format!("{disk}\nread_only = true")], "change at the next restart only");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_wrong_configuration_changes_nothing_and_its_line_is_named() {
     reload(&target, "not reloaded, everything stays as it is");
     assert!(target.log().contains("cannot read"), "{}", target.log());
     succeeds(&mut site.call("id-ns", &["-n", &site.nqn]).expect("nvmf")).expect("it serves what it served");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn what_is_acknowledged_before_a_stop_is_on_the_disk() {
     })
     .expect("they are");
     let log = site.path("log");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
     for writer in writers {
         runtime.block_on(writer).expect("no panic");
     }
@@ -168,7 +168,7 @@ fn a_stopped_target_that_starts_again_is_the_same() {
         (id("id-ctrl"), id("id-ns"))
     };
     let before = identity();
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
     let target = site.serve().expect("it starts again on its port");
     let after = identity();
     for field in ["sn", "mn", "subnqn", "nn", "mdts"] {
@@ -178,5 +178,5 @@ fn a_stopped_target_that_starts_again_is_the_same() {
     assert_eq!(before.1, after.1);
     assert_eq!(before.1["nsze"], SIZE / BLOCK);
     assert_eq!(before.1["lbafs"][0]["ds"], 12);
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a stop in order");
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a disk may be in use before that is believed.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,10 +153,10 @@ fn open_path(
 /// Tries again for a while when a disk is in use: of a process that was killed, the kernel takes the ring apart, and lets go of
 /// the ring's files, some milliseconds after the process is gone. A daemon that restarts must not trip over itself.
 fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match open() {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(PATIENCE / 100),
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TIMEOUT / 100),
             other => return other,
         }
     }

@@ -53,9 +53,9 @@ pub enum RingError {
 pub struct Unpinned {
     /// Bytes that could not be pinned.
     pub bytes: u64,
-    /// Bytes that this floor wants pinned in all.
+    /// Bytes that these devices want pinned in all.
     pub needed: u64,
-    /// The limit, in bytes. All floors of one user share it.
+    /// The limit, in bytes. All devices of one user share it.
     pub limit: u64,
 }
 

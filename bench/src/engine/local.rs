@@ -4,7 +4,7 @@ use super::{Engine, EngineError};
 use crate::job::{EngineKind, Extent, Job, JobOptions};
 use crate::workload::Random;
 use core::time::Duration;
-use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::collections::HashMap;
@@ -17,22 +17,22 @@ const SIZE_DEFAULT: u64 = 1 << 30;
 /// Bytes written at once when a file is laid out.
 const LAY_OUT_LEN: usize = 1 << 20;
 
-/// The one device of every floor here.
+/// The one device of every devices here.
 const DEVICE: DeviceId = DeviceId(0);
 
-/// A floor with one disk.
-pub struct Local(Floor);
+/// One disk as a device.
+pub struct Local(Devices);
 
 impl Local {
-    /// A floor for a job of this depth.
+    /// Devices for a job of this depth.
     ///
     /// # Errors
-    /// [`EngineError::Floor`].
+    /// [`EngineError::Devices`].
     pub fn new(disk: &Disk, depth: u32) -> Result<Self, EngineError> {
         // Room for a flush beside the job's own operations.
-        let mut floor = Floor::new(FloorOptions { depth: depth.saturating_add(1) })?;
-        floor.attach(DEVICE, disk)?;
-        Ok(Self(floor))
+        let mut devices = Devices::new(DevicesOptions { depth: depth.saturating_add(1) })?;
+        devices.attach(DEVICE, disk)?;
+        Ok(Self(devices))
     }
 }
 

@@ -28,7 +28,7 @@ pub trait Engine: Backend {
     /// Sleeps until there may be something to poll, at most so long.
     fn wait(&mut self, most: Duration);
 
-    /// Ends in good order what must be.
+    /// Ends in order what must be.
     fn close(&mut self) {}
 }
 
@@ -40,7 +40,7 @@ pub enum EngineError {
     Open(#[from] nvmf_backend::OpenError),
     /// The ring cannot be made.
     #[error(transparent)]
-    Floor(#[from] nvmf_backend::FloorError),
+    Devices(#[from] nvmf_backend::DevicesError),
     /// A file cannot be laid out.
     #[error("cannot lay out {path}: {source}")]
     LayOut {

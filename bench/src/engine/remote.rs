@@ -10,8 +10,8 @@ use nvmf_memory::Memory;
 use nvmf_rdma_any::AnyProvider;
 use std::time::Instant;
 
-/// How long a connection may take to end in good order.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection may take to end in order.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A remote namespace on the caller's own thread.
 pub struct OwnThread {
@@ -72,10 +72,10 @@ impl Engine for OwnThread {
 
     fn close(&mut self) {
         self.backend.shutdown();
-        let deadline = Instant::now() + CLOSE_PATIENCE;
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
         while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {
             if !self.backend.turn() {
-                self.backend.sleep_for(CLOSE_PATIENCE / 100, &[]);
+                self.backend.sleep_for(CLOSE_TIMEOUT / 100, &[]);
             }
         }
     }

@@ -34,7 +34,7 @@ pub fn failures(job: &JobResult) -> Vec<Failure> {
         failures.push(Failure {
             what: format!("{blocks} read back had other contents than were written"),
             advice: "Trust neither the data nor these figures. Check that nobody else writes to the device, then run again \
-                     with the same randseed and iodepth=1, numjobs=1: if it still fails, the device or its road \
+                     with the same randseed and iodepth=1, numjobs=1: if it still fails, the device or its provider \
                      loses or misplaces writes.",
         });
     }

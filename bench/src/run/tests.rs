@@ -29,7 +29,7 @@ enum Lie {
 }
 
 /// A disk that lies about its n-th write.
-struct Liar {
+struct CorruptingEngine {
     disk: Local,
     lie: Lie,
     victim: u32,
@@ -38,7 +38,7 @@ struct Liar {
     failed: Vec<Completion>,
 }
 
-impl Backend for Liar {
+impl Backend for CorruptingEngine {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
         self.memory.push(memory.clone());
         self.disk.register(memory)
@@ -80,7 +80,7 @@ impl Backend for Liar {
     }
 }
 
-impl Engine for Liar {
+impl Engine for CorruptingEngine {
     fn device(&self) -> DeviceId {
         self.disk.device()
     }
@@ -102,14 +102,15 @@ fn run(options: &[(&str, &str)], lie: Lie, victim: u32) -> JobResult {
     let disk = Disk::open(&DiskSpec::Memory { size: 64 * 4096 }, None, false).unwrap();
     let job = &plan.jobs[0];
     let disk = Local::new(&disk, job.options.iodepth).unwrap();
-    let liar = Liar { disk, lie, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
+    let corrupting =
+        CorruptingEngine { disk, lie, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
     let ((out, messages), (go, gone), (back, used)) = (channel(), channel(), channel());
     back.send(histogram()).unwrap();
     go.send(Instant::now()).unwrap();
     let stop = AtomicBool::new(false);
     let ties =
         Ties { index: 0, out, back: used, go: gone, interval: Duration::from_millis(500), stop: &stop };
-    drive(liar, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &ties).unwrap();
+    drive(corrupting, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &ties).unwrap();
     drop(ties);
     let done = messages.iter().find_map(|message| match message {
         Message::Done(_, result) => Some(*result),

@@ -17,7 +17,7 @@ use std::time::Instant;
 /// The longest sleep: a thread sees at least this often whether the run is to end.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// How long operations in flight may take to end once the run was interrupted.
-const STOP_PATIENCE: u64 = 2_000_000_000;
+const STOP_TIMEOUT: u64 = 2_000_000_000;
 /// Completions taken at once.
 const COMPLETIONS_AT_ONCE: usize = 256;
 /// Wrong blocks that are told of one by one.
@@ -344,7 +344,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
     /// There was nothing to do: waits. `true` when what is in flight is given up.
     fn idle(&mut self) -> bool {
         let now = self.now();
-        if self.stopped_at.is_some_and(|at| now - at > STOP_PATIENCE) {
+        if self.stopped_at.is_some_and(|at| now - at > STOP_TIMEOUT) {
             self.first_error.get_or_insert(BlockError::Aborted);
             return true;
         }

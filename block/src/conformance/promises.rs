@@ -79,21 +79,21 @@ impl<B: Backend> Bench<'_, B> {
         assert_eq!(self.read(0, 2), first_bytes);
     }
 
-    pub(super) fn what_is_lent_is_what_is_read(&mut self) {
+    pub(super) fn a_borrowed_read_is_what_a_read_returns(&mut self) {
         let (end, size) = (self.geometry.blocks, self.size());
         for (seed, start, blocks) in [(61, 0, 1), (62, 5, 3), (63, end - 1, 1)] {
             let written = self.write(start, blocks, seed, false);
             let range = BlockRange::new(start, blocks as u64);
-            if let Some(loan) = self.backend.lend(self.device, range) {
-                let mut lent = vec![0; blocks * size];
-                loan.memory.read(loan.offset, &mut lent);
-                assert!(lent == written, "{blocks} blocks at {start} are lent as something else");
+            if let Some(borrow) = self.backend.borrow_read(self.device, range) {
+                let mut borrowed = vec![0; blocks * size];
+                borrow.memory.read(borrow.offset, &mut borrowed);
+                assert!(borrowed == written, "{blocks} blocks at {start} are borrowed as something else");
             }
         }
         for (start, blocks) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (0, u64::MAX)] {
-            assert!(self.backend.lend(self.device, BlockRange::new(start, blocks)).is_none());
+            assert!(self.backend.borrow_read(self.device, BlockRange::new(start, blocks)).is_none());
         }
-        assert!(self.backend.lend(DeviceId(u32::MAX), BlockRange::new(0, 1)).is_none());
+        assert!(self.backend.borrow_read(DeviceId(u32::MAX), BlockRange::new(0, 1)).is_none());
     }
 
     pub(super) fn buffers_lie_where_they_are_said_to(&mut self) {

@@ -27,7 +27,7 @@ impl Association {
         self.fail(AssociationError::CommandTimedOut { qid });
     }
 
-    /// Ends the association in good order: CC.SHN if the controller was enabled, then the connections.
+    /// Ends the association in order: CC.SHN if the controller was enabled, then the connections.
     pub fn shutdown(&mut self, now: Duration) {
         match self.state {
             State::Ready | State::Identifying => self.notify_shutdown(now),
@@ -85,9 +85,9 @@ impl Association {
     fn notify_shutdown(&mut self, now: Duration) {
         self.state = State::ShuttingDown;
         // What the interrupted step was told no longer matters.
-        self.pending.retain(|(_, errand)| *errand != super::Errand::Step);
+        self.pending.retain(|(_, role)| *role != super::CommandRole::Step);
         self.look_at = None;
-        self.upkeep.stop();
+        self.keep_alive.stop();
         self.step_deadline = Some(now.saturating_add(self.config.shutdown_timeout));
         let configuration = self.setup.configuration.with_normal_shutdown();
         self.send_step_within_deadline(
@@ -100,7 +100,7 @@ impl Association {
         self.state = State::Closing;
         self.step = Step::Over;
         (self.step_deadline, self.look_at) = (None, None);
-        self.upkeep.stop();
+        self.keep_alive.stop();
         self.pending.clear();
         self.actions.push_back(Action::CloseQueues);
     }

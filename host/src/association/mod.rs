@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `setup` | the sequence from the admin queue's connection to ready |
 //! | `namespaces` | which there are, now and after a change; the discovery log |
-//! | `upkeep` | Keep Alive and asynchronous events |
+//! | `keep_alive` | Keep Alive and asynchronous events |
 //! | `closing` | shutdown, failure, the end |
 //! | `identify` | what Identify Controller says, and the gates |
 
@@ -14,9 +14,9 @@ mod config;
 mod error;
 mod identify;
 mod info;
+mod keep_alive;
 mod namespaces;
 mod setup;
-mod upkeep;
 
 #[cfg(test)]
 mod tests;
@@ -33,9 +33,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
+use keep_alive::KeepAlive;
 use namespaces::Scan;
 use setup::Setup;
-use upkeep::Upkeep;
 
 /// What an association is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ enum Step {
 
 /// What an outstanding command is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Errand {
+enum CommandRole {
     Step,
     KeepAlive,
     EventRequest,
@@ -114,7 +114,7 @@ pub struct Association {
     state: State,
     actions: VecDeque<Action>,
     /// Outstanding commands: at most [`crate::limits::ASSOCIATION_COMMANDS_MAX`].
-    pending: Vec<(CommandId, Errand)>,
+    pending: Vec<(CommandId, CommandRole)>,
     next_id: u32,
     step: Step,
     /// When the step fails.
@@ -123,7 +123,7 @@ pub struct Association {
     look_at: Option<Duration>,
     setup: Setup,
     scan: Scan,
-    upkeep: Upkeep,
+    keep_alive: KeepAlive,
     reader: LogReader,
     controller: ControllerInfo,
     namespaces: Vec<Namespace>,
@@ -140,7 +140,7 @@ impl Association {
             return Err(AssociationError::Config(fault));
         }
         let mut association = Self {
-            upkeep: Upkeep::new(&config),
+            keep_alive: KeepAlive::new(&config),
             config,
             state: State::Connecting(Qid(0)),
             actions: VecDeque::new(),
@@ -168,7 +168,7 @@ impl Association {
     /// When [`Association::on_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        [self.step_deadline, self.look_at, self.upkeep.poll_timeout()].into_iter().flatten().min()
+        [self.step_deadline, self.look_at, self.keep_alive.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -181,7 +181,7 @@ impl Association {
             self.look_at = None;
             self.read_status();
         }
-        self.on_upkeep_timeout(now);
+        self.on_keep_alive_timeout(now);
     }
 
     /// A queue's connection is up, with this private data from the acceptor. Gives the entries that the queue may use: give them to
@@ -210,11 +210,11 @@ impl Association {
     /// A command of the association's is completed. One that it no longer waits for is ignored.
     pub fn on_completion(&mut self, now: Duration, id: CommandId, reply: Reply<'_>) {
         let Some(at) = self.pending.iter().position(|(pending, _)| *pending == id) else { return };
-        let (_, errand) = self.pending.swap_remove(at);
-        let result = match errand {
-            Errand::Step => self.on_step(now, reply),
-            Errand::KeepAlive => self.on_keep_alive(reply.outcome),
-            Errand::EventRequest => {
+        let (_, role) = self.pending.swap_remove(at);
+        let result = match role {
+            CommandRole::Step => self.on_step(now, reply),
+            CommandRole::KeepAlive => self.on_keep_alive(reply.outcome),
+            CommandRole::EventRequest => {
                 self.on_event(now, reply.outcome);
                 Ok(())
             }
@@ -270,13 +270,13 @@ impl Association {
     fn send_step_within_deadline(&mut self, step: Step, command: AdminCommand) {
         self.step = step;
         let qid = if let Step::Connect(qid) = step { qid } else { Qid(0) };
-        self.send(qid, Errand::Step, command);
+        self.send(qid, CommandRole::Step, command);
     }
 
-    fn send(&mut self, qid: Qid, errand: Errand, AdminCommand { command, data }: AdminCommand) {
+    fn send(&mut self, qid: Qid, role: CommandRole, AdminCommand { command, data }: AdminCommand) {
         let id = CommandId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        self.pending.push((id, errand));
+        self.pending.push((id, role));
         self.actions.push_back(Action::Send { qid, id, command, data });
     }
 

@@ -136,7 +136,7 @@ impl Association {
     fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
-        if mem::take(&mut self.upkeep.scan_again) {
+        if mem::take(&mut self.keep_alive.scan_again) {
             self.rescan(now);
         }
     }

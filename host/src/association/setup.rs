@@ -206,14 +206,14 @@ impl Association {
             return Ok(());
         }
         self.state = State::Identifying;
-        self.upkeep.start(now);
+        self.keep_alive.start(now);
         self.send_step(now, Step::IdentifyController, admin::identify_controller());
         Ok(())
     }
 
     fn on_identity(&mut self, now: Duration, data: &[u8]) -> Result<(), AssociationError> {
         self.setup.identity = identify::controller(data, &self.config, &mut self.controller)?;
-        self.upkeep.traffic_counts = self.setup.identity.traffic_based_keep_alive;
+        self.keep_alive.traffic_counts = self.setup.identity.traffic_based_keep_alive;
         if self.config.purpose != Purpose::Io {
             self.configure_events(now);
         } else if self.controller.version.0 >= 2 {
@@ -275,7 +275,7 @@ impl Association {
         if self.config.purpose != Purpose::DiscoveryOnce {
             self.request_events(self.setup.identity.event_request_limit);
         }
-        if core::mem::take(&mut self.upkeep.scan_again) {
+        if core::mem::take(&mut self.keep_alive.scan_again) {
             self.rescan(now);
         }
     }

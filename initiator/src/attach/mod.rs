@@ -203,7 +203,7 @@ impl Detach {
                 }
             }
         }
-        ensure!(failed == 0, "{failed} of {} disks did not end in good order", disks.len());
+        ensure!(failed == 0, "{failed} of {} disks did not end in order", disks.len());
         Ok(())
     }
 
@@ -238,7 +238,7 @@ fn end(registry: &Registry, disk: &Attachment) -> Result<()> {
     let failure = registry.failure(disk.pid);
     registry.remove(disk.pid);
     match failure {
-        Some(failure) => bail!("it is detached, but not in good order: {failure}"),
+        Some(failure) => bail!("it is detached, but not in order: {failure}"),
         None => Ok(()),
     }
 }

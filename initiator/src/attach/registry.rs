@@ -154,7 +154,7 @@ impl Registry {
         self.folder.join(format!("{pid}.log"))
     }
 
-    /// What a background server that has ended died of, from its log; `None` when it ended in good order.
+    /// What a background server that has ended died of, from its log; `None` when it ended in order.
     pub(crate) fn failure(&self, pid: u32) -> Option<String> {
         let log = std::fs::read_to_string(self.log(pid)).ok()?;
         log.lines().rev().find_map(|line| line.strip_prefix(crate::cli::ERROR_PREFIX)).map(str::to_owned)

@@ -37,7 +37,7 @@ impl Serve {
     }
 }
 
-/// Connects, serves until SIGTERM or SIGINT, and ends in good order: what was written is flushed.
+/// Connects, serves until SIGTERM or SIGINT, and ends in order: what was written is flushed.
 pub(super) fn serve(disk: &DiskArguments, ready: &mut dyn FnMut(&Attachment) -> Result<()>) -> Result<()> {
     run(async {
         let post =

@@ -116,7 +116,7 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// Closes what is connected in good order, and the rest at once.
+    /// Closes what is connected in order, and the rest at once.
     pub(super) fn close_queues(&mut self, now: Duration) {
         self.closing = true;
         for queue in self.queues.iter_mut().flatten() {

@@ -29,7 +29,7 @@ use operation::Operations;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Completions taken from the road at once.
+/// Completions taken from the provider at once.
 const COMPLETIONS_AT_ONCE: usize = 64;
 /// Connection events taken in one turn.
 const EVENTS_AT_ONCE: usize = 16;
@@ -214,7 +214,7 @@ impl<P: Provider> Driver<P> {
         self.events.pop_front()
     }
 
-    /// Ends it in good order: the controller is shut down, the queues are closed. [`DriverEvent::Closed`] follows.
+    /// Ends it in order: the controller is shut down, the queues are closed. [`DriverEvent::Closed`] follows.
     pub fn shutdown(&mut self, now: Duration) {
         if core::mem::replace(&mut self.shut, true) {
             return;
@@ -243,7 +243,7 @@ impl<P: Provider> Driver<P> {
 
     /// Does everything that there is to do now. `true` when something was done: there may be more at once.
     pub fn turn(&mut self, now: Duration) -> bool {
-        let mut worked = self.poll_road(now);
+        let mut worked = self.poll_provider(now);
         worked |= self.poll_connections(now);
         self.poll_timers(now);
         self.act(now);
@@ -255,7 +255,7 @@ impl<P: Provider> Driver<P> {
         worked
     }
 
-    fn poll_road(&mut self, now: Duration) -> bool {
+    fn poll_provider(&mut self, now: Duration) -> bool {
         let mut completions = core::mem::take(&mut self.completions);
         self.provider.poll_cq(self.cq, &mut completions);
         let worked = !completions.is_empty();

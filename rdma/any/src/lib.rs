@@ -2,17 +2,17 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`road`] | [`Road`]: which provider, on which device, and how it was chosen |
+//! | [`selection`] | [`ProviderSelection`]: which provider, on which device, and how it was chosen |
 //! | [`provider`] | [`AnyProvider`]: one of them, by the contract |
 //!
-//! Contract: a thread has one provider, of one kind; a request goes from one thread to another of the same [`Road`].
+//! Contract: a thread has one provider, of one kind; a request goes from one thread to another of the same [`ProviderSelection`].
 //!
 //! What it does not do: it moves no bytes. A match a call is all that it costs.
 #![forbid(unsafe_code)]
 
 pub mod provider;
-pub mod road;
+pub mod selection;
 
 pub use nvmf_verbs::PathMtu;
 pub use provider::{AnyProvider, Detached};
-pub use road::{OpenError, Preference, Road, VerbsOptions};
+pub use selection::{OpenError, Preference, ProviderSelection, VerbsOptions};

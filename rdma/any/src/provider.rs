@@ -34,7 +34,7 @@ impl From<VerbsProvider> for AnyProvider {
     }
 }
 
-/// A connection request between two threads of one road.
+/// A connection request between two threads of one selection.
 #[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
 pub enum Detached {
     /// Over userspace iWARP.
@@ -140,7 +140,7 @@ impl Provider for AnyProvider {
         match (self, detached) {
             (Self::Iwarp(it), Detached::Iwarp(detached)) => it.adopt(now, detached),
             (Self::Verbs(it), Detached::Verbs(detached)) => it.adopt(now, detached),
-            // Threads of different roads do not hand over to each other; a request that got astray is gone.
+            // Threads of different selections do not hand over to each other; a request that got astray is gone.
             _ => RequestId(u32::MAX),
         }
     }

@@ -10,7 +10,7 @@ use nvmf_rdma::{
     Access, CmEvent, Opcode, Payload, PrivateData, Provider, QueuePairId, SendOperation, SendRequest,
     WorkRequestId,
 };
-use peer::{PATIENCE, Raw, Side, parameters};
+use peer::{Raw, Side, TIMEOUT, parameters};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
@@ -184,7 +184,7 @@ fn a_request_moves_to_another_thread() {
         let request = side.provider.adopt(side.now, receiver.recv().unwrap());
         let (qp, (memory, region)) = (side.queue_pair(), side.region(Access::LOCAL_WRITE));
         side.receive(qp, 1, &region, 64);
-        side.provider.accept(side.now, request, qp, &parameters(PATIENCE)).unwrap();
+        side.provider.accept(side.now, request, qp, &parameters(TIMEOUT)).unwrap();
         let done = side.until("a message", |side| side.done.first().copied());
         let mut bytes = vec![0; done.byte_len as usize];
         memory.read(0, &mut bytes);
@@ -193,7 +193,7 @@ fn a_request_moves_to_another_thread() {
     let caller = std::thread::spawn(move || {
         let mut side = Side::new(IwarpConfig::default());
         let qp = side.queue_pair();
-        side.provider.connect(side.now, qp, address, None, &parameters(PATIENCE)).unwrap();
+        side.provider.connect(side.now, qp, address, None, &parameters(TIMEOUT)).unwrap();
         established(&mut side);
         send_now(&mut side, qp, b"for the other");
         side.until("the end", |side| {
@@ -232,14 +232,14 @@ fn bulk_data_arrive_whole() {
     let back_region = left.provider.register(&back, all).unwrap();
     let remote = right.provider.register(&sink, all).unwrap().remote.unwrap();
     let qp = left.queue_pair();
-    left.provider.connect(left.now, qp, right.address, None, &parameters(PATIENCE)).unwrap();
+    left.provider.connect(left.now, qp, right.address, None, &parameters(TIMEOUT)).unwrap();
     let request = left.until("a request", |_| {
         right.turn();
         right.events.pop()
     });
     let CmEvent::ConnectRequest { request, .. } = request else { panic!("{request:?}") };
     let served = right.queue_pair();
-    right.provider.accept(right.now, request, served, &parameters(PATIENCE)).unwrap();
+    right.provider.accept(right.now, request, served, &parameters(TIMEOUT)).unwrap();
     left.until("the connection", |side| {
         right.turn();
         side.events.pop()

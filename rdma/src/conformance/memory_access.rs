@@ -51,31 +51,31 @@ pub(super) fn written_before_the_message<P: Provider>(pair: Pair<P>) {
     }
 }
 
-pub(super) fn what_is_lent_is_the_lenders_again<P: Provider>(pair: Pair<P>) {
+pub(super) fn a_borrowed_payload_ends_with_flush<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     let link = rig.link(16);
     let target = rig.sides[LEFT].buffer(MIB, open_access());
     let sink = rig.sides[LEFT].sink(64);
     let spare = rig.sides[RIGHT].buffer(4 * MIB, Access::LOCAL_WRITE);
-    let lent = Memory::alloc(2 * MIB).expect("memory");
+    let borrowed = Memory::alloc(2 * MIB).expect("memory");
     for (round, len) in [(0u64, 1usize), (1, 4096), (2, 100_003), (3, MIB)] {
         let bytes = pattern(round as u8 + 1, len);
-        lent.write(3, &bytes);
+        borrowed.write(3, &bytes);
         let range = target.sge(0, len as u32);
         let remote = open(rig, LEFT, link, &target, range, Access::REMOTE_WRITE);
         rig.sides[LEFT].receive(link[LEFT], round, sink.sge(0, 64));
         // As often as it takes to have more under way than a socket holds.
         for part in 0..4 {
             let spare = spare.sge(part * MIB, len as u32);
-            let payload = Payload::Lent { from: &lent, offset: 3, spare: &spare };
+            let payload = Payload::Borrowed { from: &borrowed, offset: 3, spare: &spare };
             let operation = SendOperation::Write { payload, remote };
             rig.sides[RIGHT].post(link[RIGHT], 10 + part as u64, operation);
         }
         rig.sides[RIGHT].post(link[RIGHT], 20, message(Payload::Inline(b"written")));
         rig.sides[RIGHT].provider.flush();
-        lent.fill(0, lent.len(), 0xff);
+        borrowed.fill(0, borrowed.len(), 0xff);
         rig.success(LEFT, round, Opcode::Receive);
-        assert!(target.bytes(0, len) == bytes, "{len} bytes were taken from the lender after their time");
+        assert!(target.bytes(0, len) == bytes, "{len} bytes were taken from the owner after their time");
         for id in [10, 11, 12, 13] {
             rig.success(RIGHT, id, Opcode::Write);
         }

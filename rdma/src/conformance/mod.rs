@@ -61,7 +61,7 @@ pub fn checks<P: Provider>() -> Vec<(&'static str, Check<P>)> {
         queues: a_full_queue_says_so, slots_come_back, malformed_requests_are_refused,
             unsignaled_success_is_silent, early_messages_wait, a_shared_queue_serves_two,
             a_message_too_long;
-        memory_access: written_before_the_message, what_is_lent_is_the_lenders_again, writes_of_all_sizes, reads_of_all_sizes,
+        memory_access: written_before_the_message, a_borrowed_payload_ends_with_flush, writes_of_all_sizes, reads_of_all_sizes,
             more_reads_than_credits, reads_in_both_directions, a_read_completes_before_what_follows, no_standing_key_is_needed,
             rights_are_asked_for, work_in_flight_holds_its_memory;
         violation: wrong_key, key_of_another_queue_pair, one_byte_too_far, one_byte_too_early,

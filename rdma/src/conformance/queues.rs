@@ -58,14 +58,14 @@ pub(super) fn malformed_requests_are_refused<P: Provider>(pair: Pair<P>) {
     let beyond = [source.sge(4096, 1)];
     let wraps = [source.sge(usize::MAX, 2)];
     let payloads = [&many, &beyond[..], &wraps].map(Payload::Gather).into_iter();
-    let lent = Memory::alloc(4096).expect("memory");
+    let borrowed = Memory::alloc(4096).expect("memory");
     let (spare, room) = (left.sink(4096), left.sink(8192));
     let borrowed = [
-        Payload::Lent { from: &lent, offset: 1, spare: &spare.sge(0, 4096) },
-        Payload::Lent { from: &lent, offset: usize::MAX, spare: &spare.sge(0, 2) },
-        Payload::Lent { from: &lent, offset: 0, spare: &spare.sge(4096, 1) },
-        Payload::Lent { from: &lent, offset: 0, spare: &source.sge(0, 1) },
-        Payload::Lent { from: &lent, offset: 0, spare: &room.sge(0, 8192) },
+        Payload::Borrowed { from: &borrowed, offset: 1, spare: &spare.sge(0, 4096) },
+        Payload::Borrowed { from: &borrowed, offset: usize::MAX, spare: &spare.sge(0, 2) },
+        Payload::Borrowed { from: &borrowed, offset: 0, spare: &spare.sge(4096, 1) },
+        Payload::Borrowed { from: &borrowed, offset: 0, spare: &source.sge(0, 1) },
+        Payload::Borrowed { from: &borrowed, offset: 0, spare: &room.sge(0, 8192) },
     ];
     for payload in payloads.chain([Payload::Inline(&bytes)]).chain(borrowed) {
         let request = SendRequest { id, operation: message(payload), signaled: true };

@@ -17,7 +17,7 @@ pub(super) const LEFT: usize = 0;
 pub(super) const RIGHT: usize = 1;
 
 /// What no wait exceeds, on the pair's clock.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Turns after which what did not come does not come.
 const QUIET: usize = 50;
@@ -210,7 +210,7 @@ impl<P: Provider> Rig<P> {
 
     /// Turns until `found` finds something; bounded.
     pub(super) fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let deadline = self.now + PATIENCE;
+        let deadline = self.now + TIMEOUT;
         loop {
             if let Some(it) = found(self) {
                 return it;

@@ -271,7 +271,7 @@ impl State {
     }
 
     /// Everything that `id` sent before has arrived by now.
-    pub(super) fn on_farewell(&mut self, id: QueuePairId) {
+    pub(super) fn on_peer_disconnect(&mut self, id: QueuePairId) {
         let Some(peer) = self.queue_pairs.get(&id).and_then(|qp| qp.peer) else { return };
         self.end(id, DisconnectCause::Local);
         self.end(peer, DisconnectCause::Peer);

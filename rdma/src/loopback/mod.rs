@@ -12,7 +12,7 @@
 //! | `transfer` | what a message does when it arrives |
 //!
 //! Deterministic: the same calls in the same order, with the same seed, end in the same completions. One lock
-//! guards a fabric, and a work request is copied when posted: this is the yardstick and the simulator's road, not the
+//! guards a fabric, and a work request is copied when posted: this is the baseline and the simulator's provider, not the
 //! fast path.
 
 mod complete;

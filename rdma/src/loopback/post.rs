@@ -104,7 +104,7 @@ impl State {
                 let slices = elements.iter().map(|&sge| self.local(owner, sge, Access::LOCAL_READ));
                 slices.collect::<Option<_>>().map(Source::Gather)
             }
-            Payload::Lent { from, offset, spare } => {
+            Payload::Borrowed { from, offset, spare } => {
                 let slice = self.local(owner, *spare, Access::LOCAL_WRITE)?;
                 let len = spare.len as usize;
                 from.contains(offset, len).then(|| from.copy_to(offset, &slice.memory, slice.offset, len))?;

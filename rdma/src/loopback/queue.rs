@@ -93,7 +93,7 @@ pub(super) struct QueuePair {
     pub(super) deadline: Option<Due>,
     /// `disconnect` was called, and whether the peer was told.
     pub(super) closing: bool,
-    pub(super) farewell_sent: bool,
+    pub(super) disconnect_sent: bool,
     /// Outbound read credits, and how many are in use.
     pub(super) read_depth: u16,
     pub(super) reads: u16,
@@ -235,7 +235,7 @@ impl QueuePair {
             request: None,
             deadline: None,
             closing: false,
-            farewell_sent: false,
+            disconnect_sent: false,
             read_depth: 0,
             reads: 0,
             posted: VecDeque::new(),

@@ -33,8 +33,8 @@ pub(super) struct Member {
 pub(super) enum Message {
     /// The oldest work request that this queue pair has under way arrives.
     Work(QueuePairId),
-    /// This queue pair said farewell.
-    Farewell(QueuePairId),
+    /// This queue pair said disconnect.
+    Disconnect(QueuePairId),
     /// A connection request reaches its address.
     Hello(RequestId),
     /// The acceptance of it reaches the asker.
@@ -157,7 +157,7 @@ impl State {
             }
             match entry.remove() {
                 Message::Work(queue_pair) => self.on_work(queue_pair),
-                Message::Farewell(queue_pair) => self.on_farewell(queue_pair),
+                Message::Disconnect(queue_pair) => self.on_peer_disconnect(queue_pair),
                 Message::Hello(request) => self.on_hello(request),
                 Message::Welcome(request) => self.on_welcome(request),
                 Message::Rejection(request, private_data) => {

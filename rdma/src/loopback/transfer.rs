@@ -62,15 +62,15 @@ impl State {
         true
     }
 
-    /// Starts what may go, and says farewell behind the last when that was asked for.
+    /// Starts what may go, and says disconnect behind the last when that was asked for.
     pub(super) fn start(&mut self, id: QueuePairId) {
         while self.start_one(id) {}
         let Some(qp) = self.queue_pairs.get_mut(&id) else { return };
-        if qp.closing && !qp.farewell_sent && qp.posted.is_empty() {
-            qp.farewell_sent = true;
+        if qp.closing && !qp.disconnect_sent && qp.posted.is_empty() {
+            qp.disconnect_sent = true;
             let last = qp.last_arrival;
             let at = self.arrival().max(last);
-            self.schedule(at, Message::Farewell(id));
+            self.schedule(at, Message::Disconnect(id));
         }
     }
 

@@ -128,8 +128,8 @@ impl VerbsProvider {
         }
     }
 
-    /// Hears everything that the connection manager and the device have to say.
-    pub(crate) fn hear(&mut self) {
+    /// Polls everything that the connection manager and the device have to say.
+    pub(crate) fn poll_events(&mut self) {
         while let Some(notice) = self.device.async_notice() {
             self.on_device_notice(notice);
         }
@@ -239,7 +239,7 @@ impl VerbsProvider {
         let Some(qp) = self.queue_pairs.get(name.0) else { return };
         let end = match qp.phase {
             Phase::Resolving(_) | Phase::Connecting(_) => End::Failed(unreachable(-libc::ECONNRESET)),
-            Phase::Closing | Phase::Farewell => End::Disconnected(DisconnectCause::Local),
+            Phase::Closing | Phase::Disconnecting => End::Disconnected(DisconnectCause::Local),
             _ => End::Disconnected(DisconnectCause::Peer),
         };
         self.end(name, end);

@@ -20,7 +20,7 @@ pub(crate) enum Work {
         /// Where a receive lands.
         sink: Option<LocalKey>,
     },
-    /// Our own: a memory window being bound. Nobody hears of it.
+    /// Our own: a memory window being bound. Nobody learns of it.
     Bind,
 }
 

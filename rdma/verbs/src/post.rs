@@ -188,7 +188,7 @@ impl VerbsProvider {
                     && list.iter().try_fold(0u32, |len, sge| len.checked_add(sge.len)).is_some();
                 ok.then_some((None, list)).ok_or(PostError::Invalid)
             }
-            Payload::Lent { from, offset, spare } => {
+            Payload::Borrowed { from, offset, spare } => {
                 // A device sends from what is registered with it.
                 self.regions.copy(from, offset, *spare).ok_or(PostError::Invalid)?;
                 Ok((None, core::slice::from_ref(spare)))

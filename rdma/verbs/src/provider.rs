@@ -180,7 +180,7 @@ impl Provider for VerbsProvider {
     ) -> Result<(), ConnectError> {
         self.now = now;
         // What the peer did in the meantime counts.
-        self.hear();
+        self.poll_events();
         self.accept_request(now, request, queue_pair, parameters)
     }
 
@@ -240,7 +240,7 @@ impl Provider for VerbsProvider {
         if self.events.is_empty() {
             if self.heard.is_none_or(|heard| now.saturating_sub(heard) >= LISTEN_INTERVAL) {
                 self.heard = Some(now);
-                self.hear();
+                self.poll_events();
             }
             self.end_failed();
             if !self.attended.is_empty() {
@@ -270,7 +270,7 @@ impl Provider for VerbsProvider {
         for at in 0..self.completion_queues.len() {
             self.take_all(CompletionQueueId(at as u32));
         }
-        self.hear();
+        self.poll_events();
         self.end_failed();
         // What was sent and flushed by now lets connections go on with their end; nothing else would wake us for that.
         self.look_after();

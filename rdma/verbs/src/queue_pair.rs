@@ -26,8 +26,8 @@ pub(crate) enum Phase {
     Ready,
     /// What was posted is still being sent.
     Closing,
-    /// The peer was told (iWARP closes in good order by itself).
-    Farewell,
+    /// The peer was told (iWARP closes in order by itself).
+    Disconnecting,
     /// The device is flushing; this is told when it has.
     Draining(End),
     Over,
@@ -132,7 +132,7 @@ impl QueuePair {
             Phase::Idle => QueuePairState::Idle,
             Phase::Resolving(_) | Phase::Connecting(_) => QueuePairState::Connecting,
             Phase::Ready => QueuePairState::Ready,
-            Phase::Closing | Phase::Farewell | Phase::Draining(_) | Phase::Over => QueuePairState::Error,
+            Phase::Closing | Phase::Disconnecting | Phase::Draining(_) | Phase::Over => QueuePairState::Error,
         }
     }
 

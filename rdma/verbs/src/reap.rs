@@ -63,7 +63,7 @@ impl VerbsProvider {
             }
             ready.extend(finished(name, work, done.status, done.byte_len, done.invalidated));
         }
-        if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Farewell) {
+        if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Disconnecting) {
             self.failed.push((name, status));
         }
     }
@@ -122,7 +122,7 @@ fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
     (wc.wc_flags & flag != 0).then_some(RemoteKey(wc.invalidated_rkey))
 }
 
-/// What the caller hears of a request that is over: nothing of an unsignalled success, and nothing of our own.
+/// What the caller learns of a request that is over: nothing of an unsignalled success, and nothing of our own.
 pub(crate) fn finished(
     queue_pair: QueuePairId,
     work: Work,

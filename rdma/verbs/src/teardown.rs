@@ -26,7 +26,7 @@ const NOTHING: ConnectParameters = ConnectParameters {
 };
 
 impl VerbsProvider {
-    /// Ends a connection in good order.
+    /// Ends a connection in order.
     pub(crate) fn start_closing(&mut self, name: QueuePairId) {
         self.ring(name);
         let (now, failed) = (self.now, io::ErrorKind::ConnectionAborted);
@@ -44,7 +44,7 @@ impl VerbsProvider {
                 qp.deadline = Some(now + CLOSE_TIME_MAX);
                 self.attend(name);
             }
-            Phase::Closing | Phase::Farewell | Phase::Draining(_) | Phase::Over => {}
+            Phase::Closing | Phase::Disconnecting | Phase::Draining(_) | Phase::Over => {}
         }
     }
 
@@ -76,7 +76,7 @@ impl VerbsProvider {
             return;
         }
         // The connection manager knows better why work was flushed.
-        self.hear();
+        self.poll_events();
         while let Some((name, status)) = self.failed.pop() {
             let now = self.now;
             let Some(qp) = self.queue_pairs.get_mut(name.0) else { continue };
@@ -86,7 +86,9 @@ impl VerbsProvider {
                     self.attend(name);
                 }
                 Phase::Ready => self.end(name, End::Disconnected(DisconnectCause::Broken)),
-                Phase::Closing | Phase::Farewell => self.end(name, End::Disconnected(DisconnectCause::Local)),
+                Phase::Closing | Phase::Disconnecting => {
+                    self.end(name, End::Disconnected(DisconnectCause::Local))
+                }
                 _ => {}
             }
         }
@@ -138,8 +140,8 @@ impl VerbsProvider {
                 self.reap(name);
                 self.say_farewell(name, late);
             }
-            Phase::Farewell if late => self.end(name, End::Disconnected(DisconnectCause::Local)),
-            Phase::Farewell => {}
+            Phase::Disconnecting if late => self.end(name, End::Disconnected(DisconnectCause::Local)),
+            Phase::Disconnecting => {}
             Phase::Draining(_) => {
                 self.reap(name);
                 self.finish(name, late);
@@ -159,7 +161,7 @@ impl VerbsProvider {
         };
         // iWARP: the stream is closed behind the last byte; an error state now would reset it.
         if transport == Transport::Iwarp && qp.id.as_ref().is_some_and(|id| id.disconnect().is_ok()) {
-            qp.phase = Phase::Farewell;
+            qp.phase = Phase::Disconnecting;
             qp.deadline = Some(now + CLOSE_TIME_MAX);
         } else {
             self.end(name, End::Disconnected(DisconnectCause::Local));

@@ -28,10 +28,10 @@ fn controller(admin: &mut Queue) -> IdentifyController {
 
 #[test]
 fn a_linux_host_accepts_the_controller() {
-    let mut house = House::new();
-    let id = controller(&mut house.admin);
+    let mut fixture = Fixture::new();
+    let id = controller(&mut fixture.admin);
     // The gates of a Linux host, in its order.
-    assert_eq!(id.cntlid.get(), house.association().key().cntlid.0);
+    assert_eq!(id.cntlid.get(), fixture.association().key().cntlid.0);
     assert_eq!(id.kas.get(), 10);
     assert!(id.ioccsz.get() >= 4 && id.iorcsz.get() == 1);
     assert_eq!(id.maxcmd.get(), 128);
@@ -52,24 +52,24 @@ fn what_is_advertised_is_what_the_options_say() {
         transfer_len_max: 128 * 1024,
         ..Options::default()
     };
-    let mut house = House::with(Options { in_capsule_len: 0, ..options });
-    assert_eq!(controller(&mut house.admin).ioccsz.get(), 4);
-    let mut house = House::with(options);
-    let id = controller(&mut house.admin);
+    let mut fixture = Fixture::with(Options { in_capsule_len: 0, ..options });
+    assert_eq!(controller(&mut fixture.admin).ioccsz.get(), 4);
+    let mut fixture = Fixture::with(options);
+    let id = controller(&mut fixture.admin);
     assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
     assert_eq!((id.acl, id.aerl, id.elpe, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
     assert_eq!((id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()), (0xdd, 0, 1 << 8, 1 | 1 << 6));
     assert_eq!(id.vwc, 0b101);
     let plain = namespace(1, Geometry::new(512, 10));
-    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
-    house.deliver();
-    assert_eq!(controller(&mut house.admin).vwc, 0b100, "no volatile write cache is left");
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
+    fixture.deliver();
+    assert_eq!(controller(&mut fixture.admin).vwc, 0b100, "no volatile write cache is left");
 }
 
 #[test]
 fn namespaces_are_described_by_their_geometry() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let geometry = Geometry {
         optimal_blocks: 8,
         zero_after_deallocate: true,
@@ -78,9 +78,9 @@ fn namespaces_are_described_by_their_geometry() {
     };
     let full =
         NamespaceDefinition { nguid: [2; 16], eui64: [3; 8], read_only: true, ..namespace(5, geometry) };
-    house.registry.add_namespace(&nqn(SUBSYSTEM), full).unwrap();
-    house.deliver();
-    let admin = &mut house.admin;
+    fixture.registry.add_namespace(&nqn(SUBSYSTEM), full).unwrap();
+    fixture.deliver();
+    let admin = &mut fixture.admin;
     let id = IdentifyNamespace::read_from_bytes(&identify(admin, Cns::NAMESPACE, 5).unwrap()).unwrap();
     assert_eq!((id.nsze.get(), id.ncap.get(), id.nuse.get()), (77, 77, 77));
     assert_eq!(u128::from_le_bytes(id.nvmcap), 77 * 4096);
@@ -106,8 +106,8 @@ fn namespaces_are_described_by_their_geometry() {
 
 #[test]
 fn lists_and_absent_namespaces() {
-    let mut house = House::new();
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::new();
+    let admin = &mut fixture.admin;
     for cns in [Cns::ACTIVE_NAMESPACES, Cns::COMMAND_SET_ACTIVE_NAMESPACES] {
         for (above, ids) in [(0, vec![1, 3]), (1, vec![3]), (2, vec![3]), (3, vec![])] {
             let list = IdList::read_from_bytes(&identify(admin, cns, above).unwrap()).unwrap();
@@ -163,87 +163,87 @@ fn ask_for_notices(admin: &mut Queue) {
 
 #[test]
 fn event_requests_wait_up_to_their_limit() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     for cid in 0..4 {
-        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+        assert!(matches!(request(&mut fixture.admin, cid), Step::Held));
     }
-    assert_eq!(code(&responded(request(&mut house.admin, 4))), (1, 0x05));
-    assert_eq!(house.admin.in_flight(), 4);
-    assert!(event(&mut house.admin).is_none());
+    assert_eq!(code(&responded(request(&mut fixture.admin, 4))), (1, 0x05));
+    assert_eq!(fixture.admin.in_flight(), 4);
+    assert!(event(&mut fixture.admin).is_none());
 }
 
 #[test]
 fn a_changed_namespace_is_told_once_until_its_log_is_read() {
-    let mut house = House::new();
-    ask_for_notices(&mut house.admin);
+    let mut fixture = Fixture::new();
+    ask_for_notices(&mut fixture.admin);
     for cid in [10, 11] {
-        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+        assert!(matches!(request(&mut fixture.admin, cid), Step::Held));
     }
     let name = nqn(SUBSYSTEM);
-    house.registry.add_namespace(&name, namespace(2, disk())).unwrap();
-    house.deliver();
-    let cqe = event(&mut house.admin).unwrap();
+    fixture.registry.add_namespace(&name, namespace(2, disk())).unwrap();
+    fixture.deliver();
+    let cqe = event(&mut fixture.admin).unwrap();
     assert_eq!((code(&cqe), cqe.cid.get(), cqe.dw0.get()), (OK, 10, 0x0004_0002));
-    house.registry.set_namespaces(&name, vec![namespace(1, Geometry { blocks: 5, ..disk() })]).unwrap();
-    house.deliver();
-    assert!(event(&mut house.admin).is_none(), "not again before the log is read");
+    fixture.registry.set_namespaces(&name, vec![namespace(1, Geometry { blocks: 5, ..disk() })]).unwrap();
+    fixture.deliver();
+    assert!(event(&mut fixture.admin).is_none(), "not again before the log is read");
     let log = |retain_event| GetLogPage {
         retain_event,
         ..GetLogPage::new(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, 4096)
     };
     let ids = |bytes: Vec<u8>| IdList::read_from_bytes(&bytes).unwrap().iter().collect::<Vec<_>>();
-    assert_eq!(ids(read(&mut house.admin, &log(true).emit(), 4096).unwrap()), [1, 2, 3]);
-    house.registry.add_namespace(&name, namespace(7, disk())).unwrap();
-    house.deliver();
-    assert!(event(&mut house.admin).is_none(), "read, but the event was retained");
-    assert_eq!(ids(read(&mut house.admin, &log(false).emit(), 4096).unwrap()), [1, 2, 3, 7]);
-    assert_eq!(ids(read(&mut house.admin, &log(false).emit(), 4096).unwrap()), [0; 0]);
-    house.registry.remove_namespace(&name, Nsid(7)).unwrap();
-    house.deliver();
-    assert_eq!(event(&mut house.admin).unwrap().cid.get(), 11);
+    assert_eq!(ids(read(&mut fixture.admin, &log(true).emit(), 4096).unwrap()), [1, 2, 3]);
+    fixture.registry.add_namespace(&name, namespace(7, disk())).unwrap();
+    fixture.deliver();
+    assert!(event(&mut fixture.admin).is_none(), "read, but the event was retained");
+    assert_eq!(ids(read(&mut fixture.admin, &log(false).emit(), 4096).unwrap()), [1, 2, 3, 7]);
+    assert_eq!(ids(read(&mut fixture.admin, &log(false).emit(), 4096).unwrap()), [0; 0]);
+    fixture.registry.remove_namespace(&name, Nsid(7)).unwrap();
+    fixture.deliver();
+    assert_eq!(event(&mut fixture.admin).unwrap().cid.get(), 11);
 }
 
 #[test]
 fn news_wait_for_a_request_and_for_leave() {
-    let mut house = House::new();
-    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
-    house.deliver();
-    assert!(event(&mut house.admin).is_none());
-    assert!(matches!(request(&mut house.admin, 1), Step::Held));
-    assert!(event(&mut house.admin).is_none(), "the host did not ask for notices");
-    ask_for_notices(&mut house.admin);
-    assert_eq!(event(&mut house.admin).unwrap().dw0.get(), 0x0004_0002);
+    let mut fixture = Fixture::new();
+    fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
+    fixture.deliver();
+    assert!(event(&mut fixture.admin).is_none());
+    assert!(matches!(request(&mut fixture.admin, 1), Step::Held));
+    assert!(event(&mut fixture.admin).is_none(), "the host did not ask for notices");
+    ask_for_notices(&mut fixture.admin);
+    assert_eq!(event(&mut fixture.admin).unwrap().dw0.get(), 0x0004_0002);
     // The same set again is no news.
-    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, disk())]).unwrap();
-    assert!(house.registry.take_notices().is_empty());
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, disk())]).unwrap();
+    assert!(fixture.registry.take_notices().is_empty());
 }
 
 #[test]
 fn abort_ends_event_requests_and_nothing_else() {
-    let mut house = House::new();
-    assert!(matches!(request(&mut house.admin, 20), Step::Held));
+    let mut fixture = Fixture::new();
+    assert!(matches!(request(&mut fixture.admin, 20), Step::Held));
     let abort = |sqid, cid| Abort { sqid: Qid(sqid), cid: Cid(cid) }.emit();
     for sqe in [abort(0, 21), abort(1, 20), abort(9, 1)] {
-        let cqe = ask(&mut house.admin, &sqe);
+        let cqe = ask(&mut fixture.admin, &sqe);
         assert_eq!((code(&cqe), cqe.dw0.get()), (OK, 1), "not aborted");
     }
-    let cqe = ask(&mut house.admin, &abort(0, 20));
+    let cqe = ask(&mut fixture.admin, &abort(0, 20));
     assert_eq!((code(&cqe), cqe.dw0.get()), (OK, 0));
-    let cqe = event(&mut house.admin).unwrap();
+    let cqe = event(&mut fixture.admin).unwrap();
     assert_eq!((code(&cqe), cqe.cid.get()), ((0, 0x07), 20));
-    assert_eq!(house.admin.in_flight(), 0);
+    assert_eq!(fixture.admin.in_flight(), 0);
 }
 
 #[test]
 fn a_reset_aborts_the_event_requests_and_forgets_what_was_set() {
-    let mut house = House::new();
-    ask_for_notices(&mut house.admin);
+    let mut fixture = Fixture::new();
+    ask_for_notices(&mut fixture.admin);
     for cid in [30, 31] {
-        assert!(matches!(request(&mut house.admin, cid), Step::Held));
+        assert!(matches!(request(&mut fixture.admin, cid), Step::Held));
     }
-    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
+    assert_eq!(set(&mut fixture.admin, Property::CC, 0, 0), OK);
     let mut cids = Vec::new();
-    while let Some(step) = house.admin.poll_step(NOW) {
+    while let Some(step) = fixture.admin.poll_step(NOW) {
         match step {
             Step::CloseIoQueues => {}
             step => {
@@ -253,10 +253,10 @@ fn a_reset_aborts_the_event_requests_and_forgets_what_was_set() {
             }
         }
     }
-    assert_eq!((cids, house.admin.in_flight()), (vec![30, 31], 0));
-    enable(&mut house.admin);
-    assert!(matches!(request(&mut house.admin, 1), Step::Held));
-    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
-    house.deliver();
-    assert!(event(&mut house.admin).is_none(), "notices are to be asked for anew");
+    assert_eq!((cids, fixture.admin.in_flight()), (vec![30, 31], 0));
+    enable(&mut fixture.admin);
+    assert!(matches!(request(&mut fixture.admin, 1), Step::Held));
+    fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
+    fixture.deliver();
+    assert!(event(&mut fixture.admin).is_none(), "notices are to be asked for anew");
 }

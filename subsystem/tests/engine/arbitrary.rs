@@ -195,14 +195,14 @@ proptest! {
 
     #[test]
     fn any_capsules_on_an_admin_queue(events in prop::collection::vec(event(), 1..80)) {
-        let mut house = House::with(options());
-        run(&mut house.registry, &mut house.admin, events);
+        let mut fixture = Fixture::with(options());
+        run(&mut fixture.registry, &mut fixture.admin, events);
     }
 
     #[test]
     fn any_capsules_on_an_io_queue(events in prop::collection::vec(event(), 1..80)) {
-        let mut house = House::with(options());
-        run(&mut house.registry, &mut house.io, events);
+        let mut fixture = Fixture::with(options());
+        run(&mut fixture.registry, &mut fixture.io, events);
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn connect_of_an_admin_queue_names_status_and_field() {
 
 #[test]
 fn connect_of_an_io_queue_names_status_and_field() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let good = Hello::io(2, 1);
     let link = |link: Link| Hello { link, ..good.clone() };
     let cases = [
@@ -100,12 +100,12 @@ fn connect_of_an_io_queue_names_status_and_field() {
         ("discovery", Hello { subnqn: Nqn::DISCOVERY.to_field(), ..Hello::io(3, 1) }, INVALID_PARAMETERS, 42),
     ];
     for (name, hello, status, dw0) in cases {
-        let (_, cqe, _) = hello.connect(&mut house.registry);
+        let (_, cqe, _) = hello.connect(&mut fixture.registry);
         assert_eq!((code(&cqe), cqe.dw0.get()), (status, dw0), "{name}");
     }
     // Older hosts leave the controller ID of the connection request at 0.
     let old = Hello { link: Link { cntlid: Some(0), ..good.link }, ..Hello::io(3, 1) };
-    assert_eq!(code(&old.connect(&mut house.registry).1), OK);
+    assert_eq!(code(&old.connect(&mut fixture.registry).1), OK);
 }
 
 #[test]

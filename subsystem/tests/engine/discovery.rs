@@ -142,7 +142,7 @@ fn a_discovery_controller_does_what_it_is_for_and_no_more() {
     for (sqe, status) in refused {
         assert_eq!(code(&ask(&mut queue, &sqe)), status, "{sqe:?}");
     }
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let log = keyed(GetLogPage::new(LogPageId::DISCOVERY, Nsid(0), 0, 1024).emit(), 1024);
-    assert_eq!(code(&ask(&mut house.admin, &log)), (1, 0x09), "an I/O controller has no discovery log");
+    assert_eq!(code(&ask(&mut fixture.admin, &log)), (1, 0x09), "an I/O controller has no discovery log");
 }

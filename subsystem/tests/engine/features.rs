@@ -29,8 +29,8 @@ fn set(admin: &mut Queue, fid: FeatureId, word: u32) -> (u8, u8) {
 
 #[test]
 fn features_have_a_default_and_take_values() {
-    let mut house = House::new();
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::new();
+    let admin = &mut fixture.admin;
     for (fid, default, new) in [
         (FeatureId::ARBITRATION, 7, 0x0102_0303),
         (FeatureId::POWER_MANAGEMENT, 0, 0x20),
@@ -58,8 +58,8 @@ fn features_have_a_default_and_take_values() {
 
 #[test]
 fn what_cannot_be_set_is_refused_by_name() {
-    let mut house = House::new();
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::new();
+    let admin = &mut fixture.admin;
     for (fid, word, status) in [
         (FeatureId::POWER_MANAGEMENT, 1, INVALID_FIELD),
         (FeatureId::TEMPERATURE_THRESHOLD, 1 << 16, INVALID_FIELD),
@@ -106,45 +106,46 @@ fn queues_are_granted_up_to_the_bound_and_before_the_first_is_connected() {
 
 #[test]
 fn the_write_cache_feature_exists_where_there_is_a_cache_and_off_means_through() {
-    let mut house = House::new();
-    assert_eq!(set(&mut house.admin, FeatureId::VOLATILE_WRITE_CACHE, 0), OK);
+    let mut fixture = Fixture::new();
+    assert_eq!(set(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE, 0), OK);
     let write = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::WRITE, Nsid(1)), 512);
-    let Step::Execute { ticket, work: Work::Block { op, .. }, .. } = capsule(&mut house.io, &write, 0) else {
+    let Step::Execute { ticket, work: Work::Block { op, .. }, .. } = capsule(&mut fixture.io, &write, 0)
+    else {
         panic!("a write");
     };
     assert!(matches!(op, BlockWork::Write { fua: true, .. }));
     ticket.abandon();
-    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, Geometry::new(512, 10))]).unwrap();
-    house.deliver();
-    assert_eq!(current(&mut house.admin, FeatureId::VOLATILE_WRITE_CACHE), Err(INVALID_FIELD));
-    assert_eq!(set(&mut house.admin, FeatureId::VOLATILE_WRITE_CACHE, 1), INVALID_FIELD);
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, Geometry::new(512, 10))]).unwrap();
+    fixture.deliver();
+    assert_eq!(current(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE), Err(INVALID_FIELD));
+    assert_eq!(set(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE, 1), INVALID_FIELD);
 }
 
 #[test]
 fn keep_alive_can_be_changed() {
-    let mut house = House::new();
-    assert_eq!(current(&mut house.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(5000));
-    assert_eq!(set(&mut house.admin, FeatureId::KEEP_ALIVE_TIMER, 1500), OK);
-    assert_eq!(current(&mut house.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(2000));
-    assert_eq!(house.admin.poll_timeout(), Some(NOW + Duration::from_secs(2)));
-    assert_eq!(set(&mut house.admin, FeatureId::KEEP_ALIVE_TIMER, 0), OK);
-    assert_eq!(house.admin.poll_timeout(), None);
+    let mut fixture = Fixture::new();
+    assert_eq!(current(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(5000));
+    assert_eq!(set(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER, 1500), OK);
+    assert_eq!(current(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(2000));
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + Duration::from_secs(2)));
+    assert_eq!(set(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER, 0), OK);
+    assert_eq!(fixture.admin.poll_timeout(), None);
 }
 
 #[test]
 fn the_host_identifier_is_that_of_connect_and_has_128_bits() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let with = |cdw11| GetFeatures { cdw11, ..GetFeatures::new(FeatureId::HOST_ID) }.emit();
-    assert_eq!(read(&mut house.admin, &with(1), 16), Ok(HOST_ID.0.to_vec()));
-    assert_eq!(read(&mut house.admin, &with(0), 16), Err(INVALID_FIELD));
-    assert_eq!(read(&mut house.admin, &with(1), 8), Err((0, 0x0f)));
-    assert_eq!(get(&mut house.admin, FeatureId::HOST_ID, Select::SUPPORTED_CAPABILITIES, 0), Ok(0));
+    assert_eq!(read(&mut fixture.admin, &with(1), 16), Ok(HOST_ID.0.to_vec()));
+    assert_eq!(read(&mut fixture.admin, &with(0), 16), Err(INVALID_FIELD));
+    assert_eq!(read(&mut fixture.admin, &with(1), 8), Err((0, 0x0f)));
+    assert_eq!(get(&mut fixture.admin, FeatureId::HOST_ID, Select::SUPPORTED_CAPABILITIES, 0), Ok(0));
 }
 
 #[test]
 fn the_timestamp_goes_on_from_what_was_set() {
-    let mut house = House::new();
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::new();
+    let admin = &mut fixture.admin;
     let timestamp = GetFeatures::new(FeatureId::TIMESTAMP).emit();
     let bytes = read(admin, &timestamp, 8).unwrap();
     let data = TimestampData::read_from_bytes(&bytes).unwrap();
@@ -162,8 +163,8 @@ fn the_timestamp_goes_on_from_what_was_set() {
 
 #[test]
 fn host_behavior_is_kept_and_nonsense_refused() {
-    let mut house = House::new();
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::new();
+    let admin = &mut fixture.admin;
     let sqe = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);
     for (acre, status) in [(2, INVALID_FIELD), (1, OK)] {
         let (ticket, _) = parameters(capsule(admin, &sqe, 0));

@@ -210,13 +210,13 @@ pub(crate) fn enable(queue: &mut Queue) {
 }
 
 /// A registry, a controller that is enabled, and one I/O queue.
-pub(crate) struct House {
+pub(crate) struct Fixture {
     pub(crate) registry: Registry,
     pub(crate) admin: Queue,
     pub(crate) io: Queue,
 }
 
-impl House {
+impl Fixture {
     pub(crate) fn new() -> Self {
         Self::with(Options::default())
     }

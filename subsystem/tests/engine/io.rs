@@ -25,21 +25,22 @@ fn range(start: u64, blocks: u64) -> BlockRange {
 }
 
 /// What the engine asks the device for; completes it, and returns the status as well.
-fn run(house: &mut House, sqe: &Sqe) -> (BlockWork, Transfer, (u8, u8)) {
-    let Step::Execute { ticket, work: Work::Block { device, op }, transfer } = capsule(&mut house.io, sqe, 0)
+fn run(fixture: &mut Fixture, sqe: &Sqe) -> (BlockWork, Transfer, (u8, u8)) {
+    let Step::Execute { ticket, work: Work::Block { device, op }, transfer } =
+        capsule(&mut fixture.io, sqe, 0)
     else {
         panic!("{sqe:?} goes to the device");
     };
     assert_eq!(device, DEVICE);
-    assert_eq!(house.io.in_flight(), 1);
-    let status = code(&responded(house.io.on_done(NOW, ticket, Ok(()))));
-    assert_eq!(house.io.in_flight(), 0);
+    assert_eq!(fixture.io.in_flight(), 1);
+    let status = code(&responded(fixture.io.on_done(NOW, ticket, Ok(()))));
+    assert_eq!(fixture.io.in_flight(), 0);
     (op, transfer, status)
 }
 
 #[test]
 fn commands_become_work_for_the_device() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let fua = ReadWrite { fua: true, ..ReadWrite::new(8, 2) };
     let to_host = Transfer::ToHost { len: 1024, sink: SINK };
     let from_host = Transfer::FromHost { len: 1024, source: Source::Keyed(SINK) };
@@ -63,13 +64,13 @@ fn commands_become_work_for_the_device() {
         ),
         (keyed(flush(Nsid(1)), 0), BlockWork::Flush, Transfer::None),
     ] {
-        assert_eq!(run(&mut house, &sqe), (op, transfer, OK), "{sqe:?}");
+        assert_eq!(run(&mut fixture, &sqe), (op, transfer, OK), "{sqe:?}");
     }
 }
 
 #[test]
 fn commands_are_refused_with_the_standards_status() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let good = ReadWrite::new(0, 1);
     let on = |nsid, opcode| keyed(good.emit(opcode, Nsid(nsid)), 512);
     let flags = |flags| Sqe { flags, ..on(1, NvmOpcode::READ) };
@@ -109,18 +110,18 @@ fn commands_are_refused_with_the_standards_status() {
             (0, 0x01),
         ),
     ] {
-        let cqe = ask(&mut house.io, &sqe);
+        let cqe = ask(&mut fixture.io, &sqe);
         assert_eq!((code(&cqe), cqe.status().dnr()), (status, true), "{name}");
     }
-    assert_eq!(house.io.in_flight(), 0);
+    assert_eq!(fixture.io.in_flight(), 0);
 }
 
 #[test]
 fn reads_of_a_read_only_namespace_run() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let sqe = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(3)), 512);
     let Step::Execute { ticket, work: Work::Block { device: DeviceId(103), .. }, .. } =
-        capsule(&mut house.io, &sqe, 0)
+        capsule(&mut fixture.io, &sqe, 0)
     else {
         panic!("a read of namespace 3");
     };
@@ -130,20 +131,20 @@ fn reads_of_a_read_only_namespace_run() {
 #[test]
 fn a_transfer_is_at_most_mdts_and_over_it_is_invalid_field() {
     let options = Options { transfer_len_max: 8192, ..Options::default() };
-    let mut house = House::with(options);
+    let mut fixture = Fixture::with(options);
     for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
-        assert_eq!(run(&mut house, &rw(opcode, ReadWrite::new(0, 16))).2, OK);
-        assert_eq!(code(&ask(&mut house.io, &rw(opcode, ReadWrite::new(0, 17)))), INVALID_FIELD);
+        assert_eq!(run(&mut fixture, &rw(opcode, ReadWrite::new(0, 16))).2, OK);
+        assert_eq!(code(&ask(&mut fixture.io, &rw(opcode, ReadWrite::new(0, 17)))), INVALID_FIELD);
     }
     // What moves no data knows no limit.
     let whole = ReadWrite::new(0, 1000);
-    assert_eq!(run(&mut house, &keyed(whole.emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0)).2, OK);
-    assert_eq!(run(&mut house, &keyed(whole.emit(NvmOpcode::VERIFY, Nsid(1)), 0)).2, OK);
+    assert_eq!(run(&mut fixture, &keyed(whole.emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0)).2, OK);
+    assert_eq!(run(&mut fixture, &keyed(whole.emit(NvmOpcode::VERIFY, Nsid(1)), 0)).2, OK);
 }
 
 #[test]
 fn in_capsule_data_are_taken_from_where_they_are() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let mut sqe = ReadWrite::new(0, 2).emit(NvmOpcode::WRITE, Nsid(1));
     for (offset, len, capsule_len, expected) in [
         (0, 1024, 1024, Ok(0)),
@@ -153,11 +154,11 @@ fn in_capsule_data_are_taken_from_where_they_are() {
         (0, 512, 4096, Err(LENGTH)),
     ] {
         sqe.sgl = SglDescriptor::in_capsule(offset, len);
-        match (capsule(&mut house.io, &sqe, capsule_len), expected) {
+        match (capsule(&mut fixture.io, &sqe, capsule_len), expected) {
             (Step::Execute { ticket, transfer, .. }, Ok(offset)) => {
                 let source = Source::InCapsule { offset };
                 assert_eq!(transfer, Transfer::FromHost { len: 1024, source });
-                assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+                assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Ok(())))), OK);
             }
             (step, Err(status)) => assert_eq!(code(&responded(step)), status),
             (step, Ok(_)) => panic!("{step:?}"),
@@ -166,7 +167,7 @@ fn in_capsule_data_are_taken_from_where_they_are() {
     let mut read = ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1));
     read.sgl = SglDescriptor::in_capsule(0, 512);
     assert_eq!(
-        code(&responded(capsule(&mut house.io, &read, 4096))),
+        code(&responded(capsule(&mut fixture.io, &read, 4096))),
         INVALID_FIELD,
         "a response carries no data"
     );
@@ -174,23 +175,23 @@ fn in_capsule_data_are_taken_from_where_they_are() {
 
 #[test]
 fn the_key_of_the_command_is_invalidated_with_every_response() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let invalidate = |mut sqe: Sqe| {
         sqe.sgl = SglDescriptor::keyed(0, 512, 9, true);
         sqe
     };
     let good = invalidate(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)));
-    let Step::Execute { ticket, .. } = capsule(&mut house.io, &good, 0) else { panic!("a read") };
-    assert_eq!(response(house.io.on_done(NOW, ticket, Ok(()))).invalidate, Some(9));
+    let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &good, 0) else { panic!("a read") };
+    assert_eq!(response(fixture.io.on_done(NOW, ticket, Ok(()))).invalidate, Some(9));
     let bad = invalidate(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)));
-    assert_eq!(response(capsule(&mut house.io, &bad, 0)).invalidate, Some(9));
+    assert_eq!(response(capsule(&mut fixture.io, &bad, 0)).invalidate, Some(9));
     let plain = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
-    assert_eq!(response(capsule(&mut house.io, &plain, 0)).invalidate, None);
+    assert_eq!(response(capsule(&mut fixture.io, &plain, 0)).invalidate, None);
 }
 
 #[test]
 fn device_errors_reach_the_host() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let zeroes = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::WRITE_ZEROES, Nsid(1)), 0);
     for (sqe, error, status) in [
         (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Medium, (2, 0x81)),
@@ -200,21 +201,22 @@ fn device_errors_reach_the_host() {
         (rw(NvmOpcode::WRITE, ReadWrite::new(0, 1)), BlockError::NoSpace, (0, 0x81)),
         (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Gone, (0, 0x82)),
     ] {
-        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("{sqe:?}") };
-        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Err(error)))), status, "{error:?}");
+        let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("{sqe:?}") };
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(error)))), status, "{error:?}");
     }
 }
 
 #[test]
 fn a_read_with_fua_flushes_the_cache_first() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY] {
         let sqe = rw(opcode, ReadWrite { fua: true, ..ReadWrite::new(4, 1) });
-        let Step::Execute { ticket, work, transfer: Transfer::None } = capsule(&mut house.io, &sqe, 0) else {
+        let Step::Execute { ticket, work, transfer: Transfer::None } = capsule(&mut fixture.io, &sqe, 0)
+        else {
             panic!("a flush without data");
         };
         assert_eq!(work, Work::Block { device: DEVICE, op: BlockWork::Flush });
-        let Step::Execute { ticket, work, .. } = house.io.on_done(NOW, ticket, Ok(())) else {
+        let Step::Execute { ticket, work, .. } = fixture.io.on_done(NOW, ticket, Ok(())) else {
             panic!("the read")
         };
         let op = match opcode {
@@ -223,20 +225,20 @@ fn a_read_with_fua_flushes_the_cache_first() {
             _ => BlockWork::Verify { range: range(4, 1) },
         };
         assert_eq!(work, Work::Block { device: DEVICE, op });
-        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Ok(())))), OK);
         // When the flush fails there is no read.
-        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("a flush") };
-        assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Err(BlockError::Medium)))), (2, 0x80));
+        let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("a flush") };
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(BlockError::Medium)))), (2, 0x80));
     }
 }
 
 #[test]
 fn a_flush_without_a_volatile_cache_is_done_at_once() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let plain = namespace(1, Geometry::new(512, 10));
-    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
-    house.deliver();
-    assert_eq!(code(&ask(&mut house.io, &flush(Nsid(1)))), OK);
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
+    fixture.deliver();
+    assert_eq!(code(&ask(&mut fixture.io, &flush(Nsid(1)))), OK);
 }
 
 fn deallocate(ranges: u16) -> Sqe {
@@ -251,22 +253,23 @@ fn bytes(ranges: &[(u64, u32)]) -> Vec<u8> {
 
 #[test]
 fn dataset_management_deallocates_what_its_ranges_say() {
-    let mut house = House::new();
-    let (ticket, transfer) = parameters(capsule(&mut house.io, &deallocate(3), 0));
+    let mut fixture = Fixture::new();
+    let (ticket, transfer) = parameters(capsule(&mut fixture.io, &deallocate(3), 0));
     assert_eq!(transfer, Transfer::FromHost { len: 48, source: Source::Keyed(SINK) });
     let data = bytes(&[(0, 8), (100, 0), (992, 8)]);
-    let Step::Execute { ticket, work, transfer: Transfer::None } = house.io.on_parameters(NOW, ticket, &data)
+    let Step::Execute { ticket, work, transfer: Transfer::None } =
+        fixture.io.on_parameters(NOW, ticket, &data)
     else {
         panic!("a deallocation");
     };
     let op = BlockWork::Deallocate(vec![range(0, 8), range(992, 8)].into());
     assert_eq!(work, Work::Block { device: DEVICE, op });
-    assert_eq!(code(&responded(house.io.on_done(NOW, ticket, Ok(())))), OK);
+    assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Ok(())))), OK);
 }
 
 #[test]
 fn dataset_management_checks_every_range() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     for (ranges, status) in [
         (vec![(0, 8), (1000, 1)], (0, 0x80)),
         (vec![(u64::MAX, 8)], (0, 0x80)),
@@ -274,59 +277,59 @@ fn dataset_management_checks_every_range() {
         (vec![(0, 0), (10, 0)], OK),
     ] {
         let count = u16::try_from(ranges.len()).unwrap();
-        let (ticket, _) = parameters(capsule(&mut house.io, &deallocate(count), 0));
+        let (ticket, _) = parameters(capsule(&mut fixture.io, &deallocate(count), 0));
         assert_eq!(
-            code(&responded(house.io.on_parameters(NOW, ticket, &bytes(&ranges)))),
+            code(&responded(fixture.io.on_parameters(NOW, ticket, &bytes(&ranges)))),
             status,
             "{ranges:?}"
         );
     }
-    let (ticket, transfer) = parameters(capsule(&mut house.io, &deallocate(256), 0));
+    let (ticket, transfer) = parameters(capsule(&mut fixture.io, &deallocate(256), 0));
     assert!(matches!(transfer, Transfer::FromHost { len: 4096, .. }));
     ticket.abandon();
     let short = keyed(deallocate(256), 4095);
-    assert_eq!(code(&ask(&mut house.io, &with_cid(short, 1))), LENGTH);
+    assert_eq!(code(&ask(&mut fixture.io, &with_cid(short, 1))), LENGTH);
 }
 
 #[test]
 fn dataset_management_without_deallocate_is_only_a_hint() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let hint = DatasetManagement { ranges: 4, deallocate: false, hints: 3 };
-    assert_eq!(code(&ask(&mut house.io, &keyed(hint.emit(Nsid(1)), 64))), OK);
+    assert_eq!(code(&ask(&mut fixture.io, &keyed(hint.emit(Nsid(1)), 64))), OK);
     let read_only = DatasetManagement { ranges: 4, deallocate: true, hints: 0 };
-    assert_eq!(code(&ask(&mut house.io, &keyed(read_only.emit(Nsid(3)), 64))), (0, 0x20));
+    assert_eq!(code(&ask(&mut fixture.io, &keyed(read_only.emit(Nsid(3)), 64))), (0, 0x20));
 }
 
 #[test]
 fn a_namespace_that_goes_while_its_ranges_are_on_their_way_is_missed() {
-    let mut house = House::new();
-    let (ticket, _) = parameters(capsule(&mut house.io, &deallocate(1), 0));
-    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(1)).unwrap();
-    house.deliver();
-    let step = house.io.on_parameters(NOW, ticket, &bytes(&[(0, 1)]));
+    let mut fixture = Fixture::new();
+    let (ticket, _) = parameters(capsule(&mut fixture.io, &deallocate(1), 0));
+    fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(1)).unwrap();
+    fixture.deliver();
+    let step = fixture.io.on_parameters(NOW, ticket, &bytes(&[(0, 1)]));
     assert_eq!(code(&responded(step)), (0, 0x0b));
-    assert_eq!(code(&ask(&mut house.io, &rw(NvmOpcode::READ, ReadWrite::new(0, 1)))), (0, 0x0b));
+    assert_eq!(code(&ask(&mut fixture.io, &rw(NvmOpcode::READ, ReadWrite::new(0, 1)))), (0, 0x0b));
 }
 
 #[test]
 fn a_resized_namespace_has_its_new_end_at_once() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let beyond = rw(NvmOpcode::READ, ReadWrite::new(1000, 1));
-    assert_eq!(code(&ask(&mut house.io, &beyond)), (0, 0x80));
+    assert_eq!(code(&ask(&mut fixture.io, &beyond)), (0, 0x80));
     let larger = namespace(1, Geometry { blocks: 2000, ..disk() });
-    house.registry.set_namespaces(&nqn(SUBSYSTEM), vec![larger]).unwrap();
-    house.deliver();
-    assert_eq!(run(&mut house, &beyond).2, OK);
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![larger]).unwrap();
+    fixture.deliver();
+    assert_eq!(run(&mut fixture, &beyond).2, OK);
 }
 
 #[test]
 fn a_late_notice_does_not_bring_back_what_is_gone() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let with_two = namespace(2, disk());
-    house.registry.add_namespace(&nqn(SUBSYSTEM), with_two).unwrap();
-    let late = house.registry.take_notices();
-    house.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(2)).unwrap();
-    let (mut io, ..) = Hello::io(2, 1).connect(&mut house.registry);
+    fixture.registry.add_namespace(&nqn(SUBSYSTEM), with_two).unwrap();
+    let late = fixture.registry.take_notices();
+    fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(2)).unwrap();
+    let (mut io, ..) = Hello::io(2, 1).connect(&mut fixture.registry);
     for notice in &late {
         io.on_notice(NOW, notice);
     }
@@ -336,12 +339,12 @@ fn a_late_notice_does_not_bring_back_what_is_gone() {
 
 #[test]
 fn a_command_id_in_flight_conflicts() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let read = with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), 5);
-    let Step::Execute { ticket, .. } = capsule(&mut house.io, &read, 0) else { panic!("a read") };
-    let cqe = ask(&mut house.io, &read);
+    let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &read, 0) else { panic!("a read") };
+    let cqe = ask(&mut fixture.io, &read);
     assert_eq!((code(&cqe), cqe.cid.get()), ((0, 0x03), 5));
-    let cqe = responded(house.io.on_done(NOW, ticket, Ok(())));
+    let cqe = responded(fixture.io.on_done(NOW, ticket, Ok(())));
     assert_eq!((code(&cqe), cqe.cid.get()), (OK, 5));
 }
 
@@ -365,12 +368,12 @@ fn more_commands_than_the_queue_has_entries_end_the_association() {
 
 #[test]
 fn disconnect_ends_one_io_queue_after_its_response() {
-    let mut house = House::new();
-    assert!(house.io.poll_step(NOW).is_none());
-    assert_eq!(code(&ask(&mut house.io, &disconnect())), OK);
-    assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
-    assert!(house.io.poll_step(NOW).is_none());
-    assert!(house.registry.close_queue(&house.association(), Qid(1)).is_empty());
-    assert_eq!(code(&Hello::io(1, 1).connect(&mut house.registry).1), OK, "the queue ID is free again");
-    assert_eq!(code(&ask(&mut house.admin, &disconnect())), (1, 0x85));
+    let mut fixture = Fixture::new();
+    assert!(fixture.io.poll_step(NOW).is_none());
+    assert_eq!(code(&ask(&mut fixture.io, &disconnect())), OK);
+    assert!(matches!(fixture.io.poll_step(NOW), Some(Step::CloseQueue)));
+    assert!(fixture.io.poll_step(NOW).is_none());
+    assert!(fixture.registry.close_queue(&fixture.association(), Qid(1)).is_empty());
+    assert_eq!(code(&Hello::io(1, 1).connect(&mut fixture.registry).1), OK, "the queue ID is free again");
+    assert_eq!(code(&ask(&mut fixture.admin, &disconnect())), (1, 0x85));
 }

@@ -23,11 +23,11 @@ fn page(admin: &mut Queue, lid: LogPageId, len: u32) -> Vec<u8> {
 
 #[test]
 fn every_page_that_is_listed_can_be_read_and_no_other() {
-    let mut house = House::new();
-    let bytes = page(&mut house.admin, LogPageId::SUPPORTED_LOG_PAGES, 1024);
+    let mut fixture = Fixture::new();
+    let bytes = page(&mut fixture.admin, LogPageId::SUPPORTED_LOG_PAGES, 1024);
     let supported = SupportedLogPages::read_from_bytes(&bytes).unwrap();
     for lid in 0..=u8::MAX {
-        let result = read(&mut house.admin, &log(LogPageId(lid), 0, 4), 4);
+        let result = read(&mut fixture.admin, &log(LogPageId(lid), 0, 4), 4);
         if supported.pages[usize::from(lid)].get() & 1 == 1 {
             assert!(result.is_ok(), "{lid:#x}");
         } else {
@@ -38,8 +38,8 @@ fn every_page_that_is_listed_can_be_read_and_no_other() {
 
 #[test]
 fn offset_and_length_are_checked() {
-    let mut house = House::with(Options { transfer_len_max: 8192, ..Options::default() });
-    let admin = &mut house.admin;
+    let mut fixture = Fixture::with(Options { transfer_len_max: 8192, ..Options::default() });
+    let admin = &mut fixture.admin;
     let firmware = LogPageId::FIRMWARE_SLOT;
     let whole = page(admin, firmware, 512);
     assert_eq!(read(admin, &log(firmware, 8, 16), 16).unwrap(), whole[8..24]);
@@ -62,7 +62,7 @@ fn offset_and_length_are_checked() {
 
 #[test]
 fn failed_admin_commands_are_in_the_error_log_newest_first() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let error = |admin: &mut Queue, count: usize| {
         let bytes = page(admin, LogPageId::ERROR, 1024);
         let entries: Vec<_> =
@@ -70,22 +70,22 @@ fn failed_admin_commands_are_in_the_error_log_newest_first() {
         assert!(entries[count..].iter().all(|entry| entry.error_count.get() == 0));
         entries
     };
-    error(&mut house.admin, 0);
+    error(&mut fixture.admin, 0);
     for cid in 0..20 {
-        let _ = ask(&mut house.admin, &with_cid(Sqe::new(0x7e), cid));
+        let _ = ask(&mut fixture.admin, &with_cid(Sqe::new(0x7e), cid));
         let count = usize::from(cid) + 1;
-        let entries = error(&mut house.admin, count.min(16));
+        let entries = error(&mut fixture.admin, count.min(16));
         let newest = &entries[0];
         assert_eq!((newest.error_count.get(), newest.cid.get()), (count as u64, cid));
         assert_eq!((newest.opcode, newest.status.get()), (0x7e, 0x8002));
     }
-    let smart = SmartLog::read_from_bytes(&page(&mut house.admin, LogPageId::SMART, 512)).unwrap();
+    let smart = SmartLog::read_from_bytes(&page(&mut fixture.admin, LogPageId::SMART, 512)).unwrap();
     assert_eq!(u128::from_le_bytes(smart.error_log_entries), 20);
 }
 
 #[test]
 fn the_smart_log_counts_what_ran() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     for (opcode, result) in [
         (NvmOpcode::READ, Ok(())),
         (NvmOpcode::WRITE, Ok(())),
@@ -93,12 +93,12 @@ fn the_smart_log_counts_what_ran() {
         (NvmOpcode::READ, Err(BlockError::Medium)),
     ] {
         let sqe = keyed(ReadWrite::new(0, 1000).emit(opcode, Nsid(1)), 512_000);
-        let Step::Execute { ticket, .. } = capsule(&mut house.io, &sqe, 0) else { panic!("{opcode:?}") };
-        let _ = responded(house.io.on_done(NOW, ticket, result));
+        let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("{opcode:?}") };
+        let _ = responded(fixture.io.on_done(NOW, ticket, result));
     }
     // A queue adds its counts at its end at the latest.
-    house.io = Hello::io(2, 1).connect(&mut house.registry).0;
-    let smart = SmartLog::read_from_bytes(&page(&mut house.admin, LogPageId::SMART, 512)).unwrap();
+    fixture.io = Hello::io(2, 1).connect(&mut fixture.registry).0;
+    let smart = SmartLog::read_from_bytes(&page(&mut fixture.admin, LogPageId::SMART, 512)).unwrap();
     let counts = [
         smart.host_reads,
         smart.host_writes,
@@ -111,16 +111,16 @@ fn the_smart_log_counts_what_ran() {
 
 #[test]
 fn supported_commands_are_those_that_are_not_invalid_opcodes() {
-    let mut house = House::new();
-    let bytes = page(&mut house.admin, LogPageId::COMMANDS_SUPPORTED, 4096);
+    let mut fixture = Fixture::new();
+    let bytes = page(&mut fixture.admin, LogPageId::COMMANDS_SUPPORTED, 4096);
     let supported = CommandsSupportedLog::read_from_bytes(&bytes).unwrap();
     for opcode in 0..=u8::MAX {
         if opcode == AdminOpcode::FABRICS.0 {
             continue;
         }
         for (queue, listed) in [
-            (&mut house.admin, supported.admin[usize::from(opcode)].get()),
-            (&mut house.io, supported.io[usize::from(opcode)].get()),
+            (&mut fixture.admin, supported.admin[usize::from(opcode)].get()),
+            (&mut fixture.io, supported.io[usize::from(opcode)].get()),
         ] {
             let invalid = match capsule(queue, &with_cid(Sqe::new(opcode), opcode.into()), 0) {
                 Step::Respond(response) => nvme_proto::Cqe::read_from_bytes(&response.cqe)
@@ -140,10 +140,10 @@ fn supported_commands_are_those_that_are_not_invalid_opcodes() {
 
 #[test]
 fn a_command_set_that_is_not_there_has_no_commands() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let mut listed = |csi| {
         let command = GetLogPage { csi, ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 0, 4096) };
-        let bytes = read(&mut house.admin, &command.emit(), 4096).unwrap();
+        let bytes = read(&mut fixture.admin, &command.emit(), 4096).unwrap();
         CommandsSupportedLog::read_from_bytes(&bytes[..]).unwrap()
     };
     let (nvm, zoned) = (listed(0), listed(2));
@@ -153,11 +153,11 @@ fn a_command_set_that_is_not_there_has_no_commands() {
 
 #[test]
 fn the_firmware_slot_and_the_features_log() {
-    let mut house = House::with(Options { firmware: *b"9.9     ", ..Options::default() });
+    let mut fixture = Fixture::with(Options { firmware: *b"9.9     ", ..Options::default() });
     let slots =
-        FirmwareSlotLog::read_from_bytes(&page(&mut house.admin, LogPageId::FIRMWARE_SLOT, 512)).unwrap();
+        FirmwareSlotLog::read_from_bytes(&page(&mut fixture.admin, LogPageId::FIRMWARE_SLOT, 512)).unwrap();
     assert_eq!((slots.afi, &slots.revisions[0]), (1, b"9.9     "));
-    let features = page(&mut house.admin, LogPageId::FEATURES_SUPPORTED, 1024);
+    let features = page(&mut fixture.admin, LogPageId::FEATURES_SUPPORTED, 1024);
     let supported: Vec<_> = (0..256).filter(|fid| features[fid * 4] & 1 == 1).collect();
     assert_eq!(supported, [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
 }

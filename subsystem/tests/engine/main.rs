@@ -7,5 +7,5 @@ mod discovery;
 mod features;
 mod host;
 mod io;
-mod life;
+mod lifecycle;
 mod log_page;

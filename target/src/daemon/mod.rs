@@ -1,18 +1,18 @@
 //! The daemon: start, serve, reload, drain, stop.
 
-mod crew;
 mod reload;
 mod start;
+mod worker_group;
 
-use crew::Crew;
 pub use start::StartError;
+use worker_group::WorkerGroup;
 
 use crate::control::{Control, Event};
 use crate::exports::Export;
 use crate::limits::DRAIN_TIMEOUT;
-use crate::mail::{Mail, WorkerId};
+use crate::mailbox::{Mailboxes, ThreadMessage};
+use crate::message::{WorkerId, WorkerMessage};
 use crate::notify;
-use crate::office::{Office, Order};
 use crate::telemetry::Counters;
 use crate::thread::Clock;
 use anyhow::Context;
@@ -36,8 +36,8 @@ pub struct Daemon {
     /// Where it came from, for a reload.
     path: Option<PathBuf>,
     registry: Arc<Mutex<Registry>>,
-    office: Arc<Office<Detached>>,
-    crews: Vec<Crew>,
+    mailboxes: Arc<Mailboxes<Detached>>,
+    groups: Vec<WorkerGroup>,
     counters: Vec<Arc<Counters>>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
@@ -83,7 +83,7 @@ impl Daemon {
                 self.drain();
                 anyhow::bail!("a worker thread ended on its own: see the log above");
             }
-            let stalled = self.clock.now().saturating_sub(self.office.oldest_beat());
+            let stalled = self.clock.now().saturating_sub(self.mailboxes.oldest_turn());
             if stalled > HANGS {
                 tracing::error!("a worker has not turned for {stalled:?}: a device or the machine hangs");
             } else if watchdog.is_some() {
@@ -99,7 +99,7 @@ impl Daemon {
 
     /// Queues on all workers.
     fn queues(&self) -> u32 {
-        self.crews.iter().map(|crew| crew.load.total()).sum()
+        self.groups.iter().map(|group| group.load.total()).sum()
     }
 
     fn status(&self) -> String {
@@ -127,9 +127,9 @@ impl Daemon {
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off.
     fn drain(self) {
         tracing::debug!("stopping: {}", self.status());
-        self.office.post_all(&Mail::Drain);
-        for worker in 0..self.office.workers() {
-            self.office.send(WorkerId(worker), Order::Finish);
+        self.mailboxes.post_all(&WorkerMessage::Drain);
+        for worker in 0..self.mailboxes.workers() {
+            self.mailboxes.send(WorkerId(worker), ThreadMessage::Finish);
         }
         let deadline = self.clock.now() + DRAIN_TIMEOUT;
         while self.threads.iter().any(|thread| !thread.is_finished()) {
@@ -138,7 +138,7 @@ impl Daemon {
                     "{} queue(s) did not drain within {DRAIN_TIMEOUT:?}: closing them",
                     self.queues()
                 );
-                self.office.post_all(&Mail::Close);
+                self.mailboxes.post_all(&WorkerMessage::Close);
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -2,8 +2,8 @@
 
 use super::{Daemon, read_config};
 use crate::exports::{self, Export};
-use crate::mail::WorkerId;
-use crate::office::Order;
+use crate::mailbox::ThreadMessage;
+use crate::message::WorkerId;
 use anyhow::{Context, bail};
 use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
@@ -178,11 +178,13 @@ impl Daemon {
 
     fn attach(&self, export: &Export) -> anyhow::Result<()> {
         let (tell, told) = channel();
-        for worker in 0..self.office.workers() {
-            self.office
-                .send(WorkerId(worker), Order::Attach(export.device, export.disk.clone(), tell.clone()));
+        for worker in 0..self.mailboxes.workers() {
+            self.mailboxes.send(
+                WorkerId(worker),
+                ThreadMessage::Attach(export.device, export.disk.clone(), tell.clone()),
+            );
         }
-        for _ in 0..self.office.workers() {
+        for _ in 0..self.mailboxes.workers() {
             told.recv_timeout(ATTACH_TIMEOUT).context("a worker does not answer")??;
         }
         Ok(())
@@ -198,8 +200,8 @@ impl Daemon {
     }
 
     fn detach(&self, device: DeviceId) {
-        for worker in 0..self.office.workers() {
-            self.office.send(WorkerId(worker), Order::Detach(device));
+        for worker in 0..self.mailboxes.workers() {
+            self.mailboxes.send(WorkerId(worker), ThreadMessage::Detach(device));
         }
     }
 }

@@ -1,20 +1,20 @@
 //! From a configuration to workers that listen.
 
 use super::Daemon;
-use super::crew::Crew;
+use super::worker_group::WorkerGroup;
 use crate::exports::{self, Export, ExportError};
-use crate::mail::WorkerId;
-use crate::office::Office;
+use crate::mailbox::Mailboxes;
+use crate::message::WorkerId;
 use crate::settings::{Load, Settings};
 use crate::thread::{self, Clock, Waiting};
 use crate::transport::rdma::buffers::SetUpError;
 use crate::worker::Worker;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nvmf_backend::{Floor, FloorError, FloorOptions};
+use nvmf_backend::{Devices, DevicesError, DevicesOptions};
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Poll};
 use nvmf_rdma::ListenError;
-use nvmf_rdma_any::{AnyProvider, Detached, Road};
+use nvmf_rdma_any::{AnyProvider, Detached, ProviderSelection};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub enum StartError {
     Worker(usize, #[source] WorkerError),
     /// An address has no such provider.
     #[error("cannot listen on {address}")]
-    Road {
+    Provider {
         /// Which.
         address: SocketAddr,
         /// Why.
@@ -64,12 +64,12 @@ pub enum StartError {
 /// A worker could not be set up.
 #[derive(Debug, Error)]
 pub enum WorkerError {
-    /// The floor.
+    /// The backend.
     #[error(transparent)]
-    Floor(#[from] FloorError),
-    /// The road.
+    Devices(#[from] DevicesError),
+    /// The selection.
     #[error(transparent)]
-    Road(#[from] nvmf_rdma_any::OpenError),
+    Provider(#[from] nvmf_rdma_any::OpenError),
     /// The memory between them.
     #[error(transparent)]
     SetUp(#[from] SetUpError),
@@ -97,7 +97,7 @@ struct Common {
     settings: Settings,
     waiting: Waiting,
     registry: Arc<Mutex<Registry>>,
-    office: Arc<Office<Detached>>,
+    mailboxes: Arc<Mailboxes<Detached>>,
     exports: Vec<Export>,
     clock: Clock,
 }
@@ -120,8 +120,8 @@ impl Daemon {
             let added = registry.add_subsystem(exports::definition(subsystem, &exports));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
-        let crews = Crew::all(&config)?;
-        let workers = crews.iter().map(|crew| crew.workers).sum();
+        let groups = WorkerGroup::all(&config)?;
+        let workers = groups.iter().map(|group| group.workers).sum();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
             settings: Settings::new(&config.target),
@@ -131,7 +131,7 @@ impl Daemon {
                 crowded: workers >= cpus || cpus <= 2,
             },
             registry: Arc::new(Mutex::new(registry)),
-            office: Office::new(workers)?,
+            mailboxes: Mailboxes::new(workers)?,
             exports: exports.clone(),
             clock: Clock::start(),
         };
@@ -141,8 +141,8 @@ impl Daemon {
             next_device: u32::try_from(exports.len()).expect("bounded by the configuration"),
             path,
             registry: Arc::clone(&common.registry),
-            office: Arc::clone(&common.office),
-            crews,
+            mailboxes: Arc::clone(&common.mailboxes),
+            groups,
             counters: Vec::new(),
             threads: Vec::new(),
             addresses: config.listeners.iter().map(|listener| listener.address).collect(),
@@ -150,7 +150,7 @@ impl Daemon {
             clock: common.clock,
             config,
         };
-        // A crew's listening worker comes last: whoever connects finds all the others.
+        // A group's listening worker comes last: whoever connects finds all the others.
         for id in (0..workers).rev() {
             if let Err(error) = daemon.start_worker(WorkerId(id), &common) {
                 daemon.drain();
@@ -168,10 +168,12 @@ impl Daemon {
     }
 
     fn start_worker(&mut self, id: WorkerId, common: &Common) -> Result<(), StartError> {
-        let crew = self.crews.iter().rfind(|crew| crew.first.0 <= id.0).expect("every worker has a crew");
-        let (road, load, listen) = (crew.road.clone(), Arc::clone(&crew.load), crew.listens(id).to_vec());
+        let group =
+            self.groups.iter().rfind(|group| group.first.0 <= id.0).expect("every worker has a group");
+        let (selection, load, listen) =
+            (group.selection.clone(), Arc::clone(&group.load), group.listens(id).to_vec());
         let (common, (tell, told)) = (common.clone(), channel::<Started>());
-        let body = move || worker_thread(id, &common, &road, load, &listen, &tell);
+        let body = move || worker_thread(id, &common, &selection, load, &listen, &tell);
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(body)?;
         let started = told.recv().map_err(|_| io::Error::other("the worker's thread died at its start"))?;
         match started {
@@ -198,7 +200,7 @@ impl Daemon {
 
     fn publish_ports(&mut self) -> Result<(), StartError> {
         let mut registry = self.registry.lock().expect("no panic happened under the registry's lock");
-        let set = registry.set_ports(exports::ports(&self.addresses, &self.roads()));
+        let set = registry.set_ports(exports::ports(&self.addresses, &self.selections()));
         set.map_err(|error| StartError::Definition(Box::new(error)))?;
         let notices = registry.take_notices();
         drop(registry);
@@ -207,15 +209,16 @@ impl Daemon {
     }
 
     /// Of each listener, in the configuration's order.
-    fn roads(&self) -> Vec<&Road> {
-        let of = |at| self.crews.iter().find(|crew| crew.listeners.iter().any(|&(other, _)| other == at));
-        (0..self.addresses.len()).filter_map(|at| of(at).map(|crew| &crew.road)).collect()
+    fn selections(&self) -> Vec<&ProviderSelection> {
+        let of = |at| self.groups.iter().find(|group| group.listeners.iter().any(|&(other, _)| other == at));
+        (0..self.addresses.len()).filter_map(|at| of(at).map(|group| &group.selection)).collect()
     }
 
     fn announce(&self, common: &Common) {
-        let addresses = self.addresses.iter().zip(self.roads());
-        let addresses: Vec<_> = addresses.map(|(address, road)| format!("{address} ({road})")).collect();
-        let (settings, workers) = (&common.settings, self.office.workers());
+        let addresses = self.addresses.iter().zip(self.selections());
+        let addresses: Vec<_> =
+            addresses.map(|(address, selection)| format!("{address} ({selection})")).collect();
+        let (settings, workers) = (&common.settings, self.mailboxes.workers());
         tracing::info!(
             "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, {} MiB receives \
              ({} I/O queues of {} entries)",
@@ -249,12 +252,12 @@ impl Daemon {
 fn worker_thread(
     id: WorkerId,
     common: &Common,
-    road: &Road,
+    selection: &ProviderSelection,
     load: Arc<Load>,
     listen: &[(usize, SocketAddr)],
     tell: &Sender<Started>,
 ) {
-    let worker = match set_up(id, common, road, load, listen) {
+    let worker = match set_up(id, common, selection, load, listen) {
         Ok((mut worker, addresses)) => {
             let unpinned = worker.backend().unpinned();
             let _ = tell.send(Ok((addresses, Arc::clone(worker.counters()), unpinned)));
@@ -265,23 +268,23 @@ fn worker_thread(
             return;
         }
     };
-    thread::run(worker, id, &common.office, common.clock, common.waiting);
+    thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);
 }
 
 fn set_up(
     id: WorkerId,
     common: &Common,
-    road: &Road,
+    selection: &ProviderSelection,
     load: Arc<Load>,
     listen: &[(usize, SocketAddr)],
-) -> Result<(Worker<AnyProvider, Floor>, Listening), WorkerError> {
-    let mut floor = Floor::new(FloorOptions::default())?;
+) -> Result<(Worker<AnyProvider, Devices>, Listening), WorkerError> {
+    let mut backend = Devices::new(DevicesOptions::default())?;
     for export in &common.exports {
-        floor.attach(export.device, &export.disk)?;
+        backend.attach(export.device, &export.disk)?;
     }
-    let provider = road.open(None)?;
+    let provider = selection.open(None)?;
     let registry = Arc::clone(&common.registry);
-    let mut worker = Worker::new(id, load, common.settings.clone(), registry, provider, floor)?;
+    let mut worker = Worker::new(id, load, common.settings.clone(), registry, provider, backend)?;
     let mut addresses = Vec::new();
     for &(at, address) in listen {
         addresses.push((at, worker.listen(address, exports::port_id(at))?));
@@ -349,7 +352,7 @@ impl Daemon {
     /// Tells every worker.
     pub(super) fn deliver(&self, notices: &[nvmf_subsystem::Notice]) {
         for notice in notices {
-            self.office.post_all(&crate::mail::Mail::Notice(notice.clone()));
+            self.mailboxes.post_all(&crate::message::WorkerMessage::Notice(notice.clone()));
         }
     }
 }

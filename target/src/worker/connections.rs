@@ -2,11 +2,11 @@
 
 use super::Worker;
 use crate::limits::{ACCEPT_TIMEOUT, CM_BUDGET};
-use crate::mail::{Mail, Recipient, WorkerId};
+use crate::message::{Recipient, WorkerId, WorkerMessage};
 use crate::transport::rdma::buffers::Class;
-use crate::transport::rdma::edges::{Deed, Edges};
 use crate::transport::rdma::listener::{Offer, Terms, rejection};
 use crate::transport::rdma::queue::Queue;
+use crate::transport::rdma::resources::{DeferredAction, Resources};
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
@@ -15,7 +15,7 @@ use nvmf_rdma::{CmEvent, ConnectParameters, DisconnectCause, Provider, QueuePair
 impl<P: Provider, B: Backend> Worker<P, B> {
     pub(super) fn reap_connections(&mut self, now: Duration) -> bool {
         for done in 0..CM_BUDGET {
-            let Some(event) = self.edges.provider.poll_cm(now) else { return done > 0 };
+            let Some(event) = self.resources.provider.poll_cm(now) else { return done > 0 };
             self.on_cm_event(now, event);
         }
         true
@@ -36,45 +36,45 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             }
             CmEvent::Established { queue_pair, .. } => {
                 let mut due = None;
-                self.with_qp(queue_pair, |queue, edges| {
-                    queue.on_established(edges);
+                self.with_qp(queue_pair, |queue, resources| {
+                    queue.on_established(resources);
                     due = queue.poll_timeout();
                 });
                 self.timers_due = self.timers_due.min(due.unwrap_or(Duration::MAX));
             }
             CmEvent::ConnectFailed { queue_pair, failure } => {
-                self.with_qp(queue_pair, |queue, edges| {
+                self.with_qp(queue_pair, |queue, resources| {
                     tracing::debug!(parent: queue.span(), %failure, "connection set-up failed");
-                    queue.on_gone(edges);
+                    queue.on_gone(resources);
                 });
-                self.bury_qp(queue_pair);
+                self.remove_queue_of(queue_pair);
             }
             CmEvent::Disconnected { queue_pair, cause } => {
-                self.with_qp(queue_pair, |queue, edges| {
+                self.with_qp(queue_pair, |queue, resources| {
                     if matches!(cause, DisconnectCause::PeerViolation(_)) {
-                        edges.counters.violations.add(1);
+                        resources.counters.violations.add(1);
                     }
-                    if edges.log.allow(now, &edges.counters) {
+                    if resources.log.allow(now, &resources.counters) {
                         tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
                     }
-                    queue.on_gone(edges);
+                    queue.on_gone(resources);
                 });
-                self.bury_qp(queue_pair);
+                self.remove_queue_of(queue_pair);
             }
         }
     }
 
-    fn with_qp(&mut self, qp: QueuePairId, act: impl FnOnce(&mut Queue, &mut Edges<P, B>)) {
+    fn with_qp(&mut self, qp: QueuePairId, act: impl FnOnce(&mut Queue, &mut Resources<P, B>)) {
         if let Some(&index) = self.by_qp.get(&qp)
             && let Some(queue) = &mut self.queues[index as usize]
         {
-            act(queue, &mut self.edges);
+            act(queue, &mut self.resources);
         }
     }
 
-    fn bury_qp(&mut self, qp: QueuePairId) {
+    fn remove_queue_of(&mut self, qp: QueuePairId) {
         if let Some(&index) = self.by_qp.get(&qp) {
-            self.bury(index);
+            self.remove_queue(index);
         }
     }
 
@@ -84,8 +84,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         if to == self.id {
             return self.accept(now, request, &offer);
         }
-        if let Some(detached) = self.edges.provider.detach(request) {
-            self.outbox.push_back((Recipient::Worker(to), Mail::Adopt(detached, Box::new(offer))));
+        if let Some(detached) = self.resources.provider.detach(request) {
+            self.outbox.push_back((Recipient::Worker(to), WorkerMessage::Adopt(detached, Box::new(offer))));
         }
     }
 
@@ -103,32 +103,32 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     pub(super) fn accept(&mut self, now: Duration, request: RequestId, offer: &Offer) {
         if let Err(status) = self.try_accept(now, request, offer) {
-            let counters = &self.edges.counters;
+            let counters = &self.resources.counters;
             if status == RejectStatus::NO_RESOURCES {
                 counters.rejected_resources.add(1);
             } else {
                 counters.rejected_parameters.add(1);
             }
-            if self.edges.log.allow(now, counters) {
+            if self.resources.log.allow(now, counters) {
                 tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
             }
-            self.edges.provider.reject(request, &rejection(status));
+            self.resources.provider.reject(request, &rejection(status));
         }
     }
 
     fn try_accept(&mut self, now: Duration, request: RequestId, offer: &Offer) -> Result<(), RejectStatus> {
-        let capabilities = self.edges.provider.capabilities();
+        let capabilities = self.resources.provider.capabilities();
         let terms = Terms::agree(
             offer,
             self.settings.queue_entries,
             self.settings.io_queues,
             capabilities.max_read_depth,
         )?;
-        if self.edges.draining || !Queue::fits(&mut self.edges, &terms) {
+        if self.resources.draining || !Queue::fits(&mut self.resources, &terms) {
             return Err(RejectStatus::NO_RESOURCES);
         }
         let index = *self.vacant.last().ok_or(RejectStatus::NO_RESOURCES)?;
-        let mut queue = Queue::new(&mut self.edges, now, index, offer.port, terms, offer.peer)
+        let mut queue = Queue::new(&mut self.resources, now, index, offer.port, terms, offer.peer)
             .map_err(|_| RejectStatus::NO_RESOURCES)?;
         let parameters = ConnectParameters {
             private_data: terms.private_data(),
@@ -136,13 +136,13 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             initiator_depth: terms.read_depth,
             timeout: ACCEPT_TIMEOUT,
         };
-        if self.edges.provider.accept(now, request, queue.qp(), &parameters).is_err() {
+        if self.resources.provider.accept(now, request, queue.qp(), &parameters).is_err() {
             // The host did not wait.
-            queue.on_gone(&mut self.edges);
-            let _ = queue.into_parts(&mut self.edges);
+            queue.on_gone(&mut self.resources);
+            let _ = queue.into_parts(&mut self.resources);
             return Ok(());
         }
-        self.edges.counters.accepted.add(1);
+        self.resources.counters.accepted.add(1);
         self.load.add(self.id);
         self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         self.by_qp.insert(queue.qp(), index);
@@ -152,26 +152,26 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     }
 
     /// Removes a queue of which nothing is in use any more, and tells the registry.
-    pub(super) fn bury(&mut self, index: u32) {
+    pub(super) fn remove_queue(&mut self, index: u32) {
         let slot = &mut self.queues[index as usize];
         let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
         self.by_qp.remove(&queue.qp());
         self.vacant.push(index);
         for class in Class::ALL {
-            self.edges.buffers.line(class).retain(|&in_line| in_line != index);
+            self.resources.buffers.line(class).retain(|&queued| queued != index);
         }
-        self.edges.capsule_line.retain(|&in_line| in_line != index);
-        self.edges.newcomers.retain(|&in_line| in_line != index);
+        self.resources.ready_list.retain(|&queued| queued != index);
+        self.resources.newly_ready.retain(|&queued| queued != index);
         self.load.remove(self.id);
-        self.edges.counters.closed.add(1);
-        let Some((association, qid)) = queue.into_parts(&mut self.edges) else { return };
+        self.resources.counters.closed.add(1);
+        let Some((association, qid)) = queue.into_parts(&mut self.resources) else { return };
         let others = {
             let mut registry =
-                self.edges.registry.lock().expect("no panic happened under the registry's lock");
+                self.resources.registry.lock().expect("no panic happened under the registry's lock");
             registry.close_queue(&association, qid)
         };
         if !others.is_empty() {
-            self.edges.deeds.push_back(Deed::CloseIoQueues(association.key()));
+            self.resources.deferred.push_back(DeferredAction::CloseIoQueues(association.key()));
         }
     }
 }

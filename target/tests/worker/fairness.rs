@@ -5,7 +5,7 @@ use super::read_write;
 use super::strange::Dice;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Sqe};
-use nvmf_target::limits::{BATCH_IN_COMPANY, CAPSULES_IN_A_ROW};
+use nvmf_target::limits::{BATCH_CONTENDED, CAPSULES_IN_A_ROW};
 use nvmf_target::settings::Settings;
 use nvmf_target::transport::rdma::queue::Queue;
 use std::time::Duration;
@@ -16,15 +16,15 @@ fn a_host_that_takes_all_it_can_get_does_not_starve_another() {
     let (mut greedy_admin, cntlid) = admin(&mut world);
     let mut greedy = io(&mut world, 1, cntlid);
     let (_admin, cntlid) = admin(&mut world);
-    let mut modest = io(&mut world, 1, cntlid);
+    let mut short = io(&mut world, 1, cntlid);
     for at in 0..30usize {
         let sgl = greedy.expose((at % 8) << 20, 1 << 20);
         greedy.send(&read_write(NvmOpcode::READ, 0, 1 << 20, sgl), &[]);
     }
     world.until("all buffers are in use", |world| (world.count("waits_buffer") > 20).then_some(()));
     for len in [4096, 131_072, 262_144] {
-        let sgl = modest.expose(0, len);
-        modest.run(&mut world, &read_write(NvmOpcode::READ, 0, len, sgl), &[]);
+        let sgl = short.expose(0, len);
+        short.run(&mut world, &read_write(NvmOpcode::READ, 0, len, sgl), &[]);
     }
     // Admin commands have buffers of their own, and Keep Alive needs none.
     greedy_admin.run(&mut world, &Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
@@ -39,15 +39,15 @@ fn a_host_that_takes_all_it_can_get_does_not_starve_another() {
 fn a_single_command_does_not_wait_for_a_flood_that_came_before_it() {
     for seed in 0..40 {
         let mut dice = Dice(seed);
-        let mut world = World::with_road(1, &settings(), 64, Duration::ZERO);
+        let mut world = World::with_latency(1, &settings(), 64, Duration::ZERO);
         let (_flooding, cntlid) = admin(&mut world);
-        let mut floods: Vec<_> = (1..=4).map(|qid| io(&mut world, qid, cntlid)).collect();
+        let mut heavies: Vec<_> = (1..=4).map(|qid| io(&mut world, qid, cntlid)).collect();
         let (_admin, cntlid) = admin(&mut world);
-        let mut modest = io(&mut world, 1, cntlid);
+        let mut short = io(&mut world, 1, cntlid);
         // Answered by the engine itself: nothing but the order in which commands are taken up decides who is first.
         let unknown = Sqe::new(0x84).with_nsid(Nsid(1));
         let mut sent = 0;
-        for queue in &mut floods {
+        for queue in &mut heavies {
             let many = 25 + dice.below(6) as usize;
             for _ in 0..many {
                 queue.send(&unknown, &[]);
@@ -56,14 +56,14 @@ fn a_single_command_does_not_wait_for_a_flood_that_came_before_it() {
         }
         (0..dice.below(3)).for_each(|_| world.tick());
         let before = world.count("responses");
-        let cid = modest.send(&unknown, &[]);
-        modest.response(&mut world, cid);
+        let cid = short.send(&unknown, &[]);
+        short.response(&mut world, cid);
         let ahead = world.count("responses") - before - 1;
         let most = 2 * CAPSULES_IN_A_ROW as u64;
-        assert!(ahead <= most, "{ahead} answers of the flood went with or before it (seed {seed})");
-        world.until("the flood is answered, too", |world| {
-            floods.iter_mut().for_each(|queue| queue.poll(world.now));
-            (floods.iter().map(|queue| queue.responses.len()).sum::<usize>() == sent).then_some(())
+        assert!(ahead <= most, "{ahead} answers of the heavy host went with or before it (seed {seed})");
+        world.until("the heavy host is answered, too", |world| {
+            heavies.iter_mut().for_each(|queue| queue.poll(world.now));
+            (heavies.iter().map(|queue| queue.responses.len()).sum::<usize>() == sent).then_some(())
         });
     }
 }
@@ -73,27 +73,27 @@ fn many_that_bring_little_do_not_starve_one_that_brings_much() {
     const MUCH: usize = 128;
     // The most that a queue may bring to be let go first.
     const LITTLE: usize = CAPSULES_IN_A_ROW;
-    const MODEST: usize = 12;
+    const SHORT: usize = 12;
     // In a round of the line each queue has one go. A turn takes up so many of what all of them bring, at the least.
     const ROUNDS: usize = MUCH / CAPSULES_IN_A_ROW;
-    const TURNS: usize = ROUNDS * (CAPSULES_IN_A_ROW + MODEST * LITTLE) / BATCH_IN_COMPANY;
+    const TURNS: usize = ROUNDS * (CAPSULES_IN_A_ROW + SHORT * LITTLE) / BATCH_CONTENDED;
     // A queue holds one command less than it has entries.
     let entries = MUCH as u16 + 1;
-    let io_receives = Queue::receives_for(entries) + MODEST * Queue::receives_for(32);
+    let io_receives = Queue::receives_for(entries) + SHORT * Queue::receives_for(32);
     let settings = Settings { connections: 32, queue_entries: entries, io_receives, ..settings() };
-    let mut world = World::with_road(1, &settings, 64, Duration::ZERO);
+    let mut world = World::with_latency(1, &settings, 64, Duration::ZERO);
     let (_admin, cntlid) = admin(&mut world);
     let mut big = io_of(&mut world, 1, cntlid, entries);
-    let hosts: Vec<_> = (0..MODEST / 4).map(|_| admin(&mut world)).collect();
-    let mut modest: Vec<_> = hosts
+    let hosts: Vec<_> = (0..SHORT / 4).map(|_| admin(&mut world)).collect();
+    let mut short: Vec<_> = hosts
         .iter()
         .flat_map(|&(_, cntlid)| (1..=4).map(move |qid| (qid, cntlid)))
         .map(|(qid, cntlid)| io(&mut world, qid, cntlid))
         .collect();
     let unknown = Sqe::new(0x84).with_nsid(Nsid(1));
-    modest.iter_mut().for_each(|queue| (0..LITTLE).for_each(|_| _ = queue.send(&unknown, &[])));
+    short.iter_mut().for_each(|queue| (0..LITTLE).for_each(|_| _ = queue.send(&unknown, &[])));
     (0..MUCH).for_each(|_| _ = big.send(&unknown, &[]));
-    let mut answered = [0; MODEST];
+    let mut answered = [0; SHORT];
     let mut turns = 0;
     while big.responses.len() < MUCH {
         let so_far = big.responses.len();
@@ -101,7 +101,7 @@ fn many_that_bring_little_do_not_starve_one_that_brings_much() {
         turns += 1;
         world.tick();
         big.poll(world.now);
-        for (queue, answered) in modest.iter_mut().zip(&mut answered) {
+        for (queue, answered) in short.iter_mut().zip(&mut answered) {
             queue.poll(world.now);
             // Whoever is answered is back at once.
             while queue.responses.pop_front().is_some() {

@@ -4,7 +4,7 @@ use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData, Conn
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
 use nvme_proto::rdma::{AcceptData, Request};
 use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe, Status};
-use nvmf_backend::simulated::{SharedDisk, SimulatedDisk, SimulatedFloor, SimulatedOptions};
+use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_memory::Memory;
 use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
@@ -16,7 +16,7 @@ use nvmf_rdma::{
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
-use nvmf_target::mail::{Recipient, WorkerId};
+use nvmf_target::message::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::buffers::BufferPlan;
 use nvmf_target::worker::Worker;
@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_micros(50);
 /// The target's side and the time.
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
-    pub(crate) workers: Vec<Worker<Loopback, SimulatedFloor>>,
+    pub(crate) workers: Vec<Worker<Loopback, SimulatedDevices>>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     pub(crate) disk: SharedDisk,
     pub(crate) address: SocketAddr,
@@ -58,15 +58,15 @@ pub(crate) fn settings() -> Settings {
 
 impl World {
     pub(crate) fn new(workers: usize, settings: &Settings) -> Self {
-        Self::with_floor_depth(workers, settings, 64)
+        Self::with_backend_depth(workers, settings, 64)
     }
 
-    pub(crate) fn with_floor_depth(workers: usize, settings: &Settings, depth: usize) -> Self {
-        Self::with_road(workers, settings, depth, Duration::from_micros(100))
+    pub(crate) fn with_backend_depth(workers: usize, settings: &Settings, depth: usize) -> Self {
+        Self::with_latency(workers, settings, depth, Duration::from_micros(100))
     }
 
-    /// Over a road on which a message is under way for up to so long.
-    pub(crate) fn with_road(
+    /// Over a provider on which a message is under way for up to so long.
+    pub(crate) fn with_latency(
         workers: usize,
         settings: &Settings,
         depth: usize,
@@ -86,9 +86,10 @@ impl World {
         let load = Load::new(WorkerId(0), workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
-                let floor = SimulatedFloor::new(vec![disk.clone()], depth, id as u64);
+                let backend = SimulatedDevices::new(vec![disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
-                Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), floor).unwrap()
+                Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), backend)
+                    .unwrap()
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
@@ -98,20 +99,20 @@ impl World {
     /// Turns every worker once and moves the clock.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
-        let mut mails = VecDeque::new();
+        let mut messages = VecDeque::new();
         for (from, worker) in self.workers.iter_mut().enumerate() {
             worker.backend().advance(self.now);
             worker.turn(self.now);
-            while let Some((to, mail)) = worker.poll_mail() {
-                mails.push_back((from, to, mail));
+            while let Some((to, message)) = worker.poll_message() {
+                messages.push_back((from, to, message));
             }
         }
-        for (from, to, mail) in mails {
+        for (from, to, message) in messages {
             match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(mail),
+                Recipient::Worker(to) => self.workers[to.0].deliver(message),
                 Recipient::Others => {
                     for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(mail.copy().unwrap());
+                        self.workers[to].deliver(message.copy().unwrap());
                     }
                 }
             }

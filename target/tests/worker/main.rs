@@ -1,4 +1,4 @@
-//! A worker, its road and its floor simulated, as a host sees it.
+//! A worker, its provider and its backend simulated, as a host sees it.
 
 mod fairness;
 mod host;
@@ -12,7 +12,7 @@ use nvme_proto::rdma::{RejectData, RejectStatus};
 use nvme_proto::{Cntlid, Nsid, SglDescriptor, Sqe, Status};
 use nvmf_memory::Memory;
 use nvmf_rdma::{ConnectFailure, PrivateData, Provider, RemoteKey};
-use nvmf_target::mail::Mail;
+use nvmf_target::message::WorkerMessage;
 use std::time::Duration;
 
 fn pattern(seed: u32, len: usize) -> Vec<u8> {
@@ -203,7 +203,7 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
 /// Let in at once it would write on, and find its lost writes on top of that.
 #[test]
 fn a_host_that_comes_back_waits_for_what_it_left_on_the_disk() {
-    let mut world = World::with_road(1, &settings(), 64, Duration::ZERO);
+    let mut world = World::with_latency(1, &settings(), 64, Duration::ZERO);
     let (mut admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
     for at in 0..16u64 {
@@ -293,7 +293,7 @@ fn draining_answers_what_is_under_way_and_takes_no_more() {
     let sgl = io.expose(0, 1 << 20);
     let cid = io.send(&read_write(NvmOpcode::WRITE, 0, 1 << 20, sgl), &[]);
     world.until("it is under way", |world| (world.count("bytes_in") > 131_072).then_some(()));
-    world.workers[0].deliver(Mail::Drain);
+    world.workers[0].deliver(WorkerMessage::Drain);
     assert!(io.response(&mut world, cid).0.status().is_success());
     io.until_disconnected(&mut world);
     admin.until_disconnected(&mut world);
@@ -339,8 +339,8 @@ fn a_disk_that_fails_in_the_middle_of_a_command_fails_the_command_only() {
 }
 
 #[test]
-fn a_floor_with_little_room_takes_everything_in_the_end() {
-    let mut world = World::with_floor_depth(1, &settings(), 2);
+fn a_small_backend_depth_takes_everything_in_the_end() {
+    let mut world = World::with_backend_depth(1, &settings(), 2);
     let (_admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
     let sent: Vec<u16> = (0..24u64)

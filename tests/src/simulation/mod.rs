@@ -1,4 +1,4 @@
-//! The real worker and the real driver under one virtual clock, over a faulty road and a disk that loses power, from one seed.
+//! The real worker and the real driver under one virtual clock, over a faulty provider and a disk that loses power, from one seed.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -4,14 +4,14 @@ use super::Outcome;
 use super::host::{BLOCK, BLOCKS, Host};
 use super::rng::Rng;
 use nvme_proto::{Nqn, Nsid};
-use nvmf_backend::simulated::{SharedDisk, SimulatedDisk, SimulatedFloor, SimulatedOptions};
+use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
-use nvmf_target::mail::{Recipient, WorkerId};
+use nvmf_target::message::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::buffers::BufferPlan;
 use nvmf_target::worker::Worker;
@@ -25,7 +25,7 @@ const TURNS_MAX: u64 = 2_000_000;
 /// Virtual time before it counts as hanging.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedFloor>;
+type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedDevices>;
 
 /// Everything there is.
 pub(super) struct World {
@@ -126,10 +126,10 @@ impl World {
         let load = Load::new(WorkerId(0), self.worker_count);
         for id in 0..self.worker_count {
             let provider = self.provider();
-            let floor = SimulatedFloor::new(vec![self.disk.clone()], 64, self.rng.next());
+            let devices = SimulatedDevices::new(vec![self.disk.clone()], 64, self.rng.next());
             let registry = Arc::clone(&self.registry);
             let worker =
-                Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, provider, floor);
+                Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, provider, devices);
             let worker = worker.expect("a worker");
             self.workers.push(worker);
         }
@@ -153,8 +153,8 @@ impl World {
             println!("{:?}: power cut", self.now);
         }
         for mut worker in self.workers.drain(..) {
-            let floor = core::mem::replace(worker.backend(), SimulatedFloor::new(Vec::new(), 0, 0));
-            floor.crash();
+            let devices = core::mem::replace(worker.backend(), SimulatedDevices::new(Vec::new(), 0, 0));
+            devices.crash();
         }
         for host in &mut self.hosts {
             host.oracle.crash();
@@ -177,24 +177,24 @@ impl World {
         let mut worked = false;
         let mut due: Option<Duration> = None;
         let mut sooner = |at: Option<Duration>| due = [due, at].into_iter().flatten().min();
-        let mut mails = VecDeque::new();
+        let mut messages = VecDeque::new();
         for (from, worker) in self.workers.iter_mut().enumerate() {
             worker.backend().advance(self.now);
             let progress = worker.turn(self.now);
             worked |= progress.worked;
             sooner(progress.timeout);
             sooner(worker.backend().next_due());
-            while let Some((to, mail)) = worker.poll_mail() {
+            while let Some((to, message)) = worker.poll_message() {
                 worked = true;
-                mails.push_back((from, to, mail));
+                messages.push_back((from, to, message));
             }
         }
-        for (from, to, mail) in mails {
+        for (from, to, message) in messages {
             match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(mail),
+                Recipient::Worker(to) => self.workers[to.0].deliver(message),
                 Recipient::Others => {
                     for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(mail.copy().expect("what goes to all can be copied"));
+                        self.workers[to].deliver(message.copy().expect("what goes to all can be copied"));
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! The host engine against the subsystem engine, under virtual time and without a road between them.
+//! The host engine against the subsystem engine, under virtual time and without a provider between them.
 
 mod disk;
 mod io;

@@ -22,13 +22,13 @@ impl Held {
         command.args(["--iodepth", &depth.to_string()]);
         let said = site.folder.join("hold.log");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
-        let mut child = command.spawn().context("cannot start nvmf-yardstick")?;
+        let mut child = command.spawn().context("cannot start nvmf-baseline")?;
         let output = child.stdout.take().context("it has no output")?;
         let held = Self { input: child.stdin.take(), child };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
         let said = std::fs::read_to_string(said).unwrap_or_default();
-        ensure!(line.starts_with("holding"), "nvmf-yardstick could not connect: {said}");
+        ensure!(line.starts_with("holding"), "nvmf-baseline could not connect: {said}");
         Ok(held)
     }
 }

@@ -1,4 +1,4 @@
-//! Our own side: `nvmf-target` on one core, `nvmf-bench` or `nvmf-yardstick` on the other.
+//! Our own side: `nvmf-target` on one core, `nvmf-bench` or `nvmf-baseline` on the other.
 
 use super::fio::Report;
 use super::site::{Site, free_address};
@@ -78,8 +78,8 @@ fn bench(site: &Site, engine: &[String], workload: &Workload, page: Option<&str>
 }
 
 /// Bare TCP: `ping-pong` or `stream`, from one core to the other; what it printed.
-pub(super) fn yardstick(site: &Site, what: &str, from: usize, to: usize) -> Result<Value> {
-    let mut command = Command::new(site.ours("nvmf-yardstick"));
+pub(super) fn baseline(site: &Site, what: &str, from: usize, to: usize) -> Result<Value> {
+    let mut command = Command::new(site.ours("nvmf-baseline"));
     // It warms up for a fifth of its time.
     let runtime = site.seconds + site.warm_up();
     command.args([
@@ -91,35 +91,35 @@ pub(super) fn yardstick(site: &Site, what: &str, from: usize, to: usize) -> Resu
         "--runtime",
         &runtime.to_string(),
     ]);
-    serde_json::from_slice(&site.run(&mut command)?).context("nvmf-yardstick printed no JSON")
+    serde_json::from_slice(&site.run(&mut command)?).context("nvmf-baseline printed no JSON")
 }
 
 /// Median round trip of bare TCP, nanoseconds.
 pub(super) fn bare_round_trip(site: &Site) -> Result<f64> {
-    let figures = yardstick(site, "ping-pong", site.cores.target, site.cores.initiator)?;
+    let figures = baseline(site, "ping-pong", site.cores.target, site.cores.initiator)?;
     figures["round_trip_ns"]["p50"].as_f64().context("no round trip")
 }
 
 /// Bytes a second of bare TCP, from one core to the other.
 pub(super) fn bare_stream(site: &Site, from: usize, to: usize) -> Result<f64> {
-    yardstick(site, "stream", from, to)?["bytes_per_second"].as_f64().context("no rate")
+    baseline(site, "stream", from, to)?["bytes_per_second"].as_f64().context("no rate")
 }
 
-/// Median round trip of a host that reads 4 KiB at a time while another has `flood` reads in flight, nanoseconds.
-pub(super) fn beside(site: &Site, flood: u16) -> Result<f64> {
+/// Median round trip of a host that reads 4 KiB at a time while another has `heavy` reads in flight, nanoseconds.
+pub(super) fn beside(site: &Site, heavy: u16) -> Result<f64> {
     let target = serve(site, &Export::memory())?;
     let mut command = with_target(site, &target, "neighbour");
     // It warms up for a fifth of its time.
-    command.args(["--flood", &flood.to_string(), "--runtime", &site.seconds.to_string()]);
+    command.args(["--heavy", &heavy.to_string(), "--runtime", &site.seconds.to_string()]);
     let figures: Value =
-        serde_json::from_slice(&site.run(&mut command)?).context("nvmf-yardstick printed no JSON")?;
+        serde_json::from_slice(&site.run(&mut command)?).context("nvmf-baseline printed no JSON")?;
     target.stop()?;
-    figures["modest"]["latency_ns"]["p50"].as_f64().context("no latency")
+    figures["short"]["latency_ns"]["p50"].as_f64().context("no latency")
 }
 
-/// A call of `nvmf-yardstick` that connects to a target.
+/// A call of `nvmf-baseline` that connects to a target.
 pub(super) fn with_target(site: &Site, target: &Target, what: &str) -> Command {
-    let mut command = site.on(site.cores.initiator, site.ours("nvmf-yardstick"));
+    let mut command = site.on(site.cores.initiator, site.ours("nvmf-baseline"));
     command.args([what, "--nqn", NQN, "--address", &target.address.to_string()]);
     command
 }

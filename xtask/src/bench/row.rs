@@ -216,11 +216,11 @@ fn make_file(folder: &Path) -> Result<PathBuf> {
 }
 
 fn fairness(site: &Site) -> Contest<'_> {
-    const FLOOD: u16 = 128;
+    const HEAVY: u16 = 128;
     Contest {
         what: "4 KiB random read, depth 1, beside a host with 128 in flight, round trip at the median",
         unit: Unit::RoundTrip,
-        ours: measure(move || ours::beside(site, FLOOD)),
+        ours: measure(move || ours::beside(site, HEAVY)),
         goal: None,
         peers: vec![Peer {
             name: "the same without that host",

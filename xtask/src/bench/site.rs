@@ -62,7 +62,7 @@ impl Site {
 
     /// The output of a program that must end well, in the time that a measurement may take.
     pub(super) fn run(&self, command: &mut Command) -> Result<Vec<u8>> {
-        let limit = Duration::from_secs(self.warm_up() + self.seconds) + process::PATIENCE;
+        let limit = Duration::from_secs(self.warm_up() + self.seconds) + process::TIMEOUT;
         let output = process::run_for(command, limit)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{command:?} ended with {}:\n{}", output.status, tail(&said));

@@ -254,7 +254,7 @@ impl Engine for Nbd {
     }
 
     fn close(&mut self) {
-        let farewell = Request {
+        let disconnect = Request {
             command: Command::Disconnect,
             fua: false,
             no_hole: false,
@@ -262,7 +262,7 @@ impl Engine for Nbd {
             offset: 0,
             len: 0,
         };
-        self.out.extend(farewell.emit());
+        self.out.extend(disconnect.emit());
         // A server that is gone needs none.
         let _ = self.send();
     }

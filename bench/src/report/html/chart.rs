@@ -6,7 +6,7 @@ use core::fmt::{self, Display, Formatter};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
-/// The plot's own edges within the picture.
+/// The plot's own resources within the picture.
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 12.0;

@@ -1,7 +1,7 @@
 //! A scripted controller, and the association against it.
 
 mod gates;
-mod life;
+mod lifecycle;
 mod setup;
 
 use super::*;

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 /// Options that a client may try before it is shown the door.
 const OPTIONS_MAX: usize = 64;
 
-/// Negotiates. `false`: the client left in good order.
+/// Negotiates. `false`: the client left in order.
 ///
 /// # Errors
 /// When the client is gone or does not speak NBD.

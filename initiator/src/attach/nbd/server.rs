@@ -69,8 +69,8 @@ impl Server {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `patience`, and lets every client go.
-    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, patience: Duration) {
+    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `timeout`, and lets every client go.
+    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, timeout: Duration) {
         let mut clients = JoinSet::new();
         let (closing, closed) = watch::channel(false);
         tokio::pin!(stop);
@@ -92,7 +92,7 @@ impl Server {
         let _ = std::fs::remove_file(&self.path);
         closing.send_replace(true);
         let all_gone = async { while clients.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(patience, all_gone).await;
+        let _ = tokio::time::timeout(timeout, all_gone).await;
     }
 }
 

@@ -27,20 +27,20 @@ const LAST_FLUSH: Tag = Tag(u64::MAX);
 #[derive(Debug)]
 pub(super) struct Abandon {
     asked: AtomicBool,
-    bell: EventFd,
+    wakeup: EventFd,
 }
 
 impl Abandon {
     pub(super) fn new() -> Result<Arc<Self>> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Arc::new(Self { asked: AtomicBool::new(false), bell }))
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Arc::new(Self { asked: AtomicBool::new(false), wakeup }))
     }
 
     /// Has every request fail, those that wait and those that come.
     pub(super) fn ask(&self) {
         self.asked.store(true, Ordering::Release);
         // A full counter has rung already.
-        let _ = self.bell.write(1);
+        let _ = self.wakeup.write(1);
     }
 }
 
@@ -120,7 +120,7 @@ impl<P: Provider> Server<P> {
         })
     }
 
-    /// Serves until the device is stopped, and ends in good order.
+    /// Serves until the device is stopped, and ends in order.
     fn serve(mut self) -> Result<()> {
         let mut idle_since = None;
         while self.queue.is_alive() {
@@ -129,7 +129,7 @@ impl<P: Provider> Server<P> {
             } else if idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
                 std::hint::spin_loop();
             } else {
-                self.backend.sleep(&[self.queue.fd(), self.abandon.bell.as_fd()]);
+                self.backend.sleep(&[self.queue.fd(), self.abandon.wakeup.as_fd()]);
                 self.on_abandon();
                 idle_since = None;
             }
@@ -184,7 +184,7 @@ impl<P: Provider> Server<P> {
     fn on_abandon(&mut self) {
         if self.abandon.asked.swap(false, Ordering::AcqRel) {
             // Empty when it has not rung yet.
-            let _ = self.abandon.bell.read();
+            let _ = self.abandon.wakeup.read();
             self.backend.shutdown();
         }
     }

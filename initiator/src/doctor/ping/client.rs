@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// What no single wait exceeds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Set-up of the connection.
 const SET_UP: Duration = Duration::from_secs(5);
 /// Round trips that are not counted, before those that are.
@@ -164,7 +164,7 @@ impl<P: Provider> Client<P> {
         let begin = Instant::now();
         self.say(order, LEN)?;
         let answer =
-            self.until_within("the peer's last chunk", time + PATIENCE, |client| client.inbox.pop_front())?;
+            self.until_within("the peer's last chunk", time + TIMEOUT, |client| client.inbox.pop_front())?;
         let Message::Done { bytes } = answer else { bail!("{order:?} was answered by {answer:?}") };
         Ok(bytes as f64 / begin.elapsed().as_secs_f64())
     }
@@ -189,17 +189,17 @@ impl<P: Provider> Client<P> {
     }
 
     fn until<T>(&mut self, what: &str, found: impl FnMut(&mut Self) -> Option<T>) -> Result<T> {
-        self.until_within(what, PATIENCE, found)
+        self.until_within(what, TIMEOUT, found)
     }
 
     /// Turns until `found` finds something, the connection ends, or it took too long.
     fn until_within<T>(
         &mut self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut found: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T> {
-        let deadline = self.start.elapsed() + patience;
+        let deadline = self.start.elapsed() + timeout;
         loop {
             if let Some(it) = found(self) {
                 return Ok(it);
@@ -208,7 +208,7 @@ impl<P: Provider> Client<P> {
             if let Some(error) = self.over.take() {
                 return Err(error);
             }
-            ensure!(now < deadline, "waited {patience:?} in vain for {what}");
+            ensure!(now < deadline, "waited {timeout:?} in vain for {what}");
             if !self.turn(now)? {
                 std::thread::yield_now();
             }

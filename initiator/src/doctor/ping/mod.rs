@@ -46,7 +46,7 @@ pub(crate) struct PlanArguments {
 
 /// A provider, and the address that is used over it.
 #[derive(Debug, Clone)]
-struct Road {
+struct PingPath {
     kind: Kind,
     address: SocketAddr,
 }
@@ -57,7 +57,7 @@ enum Kind {
     Verbs(VerbsConfig),
 }
 
-impl Road {
+impl PingPath {
     fn name(&self) -> String {
         match &self.kind {
             Kind::Iwarp => "iwarp".to_owned(),
@@ -124,15 +124,15 @@ pub(super) fn ping(
     let plan =
         Plan { size: plan.size as usize, count: plan.count, time: Duration::from_secs(plan.time.into()) };
     let (mut reached, mut pings) = (false, Vec::new());
-    for road in Road::chosen(choice, address)? {
-        let name = road.name();
-        match road.measure(&plan) {
+    for path in PingPath::chosen(choice, address)? {
+        let name = path.name();
+        match path.measure(&plan) {
             Ok(measured) => {
                 reached = true;
                 if format == Format::Normal {
                     println!(
                         "{} over {name}, messages of {} bytes\n{}",
-                        road.address,
+                        path.address,
                         plan.size,
                         measured.text()
                     );
@@ -154,18 +154,18 @@ pub(super) fn ping(
 
 /// Is the other end over each provider, until stopped.
 pub(super) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> {
-    let roads = Road::chosen(choice, address)?;
-    let several = roads.len() > 1;
+    let paths = PingPath::chosen(choice, address)?;
+    let several = paths.len() > 1;
     std::thread::scope(|scope| {
         // A provider belongs to the thread that made it.
-        let ends: Vec<_> = roads
+        let ends: Vec<_> = paths
             .iter()
-            .map(|road| {
+            .map(|path| {
                 scope.spawn(move || {
-                    let outcome = road.serve();
+                    let outcome = path.serve();
                     if let (true, Err(error)) = (several, &outcome) {
                         // Said at once: the others go on.
-                        eprintln!("{ERROR_PREFIX}{}: {}", road.name(), chain(error));
+                        eprintln!("{ERROR_PREFIX}{}: {}", path.name(), chain(error));
                     }
                     outcome
                 })

@@ -17,7 +17,7 @@ const SESSIONS: usize = 4;
 const SILENCE: Duration = Duration::from_secs(30);
 /// Set-up of a connection.
 const SET_UP: Duration = Duration::from_secs(5);
-/// Spun before it sleeps, so that a measurement sees the road and not the scheduler.
+/// Spun before it sleeps, so that a measurement sees the path and not the scheduler.
 const SPIN: Duration = Duration::from_millis(20);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);

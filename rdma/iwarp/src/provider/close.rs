@@ -1,4 +1,4 @@
-//! Ends: ours and the peer's, in good order and otherwise; and the deadlines that bring them about.
+//! Ends: ours and the peer's, in order and otherwise; and the deadlines that bring them about.
 
 use super::IwarpProvider;
 use super::connection::{Deadline, Lingering, Link, Nudge, Open, Phase};

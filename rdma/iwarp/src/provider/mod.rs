@@ -5,7 +5,7 @@
 //! | `connection` | what a queue pair is connected by |
 //! | `establish` | listening, connecting, accepting; the MPA frames |
 //! | `progress` | reads and writes sockets, within budgets |
-//! | `close` | ends, in good order and otherwise; deadlines |
+//! | `close` | ends, in order and otherwise; deadlines |
 
 mod close;
 mod connection;

@@ -236,7 +236,7 @@ impl IwarpProvider {
                 }
             }
         }
-        // What was lent for this, and did not leave, is not ours any more.
+        // What was borrowed for this, and did not leave, is not ours any more.
         qp.settle();
         let closing = matches!(phase, Phase::Closing { .. });
         let (drained, more) = (qp.is_drained(), !*blocked && qp.has_work());

@@ -207,7 +207,7 @@ impl QueuePair {
         self.tx.on_sent(&mut self.parts, domain, n);
     }
 
-    /// What was lent is so no more.
+    /// What was borrowed is so no more.
     pub(crate) fn settle(&mut self) {
         self.parts.send_queue.settle(self.tx.sending());
     }

@@ -101,7 +101,7 @@ impl Receiver {
         self.spoken
     }
 
-    /// Whether the stream may end here in good order.
+    /// Whether the stream may end here in order.
     pub(crate) fn is_between_fpdus(&self) -> bool {
         self.phase == Phase::Head && self.head_len == 0
     }

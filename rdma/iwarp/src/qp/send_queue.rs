@@ -22,7 +22,7 @@ pub(crate) enum Data {
         len: u32,
     },
     /// Ours until [`SendQueue::settle`].
-    Lent {
+    Borrowed {
         from: Piece,
         spare: Piece,
     },
@@ -33,7 +33,7 @@ impl Data {
         match self {
             Self::Inline { len, .. } => u32::from(*len),
             Self::Gather { len, .. } => *len,
-            Self::Lent { from, .. } => from.len,
+            Self::Borrowed { from, .. } => from.len,
         }
     }
 
@@ -57,21 +57,21 @@ impl Data {
                 }
                 Ok(Self::Gather { pieces, len: sum })
             }
-            &Payload::Lent { from, offset, spare } => {
+            &Payload::Borrowed { from, offset, spare } => {
                 let memory = domain.stags.local(*spare, Access::LOCAL_WRITE).ok_or(PostError::Invalid)?;
                 if !from.contains(offset, spare.len as usize) {
                     return Err(PostError::Invalid);
                 }
                 let piece =
                     |memory: &Memory, offset| Piece { memory: memory.clone(), offset, len: spare.len };
-                Ok(Self::Lent { from: piece(from, offset), spare: piece(memory, spare.offset) })
+                Ok(Self::Borrowed { from: piece(from, offset), spare: piece(memory, spare.offset) })
             }
         }
     }
 
-    /// Copies lent bytes from `at` on to their spare, which takes their place.
+    /// Copies borrowed bytes from `at` on to their spare, which takes their place.
     fn settle(&mut self, at: u32) {
-        let Self::Lent { from, spare } = self else { return };
+        let Self::Borrowed { from, spare } = self else { return };
         let (at, rest) = (at as usize, from.len.saturating_sub(at) as usize);
         from.memory.copy_to(from.offset + at, &spare.memory, spare.offset + at, rest);
         let mut pieces = [const { None }; MAX_SGE];
@@ -130,8 +130,8 @@ pub(crate) struct SendQueue {
     first: u64,
     /// Sequence number of the first entry that was not wholly cut.
     next: u64,
-    /// Sequence number of the first entry whose payload may be lent.
-    lent: u64,
+    /// Sequence number of the first entry whose payload may be borrowed.
+    borrowed: u64,
     pub(crate) reads: VecDeque<OutboundRead>,
     pub(crate) read_depth: u16,
 }
@@ -146,7 +146,7 @@ impl SendQueue {
             entries: VecDeque::with_capacity(capacity),
             first: 0,
             next: 0,
-            lent: 0,
+            borrowed: 0,
             reads: VecDeque::new(),
             read_depth: 0,
         }
@@ -177,9 +177,9 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Copies what is lent and not sent to its spare. Of the entry `sending`, if any, the bytes up to that place are sent.
+    /// Copies what is borrowed and not sent to its spare. Of the entry `sending`, if any, the bytes up to that place are sent.
     pub(crate) fn settle(&mut self, sending: Option<(u64, u32)>) {
-        let (from, to) = (self.lent.max(self.first), self.first + self.entries.len() as u64);
+        let (from, to) = (self.borrowed.max(self.first), self.first + self.entries.len() as u64);
         for sequence in from..to {
             let at = sending.filter(|&(entry, _)| entry == sequence).map_or(0, |(_, at)| at);
             if let Some(entry) = self.entry_mut(sequence).filter(|entry| !entry.done)
@@ -188,7 +188,7 @@ impl SendQueue {
                 data.settle(at);
             }
         }
-        self.lent = to;
+        self.borrowed = to;
     }
 
     /// Whether something waits to be cut, be it only for a read credit.

@@ -310,17 +310,17 @@ fn a_key_that_dies_ends_the_read_that_waits_for_it() {
     assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::Revoked)));
 }
 
-/// Lends two payloads, sends `first` bytes, takes them back, and sends the rest: what the peer has then.
-fn lending(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
+/// Borrows two payloads, sends `first` bytes, takes them back, and sends the rest: what the peer has then.
+fn borrowing(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
     let mut a = End::new(Role::Initiator, crc, fpdu_max, false);
     let mut b = End::new(Role::Responder, crc, fpdu_max, false);
-    let lent = Memory::alloc(4096).unwrap();
-    lent.write(1, &[1; 1000]);
-    lent.write(2001, &[2; 77]);
+    let borrowed = Memory::alloc(4096).unwrap();
+    borrowed.write(1, &[1; 1000]);
+    borrowed.write(2001, &[2; 77]);
     let remote = b.region.remote.unwrap();
     for (id, offset, len, to) in [(1, 1, 1000, 0), (2, 2001, 77, 1000)] {
         let (spare, remote) = (a.sge(3 * to, len), RemoteMemory { address: to as u64, ..remote });
-        let payload = Payload::Lent { from: &lent, offset, spare: &spare };
+        let payload = Payload::Borrowed { from: &borrowed, offset, spare: &spare };
         a.post(id, SendOperation::Write { payload, remote });
     }
     a.qp.fill(&mut a.domain, usize::MAX).unwrap();
@@ -328,7 +328,7 @@ fn lending(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
     stream.truncate(first);
     a.qp.on_sent(&mut a.domain, stream.len());
     a.qp.settle();
-    lent.fill(0, 4096, 0xff);
+    borrowed.fill(0, 4096, 0xff);
     stream.extend(a.transmit(usize::MAX).unwrap());
     b.take(&stream, &mut || usize::MAX).unwrap();
     assert_eq!(a.completions().len(), 2);
@@ -336,11 +336,11 @@ fn lending(crc: bool, fpdu_max: usize, first: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_lent_is_sent_as_it_was() {
+fn a_borrowed_payload_is_sent_as_it_was() {
     let expected: Vec<u8> = [&[1; 1000][..], &[2; 77], &[0]].concat();
     for (crc, fpdu_max) in [(false, 65_532), (false, 256), (true, 512)] {
         for first in (0..1300).step_by(3) {
-            assert!(lending(crc, fpdu_max, first) == expected, "{first} bytes sent, FPDUs of {fpdu_max}");
+            assert!(borrowing(crc, fpdu_max, first) == expected, "{first} bytes sent, FPDUs of {fpdu_max}");
         }
     }
 }

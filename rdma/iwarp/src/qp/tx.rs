@@ -426,7 +426,7 @@ fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut d
                 match data {
                     Data::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
                     Data::Gather { pieces, .. } => gather(pieces, at, len, each),
-                    Data::Lent { from, .. } => each(Chunk::Region(&from.memory, from.offset + at, len)),
+                    Data::Borrowed { from, .. } => each(Chunk::Region(&from.memory, from.offset + at, len)),
                 }
             }
         }

@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 /// What no wait of a test exceeds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn parameters(timeout: Duration) -> ConnectParameters {
     ConnectParameters {
@@ -55,7 +55,7 @@ impl Side {
 
     pub(crate) fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             self.turn();
             if let Some(found) = found(self) {
                 return found;
@@ -104,7 +104,7 @@ impl Side {
     /// Accepts the next request.
     pub(crate) fn accept(&mut self) -> QueuePairId {
         let (request, qp) = (self.request(), self.queue_pair());
-        self.provider.accept(self.now, request, qp, &parameters(PATIENCE)).unwrap();
+        self.provider.accept(self.now, request, qp, &parameters(TIMEOUT)).unwrap();
         qp
     }
 

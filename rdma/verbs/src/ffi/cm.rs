@@ -20,7 +20,7 @@ pub(crate) struct Channel {
     channel: NonNull<EventChannel>,
 }
 
-// SAFETY: librdmacm locks what its functions share; an id that moves to another thread still holds the channel that it hears from.
+// SAFETY: librdmacm locks what its functions share; an id that moves to another thread still holds the channel that it learns from.
 unsafe impl Send for Channel {}
 // SAFETY: as above: every function of librdmacm may be called from any thread.
 unsafe impl Sync for Channel {}

@@ -1,5 +1,5 @@
-//! The memory of a worker: data buffers in three classes, receive slots. Sized once, registered once with the road and
-//! once with the floor, so that data go between wire and disk without a copy.
+//! The memory of a worker: data buffers in three classes, receive slots. Sized once, registered once with the provider and
+//! once with the backend, so that data go between wire and disk without a copy.
 
 use crate::limits::{
     BUFFER_SHARE, IN_CAPSULE_ALIGN, LARGE_BUFFER_LEN, RESERVED_BUFFER_LEN, RESERVED_BUFFERS, SMALL_BUFFER_LEN,
@@ -65,7 +65,7 @@ impl Buffer {
     }
 }
 
-/// Memory that both the road and the floor know.
+/// Memory that both the provider and the backend know.
 #[derive(Debug)]
 struct Registered {
     pool: Pool,
@@ -199,13 +199,13 @@ impl Buffers {
         self.of(buffer.class).pool.offset(buffer.index)
     }
 
-    /// Its first `len` bytes, for the road.
+    /// Its first `len` bytes, for the provider.
     #[must_use]
     pub fn sge(&self, buffer: &Buffer, len: u32) -> Sge {
         self.of(buffer.class).sge(self.offset(buffer), len)
     }
 
-    /// Its first `len` bytes, for the floor.
+    /// Its first `len` bytes, for the backend.
     #[must_use]
     pub fn block(&self, buffer: &Buffer, len: u32) -> nvmf_block::Buffer {
         self.of(buffer.class).block(self.offset(buffer), len)
@@ -300,7 +300,7 @@ impl ReceiveSlots {
         sqe
     }
 
-    /// In-capsule data, for the floor.
+    /// In-capsule data, for the backend.
     #[must_use]
     pub fn block(&self, slot: BufferIndex, offset: u32, len: u32) -> nvmf_block::Buffer {
         self.registered.block(self.data_offset(slot, offset), len)

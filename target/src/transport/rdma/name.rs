@@ -37,7 +37,7 @@ impl Place {
         Self { queue: (bits >> 24) as u32, slot: (bits >> 8) as u16, chunk: bits as u8 }
     }
 
-    /// The name of an operation of the storage floor.
+    /// The name of an operation of the storage backend.
     #[must_use]
     pub fn tag(self) -> Tag {
         Tag(self.bits())

@@ -1,10 +1,10 @@
 //! One connection: slots, credits, and every wait with its own line.
 
 use super::buffers::{Buffers, Class, ReceiveSlots};
-use super::edges::{Deed, Edges};
 use super::listener::Terms;
 use super::name::{Kind, Place};
 use super::request::{Request, Stage};
+use super::resources::{DeferredAction, Resources};
 use crate::limits::SPARE_SLOTS;
 use core::time::Duration;
 use nvmf_block::Backend;
@@ -19,22 +19,22 @@ use tracing::field::Empty;
 
 /// Where a queue is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum QueueState {
     /// Accepted, not yet established.
     Accepting,
     /// Established.
     Live,
     /// Being disconnected.
     Closing,
-    /// The connection is gone; operations on the floor still use our memory.
-    Gone,
+    /// The connection is gone; operations on the backend still use our memory.
+    Closed,
 }
 
 /// One connection.
 pub struct Queue {
     pub(super) index: u32,
     pub(super) qp: QueuePairId,
-    pub(super) life: Life,
+    pub(super) state: QueueState,
     pub(super) engine: Engine,
     pub(super) terms: Terms,
     pub(super) span: Span,
@@ -46,19 +46,19 @@ pub struct Queue {
     /// Received: capsules in line for a request (slot, bytes).
     pub(super) received: VecDeque<(u16, u32)>,
     /// The queue stands in line for having them taken up.
-    pub(super) in_capsule_line: bool,
+    pub(super) in_ready_list: bool,
     /// Responses that no capsule asked for just now, in line for a request.
     pub(super) unsent: VecDeque<Response>,
     /// Requests in line for a buffer of each class.
     pub(super) await_buffer: [VecDeque<u16>; 3],
-    pub(super) in_line: [bool; 3],
+    pub(super) queued: [bool; 3],
     pub(super) held: [usize; 3],
     pub(super) await_read: VecDeque<(u16, u8)>,
     pub(super) await_write: VecDeque<(u16, u8)>,
     pub(super) read_credits: u16,
     pub(super) send_credits: u16,
-    /// Operations on the floor.
-    pub(super) floor_pending: u32,
+    /// Operations on the backend.
+    pub(super) device_pending: u32,
 }
 
 /// Receives, and requests, of a queue of so many entries.
@@ -73,8 +73,8 @@ fn transfers(entries: u16) -> u16 {
 
 impl Queue {
     /// Whether a queue on these terms finds the receive slots that it needs.
-    pub fn fits<P: Provider, B: Backend>(edges: &mut Edges<P, B>, terms: &Terms) -> bool {
-        edges.receives(terms.qid.0 == 0).available() >= usize::from(slots(terms.entries))
+    pub fn fits<P: Provider, B: Backend>(resources: &mut Resources<P, B>, terms: &Terms) -> bool {
+        resources.receives(terms.qid.0 == 0).available() >= usize::from(slots(terms.entries))
     }
 
     /// A queue with its queue pair, all receives posted.
@@ -85,7 +85,7 @@ impl Queue {
     /// # Panics
     /// When it does not fit ([`Queue::fits`]).
     pub fn new<P: Provider, B: Backend>(
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         index: u32,
         port: u16,
@@ -93,14 +93,14 @@ impl Queue {
         peer: SocketAddr,
     ) -> Result<Self, ResourceError> {
         let count = slots(terms.entries);
-        let qp = edges.provider.create_queue_pair(&QueuePairAttributes {
-            send_cq: edges.cq,
-            receive_cq: edges.cq,
+        let qp = resources.provider.create_queue_pair(&QueuePairAttributes {
+            send_cq: resources.cq,
+            receive_cq: resources.cq,
             shared_receive_queue: None,
             max_send: u32::from(count) + u32::from(transfers(terms.entries)),
             max_receive: count.into(),
         })?;
-        let pool = edges.receives(terms.qid.0 == 0);
+        let pool = resources.receives(terms.qid.0 == 0);
         let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
         let link =
             Link { port, qid: Some(terms.qid.0), cntlid: Some(terms.cntlid.0), entries: terms.entries };
@@ -109,7 +109,7 @@ impl Queue {
         let queue = Self {
             index,
             qp,
-            life: Life::Accepting,
+            state: QueueState::Accepting,
             engine: Engine::new(now, link),
             terms,
             span: tracing::info_span!("queue", %peer, qid = terms.qid.0, cntlid = Empty, hostnqn = Empty),
@@ -118,19 +118,19 @@ impl Queue {
             requests: (0..count).map(|_| Request::new()).collect(),
             free: (0..count).rev().collect(),
             received,
-            in_capsule_line: false,
+            in_ready_list: false,
             unsent: VecDeque::with_capacity(8),
             await_buffer: [line(), line(), line()],
-            in_line: [false; 3],
+            queued: [false; 3],
             held: [0; 3],
             await_read: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
             await_write: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
             read_credits: terms.read_depth,
             send_credits: transfers(terms.entries),
-            floor_pending: 0,
+            device_pending: 0,
         };
         for slot in 0..count {
-            let posted = queue.post_receive(edges, slot);
+            let posted = queue.post_receive(resources, slot);
             assert_eq!(posted, Ok(()), "an idle queue pair takes the receives that it was made for");
         }
         Ok(queue)
@@ -162,8 +162,8 @@ impl Queue {
 
     /// Where it is in its life.
     #[must_use]
-    pub fn life(&self) -> Life {
-        self.life
+    pub fn state(&self) -> QueueState {
+        self.state
     }
 
     /// Its span in the log.
@@ -212,12 +212,12 @@ impl Queue {
     /// Posts a receive slot (again).
     pub(super) fn post_receive<P: Provider, B: Backend>(
         &self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         slot: u16,
     ) -> Result<(), PostError> {
-        let buffer = edges.receives(self.is_admin()).sge(self.receive(slot));
+        let buffer = resources.receives(self.is_admin()).sge(self.receive(slot));
         let id = self.place(slot, 0).work_request(Kind::Receive);
-        edges.provider.post_receive(self.qp, ReceiveRequest { id, buffer })
+        resources.provider.post_receive(self.qp, ReceiveRequest { id, buffer })
     }
 
     /// The class of buffer that the next chunk of a request takes.
@@ -233,11 +233,11 @@ impl Queue {
     }
 
     /// Stands in line for a buffer, when a request wants one and the queue's share is not used up.
-    pub(super) fn join_line(&mut self, buffers: &mut Buffers, class: Class) {
+    pub(super) fn await_buffer_of(&mut self, buffers: &mut Buffers, class: Class) {
         let at = class as usize;
-        let wants = !self.await_buffer[at].is_empty() && self.life != Life::Gone;
-        if wants && !self.in_line[at] && self.held[at] < buffers.share(class) {
-            self.in_line[at] = true;
+        let wants = !self.await_buffer[at].is_empty() && self.state != QueueState::Closed;
+        if wants && !self.queued[at] && self.held[at] < buffers.share(class) {
+            self.queued[at] = true;
             buffers.line(class).push_back(self.index);
         }
     }
@@ -250,44 +250,44 @@ impl Queue {
             let class = buffer.class();
             self.held[class as usize] -= 1;
             buffers.put(buffer);
-            self.join_line(buffers, class);
+            self.await_buffer_of(buffers, class);
         }
     }
 
-    /// Ends the connection in good order.
-    pub fn close<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
-        match self.life {
-            Life::Live => {
-                self.life = Life::Closing;
-                edges.provider.disconnect(self.qp);
+    /// Ends the connection in order.
+    pub fn close<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+        match self.state {
+            QueueState::Live => {
+                self.state = QueueState::Closing;
+                resources.provider.disconnect(self.qp);
             }
-            Life::Accepting => edges.deeds.push_back(Deed::Remove(self.index)),
-            Life::Closing | Life::Gone => {}
+            QueueState::Accepting => resources.deferred.push_back(DeferredAction::Remove(self.index)),
+            QueueState::Closing | QueueState::Closed => {}
         }
     }
 
-    /// The connection is gone: everything that the road had goes back; what the floor has, when it is done.
-    pub fn on_gone<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
-        if self.life == Life::Gone {
+    /// The connection is gone: everything that the provider had goes back; what the backend has, when it is done.
+    pub fn on_gone<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+        if self.state == QueueState::Closed {
             return;
         }
-        self.life = Life::Gone;
+        self.state = QueueState::Closed;
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
-        edges.provider.destroy_queue_pair(self.qp);
+        resources.provider.destroy_queue_pair(self.qp);
         self.abandon();
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");
             for chunk in 0..self.requests[at].chunks.len() {
                 let chunk = u8::try_from(chunk).expect("few");
                 if self.request(request).chunk(chunk).stage != Stage::Executing {
-                    self.release_chunk(&mut edges.buffers, request, chunk);
+                    self.release_chunk(&mut resources.buffers, request, chunk);
                 }
             }
         }
         self.received.clear();
         self.unsent.clear();
         // Its last operation takes that back.
-        if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.floor_pending > 0) {
+        if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.device_pending > 0) {
             association.on_queue_leaving();
         }
     }
@@ -302,18 +302,18 @@ impl Queue {
     /// Whether nothing of it is in use any more: then [`Queue::into_parts`].
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.life == Life::Gone && self.floor_pending == 0
+        self.state == QueueState::Closed && self.device_pending == 0
     }
 
     /// Gives the receive slots back. What is returned must be reported to the registry.
     pub fn into_parts<P: Provider, B: Backend>(
         mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
     ) -> Option<(Arc<Association>, Qid)> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
         let admin = self.is_admin();
         for &slot in &self.receives {
-            edges.receives(admin).put(slot);
+            resources.receives(admin).put(slot);
         }
         self.admitted.take()
     }
@@ -322,12 +322,16 @@ impl Queue {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         // Until it is established, the provider bounds the time.
-        if matches!(self.life, Life::Accepting | Life::Gone) { None } else { self.engine.poll_timeout() }
+        if matches!(self.state, QueueState::Accepting | QueueState::Closed) {
+            None
+        } else {
+            self.engine.poll_timeout()
+        }
     }
 }
 
 impl Drop for Queue {
-    /// A worker that ends takes its commands with it; the road and the floor hold on to the memory that they use.
+    /// A worker that ends takes its commands with it; the provider and the backend hold on to the memory that they use.
     fn drop(&mut self) {
         self.abandon();
     }

@@ -7,7 +7,7 @@
 //!
 //! a chunk:  Idle ─► AwaitRead ─► Reading ─► Executing ─────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
-//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, lent by the device
+//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, borrowed by the device
 //! ```
 //!
 //! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that waits for
@@ -40,7 +40,7 @@ pub enum Stage {
     AwaitRead,
     /// The RDMA READ is posted.
     Reading,
-    /// On the storage floor.
+    /// On the storage backend.
     Executing,
     /// In line for a place in the send queue.
     AwaitWrite,

@@ -1,12 +1,12 @@
-//! A command's data on their way: cut into chunks, each with its buffer, onto the storage floor and back.
+//! A command's data on their way: cut into chunks, each with its buffer, onto the storage backend and back.
 //!
-//! Every event (a completion of the floor, a buffer that came free) moves what it can and leaves the rest standing in a line.
+//! Every event (a completion of the backend, a buffer that came free) moves what it can and leaves the rest standing in a line.
 
 use super::buffers::Class;
-use super::edges::Edges;
 use super::name::Place;
-use super::queue::{Life, Queue};
+use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
+use super::resources::Resources;
 use crate::limits::IN_CAPSULE_ALIGN;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
@@ -19,7 +19,7 @@ impl Queue {
     /// queue out of the line for buffers.
     pub(super) fn advance<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         mut granted: bool,
@@ -32,21 +32,21 @@ impl Queue {
             let Some(chunk) = this.idle_chunk() else { break };
             let handed_out = match (this.transfer, &this.work) {
                 (Transfer::None, _) => {
-                    self.execute_bare(edges, request, chunk);
+                    self.execute_bare(resources, request, chunk);
                     true
                 }
                 (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, Some(Work::Parameters)) => {
-                    return self.take_parameters_in_capsule(edges, now, request, offset);
+                    return self.take_parameters_in_capsule(resources, now, request, offset);
                 }
                 (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, _)
                     if (offset as usize).is_multiple_of(IN_CAPSULE_ALIGN) =>
                 {
-                    self.execute_in_capsule(edges, request, chunk, offset);
+                    self.execute_in_capsule(resources, request, chunk, offset);
                     true
                 }
                 _ => {
-                    self.take_buffer(edges, request, chunk, granted) && {
-                        self.begin_chunk(edges, now, request, chunk);
+                    self.take_buffer(resources, request, chunk, granted) && {
+                        self.begin_chunk(resources, now, request, chunk);
                         true
                     }
                 }
@@ -56,13 +56,13 @@ impl Queue {
                 break;
             }
         }
-        self.finish(edges, now, request);
+        self.finish(resources, now, request);
     }
 
     /// Work without data: one operation, or one for each range.
     pub(super) fn execute_bare<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
     ) {
@@ -70,13 +70,13 @@ impl Queue {
         let offset = this.next;
         this.next += 1;
         *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset, len: 0 };
-        self.execute(edges, request, chunk, None);
+        self.execute(resources, request, chunk, None);
     }
 
     /// In-capsule data go to the device from where they landed.
     pub(super) fn execute_in_capsule<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
         offset: u32,
@@ -86,14 +86,14 @@ impl Queue {
         this.next = len;
         *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len };
         let slot = this.receive.expect("the slot of in-capsule data is kept");
-        edges.counters.bytes_in.add(len.into());
-        let buffer = edges.receives(self.is_admin()).block(self.receive(slot), offset, len);
-        self.execute(edges, request, chunk, Some(buffer));
+        resources.counters.bytes_in.add(len.into());
+        let buffer = resources.receives(self.is_admin()).block(self.receive(slot), offset, len);
+        self.execute(resources, request, chunk, Some(buffer));
     }
 
     pub(super) fn take_parameters_in_capsule<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         offset: u32,
@@ -102,15 +102,15 @@ impl Queue {
         let buffer = self.receive(slot);
         let len = self.request(request).end as usize;
         let mut parameters = [0; PARAMETERS_LEN_MAX];
-        let (memory, at) = edges.receives(self.is_admin()).data(buffer, offset);
+        let (memory, at) = resources.receives(self.is_admin()).data(buffer, offset);
         memory.read(at, &mut parameters[..len]);
-        edges.counters.bytes_in.add(len as u64);
-        self.give_parameters(edges, now, request, &parameters[..len]);
+        resources.counters.bytes_in.add(len as u64);
+        self.give_parameters(resources, now, request, &parameters[..len]);
     }
 
     pub(super) fn give_parameters<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         parameters: &[u8],
@@ -120,64 +120,64 @@ impl Queue {
         this.work = None;
         let ticket = this.ticket.take().expect("a request under way has its ticket");
         let step = self.engine.on_parameters(now, ticket, parameters);
-        self.take_step(edges, now, request, step);
-        self.take_own_steps(edges, now);
+        self.take_step(resources, now, request, step);
+        self.take_own_steps(resources, now);
     }
 
     /// Takes a buffer for the next chunk, or stands in line for one.
     pub(super) fn take_buffer<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
         granted: bool,
     ) -> bool {
-        let class = self.class(request, &edges.buffers);
+        let class = self.class(request, &resources.buffers);
         let at = class as usize;
         // Whoever comes while others stand in line goes behind them.
-        let may = granted || (edges.buffers.line(class).is_empty() && self.await_buffer[at].is_empty());
+        let may = granted || (resources.buffers.line(class).is_empty() && self.await_buffer[at].is_empty());
         if may
-            && self.held[at] < edges.buffers.share(class)
-            && let Some(buffer) = edges.buffers.take(class)
+            && self.held[at] < resources.buffers.share(class)
+            && let Some(buffer) = resources.buffers.take(class)
         {
             self.held[at] += 1;
-            let len_max = edges.buffers.len(class);
+            let len_max = resources.buffers.len(class);
             let this = self.request(request);
             let (offset, len) = (this.next, (this.end - this.next).min(len_max));
             this.next += len;
             *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len };
             return true;
         }
-        edges.counters.waits_buffer.add(1);
+        resources.counters.waits_buffer.add(1);
         self.request(request).state = RequestState::AwaitBuffer;
         self.await_buffer[at].push_back(request);
-        self.join_line(&mut edges.buffers, class);
+        self.await_buffer_of(&mut resources.buffers, class);
         false
     }
 
     /// The worker has a buffer of this class for this queue. Stands in line again if there is more to wait for.
     pub fn on_buffer<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         class: Class,
     ) {
         let at = class as usize;
-        self.in_line[at] = false;
-        if self.life == Life::Gone {
+        self.queued[at] = false;
+        if self.state == QueueState::Closed {
             return;
         }
         if let Some(request) = self.await_buffer[at].pop_front() {
             self.request(request).state = RequestState::Executing;
-            self.advance(edges, now, request, true);
+            self.advance(resources, now, request, true);
         }
-        self.join_line(&mut edges.buffers, class);
+        self.await_buffer_of(&mut resources.buffers, class);
     }
 
     /// A chunk has its buffer: where does its way begin?
     pub(super) fn begin_chunk<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         chunk: u8,
@@ -187,19 +187,19 @@ impl Queue {
             Transfer::FromHost { source: Source::Keyed(_), .. } => {
                 this.chunk(chunk).stage = Stage::AwaitRead;
                 self.await_read.push_back((request, chunk));
-                self.post_reads(edges);
+                self.post_reads(resources);
             }
             Transfer::FromHost { source: Source::InCapsule { offset }, .. } => {
-                self.copy_from_capsule(edges, request, chunk, offset);
-                self.execute_buffered(edges, request, chunk);
+                self.copy_from_capsule(resources, request, chunk, offset);
+                self.execute_buffered(resources, request, chunk);
             }
             Transfer::ToHost { .. } if matches!(this.work, Some(Work::Page(_))) => {
-                self.fill_page(edges, request, chunk);
-                self.queue_write(edges, now, request, chunk);
+                self.fill_page(resources, request, chunk);
+                self.queue_write(resources, now, request, chunk);
             }
             Transfer::ToHost { .. } => {
-                if !self.post_lent_write(edges, now, request, chunk) {
-                    self.execute_buffered(edges, request, chunk);
+                if !self.post_borrowed_write(resources, now, request, chunk) {
+                    self.execute_buffered(resources, request, chunk);
                 }
             }
             Transfer::None => unreachable!("work without data takes no buffer"),
@@ -209,7 +209,7 @@ impl Queue {
     /// In-capsule data that lie where the device cannot take them from are copied once.
     pub(super) fn copy_from_capsule<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
         capsule_offset: u32,
@@ -219,23 +219,23 @@ impl Queue {
         let admin = self.is_admin();
         let chunk = self.request(request).chunk(chunk);
         let (len, offset) = (chunk.len, capsule_offset + chunk.offset);
-        let (to, to_offset) = edges.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
-        let receives = if admin { &edges.admin_receives } else { &edges.io_receives };
+        let (to, to_offset) = resources.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
+        let receives = if admin { &resources.admin_receives } else { &resources.io_receives };
         let (from, from_offset) = receives.data(slot, offset);
         from.copy_to(from_offset, to, to_offset, len as usize);
-        edges.counters.bytes_in.add(len.into());
+        resources.counters.bytes_in.add(len.into());
     }
 
     pub(super) fn fill_page<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
     ) {
         let this = &self.requests[usize::from(request)];
         let Some(Work::Page(page)) = &this.work else { return };
         let chunk = &this.chunks[usize::from(chunk)];
-        let (memory, at) = edges.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
+        let (memory, at) = resources.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
         let mut piece = [0; 1024];
         for done in (0..chunk.len).step_by(piece.len()) {
             let len = (chunk.len - done).min(1024) as usize;
@@ -246,19 +246,19 @@ impl Queue {
 
     pub(super) fn execute_buffered<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
     ) {
         let this = self.request(request).chunk(chunk);
-        let buffer = edges.buffers.block(this.buffer.as_ref().expect("it has its buffer"), this.len);
-        self.execute(edges, request, chunk, Some(buffer));
+        let buffer = resources.buffers.block(this.buffer.as_ref().expect("it has its buffer"), this.len);
+        self.execute(resources, request, chunk, Some(buffer));
     }
 
-    /// Onto the storage floor.
+    /// Onto the storage backend.
     pub(super) fn execute<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         request: u16,
         chunk: u8,
         buffer: Option<nvmf_block::Buffer>,
@@ -270,49 +270,49 @@ impl Queue {
         else {
             // A range that its data do not fit: the engine computed one from the other.
             this.fail(BlockError::BadBuffer);
-            return self.release_chunk(&mut edges.buffers, request, chunk);
+            return self.release_chunk(&mut resources.buffers, request, chunk);
         };
         let device = *device;
         this.chunk(chunk).stage = Stage::Executing;
-        self.floor_pending += 1;
-        edges.submit(tag, device, op);
+        self.device_pending += 1;
+        resources.submit(tag, device, op);
     }
 
-    /// The storage floor is done with a chunk.
+    /// The storage backend is done with a chunk.
     pub fn on_executed<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         place: Place,
         result: Result<(), BlockError>,
     ) {
         let (request, chunk) = (place.slot, place.chunk);
-        self.floor_pending -= 1;
-        if self.life == Life::Gone {
-            if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.floor_pending == 0) {
+        self.device_pending -= 1;
+        if self.state == QueueState::Closed {
+            if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.device_pending == 0) {
                 association.on_queue_left();
             }
-            return self.release_chunk(&mut edges.buffers, request, chunk);
+            return self.release_chunk(&mut resources.buffers, request, chunk);
         }
         let this = self.request(request);
         let reads = matches!(this.work, Some(Work::Block { op: BlockWork::Read { .. }, .. }));
         match result {
-            Ok(()) if reads => self.queue_write(edges, now, request, chunk),
-            Ok(()) => self.release_chunk(&mut edges.buffers, request, chunk),
+            Ok(()) if reads => self.queue_write(resources, now, request, chunk),
+            Ok(()) => self.release_chunk(&mut resources.buffers, request, chunk),
             Err(error) => {
-                // A failed comparison is an answer, not a failure of the floor.
-                edges.counters.block_errors.add(u64::from(error != BlockError::CompareFailed));
+                // A failed comparison is an answer, not a failure of the backend.
+                resources.counters.block_errors.add(u64::from(error != BlockError::CompareFailed));
                 this.fail(error);
-                self.release_chunk(&mut edges.buffers, request, chunk);
+                self.release_chunk(&mut resources.buffers, request, chunk);
             }
         }
-        self.advance(edges, now, request, false);
+        self.advance(resources, now, request, false);
     }
 
     /// When all chunks are through, the engine is told.
     pub(super) fn finish<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
     ) {
@@ -323,23 +323,23 @@ impl Queue {
         let Some(ticket) = this.ticket.take() else { return };
         let (work, result) = (this.work.take(), this.result);
         if matches!(work, Some(Work::Parameters)) && this.end == 0 {
-            return self.give_nothing(edges, now, request, ticket);
+            return self.give_nothing(resources, now, request, ticket);
         }
         let step = self.engine.on_done(now, ticket, result);
-        self.take_step(edges, now, request, step);
-        self.take_own_steps(edges, now);
+        self.take_step(resources, now, request, step);
+        self.take_own_steps(resources, now);
     }
 
     /// Parameters of no bytes.
     pub(super) fn give_nothing<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         ticket: nvmf_subsystem::Ticket,
     ) {
         let step = self.engine.on_parameters(now, ticket, &[]);
-        self.take_step(edges, now, request, step);
-        self.take_own_steps(edges, now);
+        self.take_step(resources, now, request, step);
+        self.take_own_steps(resources, now);
     }
 }

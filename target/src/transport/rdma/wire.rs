@@ -1,11 +1,11 @@
 //! RDMA READs and WRITEs: posted as far as there are credits, in the order in which they were asked for.
 
-use super::edges::Edges;
 use super::name::{Kind, Place};
 use super::queue::Queue;
 use super::request::Stage;
+use super::resources::Resources;
 use core::time::Duration;
-use nvmf_block::{Backend, Loan};
+use nvmf_block::{Backend, BorrowedRead};
 use nvmf_rdma::{
     Payload, PostError, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest, WorkRequestId,
 };
@@ -14,10 +14,10 @@ use nvmf_subsystem::{Keyed, Source, Transfer, Work};
 
 impl Queue {
     /// Posts the RDMA READs that there are credits for.
-    pub(super) fn post_reads<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>) {
+    pub(super) fn post_reads<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         while let Some(&(request, chunk)) = self.await_read.front() {
             if self.read_credits == 0 || self.send_credits == 0 {
-                edges.counters.waits_read.add(1);
+                resources.counters.waits_read.add(1);
                 break;
             }
             self.await_read.pop_front();
@@ -27,75 +27,84 @@ impl Queue {
             let this = this.chunk(chunk);
             this.stage = Stage::Reading;
             let remote = part(keyed, this.offset, this.len);
-            let into = edges.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
+            let into = resources.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
             let operation = SendOperation::Read { into, remote };
             self.read_credits -= 1;
             self.send_credits -= 1;
-            let posted = edges.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
-            self.check_post(edges, posted);
+            let posted = resources.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
+            self.check_post(resources, posted);
         }
     }
 
     /// An RDMA READ is done: the data are here.
-    pub fn on_read<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration, place: Place) {
+    pub fn on_read<P: Provider, B: Backend>(
+        &mut self,
+        resources: &mut Resources<P, B>,
+        now: Duration,
+        place: Place,
+    ) {
         let (request, chunk) = (place.slot, place.chunk);
         self.read_credits += 1;
         self.send_credits += 1;
-        self.post_reads(edges);
-        self.post_writes(edges, now);
+        self.post_reads(resources);
+        self.post_writes(resources, now);
         let this = self.request(request);
         let len = this.chunk(chunk).len;
-        edges.counters.bytes_in.add(len.into());
+        resources.counters.bytes_in.add(len.into());
         if matches!(this.work, Some(Work::Parameters)) {
             let mut parameters = [0; PARAMETERS_LEN_MAX];
             let into = &mut parameters[..len as usize];
             let buffer = this.chunk(chunk).buffer.as_ref().expect("it has its buffer");
-            let (memory, at) = edges.buffers.memory(buffer);
+            let (memory, at) = resources.buffers.memory(buffer);
             memory.read(at, into);
-            self.release_chunk(&mut edges.buffers, request, chunk);
-            self.give_parameters(edges, now, request, &parameters[..len as usize]);
+            self.release_chunk(&mut resources.buffers, request, chunk);
+            self.give_parameters(resources, now, request, &parameters[..len as usize]);
         } else if this.result.is_err() {
-            self.release_chunk(&mut edges.buffers, request, chunk);
-            self.advance(edges, now, request, false);
+            self.release_chunk(&mut resources.buffers, request, chunk);
+            self.advance(resources, now, request, false);
         } else {
-            self.execute_buffered(edges, request, chunk);
-            self.finish(edges, now, request);
+            self.execute_buffered(resources, request, chunk);
+            self.finish(resources, now, request);
         }
     }
 
     pub(super) fn queue_write<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         chunk: u8,
     ) {
         self.request(request).chunk(chunk).stage = Stage::AwaitWrite;
         self.await_write.push_back((request, chunk));
-        self.post_writes(edges, now);
+        self.post_writes(resources, now);
     }
 
     /// Posts the RDMA WRITEs that there is room for.
-    pub(super) fn post_writes<P: Provider, B: Backend>(&mut self, edges: &mut Edges<P, B>, now: Duration) {
+    pub(super) fn post_writes<P: Provider, B: Backend>(
+        &mut self,
+        resources: &mut Resources<P, B>,
+        now: Duration,
+    ) {
         while let Some(&(request, chunk)) = self.await_write.front() {
             if self.send_credits == 0 {
-                edges.counters.waits_send.add(1);
+                resources.counters.waits_send.add(1);
                 break;
             }
             self.await_write.pop_front();
             let Some(write) = self.begin_write(request, chunk) else { continue };
             let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
-            let sge = [edges.buffers.sge(buffer, write.remote.len)];
-            let posted = edges.provider.post_send(self.qp, write.request(Payload::Gather(&sge)));
-            self.on_write_posted(edges, now, request, &write, posted);
+            let sge = [resources.buffers.sge(buffer, write.remote.len)];
+            let posted = resources.provider.post_send(self.qp, write.request(Payload::Gather(&sge)));
+            self.on_write_posted(resources, now, request, &write, posted);
         }
     }
 
-    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it lends them and nothing is in the way. The
+    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it borrows them and nothing is in the way. The
     /// chunk's buffer stands by for what does not leave in this turn.
-    pub(super) fn post_lent_write<P: Provider, B: Backend>(
+    pub(super) fn post_borrowed_write<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         chunk: u8,
@@ -104,15 +113,15 @@ impl Queue {
             return false;
         }
         let Some((device, range)) = self.request(request).block_read(chunk) else { return false };
-        let Edges { backend, provider, buffers, .. } = edges;
-        let Some(Loan { memory, offset }) = backend.lend(device, range) else { return false };
+        let Resources { backend, provider, buffers, .. } = resources;
+        let Some(BorrowedRead { memory, offset }) = backend.borrow_read(device, range) else { return false };
         let Some(write) = self.begin_write(request, chunk) else { return false };
         let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
         let spare = buffers.sge(buffer, write.remote.len);
-        let payload = Payload::Lent { from: memory, offset, spare: &spare };
+        let payload = Payload::Borrowed { from: memory, offset, spare: &spare };
         let posted = provider.post_send(self.qp, write.request(payload));
-        edges.lent.add(write.remote.len);
-        self.on_write_posted(edges, now, request, &write, posted);
+        resources.borrowed.add(write.remote.len);
+        self.on_write_posted(resources, now, request, &write, posted);
         true
     }
 
@@ -129,30 +138,30 @@ impl Queue {
 
     fn on_write_posted<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         request: u16,
         write: &Write,
         posted: Result<(), PostError>,
     ) {
         self.send_credits -= 1;
-        edges.counters.bytes_out.add(write.remote.len.into());
-        self.check_post(edges, posted);
-        self.finish(edges, now, request);
+        resources.counters.bytes_out.add(write.remote.len.into());
+        self.check_post(resources, posted);
+        self.finish(resources, now, request);
     }
 
     /// An RDMA WRITE is done: its buffer can carry the next chunk.
     pub fn on_written<P: Provider, B: Backend>(
         &mut self,
-        edges: &mut Edges<P, B>,
+        resources: &mut Resources<P, B>,
         now: Duration,
         place: Place,
     ) {
         self.send_credits += 1;
-        self.release_chunk(&mut edges.buffers, place.slot, place.chunk);
-        self.post_writes(edges, now);
-        self.post_reads(edges);
-        self.advance(edges, now, place.slot, false);
+        self.release_chunk(&mut resources.buffers, place.slot, place.chunk);
+        self.post_writes(resources, now);
+        self.post_reads(resources);
+        self.advance(resources, now, place.slot, false);
     }
 }
 

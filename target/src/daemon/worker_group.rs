@@ -1,16 +1,16 @@
-//! Which workers stand on which road.
+//! Which workers stand on which selection.
 
 use super::StartError;
-use crate::mail::WorkerId;
+use crate::message::WorkerId;
 use crate::settings::Load;
 use nvmf_config::{Config, Listener, ProviderChoice};
-use nvmf_rdma_any::{PathMtu, Preference, Road, VerbsOptions};
+use nvmf_rdma_any::{PathMtu, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The workers of one road: its first listens, and hands what comes in to all of them.
-pub(super) struct Crew {
-    pub(super) road: Road,
+/// The workers of one selection: its first listens, and hands what comes in to all of them.
+pub(super) struct WorkerGroup {
+    pub(super) selection: ProviderSelection,
     pub(super) first: WorkerId,
     pub(super) workers: usize,
     /// Their places in the configuration, and their addresses.
@@ -18,27 +18,28 @@ pub(super) struct Crew {
     pub(super) load: Arc<Load>,
 }
 
-impl Crew {
-    /// One crew for each road that a listener takes. They share the configured workers; each has one at least.
+impl WorkerGroup {
+    /// One group for each selection that a listener takes. They share the configured workers; each has one at least.
     pub(super) fn all(config: &Config) -> Result<Vec<Self>, StartError> {
-        let mut roads: Vec<(Road, Vec<(usize, SocketAddr)>)> = Vec::new();
+        let mut selections: Vec<(ProviderSelection, Vec<(usize, SocketAddr)>)> = Vec::new();
         for (at, listener) in config.listeners.iter().enumerate() {
             let address = listener.address;
-            let road = Road::of(address.ip(), preference(listener.provider), verbs(listener))
-                .map_err(|source| StartError::Road { address, source })?;
-            match roads.iter_mut().find(|(other, _)| *other == road) {
+            let selection =
+                ProviderSelection::of(address.ip(), preference(listener.provider), verbs(listener))
+                    .map_err(|source| StartError::Provider { address, source })?;
+            match selections.iter_mut().find(|(other, _)| *other == selection) {
                 Some((_, listeners)) => listeners.push((at, address)),
-                None => roads.push((road, vec![(at, address)])),
+                None => selections.push((selection, vec![(at, address)])),
             }
         }
         let mut next = 0;
-        let shares = shares(config.target.workers, roads.len());
-        let crew = |((road, listeners), workers)| {
+        let shares = shares(config.target.workers, selections.len());
+        let group = |((selection, listeners), workers)| {
             let first = WorkerId(next);
             next += workers;
-            Self { road, first, workers, listeners, load: Load::new(first, workers) }
+            Self { selection, first, workers, listeners, load: Load::new(first, workers) }
         };
-        Ok(roads.into_iter().zip(shares).map(crew).collect())
+        Ok(selections.into_iter().zip(shares).map(group).collect())
     }
 
     /// What one of them listens on.
@@ -47,9 +48,9 @@ impl Crew {
     }
 }
 
-/// Workers of each of so many crews: the first ones get what does not come out even.
-fn shares(workers: usize, crews: usize) -> impl Iterator<Item = usize> {
-    (0..crews).map(move |at| (workers / crews + usize::from(at < workers % crews)).max(1))
+/// Workers of each of so many groups: the first ones get what does not come out even.
+fn shares(workers: usize, groups: usize) -> impl Iterator<Item = usize> {
+    (0..groups).map(move |at| (workers / groups + usize::from(at < workers % groups)).max(1))
 }
 
 fn preference(choice: ProviderChoice) -> Preference {
@@ -78,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_worker_is_left_over_and_no_crew_without() {
-        for (workers, crews, expected) in
+    fn every_group_has_a_worker_and_none_is_left_over() {
+        for (workers, groups, expected) in
             [(8, 1, &[8][..]), (8, 3, &[3, 3, 2]), (4, 2, &[2, 2]), (1, 3, &[1, 1, 1]), (0, 1, &[1])]
         {
-            assert_eq!(shares(workers, crews).collect::<Vec<_>>(), expected, "{workers} for {crews}");
+            assert_eq!(shares(workers, groups).collect::<Vec<_>>(), expected, "{workers} for {groups}");
         }
         assert_eq!(shares(4, 0).count(), 0);
     }

@@ -13,13 +13,13 @@ const TRIAL_EVERY: u32 = 16;
 
 /// What a worker has learned of its waits.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct SpinPolicy {
     max: Duration,
     /// Waits in a row that were longer than a spin.
     failures: u32,
 }
 
-impl Patience {
+impl SpinPolicy {
     /// To spin no longer than `max`. Begins hopeful.
     #[must_use]
     pub fn new(max: Duration) -> Self {
@@ -47,28 +47,28 @@ mod tests {
     const WAKING: Duration = Duration::from_micros(60);
 
     /// Waits for work that comes after `gap`, and later for whoever must wake first. Whether it was spun for.
-    fn wait(patience: &mut Patience, gap: Duration) -> bool {
-        let spin = patience.spin();
-        patience.on_work(if gap <= spin { gap } else { gap + WAKING });
+    fn wait(spin_policy: &mut SpinPolicy, gap: Duration) -> bool {
+        let spin = spin_policy.spin();
+        spin_policy.on_work(if gap <= spin { gap } else { gap + WAKING });
         !spin.is_zero()
     }
 
-    fn spins(patience: &mut Patience, gap: Duration, waits: u32) -> usize {
-        (0..waits).filter(|_| wait(patience, gap)).count()
+    fn spins(spin_policy: &mut SpinPolicy, gap: Duration, waits: u32) -> usize {
+        (0..waits).filter(|_| wait(spin_policy, gap)).count()
     }
 
     #[test]
     fn who_waits_long_soon_sleeps_at_once_but_for_a_trial_now_and_then() {
-        let mut patience = Patience::new(MAX);
-        assert_eq!(spins(&mut patience, Duration::from_millis(5), 16), 4);
-        assert_eq!(spins(&mut patience, Duration::from_millis(5), 1600), 100);
+        let mut spin_policy = SpinPolicy::new(MAX);
+        assert_eq!(spins(&mut spin_policy, Duration::from_millis(5), 16), 4);
+        assert_eq!(spins(&mut spin_policy, Duration::from_millis(5), 1600), 100);
     }
 
     #[test]
     fn who_is_busy_again_spins_again() {
-        let mut patience = Patience::new(MAX);
-        spins(&mut patience, Duration::from_millis(5), 100);
-        spins(&mut patience, Duration::from_micros(10), 16);
-        assert_eq!(spins(&mut patience, Duration::from_micros(10), 100), 100);
+        let mut spin_policy = SpinPolicy::new(MAX);
+        spins(&mut spin_policy, Duration::from_millis(5), 100);
+        spins(&mut spin_policy, Duration::from_micros(10), 16);
+        assert_eq!(spins(&mut spin_policy, Duration::from_micros(10), 100), 100);
     }
 }

@@ -40,7 +40,7 @@ pub struct VerbsOptions {
 
 /// One way of speaking RDMA: threads that share it can hand requests to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Road {
+pub enum ProviderSelection {
     /// Userspace iWARP over TCP.
     Iwarp,
     /// A port of a device.
@@ -54,7 +54,7 @@ pub enum Road {
     },
 }
 
-impl fmt::Display for Road {
+impl fmt::Display for ProviderSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Iwarp => f.write_str("iwarp"),
@@ -96,8 +96,8 @@ pub enum OpenError {
     Iwarp(#[source] io::Error),
 }
 
-impl Road {
-    /// The road of a local address.
+impl ProviderSelection {
+    /// The selection of a local address.
     ///
     /// # Errors
     /// [`OpenError::NoDevice`] when verbs were asked for.
@@ -119,10 +119,10 @@ impl Road {
         }
     }
 
-    /// The road to a remote address: that of the local address from which the system would speak to it.
+    /// The selection to a remote address: that of the local address from which the system would speak to it.
     ///
     /// # Errors
-    /// As [`Road::of`], and [`OpenError::NoRoute`].
+    /// As [`ProviderSelection::of`], and [`OpenError::NoRoute`].
     pub fn towards(
         remote: SocketAddr,
         source: Option<IpAddr>,
@@ -180,9 +180,11 @@ mod tests {
     #[test]
     fn loopback_has_no_device() {
         let local = IpAddr::from([127, 0, 0, 1]);
-        let auto = Road::of(local, Preference::Auto, VerbsOptions::default()).expect("a road");
-        assert_eq!(auto, Road::Iwarp);
-        let verbs = Road::of(local, Preference::Verbs, VerbsOptions::default()).expect_err("no device");
+        let auto =
+            ProviderSelection::of(local, Preference::Auto, VerbsOptions::default()).expect("a selection");
+        assert_eq!(auto, ProviderSelection::Iwarp);
+        let verbs =
+            ProviderSelection::of(local, Preference::Verbs, VerbsOptions::default()).expect_err("no device");
         assert!(verbs.to_string().contains("provider iwarp"), "{verbs}");
     }
 }

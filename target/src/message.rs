@@ -9,7 +9,7 @@ pub struct WorkerId(pub usize);
 
 /// A message to a worker. `D` is the provider's [`nvmf_rdma::Provider::Detached`].
 #[derive(Debug)]
-pub enum Mail<D> {
+pub enum WorkerMessage<D> {
     /// Take over a connection request.
     Adopt(D, Box<Offer>),
     /// The controller was reset, or its Admin queue is gone: close its I/O queues.
@@ -24,7 +24,7 @@ pub enum Mail<D> {
     Close,
 }
 
-/// Whom a mail is for.
+/// Whom a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recipient {
     /// One worker.
@@ -33,7 +33,7 @@ pub enum Recipient {
     Others,
 }
 
-impl<D> Mail<D> {
+impl<D> WorkerMessage<D> {
     /// The same for another recipient, if it can be said twice.
     #[must_use]
     pub fn copy(&self) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! `nvmf-yardstick`: what `cargo xtask bench` holds our figures against, the idle connections that it counts, and the flood that
+//! `nvmf-baseline`: what `cargo xtask bench` holds our figures against, the idle connections that it counts, and the heavy load that
 //! it lets loose on a neighbour.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Bare TCP between two cores, busy polling; connections that do nothing, and ones that do too much. Figures are printed as JSON.
 #[derive(Parser)]
-#[command(name = "nvmf-yardstick")]
+#[command(name = "nvmf-baseline")]
 enum Command {
     /// Round trips of the sizes of a 4 KiB read: `round_trip_ns` (`mean`, `p50`, `p99`)
     PingPong(bare::Measure),
@@ -20,7 +20,7 @@ enum Command {
     Stream(bare::Measure),
     /// Connects hosts that then do nothing, until the standard input ends
     Hold(Box<hold::Hold>),
-    /// One host that reads 4 KiB at a time beside one that floods: `modest` and `flood`
+    /// One host that reads 4 KiB at a time beside one that heavies: `short` and `heavy`
     Neighbour(Box<neighbour::Neighbour>),
 }
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvmf-yardstick: {error:#}");
+            eprintln!("nvmf-baseline: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -1,9 +1,9 @@
-//! A target's worker and an initiator's driver in one thread, a road between them, memory behind them: the whole way of a command with
+//! A target's worker and an initiator's driver in one thread, a provider between them, memory behind them: the whole way of a command with
 //! no thread, no lock and no sleep that a measurement would have to subtract.
 
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
-use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_initiator::driver::{Driver, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
@@ -14,7 +14,7 @@ use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
-use nvmf_target::mail::WorkerId;
+use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::buffers::BufferPlan;
 use nvmf_target::worker::Worker;
@@ -33,7 +33,7 @@ pub(crate) const LEN_MAX: usize = 128 << 10;
 const NSID: Nsid = Nsid(1);
 const REGION: RegionId = RegionId(0);
 /// Within which a connection or a command must have come to its end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub(crate) enum Direction {
 }
 
 /// Both sides, connected.
-pub(crate) struct House<P: Provider> {
-    worker: Worker<P, Floor>,
+pub(crate) struct Harness<P: Provider> {
+    worker: Worker<P, Devices>,
     driver: Driver<P>,
     start: Instant,
     completions: Vec<Completion>,
@@ -55,16 +55,16 @@ pub(crate) struct House<P: Provider> {
     next_block: u64,
 }
 
-impl House<Loopback> {
-    /// Over the road inside the process.
-    #[allow(dead_code, reason = "not all who share this module measure over both roads")]
+impl Harness<Loopback> {
+    /// Over the provider inside the process.
+    #[allow(dead_code, reason = "not all who share this module measure over both providers")]
     pub(crate) fn over_loopback() -> Self {
         let fabric = Fabric::new();
         Self::new(fabric.provider(), fabric.provider(), "127.0.0.1:4420".parse().expect("an address"))
     }
 }
 
-impl House<IwarpProvider> {
+impl Harness<IwarpProvider> {
     /// Over userspace iWARP, through a TCP connection of the loopback interface.
     pub(crate) fn over_iwarp() -> Self {
         let provider = || IwarpProvider::new(IwarpConfig::default()).expect("a provider");
@@ -72,15 +72,15 @@ impl House<IwarpProvider> {
     }
 }
 
-impl<P: Provider> House<P> {
+impl<P: Provider> Harness<P> {
     fn new(target: P, initiator: P, address: SocketAddr) -> Self {
-        let mut floor = Floor::new(FloorOptions::default()).expect("a floor");
+        let mut devices = Devices::new(DevicesOptions::default()).expect("devices");
         let disk = Disk::open(&DiskSpec::Memory { size: DISK }, Some(BLOCK), false).expect("a disk");
-        floor.attach(DeviceId(0), &disk).expect("an attached disk");
+        devices.attach(DeviceId(0), &disk).expect("an attached disk");
         let registry = Arc::new(Mutex::new(registry(&disk)));
         let load = Load::new(WorkerId(0), 1);
         let mut worker =
-            Worker::new(WorkerId(0), load, settings(), registry, target, floor).expect("a worker");
+            Worker::new(WorkerId(0), load, settings(), registry, target, devices).expect("a worker");
         let address = worker.listen(address, 1).expect("a listener");
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
         let options = Options {
@@ -90,7 +90,7 @@ impl<P: Provider> House<P> {
             ..Options::with_host(address, subsystem(), identity)
         };
         let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
-        let mut house = Self {
+        let mut harness = Self {
             worker,
             driver,
             start: Instant::now(),
@@ -99,13 +99,13 @@ impl<P: Provider> House<P> {
             next_block: 0,
         };
         let memory = Memory::alloc(DEPTH * LEN_MAX).expect("memory");
-        house.driver.register(REGION, &memory).expect("a registration");
-        house.connect();
-        house
+        harness.driver.register(REGION, &memory).expect("a registration");
+        harness.connect();
+        harness
     }
 
     fn connect(&mut self) {
-        while self.start.elapsed() < PATIENCE {
+        while self.start.elapsed() < TIMEOUT {
             self.turn();
             match self.driver.poll_event() {
                 Some(DriverEvent::Ready) => return,
@@ -113,7 +113,7 @@ impl<P: Provider> House<P> {
                 Some(other) => panic!("not connected: {other:?}"),
             }
         }
-        panic!("not connected within {PATIENCE:?}");
+        panic!("not connected within {TIMEOUT:?}");
     }
 
     /// Each side once.
@@ -158,7 +158,7 @@ impl<P: Provider> House<P> {
                 self.free.push(tag.0 as usize);
                 completed += 1;
             }
-            assert!(begun.elapsed() < PATIENCE, "{completed} of {commands} commands ended");
+            assert!(begun.elapsed() < TIMEOUT, "{completed} of {commands} commands ended");
         }
     }
 }

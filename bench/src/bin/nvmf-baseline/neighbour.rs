@@ -1,7 +1,7 @@
-//! A host that reads one block at a time beside one that floods: what the flood costs the other.
+//! A host that reads one block at a time beside one with many in flight: what the heavy host costs the other.
 //!
-//! One thread drives both, so that they need one core of the two that a measurement has. What the modest one waits for is then the target's
-//! work for the flood and this thread's own, which is counted too.
+//! One thread drives both, so that they need one core of the two that a measurement has. What the short one waits for is then the target's
+//! work for the heavy host and this thread's own, which is counted too.
 
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
@@ -28,36 +28,36 @@ pub(crate) struct Neighbour {
     /// The subsystem
     #[arg(long)]
     nqn: Nqn,
-    /// Reads that the modest host has in flight: 0 leaves the flood alone
+    /// Reads that the short host has in flight: 0 leaves the heavy host alone
     #[arg(long, default_value_t = 1)]
     iodepth: u16,
-    /// Reads that the flooding host has in flight: 0 leaves the modest one alone
+    /// Reads that the heavy host has in flight: 0 leaves the short one alone
     #[arg(long, default_value_t = 128)]
-    flood: u16,
+    heavy: u16,
     /// Seconds, after a fifth of them to warm up
     #[arg(long, default_value_t = 5)]
     runtime: u64,
 }
 
 impl Neighbour {
-    /// Reads, and prints what both came to: `modest` and `flood`, each with `iops` and `latency_ns` (`p50`, `p99`), and
-    /// `flood.turn_ns`: what this thread does at a time for the flood.
+    /// Reads, and prints what both came to: `short` and `heavy`, each with `iops` and `latency_ns` (`p50`, `p99`), and
+    /// `heavy.turn_ns`: what this thread does at a time for the heavy host.
     ///
     /// # Errors
     /// When a connection or a read fails.
     pub(crate) fn run(&self) -> Result<()> {
-        let mut modest = Reader::connect(self.address, self.nqn, 1, self.iodepth)?;
-        let mut flood = Reader::connect(self.address, self.nqn, 2, self.flood)?;
+        let mut short = Reader::connect(self.address, self.nqn, 1, self.iodepth)?;
+        let mut heavy = Reader::connect(self.address, self.nqn, 2, self.heavy)?;
         let runtime = Duration::from_secs(self.runtime.max(1));
         let mut turns = histogram();
         for (counts, time) in [(false, runtime / 5), (true, runtime)] {
-            (modest.latency, flood.latency, turns) = (histogram(), histogram(), histogram());
+            (short.latency, heavy.latency, turns) = (histogram(), histogram(), histogram());
             let begun = Instant::now();
             let mut now = begun;
             while now - begun < time {
-                modest.turn(now)?;
+                short.turn(now)?;
                 let before = Instant::now();
-                let worked = flood.turn(before)?;
+                let worked = heavy.turn(before)?;
                 now = Instant::now();
                 if counts && worked {
                     turns.record(u64::try_from((now - before).as_nanos())?)?;
@@ -70,8 +70,8 @@ impl Neighbour {
             serde_json::json!({ "iops": iops, "latency_ns": { "p50": p50, "p99": p99 } })
         };
         let mut printed =
-            serde_json::json!({ "modest": figures(&modest.latency), "flood": figures(&flood.latency) });
-        printed["flood"]["turn_ns"] =
+            serde_json::json!({ "short": figures(&short.latency), "heavy": figures(&heavy.latency) });
+        printed["heavy"]["turn_ns"] =
             serde_json::json!({ "p50": turns.value_at_quantile(0.5), "p99": turns.value_at_quantile(0.99) });
         println!("{printed:#}");
         Ok(())

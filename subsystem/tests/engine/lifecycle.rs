@@ -86,53 +86,53 @@ fn admin_commands_wait_for_the_controller_to_be_enabled() {
 
 #[test]
 fn a_reset_ends_the_io_queues_and_is_done_when_they_are_gone() {
-    let mut house = House::new();
-    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
-    assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
-    assert!(house.admin.poll_step(NOW).is_none());
-    assert!(csts(&mut house.admin).ready(), "not before the I/O queue is gone");
+    let mut fixture = Fixture::new();
+    assert_eq!(set(&mut fixture.admin, Property::CC, 0, 0), OK);
+    assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+    assert!(fixture.admin.poll_step(NOW).is_none());
+    assert!(csts(&mut fixture.admin).ready(), "not before the I/O queue is gone");
     let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)), 512);
-    assert_eq!(code(&ask(&mut house.io, &read)), SEQUENCE);
-    assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
-    let association = house.association();
-    assert!(house.registry.close_queue(&association, Qid(1)).is_empty());
-    assert!(!csts(&mut house.admin).ready());
-    enable(&mut house.admin);
-    assert_eq!(code(&Hello::io(1, 1).connect(&mut house.registry).1), OK, "the association lives on");
+    assert_eq!(code(&ask(&mut fixture.io, &read)), SEQUENCE);
+    assert!(matches!(fixture.io.poll_step(NOW), Some(Step::CloseQueue)));
+    let association = fixture.association();
+    assert!(fixture.registry.close_queue(&association, Qid(1)).is_empty());
+    assert!(!csts(&mut fixture.admin).ready());
+    enable(&mut fixture.admin);
+    assert_eq!(code(&Hello::io(1, 1).connect(&mut fixture.registry).1), OK, "the association lives on");
 }
 
 #[test]
 fn a_shutdown_is_complete_when_the_io_queues_are_gone() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     let shutdown = Configuration::ENABLE.with_normal_shutdown();
-    assert_eq!(set(&mut house.admin, Property::CC, 0, shutdown.0.into()), OK);
-    assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
-    assert!(!csts(&mut house.admin).shutdown_complete());
-    let association = house.association();
-    house.registry.close_queue(&association, Qid(1));
-    assert!(csts(&mut house.admin).shutdown_complete());
-    assert_eq!(set(&mut house.admin, Property::CC, 0, 0), OK);
-    enable(&mut house.admin);
-    assert!(csts(&mut house.admin).ready() && !csts(&mut house.admin).shutdown_complete());
+    assert_eq!(set(&mut fixture.admin, Property::CC, 0, shutdown.0.into()), OK);
+    assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+    assert!(!csts(&mut fixture.admin).shutdown_complete());
+    let association = fixture.association();
+    fixture.registry.close_queue(&association, Qid(1));
+    assert!(csts(&mut fixture.admin).shutdown_complete());
+    assert_eq!(set(&mut fixture.admin, Property::CC, 0, 0), OK);
+    enable(&mut fixture.admin);
+    assert!(csts(&mut fixture.admin).ready() && !csts(&mut fixture.admin).shutdown_complete());
 }
 
 #[test]
 fn keep_alive_expires_after_silence_on_every_queue() {
-    let mut house = House::new();
+    let mut fixture = Fixture::new();
     // 5 s were asked for at NOW.
-    assert_eq!(house.admin.poll_timeout(), Some(NOW + ms(5000)));
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(5000)));
     let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
     let bytes = zerocopy::IntoBytes::as_bytes(&read).try_into().unwrap();
-    let _ = responded(house.io.on_capsule(NOW + ms(3000), bytes, 0));
-    assert_eq!(house.admin.poll_timeout(), Some(NOW + ms(8000)), "I/O traffic counts");
-    house.admin.on_timeout(NOW + ms(5000));
-    assert!(house.admin.poll_step(NOW + ms(5000)).is_none(), "too early does no harm");
-    house.admin.on_timeout(NOW + ms(8000));
-    let Some(Step::CloseAssociation(violation)) = house.admin.poll_step(NOW + ms(8000)) else {
+    let _ = responded(fixture.io.on_capsule(NOW + ms(3000), bytes, 0));
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(8000)), "I/O traffic counts");
+    fixture.admin.on_timeout(NOW + ms(5000));
+    assert!(fixture.admin.poll_step(NOW + ms(5000)).is_none(), "too early does no harm");
+    fixture.admin.on_timeout(NOW + ms(8000));
+    let Some(Step::CloseAssociation(violation)) = fixture.admin.poll_step(NOW + ms(8000)) else {
         panic!("the association ends");
     };
     assert_eq!(violation, Violation::KeepAliveExpired { silent: ms(5000), timeout: ms(5000) });
-    assert!(house.admin.poll_step(NOW + ms(8000)).is_none() && house.admin.poll_timeout().is_none());
+    assert!(fixture.admin.poll_step(NOW + ms(8000)).is_none() && fixture.admin.poll_timeout().is_none());
 }
 
 #[test]
@@ -149,23 +149,23 @@ fn keep_alive_is_rounded_up_to_its_granularity_and_zero_is_off() {
 
 #[test]
 fn the_end_of_the_admin_queue_is_the_end_of_the_association() {
-    let mut house = House::new();
-    let (mut second, ..) = Hello::io(7, 1).connect(&mut house.registry);
-    let association = house.association();
-    assert_eq!(house.registry.close_queue(&association, Qid(0)), [Qid(1), Qid(7)]);
-    for io in [&mut house.io, &mut second] {
+    let mut fixture = Fixture::new();
+    let (mut second, ..) = Hello::io(7, 1).connect(&mut fixture.registry);
+    let association = fixture.association();
+    assert_eq!(fixture.registry.close_queue(&association, Qid(0)), [Qid(1), Qid(7)]);
+    for io in [&mut fixture.io, &mut second] {
         assert!(matches!(io.poll_step(NOW), Some(Step::CloseQueue)));
     }
     assert_eq!(
-        code(&Hello::io(2, 1).connect(&mut house.registry).1),
+        code(&Hello::io(2, 1).connect(&mut fixture.registry).1),
         (1, 0x82),
         "nothing joins an association that ends"
     );
-    assert_eq!(house.registry.associations().count(), 1);
-    assert!(house.registry.close_queue(&association, Qid(1)).is_empty());
-    assert!(house.registry.close_queue(&association, Qid(7)).is_empty());
-    assert_eq!(house.registry.associations().count(), 0);
-    assert!(house.registry.close_queue(&association, Qid(7)).is_empty(), "twice does no harm");
+    assert_eq!(fixture.registry.associations().count(), 1);
+    assert!(fixture.registry.close_queue(&association, Qid(1)).is_empty());
+    assert!(fixture.registry.close_queue(&association, Qid(7)).is_empty());
+    assert_eq!(fixture.registry.associations().count(), 0);
+    assert!(fixture.registry.close_queue(&association, Qid(7)).is_empty(), "twice does no harm");
 }
 
 #[test]
@@ -176,17 +176,17 @@ fn a_removed_subsystem_and_a_revoked_host_lose_their_associations() {
         |registry| registry.set_hosts(&nqn(SUBSYSTEM), HostAccess::default()).unwrap(),
     ];
     for change in changes {
-        let mut house = House::new();
-        change(&mut house.registry);
-        let notices = house.registry.take_notices();
+        let mut fixture = Fixture::new();
+        change(&mut fixture.registry);
+        let notices = fixture.registry.take_notices();
         assert!(notices.iter().any(|notice| matches!(notice, Notice::Closing(_))), "{notices:?}");
-        assert!(matches!(house.admin.poll_step(NOW), Some(Step::CloseQueue)));
-        assert!(matches!(house.io.poll_step(NOW), Some(Step::CloseQueue)));
-        let association = house.association();
-        assert_eq!(house.registry.close_queue(&association, Qid(0)), [Qid(1)]);
-        house.registry.close_queue(&association, Qid(1));
-        assert_eq!(house.registry.associations().count(), 0);
-        assert_ne!(code(&Hello::admin().connect(&mut house.registry).1), OK);
+        assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseQueue)));
+        assert!(matches!(fixture.io.poll_step(NOW), Some(Step::CloseQueue)));
+        let association = fixture.association();
+        assert_eq!(fixture.registry.close_queue(&association, Qid(0)), [Qid(1)]);
+        fixture.registry.close_queue(&association, Qid(1));
+        assert_eq!(fixture.registry.associations().count(), 0);
+        assert_ne!(code(&Hello::admin().connect(&mut fixture.registry).1), OK);
     }
 }
 

@@ -10,12 +10,12 @@ use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What all queues of a worker share: the two edges of the house, the memory between them, and what is to be done beyond
+/// What all queues of a worker share: both ends of the way, the memory between them, and what is to be done beyond
 /// the queue at hand.
-pub struct Edges<P: Provider, B> {
-    /// The road.
+pub struct Resources<P: Provider, B> {
+    /// The provider.
     pub provider: P,
-    /// The floor.
+    /// The backend.
     pub backend: B,
     /// Where everything completes.
     pub cq: CompletionQueueId,
@@ -26,15 +26,15 @@ pub struct Edges<P: Provider, B> {
     /// Receive slots of I/O queues.
     pub io_receives: ReceiveSlots,
     /// Queues with capsules to take up, each once: they are served in turn.
-    pub capsule_line: VecDeque<u32>,
+    pub ready_list: VecDeque<u32>,
     /// Queues that were not in that line when a capsule came for them, each once.
-    pub newcomers: VecDeque<u32>,
-    /// Operations that the floor had no room for.
-    pub floor_line: VecDeque<(Tag, DeviceId, BlockOp)>,
-    /// What devices lent since the doorbells were rung.
-    pub lent: Lent,
+    pub newly_ready: VecDeque<u32>,
+    /// Operations that the backend had no room for.
+    pub backend_queue: VecDeque<(Tag, DeviceId, BlockOp)>,
+    /// What devices borrowed since the doorbells were rung.
+    pub borrowed: Borrowed,
     /// What queues want done to other queues.
-    pub deeds: VecDeque<Deed>,
+    pub deferred: VecDeque<DeferredAction>,
     /// What is counted.
     pub counters: Arc<Counters>,
     /// How often may be logged what a peer can trigger.
@@ -45,19 +45,19 @@ pub struct Edges<P: Provider, B> {
     pub draining: bool,
     /// The peer's keys can be invalidated with a response.
     pub remote_invalidate: bool,
-    /// What the road sends at once.
+    /// What the provider sends at once.
     pub packet_len: Option<u32>,
 }
 
-/// Answers that leave from where a device lends them.
+/// Answers that leave from where a device borrows them.
 #[derive(Debug, Default)]
-pub struct Lent {
+pub struct Borrowed {
     answers: u32,
     bytes: u32,
     last: u32,
 }
 
-impl Lent {
+impl Borrowed {
     /// One more, with so many bytes of data.
     pub fn add(&mut self, len: u32) {
         self.answers += 1;
@@ -74,7 +74,7 @@ impl Lent {
 
 /// What a queue wants done to queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
+pub enum DeferredAction {
     /// The I/O queues of an association, on all workers.
     CloseIoQueues(AssociationKey),
     /// All queues of an association, on all workers, at once.
@@ -83,29 +83,29 @@ pub enum Deed {
     Remove(u32),
 }
 
-impl<P: Provider, B: Backend> Edges<P, B> {
-    /// Submits to the floor, or stands in line for it.
+impl<P: Provider, B: Backend> Resources<P, B> {
+    /// Submits to the backend, or stands in line for it.
     pub fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) {
-        if self.floor_line.is_empty() && self.backend.submit(tag, device, op).is_ok() {
+        if self.backend_queue.is_empty() && self.backend.submit(tag, device, op).is_ok() {
             return;
         }
         self.counters.waits_backend.add(1);
-        self.floor_line.push_back((tag, device, op));
+        self.backend_queue.push_back((tag, device, op));
     }
 
     /// Whether the turn should end with the answers that it has. Not while others are in line: theirs go into packets of their own.
     #[must_use]
     pub fn packet_is_full(&self) -> bool {
-        self.capsule_line.is_empty() && self.packet_len.is_some_and(|len| self.lent.is_full(len))
+        self.ready_list.is_empty() && self.packet_len.is_some_and(|len| self.borrowed.is_full(len))
     }
 
     /// Submits what stood in line.
     pub fn submit_waiting(&mut self) {
-        while let Some(&(tag, device, op)) = self.floor_line.front() {
+        while let Some(&(tag, device, op)) = self.backend_queue.front() {
             if self.backend.submit(tag, device, op).is_err() {
                 break;
             }
-            self.floor_line.pop_front();
+            self.backend_queue.pop_front();
         }
     }
 
@@ -114,7 +114,7 @@ impl<P: Provider, B: Backend> Edges<P, B> {
         if admin { &mut self.admin_receives } else { &mut self.io_receives }
     }
 
-    /// Two edges, and the memory between them.
+    /// Two resources, and the memory between them.
     ///
     /// # Errors
     /// [`SetUpError`].
@@ -142,11 +142,11 @@ impl<P: Provider, B: Backend> Edges<P, B> {
             buffers,
             admin_receives,
             io_receives,
-            capsule_line: VecDeque::with_capacity(queues),
-            newcomers: VecDeque::with_capacity(queues),
-            floor_line: VecDeque::with_capacity(1024),
-            lent: Lent::default(),
-            deeds: VecDeque::with_capacity(64),
+            ready_list: VecDeque::with_capacity(queues),
+            newly_ready: VecDeque::with_capacity(queues),
+            backend_queue: VecDeque::with_capacity(1024),
+            borrowed: Borrowed::default(),
+            deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),
             registry,

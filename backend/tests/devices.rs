@@ -1,6 +1,6 @@
-//! The floor as its users see it: every kind of disk passes the same suite.
+//! The devices as its users see it: every kind of disk passes the same suite.
 
-use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions, OpenError};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec, OpenError};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Tag, conformance};
 use nvmf_memory::Memory;
 use std::io::{BufRead, BufReader};
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 const DEVICE: DeviceId = DeviceId(3);
 
-fn floor(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Floor {
+fn devices(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Devices {
     let disk = Disk::open(spec, block_size, read_only).expect("the disk opens");
-    let mut floor = Floor::new(FloorOptions { depth: 64 }).expect("a ring");
-    floor.attach(DEVICE, &disk).expect("the disk attaches");
-    floor
+    let mut devices = Devices::new(DevicesOptions { depth: 64 }).expect("a ring");
+    devices.attach(DEVICE, &disk).expect("the disk attaches");
+    devices
 }
 
-fn wait(floor: &mut Floor) {
-    floor.wait(Some(Duration::from_secs(5)));
+fn wait(devices: &mut Devices) {
+    devices.wait(Some(Duration::from_secs(5)));
 }
 
 fn file(path: &Path) -> DiskSpec {
@@ -31,27 +31,27 @@ fn file(path: &Path) -> DiskSpec {
 fn a_file_conforms() {
     let folder = tempfile::tempdir().unwrap();
     for block_size in [512, 4096] {
-        let mut floor =
-            floor(&file(&folder.path().join(format!("{block_size}.img"))), Some(block_size), false);
-        conformance::check(&mut floor, DEVICE, &mut wait);
+        let mut devices =
+            devices(&file(&folder.path().join(format!("{block_size}.img"))), Some(block_size), false);
+        conformance::check(&mut devices, DEVICE, &mut wait);
     }
 }
 
 #[test]
 fn a_file_without_direct_io_conforms() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    conformance::check(&mut floor(&file(&folder.path().join("disk.img")), None, false), DEVICE, &mut wait);
+    conformance::check(&mut devices(&file(&folder.path().join("disk.img")), None, false), DEVICE, &mut wait);
 }
 
 #[test]
 fn memory_conforms() {
-    conformance::check(&mut floor(&DiskSpec::Memory { size: 1 << 20 }, None, false), DEVICE, &mut wait);
+    conformance::check(&mut devices(&DiskSpec::Memory { size: 1 << 20 }, None, false), DEVICE, &mut wait);
 }
 
 #[test]
 fn null_conforms_as_far_as_nothing_can() {
     conformance::check_forgetful(
-        &mut floor(&DiskSpec::Null { size: 1 << 40 }, None, false),
+        &mut devices(&DiskSpec::Null { size: 1 << 40 }, None, false),
         DEVICE,
         &mut wait,
     );
@@ -62,7 +62,7 @@ fn a_read_only_file_conforms() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     std::fs::write(&path, vec![7; 1 << 20]).unwrap();
-    conformance::check(&mut floor(&DiskSpec::Path { path, create: None }, None, true), DEVICE, &mut wait);
+    conformance::check(&mut devices(&DiskSpec::Path { path, create: None }, None, true), DEVICE, &mut wait);
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn workers_share_a_disk() {
     let range = BlockRange::new(9, 1);
     let mut seen = [0; 4096];
     for (at, write) in [true, false].into_iter().enumerate() {
-        let mut floor = Floor::new(FloorOptions::default()).unwrap();
-        floor.attach(DEVICE, &disk).unwrap();
+        let mut devices = Devices::new(DevicesOptions::default()).unwrap();
+        devices.attach(DEVICE, &disk).unwrap();
         let memory = Memory::alloc(4096).unwrap();
-        let buffer = Buffer { region: floor.register(&memory).unwrap(), offset: 0, len: 4096 };
+        let buffer = Buffer { region: devices.register(&memory).unwrap(), offset: 0, len: 4096 };
         if write {
             memory.fill(0, 4096, 0x5a);
         }
@@ -83,22 +83,22 @@ fn workers_share_a_disk() {
         } else {
             BlockOp::Read { range, into: buffer }
         };
-        assert_eq!(run(&mut floor, op), Ok(()), "worker {at}");
+        assert_eq!(run(&mut devices, op), Ok(()), "worker {at}");
         memory.read(0, &mut seen);
     }
     assert_eq!(seen, [0x5a; 4096]);
 }
 
-fn run(floor: &mut Floor, op: BlockOp) -> Result<(), BlockError> {
-    floor.submit(Tag(1), DEVICE, op).unwrap();
-    floor.flush();
+fn run(devices: &mut Devices, op: BlockOp) -> Result<(), BlockError> {
+    devices.submit(Tag(1), DEVICE, op).unwrap();
+    devices.flush();
     let mut completions: Vec<Completion> = Vec::with_capacity(1);
     for _ in 0..1000 {
-        floor.poll(&mut completions);
+        devices.poll(&mut completions);
         if let Some(completion) = completions.pop() {
             return completion.result;
         }
-        wait(floor);
+        wait(devices);
     }
     panic!("nothing completed");
 }
@@ -107,17 +107,17 @@ fn run(floor: &mut Floor, op: BlockOp) -> Result<(), BlockError> {
 fn a_sparse_file_gives_its_blocks_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
-    let mut floor = floor(&file(&path), None, false);
+    let mut devices = devices(&file(&path), None, false);
     let memory = Memory::alloc(1 << 20).unwrap();
     memory.fill(0, 1 << 20, 1);
-    let from = Buffer { region: floor.register(&memory).unwrap(), offset: 0, len: 1 << 20 };
+    let from = Buffer { region: devices.register(&memory).unwrap(), offset: 0, len: 1 << 20 };
     let range = BlockRange::new(0, 256);
     let blocks = || std::fs::metadata(&path).unwrap().blocks();
     for free in [BlockOp::Deallocate { range }, BlockOp::WriteZeroes { range, deallocate: true, fua: false }]
     {
-        assert_eq!(run(&mut floor, BlockOp::Write { range, from, fua: true }), Ok(()));
+        assert_eq!(run(&mut devices, BlockOp::Write { range, from, fua: true }), Ok(()));
         assert!(blocks() >= 2048, "written");
-        assert_eq!(run(&mut floor, free), Ok(()));
+        assert_eq!(run(&mut devices, free), Ok(()));
         assert!(blocks() < 2048, "{free:?} freed nothing");
     }
 }
@@ -126,10 +126,10 @@ fn a_sparse_file_gives_its_blocks_back() {
 fn a_detached_device_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
-    let mut floor = floor(&file(&path), None, false);
-    floor.detach(DEVICE);
-    assert_eq!(run(&mut floor, BlockOp::Flush), Err(BlockError::Gone));
-    assert_eq!(floor.geometry(DEVICE), None);
+    let mut devices = devices(&file(&path), None, false);
+    devices.detach(DEVICE);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Gone));
+    assert_eq!(devices.geometry(DEVICE), None);
     assert!(Disk::open(&file(&path), None, false).is_ok(), "its file can be exported again");
 }
 
@@ -138,46 +138,46 @@ fn what_was_meant_for_a_device_that_went_does_not_reach_another() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     let disk = Disk::open(&file(&path), None, false).unwrap();
-    let mut floor = floor(&file(&folder.path().join("first.img")), None, false);
+    let mut devices = devices(&file(&folder.path().join("first.img")), None, false);
     let next = DeviceId(DEVICE.0 + nvmf_backend::DEVICES_MAX);
-    assert!(floor.attach(next, &disk).is_err(), "the slot is taken");
-    floor.detach(next);
-    assert_eq!(run(&mut floor, BlockOp::Flush), Ok(()), "nobody let go of the first");
-    floor.detach(DEVICE);
-    floor.attach(next, &disk).unwrap();
-    assert_eq!(run(&mut floor, BlockOp::Flush), Err(BlockError::Gone));
-    assert!(floor.geometry(next).is_some() && floor.geometry(DEVICE).is_none());
-    floor.detach(DEVICE);
-    assert!(floor.geometry(next).is_some(), "nor of the second");
-    floor.submit(Tag(1), next, BlockOp::Flush).unwrap();
-    floor.flush();
+    assert!(devices.attach(next, &disk).is_err(), "the slot is taken");
+    devices.detach(next);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Ok(()), "nobody let go of the first");
+    devices.detach(DEVICE);
+    devices.attach(next, &disk).unwrap();
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Gone));
+    assert!(devices.geometry(next).is_some() && devices.geometry(DEVICE).is_none());
+    devices.detach(DEVICE);
+    assert!(devices.geometry(next).is_some(), "nor of the second");
+    devices.submit(Tag(1), next, BlockOp::Flush).unwrap();
+    devices.flush();
     let mut completions = Vec::with_capacity(1);
     while completions.is_empty() {
-        floor.poll(&mut completions);
+        devices.poll(&mut completions);
     }
     assert_eq!(completions[0].result, Ok(()), "which works");
 }
 
-/// A floor of one file, with that many bytes registered.
-fn file_floor(path: &Path, bytes: usize) -> (Floor, Memory, Buffer) {
-    let mut floor = floor(&file(path), Some(4096), false);
+/// Devices with one file, with that many bytes registered.
+fn file_devices(path: &Path, bytes: usize) -> (Devices, Memory, Buffer) {
+    let mut devices = devices(&file(path), Some(4096), false);
     let memory = Memory::alloc(bytes).unwrap();
-    let region = floor.register(&memory).unwrap();
-    (floor, memory, Buffer { region, offset: 0, len: bytes })
+    let region = devices.register(&memory).unwrap();
+    (devices, memory, Buffer { region, offset: 0, len: bytes })
 }
 
 #[test]
 fn a_busy_worker_needs_no_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut floor, _memory, from) = file_floor(&folder.path().join("disk.img"), 4096);
+    let (mut devices, _memory, from) = file_devices(&folder.path().join("disk.img"), 4096);
     let mut completions = Vec::with_capacity(1);
     let deadline = Instant::now() + Duration::from_secs(60);
     for tag in 0..32 {
         let op = BlockOp::Write { range: BlockRange::new(tag, 1), from, fua: true };
-        floor.submit(Tag(tag), DEVICE, op).unwrap();
-        floor.flush();
+        devices.submit(Tag(tag), DEVICE, op).unwrap();
+        devices.flush();
         while completions.is_empty() {
-            floor.poll(&mut completions);
+            devices.poll(&mut completions);
             assert!(Instant::now() < deadline, "polling alone brings no completion");
         }
         assert_eq!(completions.pop(), Some(Completion { tag: Tag(tag), result: Ok(()) }));
@@ -187,79 +187,79 @@ fn a_busy_worker_needs_no_wait() {
 #[test]
 fn what_was_reaped_and_not_polled_ends_the_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut floor, _memory, from) = file_floor(&folder.path().join("disk.img"), 4096);
+    let (mut devices, _memory, from) = file_devices(&folder.path().join("disk.img"), 4096);
     for tag in 0..8 {
         let op = BlockOp::Write { range: BlockRange::new(tag, 1), from, fua: false };
-        floor.submit(Tag(tag), DEVICE, op).unwrap();
+        devices.submit(Tag(tag), DEVICE, op).unwrap();
     }
     let mut one = Vec::with_capacity(1);
     for _ in 0..8 {
         while one.is_empty() {
-            floor.wait(Some(Duration::from_secs(60)));
-            floor.poll(&mut one);
+            devices.wait(Some(Duration::from_secs(60)));
+            devices.poll(&mut one);
         }
         one.clear();
     }
-    assert_eq!(floor.in_flight(), 0);
+    assert_eq!(devices.in_flight(), 0);
 }
 
 #[test]
-fn ending_a_floor_waits_for_what_is_in_flight() {
+fn drop_waits_for_operations_in_flight() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
-    let (mut floor, memory, all) = file_floor(&path, 4 << 20);
+    let (mut devices, memory, all) = file_devices(&path, 4 << 20);
     memory.fill(0, memory.len(), 0xc3);
     for at in 0..16_usize {
         let from = Buffer { offset: at << 18, len: 1 << 18, ..all };
         let op = BlockOp::Write { range: BlockRange::new(64 * at as u64, 64), from, fua: true };
-        floor.submit(Tag(0), DEVICE, op).unwrap();
+        devices.submit(Tag(0), DEVICE, op).unwrap();
     }
-    floor.flush();
-    // Ours goes first: the floor holds the memory for as long as the kernel reads it.
+    devices.flush();
+    // Ours goes first: the devices holds the memory for as long as the kernel reads it.
     drop(memory);
-    drop(floor);
+    drop(devices);
     // Not even for a moment is the file still in use: asked of the kernel, as `Disk::open` would wait.
     let again = std::fs::File::open(&path).unwrap();
-    again.try_lock().expect("the floor has let go of its file");
+    again.try_lock().expect("the devices have let go of its file");
     assert!(std::fs::read(&path).unwrap().iter().all(|&byte| byte == 0xc3));
 }
 
 #[test]
 fn long_compares_wait_their_turn_for_a_bounce_buffer() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut floor, memory, all) = file_floor(&folder.path().join("disk.img"), 4 << 20);
+    let (mut devices, memory, all) = file_devices(&folder.path().join("disk.img"), 4 << 20);
     memory.fill(0, 4 << 20, 0x11);
     let range = BlockRange::new(0, 1024);
-    assert_eq!(run(&mut floor, BlockOp::Write { range, from: all, fua: false }), Ok(()));
+    assert_eq!(run(&mut devices, BlockOp::Write { range, from: all, fua: false }), Ok(()));
     for tag in 0..40 {
         let op = if tag % 2 == 0 { BlockOp::Compare { range, with: all } } else { BlockOp::Verify { range } };
-        floor.submit(Tag(tag), DEVICE, op).unwrap();
+        devices.submit(Tag(tag), DEVICE, op).unwrap();
     }
     let mut completions = Vec::with_capacity(64);
     for _ in 0..10_000 {
-        floor.poll(&mut completions);
+        devices.poll(&mut completions);
         if completions.len() == 40 {
             break;
         }
-        wait(&mut floor);
+        wait(&mut devices);
     }
     completions.sort_by_key(|c| c.tag.0);
     assert!(completions.iter().map(|c| c.tag.0).eq(0..40), "each once");
     assert!(completions.iter().all(|c| c.result == Ok(())));
     memory.write((4 << 20) - 1, &[0]);
-    assert_eq!(run(&mut floor, BlockOp::Compare { range, with: all }), Err(BlockError::CompareFailed));
+    assert_eq!(run(&mut devices, BlockOp::Compare { range, with: all }), Err(BlockError::CompareFailed));
 }
 
 #[test]
 fn a_file_that_shrank_is_a_medium_that_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
-    let (mut floor, _memory, into) = file_floor(&path, 8192);
+    let (mut devices, _memory, into) = file_devices(&path, 8192);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
     let (inside, across) = (BlockRange::new(254, 2), BlockRange::new(255, 2));
-    assert_eq!(run(&mut floor, BlockOp::Read { range: inside, into }), Ok(()));
-    assert_eq!(run(&mut floor, BlockOp::Read { range: across, into }), Err(BlockError::Medium));
-    assert_eq!(run(&mut floor, BlockOp::Verify { range: across }), Err(BlockError::Medium));
+    assert_eq!(run(&mut devices, BlockOp::Read { range: inside, into }), Ok(()));
+    assert_eq!(run(&mut devices, BlockOp::Read { range: across, into }), Err(BlockError::Medium));
+    assert_eq!(run(&mut devices, BlockOp::Verify { range: across }), Err(BlockError::Medium));
 }
 
 /// `NVMF_TEST_BLOCK_DEVICE=/dev/loop9 cargo test -p nvmf-backend -- --ignored`: what is on the device is lost.
@@ -268,13 +268,13 @@ fn a_file_that_shrank_is_a_medium_that_fails() {
 fn a_block_device_conforms() {
     let path = std::env::var_os("NVMF_TEST_BLOCK_DEVICE").expect("NVMF_TEST_BLOCK_DEVICE names a device");
     let spec = DiskSpec::Path { path: path.into(), create: None };
-    conformance::check(&mut floor(&spec, None, false), DEVICE, &mut wait);
-    conformance::check(&mut floor(&spec, Some(4096), false), DEVICE, &mut wait);
+    conformance::check(&mut devices(&spec, None, false), DEVICE, &mut wait);
+    conformance::check(&mut devices(&spec, Some(4096), false), DEVICE, &mut wait);
     let first = Disk::open(&spec, None, false).unwrap();
     let second = Disk::open(&spec, None, false).unwrap_err().to_string();
     assert!(second.contains("is in use"), "{second}");
     drop(first);
-    conformance::check(&mut floor(&spec, None, true), DEVICE, &mut wait);
+    conformance::check(&mut devices(&spec, None, true), DEVICE, &mut wait);
 }
 
 #[test]
@@ -286,30 +286,30 @@ fn what_cannot_be_aligned_is_refused() {
         return;
     }
     drop(disk);
-    let mut floor = floor(&file(&path), None, false);
+    let mut devices = devices(&file(&path), None, false);
     let memory = Memory::alloc(8192).unwrap();
-    let into = Buffer { region: floor.register(&memory).unwrap(), offset: 1, len: 4096 };
+    let into = Buffer { region: devices.register(&memory).unwrap(), offset: 1, len: 4096 };
     assert_eq!(
-        run(&mut floor, BlockOp::Read { range: BlockRange::new(0, 1), into }),
+        run(&mut devices, BlockOp::Read { range: BlockRange::new(0, 1), into }),
         Err(BlockError::BadBuffer)
     );
 }
 
 #[test]
 fn a_watched_descriptor_ends_the_wait() {
-    let mut floor = floor(&DiskSpec::Null { size: 4096 }, None, false);
+    let mut devices = devices(&DiskSpec::Null { size: 4096 }, None, false);
     let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
-    let watch = floor.watch(reader.as_fd()).unwrap();
-    floor.wait(Some(Duration::from_millis(1)));
-    floor.poll(&mut Vec::with_capacity(1));
-    assert!(!floor.take_fired(watch));
+    let watch = devices.watch(reader.as_fd()).unwrap();
+    devices.wait(Some(Duration::from_millis(1)));
+    devices.poll(&mut Vec::with_capacity(1));
+    assert!(!devices.take_fired(watch));
     let thread = std::thread::spawn(move || std::io::Write::write_all(&mut &writer, b"x").map(|()| writer));
     // Bounded by the minute; ends as soon as the byte is there.
-    floor.wait(Some(Duration::from_secs(60)));
-    assert!(floor.take_fired(watch) && !floor.take_fired(watch));
+    devices.wait(Some(Duration::from_secs(60)));
+    assert!(devices.take_fired(watch) && !devices.take_fired(watch));
     // It is still readable, so the next wait ends too.
-    floor.wait(Some(Duration::from_secs(60)));
-    assert!(floor.take_fired(watch));
+    devices.wait(Some(Duration::from_secs(60)));
+    assert!(devices.take_fired(watch));
     drop(thread.join().unwrap());
 }
 
@@ -320,7 +320,7 @@ const OWNED: &str = "NVMF_TEST_OWNED_FILE";
 #[test]
 fn the_file_of_a_killed_process_can_be_opened_at_once() {
     if let Some(path) = std::env::var_os(OWNED) {
-        let _floor = floor(&file(Path::new(&path)), None, false);
+        let _devices = devices(&file(Path::new(&path)), None, false);
         println!("{OWNED}");
         // Until the parent kills us, or is gone itself.
         let _ = std::io::stdin().read_line(&mut String::new());

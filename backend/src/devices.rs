@@ -5,8 +5,8 @@ use crate::ram;
 use crate::uring::file::{FileOperation, Next};
 use crate::uring::{Event, FILES_MAX, Ring, RingError, Unpinned};
 use nvmf_block::{
-    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, Loan, RegionId,
-    Tag,
+    Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Buffer, Completion, DeviceId, Full, Geometry,
+    RegionId, Tag,
 };
 use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
 use std::collections::VecDeque;
@@ -21,26 +21,26 @@ const BOUNCE_BUFFERS: usize = 8;
 /// Bytes in each.
 const BOUNCE_LEN: usize = 128 << 10;
 
-/// Bytes up to which a range is lent. More is copied: our copy out of memory that is not in the cache is faster than the kernel's,
+/// Bytes up to which a range is borrowed. More is copied: our copy out of memory that is not in the cache is faster than the kernel's,
 /// which then finds them there.
-const LOAN_MAX: usize = 8 << 10;
+const BORROW_MAX: usize = 8 << 10;
 
-/// How large a floor is.
+/// How many operations a worker's devices have in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FloorOptions {
+pub struct DevicesOptions {
     /// Operations in flight, 1 to 16384.
     pub depth: u32,
 }
 
-impl Default for FloorOptions {
+impl Default for DevicesOptions {
     fn default() -> Self {
         Self { depth: 1024 }
     }
 }
 
-/// A floor could not be made, or a disk not attached.
+/// The devices could not be set up, or a disk not attached.
 #[derive(Debug, Error)]
-pub enum FloorError {
+pub enum DevicesError {
     /// The ring could not be made.
     #[error(transparent)]
     Ring(#[from] RingError),
@@ -55,11 +55,11 @@ pub enum FloorError {
     File(#[source] io::Error),
 }
 
-/// A descriptor that [`Floor::wait`] watches.
+/// A descriptor that [`Devices::wait`] watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchId(usize);
 
-/// Devices that a floor takes. An id has the slot that remains when it is divided by this.
+/// Devices that one worker takes. An id has the slot that remains when it is divided by this.
 ///
 /// Two ids of one slot are two devices: an operation for one that went never reaches another that came.
 pub const DEVICES_MAX: u32 = FILES_MAX;
@@ -71,7 +71,7 @@ fn slot(id: DeviceId) -> u32 {
 struct Device {
     id: DeviceId,
     disk: Arc<Inner>,
-    /// What can be lent.
+    /// What can be borrowed.
     memory: Option<Memory>,
     in_flight: u32,
     closing: bool,
@@ -90,12 +90,12 @@ struct Operation {
 ///
 /// ```compile_fail
 /// fn send<T: Send>() {}
-/// send::<nvmf_backend::Floor>();
+/// send::<nvmf_backend::Devices>();
 /// ```
 ///
 /// Ending it waits for what the kernel still has in hand, without bound, and throws the completions away: memory that a device may
 /// still write to is never freed.
-pub struct Floor {
+pub struct Devices {
     /// Declared first, and so ended before the disks: nothing in the kernel outlives its file.
     ring: Ring,
     devices: Vec<Option<Device>>,
@@ -112,12 +112,12 @@ pub struct Floor {
     depth: usize,
 }
 
-impl Floor {
-    /// A floor without devices.
+impl Devices {
+    /// No devices yet.
     ///
     /// # Errors
-    /// [`FloorError`].
-    pub fn new(options: FloorOptions) -> Result<Self, FloorError> {
+    /// [`DevicesError`].
+    pub fn new(options: DevicesOptions) -> Result<Self, DevicesError> {
         let depth = options.depth.clamp(1, 16384);
         let bounce = Pool::new(BOUNCE_BUFFERS, BOUNCE_LEN)?;
         let mut ring = Ring::new(depth)?;
@@ -141,15 +141,15 @@ impl Floor {
     /// Makes a disk this worker's device `id`.
     ///
     /// # Errors
-    /// [`FloorError::Device`], [`FloorError::File`].
-    pub fn attach(&mut self, id: DeviceId, disk: &Disk) -> Result<(), FloorError> {
+    /// [`DevicesError::Device`], [`DevicesError::File`].
+    pub fn attach(&mut self, id: DeviceId, disk: &Disk) -> Result<(), DevicesError> {
         let slot = slot(id);
         let index = slot as usize;
         if self.devices.get(index).is_some_and(Option::is_some) {
-            return Err(FloorError::Device(id));
+            return Err(DevicesError::Device(id));
         }
         if let Kind::File(file) = &disk.0.kind {
-            self.ring.set_file(slot, file.file.as_raw_fd()).map_err(FloorError::File)?;
+            self.ring.set_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
         }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
@@ -200,7 +200,7 @@ impl Floor {
         self.ring.unpinned()
     }
 
-    /// Watches a descriptor while waiting; `None` past the few that a floor watches. It stays open for as long as the floor.
+    /// Watches a descriptor while waiting; `None` past the few that can be watched. It stays open for as long as this does.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "takes a plain number as well as a borrowed descriptor"
@@ -365,7 +365,7 @@ impl Floor {
     }
 }
 
-impl Backend for Floor {
+impl Backend for Devices {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
         self.ring.register(memory)
     }
@@ -385,14 +385,14 @@ impl Backend for Floor {
         Ok(())
     }
 
-    fn lend(&mut self, device: DeviceId, range: BlockRange) -> Option<Loan<'_>> {
+    fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let device = self.device(device).filter(|device| !device.closing)?;
         let memory = device.memory.as_ref()?;
         let geometry = &device.disk.geometry;
-        let len = geometry.bytes_in(range).filter(|&len| len <= LOAN_MAX)?;
+        let len = geometry.bytes_in(range).filter(|&len| len <= BORROW_MAX)?;
         let offset = usize::try_from(geometry.byte_offset(range)?).ok()?;
         memory.prefetch(offset, len);
-        Some(Loan { memory, offset })
+        Some(BorrowedRead { memory, offset })
     }
 
     fn flush(&mut self) {
@@ -440,10 +440,10 @@ mod tests {
         std::fs::write(&path, vec![0; 1 << 20]).unwrap();
         let disk = Disk::open_buffered(&path, None, false).unwrap();
         assert!(!disk.direct());
-        let mut floor = Floor::new(FloorOptions { depth: 64 }).unwrap();
-        floor.attach(DeviceId(0), &disk).unwrap();
-        nvmf_block::conformance::check(&mut floor, DeviceId(0), &mut |floor| {
-            floor.wait(Some(Duration::from_secs(5)));
+        let mut devices = Devices::new(DevicesOptions { depth: 64 }).unwrap();
+        devices.attach(DeviceId(0), &disk).unwrap();
+        nvmf_block::conformance::check(&mut devices, DeviceId(0), &mut |devices| {
+            devices.wait(Some(Duration::from_secs(5)));
         });
     }
 }

@@ -1,6 +1,6 @@
 //! The suite finds what it is there to find: each of these backends breaks one promise.
 
-use nvmf_backend::{Disk, DiskSpec, Floor, FloorOptions};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{
     Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag,
     conformance,
@@ -40,7 +40,7 @@ enum Defect {
 }
 
 struct Broken {
-    inner: Floor,
+    inner: Devices,
     defect: Defect,
     count: u64,
     more: Vec<Completion>,
@@ -125,7 +125,7 @@ impl Backend for Broken {
 
 fn passes(defect: Defect) -> bool {
     let disk = Disk::open(&DiskSpec::Memory { size: 1 << 20 }, None, false).unwrap();
-    let mut inner = Floor::new(FloorOptions { depth: 64 }).unwrap();
+    let mut inner = Devices::new(DevicesOptions { depth: 64 }).unwrap();
     inner.attach(DEVICE, &disk).unwrap();
     let mut broken = Broken { inner, defect, count: 0, more: Vec::new() };
     catch_unwind(AssertUnwindSafe(|| conformance::check(&mut broken, DEVICE, &mut |_| {}))).is_ok()

@@ -1,14 +1,14 @@
 //! Keep Alive and asynchronous events.
 
-use super::{Action, Association, AssociationConfig, AssociationError, Errand, Purpose, State, Step};
+use super::{Action, Association, AssociationConfig, AssociationError, CommandRole, Purpose, State, Step};
 use crate::{Outcome, admin, limits};
 use core::time::Duration;
 use nvme_proto::admin::async_event::AsyncEvent;
 
 /// When the controller was last shown that we live, and when next.
 #[derive(Debug)]
-pub(super) struct Upkeep {
-    keep_alive: Duration,
+pub(super) struct KeepAlive {
+    timeout: Duration,
     /// CTRATT.TBKAS: the controller takes any command for a sign of life.
     pub(super) traffic_counts: bool,
     last_traffic: Duration,
@@ -19,10 +19,10 @@ pub(super) struct Upkeep {
     pub(super) scan_again: bool,
 }
 
-impl Upkeep {
+impl KeepAlive {
     pub(super) fn new(config: &AssociationConfig) -> Self {
         Self {
-            keep_alive: config.keep_alive,
+            timeout: config.keep_alive,
             traffic_counts: false,
             last_traffic: Duration::ZERO,
             next: None,
@@ -33,7 +33,7 @@ impl Upkeep {
 
     /// From now on; the controller's own timer runs since it was enabled.
     pub(super) fn start(&mut self, now: Duration) {
-        if !self.keep_alive.is_zero() {
+        if !self.timeout.is_zero() {
             self.next = Some(now.saturating_add(self.interval()));
         }
     }
@@ -48,42 +48,42 @@ impl Upkeep {
 
     /// Half of KATO: one lost beat is not the end.
     fn interval(&self) -> Duration {
-        self.keep_alive / 2
+        self.timeout / 2
     }
 }
 
 impl Association {
     /// A command of the caller's was completed: where the controller counts traffic as life, the next Keep Alive can wait.
     pub fn on_traffic(&mut self, now: Duration) {
-        self.upkeep.last_traffic = now;
+        self.keep_alive.last_traffic = now;
     }
 
-    pub(super) fn on_upkeep_timeout(&mut self, now: Duration) {
-        if self.upkeep.answer_by.is_some_and(|by| by <= now) {
+    pub(super) fn on_keep_alive_timeout(&mut self, now: Duration) {
+        if self.keep_alive.answer_by.is_some_and(|by| by <= now) {
             return self.fail(AssociationError::KeepAlive { timeout: self.config.keep_alive });
         }
-        if self.upkeep.next.is_none_or(|next| next > now) {
+        if self.keep_alive.next.is_none_or(|next| next > now) {
             return;
         }
-        let since_traffic = self.upkeep.last_traffic.saturating_add(self.upkeep.interval());
-        if self.upkeep.traffic_counts && since_traffic > now {
-            self.upkeep.next = Some(since_traffic);
+        let since_traffic = self.keep_alive.last_traffic.saturating_add(self.keep_alive.interval());
+        if self.keep_alive.traffic_counts && since_traffic > now {
+            self.keep_alive.next = Some(since_traffic);
             return;
         }
-        self.upkeep.next = None;
-        self.upkeep.answer_by = Some(now.saturating_add(self.upkeep.keep_alive));
+        self.keep_alive.next = None;
+        self.keep_alive.answer_by = Some(now.saturating_add(self.keep_alive.timeout));
         // The next one counts from the sending of this one, once it is answered.
-        self.upkeep.last_traffic = now;
-        self.send(crate::Qid(0), Errand::KeepAlive, admin::keep_alive());
+        self.keep_alive.last_traffic = now;
+        self.send(crate::Qid(0), CommandRole::KeepAlive, admin::keep_alive());
     }
 
     pub(super) fn on_keep_alive(&mut self, outcome: Outcome) -> Result<(), AssociationError> {
         if !outcome.status.is_success() {
             return Err(AssociationError::Command { command: "Keep Alive", status: outcome.status });
         }
-        if let Some(by) = self.upkeep.answer_by.take() {
-            let sent = by.saturating_sub(self.upkeep.keep_alive);
-            self.upkeep.next = Some(sent.saturating_add(self.upkeep.interval()));
+        if let Some(by) = self.keep_alive.answer_by.take() {
+            let sent = by.saturating_sub(self.keep_alive.timeout);
+            self.keep_alive.next = Some(sent.saturating_add(self.keep_alive.interval()));
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Association {
     /// Hands the controller its event requests.
     pub(super) fn request_events(&mut self, limit: u8) {
         for _ in 0..limits::EVENT_REQUESTS_MAX.min(u16::from(limit).saturating_add(1)) {
-            self.send(crate::Qid(0), Errand::EventRequest, admin::asynchronous_event_request());
+            self.send(crate::Qid(0), CommandRole::EventRequest, admin::asynchronous_event_request());
         }
     }
 
@@ -100,7 +100,7 @@ impl Association {
         if !outcome.status.is_success() || !matches!(self.state, State::Ready | State::Connecting(_)) {
             return;
         }
-        self.send(crate::Qid(0), Errand::EventRequest, admin::asynchronous_event_request());
+        self.send(crate::Qid(0), CommandRole::EventRequest, admin::asynchronous_event_request());
         let io = self.config.purpose == Purpose::Io;
         match AsyncEvent::parse(outcome.dw0) {
             AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED if io => self.wish_scan(now),
@@ -113,7 +113,7 @@ impl Association {
         if self.step == Step::Idle {
             self.rescan(now);
         } else {
-            self.upkeep.scan_again = true;
+            self.keep_alive.scan_again = true;
         }
     }
 }

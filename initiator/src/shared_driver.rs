@@ -4,8 +4,8 @@
 //! finds it taken leaves mail, which the holder reads. [`crate::block_on`] drives while its future waits; other executors do not,
 //! and the thread does it for them.
 //!
-//! The thread sits in one of three seats. *Awake* it turns the engine, or is about to look whether it should. *On the road* it sleeps until the
-//! road, the bell or a deadline of the engine's wakes it: nobody drives. *On the bell* it sleeps for a [`TICK`] at most: a caller drives, and the road
+//! The thread sits in one of three states. *Awake* it turns the engine, or is about to look whether it should. *On the provider* it sleeps until the
+//! provider, the wakeup or a deadline of the engine's wakes it: nobody drives. *On the wakeup* it sleeps for a [`TICK`] at most: a caller drives, and the provider
 //! must not wake us both.
 //!
 //! Why nothing is forgotten:
@@ -14,15 +14,15 @@
 //!    a lock of its own, so one comes first: the look, and then the lock was free before the message was there, and its sender gets it (or somebody does
 //!    who will look later); or the message, and then it is seen.
 //! 2. **A caller that stops driving**, in whatever way: at the end of its future, before it parks, by a panic, or never to come back
-//!    because it computes for ever. `driven` says that a turn was made by a caller since the thread looked last, and the thread stays on the bell
-//!    only when it was. So it has the road back within two ticks, whatever callers do. That bounds the wait; rule 3 is what makes it
+//!    because it computes for ever. `driven` says that a turn was made by a caller since the thread looked last, and the thread stays on the wakeup
+//!    only when it was. So it has the provider back within two ticks, whatever callers do. That bounds the wait; rule 3 is what makes it
 //!    short.
-//! 3. **Operations of others.** A caller that leaves as the last looks whether anything is under way, and calls the thread back by the bell;
-//!    who submits without driving looks whether any caller is there, and does the same when there is none. `helpers` and `in_flight` are
+//! 3. **Operations of others.** A caller that leaves as the last looks whether anything is under way, and calls the thread back by the wakeup;
+//!    who submits without driving looks whether any caller is there, and does the same when there is none. `callers` and `in_flight` are
 //!    written before the other is read, in one order for all (`SeqCst`): one of the two sees the other.
-//! 4. **A thread that falls asleep.** It writes its seat before it looks a last time at `driven`, the mailbox and `in_flight`, and those are written before
-//!    the seat is read by who might have to ring.
-//! 5. **Armed, and then driven by others.** A caller's first turn calls the thread off the road. Who only submits while the thread sleeps there takes
+//! 4. **A thread that falls asleep.** It writes its state before it looks a last time at `driven`, the mailbox and `in_flight`, and those are written before
+//!    the state is read by who might have to ring.
+//! 5. **Armed, and then driven by others.** A caller's first turn calls the thread off the provider. Who only submits while the thread sleeps there takes
 //!    what is there to poll and arms again under the lock, and rings when that cannot be, or when there is an earlier deadline now than
 //!    the thread sleeps to.
 //! 6. **The end.** An engine that is over counts as none: callers stop, the thread is rung, and ends it; what was not answered ends with its channel.
@@ -43,28 +43,28 @@ use std::time::Instant;
 
 /// How long the thread leaves the driving to callers before it looks again.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Turns that a submitter makes to be able to arm the road again.
+/// Turns that a submitter makes to be able to arm the provider again.
 const TURNS_TO_ARM: u32 = 3;
 
-/// The thread's seats.
-const AWAKE: u8 = 0;
-const ON_ROAD: u8 = 1;
-const ON_BELL: u8 = 2;
+/// The thread's states.
+const RUNNING: u8 = 0;
+const PARKED_ON_PROVIDER: u8 = 1;
+const PARKED_ON_MAILBOX: u8 = 2;
 
 /// Who drives a connection.
-pub(crate) struct Wheel {
+pub(crate) struct SharedDriver {
     /// There is none before the driver is made, and after the end.
     engine: Mutex<Option<Box<dyn Turn>>>,
     mailbox: Mailbox,
     slots: Slots,
     spin: Duration,
     start: Instant,
-    bell: EventFd,
-    seat: AtomicU8,
+    wakeup: EventFd,
+    state: AtomicU8,
     /// When the thread wakes by itself, in nanoseconds since the start. Written and read under the engine's lock.
     wakes_at: AtomicU64,
     /// Callers that drive when they wait.
-    helpers: AtomicUsize,
+    callers: AtomicUsize,
     /// A caller made a turn since the thread looked last.
     driven: AtomicBool,
     /// What the engine had under way when its lock was released last.
@@ -72,25 +72,26 @@ pub(crate) struct Wheel {
     ended: AtomicBool,
 }
 
-impl Wheel {
+impl SharedDriver {
     /// Of a connection that has `operations` at once, and whose drivers spin for so long.
     ///
     /// # Errors
-    /// [`Error::System`] when there is no descriptor left for its bell.
+    /// [`Error::System`] when there is no descriptor left for its wakeup.
     pub(crate) fn new(operations: usize, spin: Duration) -> Result<Arc<Self>, Error> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| {
-            Error::System { what: "cannot make an event descriptor", reason: errno.to_string() }
-        })?;
+        let wakeup =
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| {
+                Error::System { what: "cannot make an event descriptor", reason: errno.to_string() }
+            })?;
         Ok(Arc::new(Self {
             engine: Mutex::new(None),
             mailbox: Mailbox::default(),
             slots: Slots::new(operations),
             spin,
             start: Instant::now(),
-            bell,
-            seat: AtomicU8::new(AWAKE),
+            wakeup,
+            state: AtomicU8::new(RUNNING),
             wakes_at: AtomicU64::new(0),
-            helpers: AtomicUsize::new(0),
+            callers: AtomicUsize::new(0),
             driven: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
@@ -191,9 +192,9 @@ impl Wheel {
         Some(result)
     }
 
-    /// After something was submitted while the thread sleeps on the road: has what it sleeps on still tell of everything.
+    /// After something was submitted while the thread sleeps on the provider: has what it sleeps on still tell of everything.
     fn keep_asleep(&self, now: Duration, engine: &mut dyn Turn) {
-        if self.seat.load(SeqCst) != ON_ROAD {
+        if self.state.load(SeqCst) != PARKED_ON_PROVIDER {
             return;
         }
         for _ in 0..TURNS_TO_ARM {
@@ -210,9 +211,9 @@ impl Wheel {
 
     /// Calls the thread back when something is under way that nobody drives.
     fn hand_over(&self) {
-        if self.helpers.load(SeqCst) == 0
+        if self.callers.load(SeqCst) == 0
             && self.in_flight.load(SeqCst) > 0
-            && self.seat.load(SeqCst) == ON_BELL
+            && self.state.load(SeqCst) == PARKED_ON_MAILBOX
         {
             self.call_back();
         }
@@ -226,9 +227,9 @@ impl Wheel {
 
     /// Wakes the thread if it sleeps.
     fn ring(&self) {
-        if self.seat.swap(AWAKE, SeqCst) != AWAKE {
+        if self.state.swap(RUNNING, SeqCst) != RUNNING {
             // A full counter has rung already.
-            let _ = self.bell.write(1);
+            let _ = self.wakeup.write(1);
         }
     }
 
@@ -236,12 +237,12 @@ impl Wheel {
 
     /// Says that this caller will drive when it waits.
     pub(crate) fn join(&self) {
-        self.helpers.fetch_add(1, SeqCst);
+        self.callers.fetch_add(1, SeqCst);
     }
 
     /// Says that it will not any more.
     pub(crate) fn leave(&self) {
-        self.helpers.fetch_sub(1, SeqCst);
+        self.callers.fetch_sub(1, SeqCst);
         self.hand_over();
     }
 
@@ -252,7 +253,7 @@ impl Wheel {
         if !self.driven.load(SeqCst) {
             self.driven.store(true, SeqCst);
         }
-        if self.seat.load(SeqCst) == ON_ROAD {
+        if self.state.load(SeqCst) == PARKED_ON_PROVIDER {
             self.ring();
         }
         Some(worked)
@@ -265,8 +266,8 @@ impl Wheel {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
 
-    /// Drives until the connection is over, sleeping on `road` in between.
-    pub(crate) fn drive_until_over(&self, road: Option<BorrowedFd<'_>>) {
+    /// Drives until the connection is over, sleeping on `provider` in between.
+    pub(crate) fn drive_until_over(&self, provider: Option<BorrowedFd<'_>>) {
         let mut idle_since = None;
         loop {
             if self.driven.swap(false, SeqCst) {
@@ -282,7 +283,7 @@ impl Wheel {
                     std::hint::spin_loop();
                 }
                 Some(false) => {
-                    self.sleep(road);
+                    self.sleep(provider);
                     idle_since = None;
                 }
             }
@@ -301,17 +302,17 @@ impl Wheel {
 
     /// Leaves the driving to a caller for a tick.
     fn sit_back(&self) {
-        self.seat.store(ON_BELL, SeqCst);
-        let left = self.helpers.load(SeqCst) == 0 && self.in_flight.load(SeqCst) > 0;
+        self.state.store(PARKED_ON_MAILBOX, SeqCst);
+        let left = self.callers.load(SeqCst) == 0 && self.in_flight.load(SeqCst) > 0;
         if !left && self.mailbox.is_empty() {
             self.wait(None, TICK);
         }
         self.wake();
     }
 
-    /// Sleeps until the road, the bell or a deadline.
-    fn sleep(&self, road: Option<BorrowedFd<'_>>) {
-        self.seat.store(ON_ROAD, SeqCst);
+    /// Sleeps until the provider, the wakeup or a deadline.
+    fn sleep(&self, provider: Option<BorrowedFd<'_>>) {
+        self.state.store(PARKED_ON_PROVIDER, SeqCst);
         let now = self.since_start(Instant::now());
         let until = self.with(|engine| {
             let until = engine.rest(now)?;
@@ -322,22 +323,22 @@ impl Wheel {
             && !self.driven.load(SeqCst)
             && self.mailbox.is_empty()
         {
-            self.wait(road, until.saturating_sub(now));
+            self.wait(provider, until.saturating_sub(now));
         }
         self.wake();
     }
 
     fn wake(&self) {
-        self.seat.store(AWAKE, SeqCst);
+        self.state.store(RUNNING, SeqCst);
         // Empty when it has not rung.
-        let _ = self.bell.read();
+        let _ = self.wakeup.read();
     }
 
-    fn wait(&self, road: Option<BorrowedFd<'_>>, time: Duration) {
+    fn wait(&self, provider: Option<BorrowedFd<'_>>, time: Duration) {
         // Rounded up, so that a deadline is past when we wake for it.
         let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
-        let bell = self.bell.as_fd();
-        let mut watched = [bell, road.unwrap_or(bell)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let wakeup = self.wakeup.as_fd();
+        let mut watched = [wakeup, provider.unwrap_or(wakeup)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut watched, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => tracing::error!(%errno, "poll failed"),

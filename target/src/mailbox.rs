@@ -1,0 +1,155 @@
+//! The post mailboxes between the threads: the edge around [`crate::message`].
+
+use crate::message::{Recipient, WorkerId, WorkerMessage};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmf_backend::{DevicesError, Disk};
+use nvmf_block::DeviceId;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a worker's thread is asked to do.
+#[derive(Debug)]
+pub enum ThreadMessage<D> {
+    /// To be read by the worker.
+    Worker(WorkerMessage<D>),
+    /// Makes a disk the device of that number, and says when it is.
+    Attach(DeviceId, Disk, Sender<Result<(), DevicesError>>),
+    /// Lets a device go.
+    Detach(DeviceId),
+    /// Ends the thread when no queue is left.
+    Finish,
+}
+
+/// Where one worker's messages lie.
+#[derive(Debug)]
+struct Mailbox<D> {
+    messages: Mutex<VecDeque<ThreadMessage<D>>>,
+    /// Looked at in every turn, so that the lock is not.
+    full: AtomicBool,
+    wakeup: EventFd,
+    /// Milliseconds of the clock at the worker's last turn.
+    turned_ms: AtomicU64,
+}
+
+/// The boxes of all workers.
+#[derive(Debug)]
+pub struct Mailboxes<D> {
+    boxes: Box<[Mailbox<D>]>,
+}
+
+impl<D> Mailboxes<D> {
+    /// Boxes for so many workers.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(workers: usize) -> io::Result<Arc<Self>> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let make = |_| {
+            Ok(Mailbox {
+                messages: Mutex::default(),
+                full: AtomicBool::new(false),
+                wakeup: EventFd::from_flags(flags)?,
+                turned_ms: AtomicU64::new(0),
+            })
+        };
+        Ok(Arc::new(Self { boxes: (0..workers).map(make).collect::<io::Result<_>>()? }))
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.boxes.len()
+    }
+
+    /// Leaves an message for a worker and wakes it.
+    pub fn send(&self, to: WorkerId, message: ThreadMessage<D>) {
+        let Mailbox { messages, full, wakeup, .. } = &self.boxes[to.0];
+        messages.lock().expect("no panic happened at the box").push_back(message);
+        full.store(true, Ordering::Release);
+        // Fails only when it rings already.
+        let _ = wakeup.write(1);
+    }
+
+    /// Leaves a message for whom it is for.
+    pub fn post(&self, from: WorkerId, to: Recipient, message: WorkerMessage<D>) {
+        match to {
+            Recipient::Worker(to) => self.send(to, ThreadMessage::Worker(message)),
+            Recipient::Others => {
+                for to in (0..self.boxes.len()).filter(|&to| to != from.0) {
+                    if let Some(message) = message.copy() {
+                        self.send(WorkerId(to), ThreadMessage::Worker(message));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves a message for every worker.
+    pub fn post_all(&self, message: &WorkerMessage<D>) {
+        for to in 0..self.boxes.len() {
+            if let Some(message) = message.copy() {
+                self.send(WorkerId(to), ThreadMessage::Worker(message));
+            }
+        }
+    }
+
+    /// The next message of a worker.
+    #[must_use]
+    pub fn take(&self, worker: WorkerId) -> Option<ThreadMessage<D>> {
+        let Mailbox { messages, full, .. } = &self.boxes[worker.0];
+        if !full.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut messages = messages.lock().expect("no panic happened at the box");
+        let message = messages.pop_front();
+        full.store(!messages.is_empty(), Ordering::Release);
+        message
+    }
+
+    /// The descriptor that is readable when there is something for the worker.
+    #[must_use]
+    pub fn wakeup(&self, worker: WorkerId) -> RawFd {
+        self.boxes[worker.0].wakeup.as_fd().as_raw_fd()
+    }
+
+    /// Silences the wakeup: call it before [`Mailboxes::take`], never after.
+    pub fn clear_wakeup(&self, worker: WorkerId) {
+        // Fails only when it does not ring.
+        let _ = self.boxes[worker.0].wakeup.read();
+    }
+
+    /// The worker turns.
+    pub fn record_turn(&self, worker: WorkerId, now: Duration) {
+        self.boxes[worker.0]
+            .turned_ms
+            .store(now.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// When the worker that did so longest ago turned last.
+    #[must_use]
+    pub fn oldest_turn(&self) -> Duration {
+        let turns = self.boxes.iter().map(|this| this.turned_ms.load(Ordering::Relaxed));
+        Duration::from_millis(turns.min().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_reaches_its_recipients() {
+        let mailboxes = Mailboxes::<()>::new(3).unwrap();
+        mailboxes.post(WorkerId(1), Recipient::Others, WorkerMessage::Drain);
+        mailboxes.post(WorkerId(1), Recipient::Worker(WorkerId(0)), WorkerMessage::Close);
+        assert!(matches!(mailboxes.take(WorkerId(0)), Some(ThreadMessage::Worker(WorkerMessage::Drain))));
+        assert!(matches!(mailboxes.take(WorkerId(0)), Some(ThreadMessage::Worker(WorkerMessage::Close))));
+        assert!(mailboxes.take(WorkerId(0)).is_none() && mailboxes.take(WorkerId(1)).is_none());
+        assert!(matches!(mailboxes.take(WorkerId(2)), Some(ThreadMessage::Worker(WorkerMessage::Drain))));
+    }
+}
