@@ -19,7 +19,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
     let folders = this.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.with_context(|| {
-        format!("{name} is not built: run `cargo build -p nvmf-target -p nvmf-initiator -p nvmf-bench`")
+        format!("{name} is not built: run `cargo build -p nvmf-target -p nvmf-cli -p nvmf-bench`")
     })
 }
 

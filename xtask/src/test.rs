@@ -32,7 +32,7 @@ impl Test {
         // The tests run the real programs, which `cargo test` builds only for the packages that have tests of their own.
         step::run(
             "programs",
-            &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-initiator", "-p", "nvmf-bench"]),
+            &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"]),
         )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
         match lab::available() {

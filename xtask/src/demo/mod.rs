@@ -32,7 +32,7 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn run(&self) -> Result<()> {
         packages::ensure(packages::DEMO)?;
-        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-initiator"];
+        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let temporary = tempfile::tempdir()?;
         let folder = self.keep.as_deref().unwrap_or(temporary.path());

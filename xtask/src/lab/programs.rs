@@ -17,7 +17,7 @@ pub(super) struct Programs {
 impl Programs {
     /// Builds them (release).
     pub(super) fn build() -> Result<Self> {
-        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-initiator"];
+        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let built = |name: &'static str| (name, step::root().join(".build/release").join(name));
         let conformance = (CONFORMANCE, build_test("nvmf-verbs", "conformance")?);

@@ -4,7 +4,7 @@
 //! second process, which does nothing else, waits for the end of the first, and takes the device away. ublk's driver does that by itself.
 
 use super::nbd::kernel;
-use crate::cli::run;
+use crate::command::run;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::form::Way;
 use super::registry::{self, Attachment, Registry, State};
 use super::{DiskArguments, socket, ublk};
-use crate::cli::run;
+use crate::command::run;
 use anyhow::{Context, Result};
 use nvmf_host::Namespace;
 use nvmf_initiator::ConnectionState;
@@ -22,7 +22,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     disk: DiskArguments,
     #[command(flatten)]
-    _output: crate::cli::Output,
+    _output: crate::command::Output,
 }
 
 impl Serve {

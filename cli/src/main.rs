@@ -2,17 +2,17 @@
 #![recursion_limit = "256"]
 
 mod attach;
-mod cli;
+mod command;
 mod doctor;
 
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match cli::Arguments::parse().run() {
+    match command::Arguments::parse().run() {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("{}{}", cli::ERROR_PREFIX, cli::chain(&error));
+            eprintln!("{}{}", command::ERROR_PREFIX, command::chain(&error));
             ExitCode::FAILURE
         }
     }

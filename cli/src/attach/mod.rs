@@ -29,7 +29,7 @@ pub(crate) use guard::Guard;
 pub(crate) use registry::{Attachment, Registry};
 pub(crate) use serve::Serve;
 
-use crate::cli::{ERROR_PREFIX, Format, NamespaceArguments, Output, human, print_json};
+use crate::command::{ERROR_PREFIX, Format, NamespaceArguments, Output, human, print_json};
 use anyhow::{Context, Result, bail, ensure};
 use form::Form;
 use nix::sys::signal::{Signal, kill};
@@ -199,7 +199,7 @@ impl Detach {
                 // The others are detached all the same.
                 Err(error) => {
                     failed += 1;
-                    eprintln!("{ERROR_PREFIX}{disk}: {}", crate::cli::chain(&error));
+                    eprintln!("{ERROR_PREFIX}{disk}: {}", crate::command::chain(&error));
                 }
             }
         }

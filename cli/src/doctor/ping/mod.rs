@@ -17,7 +17,7 @@ mod server;
 use super::ProviderChoice;
 use super::limits::{Limits, Own};
 use super::towards::Towards;
-use crate::cli::{ERROR_PREFIX, Format, chain, print_json};
+use crate::command::{ERROR_PREFIX, Format, chain, print_json};
 use anyhow::{Context, Result, bail};
 use client::Plan;
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};

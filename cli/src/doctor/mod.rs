@@ -20,7 +20,7 @@ mod ping;
 mod report;
 mod towards;
 
-use crate::cli::{ERROR_PREFIX, Format, Output, chain, print_json};
+use crate::command::{ERROR_PREFIX, Format, Output, chain, print_json};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use counters::Reading;
