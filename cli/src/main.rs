@@ -4,6 +4,9 @@
 mod attach;
 mod command;
 mod doctor;
+mod namespace;
+mod print;
+mod runtime;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -12,7 +15,7 @@ fn main() -> ExitCode {
     match command::Arguments::parse().run() {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("{}{}", command::ERROR_PREFIX, command::chain(&error));
+            eprintln!("{}{}", print::ERROR_PREFIX, print::chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -47,7 +47,7 @@ impl Form {
 
 /// Why there is no block device, and what to do, in one line.
 fn why(no_ublk: &anyhow::Error, no_nbd: &anyhow::Error) -> String {
-    let (no_ublk, no_nbd) = (crate::command::chain(no_ublk), crate::command::chain(no_nbd));
+    let (no_ublk, no_nbd) = (crate::print::chain(no_ublk), crate::print::chain(no_nbd));
     if no_ublk == no_nbd {
         return format!("no block device: {no_ublk}");
     }

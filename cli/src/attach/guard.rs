@@ -4,33 +4,23 @@
 //! second process, which does nothing else, waits for the end of the first, and takes the device away. ublk's driver does that by itself.
 
 use super::nbd::kernel;
-use crate::command::run;
+use crate::runtime::run;
 use anyhow::{Context, Result};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What the server of a `/dev/nbdN` starts.
-#[derive(clap::Args)]
-pub(crate) struct Guard {
-    /// The device
-    device: PathBuf,
-    /// What the kernel says of whose it is
-    owner: String,
-}
-
-impl Guard {
-    pub(crate) fn run(&self) -> Result<()> {
-        run(async {
-            // What ends the server, by way of its terminal or its unit, comes here too, and too early.
-            let _deaf = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-            // Nothing is ever sent: this ends when the server does, however it does.
-            std::io::stdin().read_to_end(&mut Vec::new())?;
-            kernel::clear_away(&self.device, &self.owner);
-            Ok(())
-        })
-    }
+/// Waits for the end of the process that started this one, and takes its device away, if the kernel still says that it is `owner`'s.
+pub(crate) fn guard(device: &Path, owner: &str) -> Result<()> {
+    run(async {
+        // What ends the server, by way of its terminal or its unit, comes here too, and too early.
+        let _deaf = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        // Nothing is ever sent: this ends when the server does, however it does.
+        std::io::stdin().read_to_end(&mut Vec::new())?;
+        kernel::clear_away(device, owner);
+        Ok(())
+    })
 }
 
 /// Has the device taken away as soon as this process ends, or drops what is returned, if it is there still.

@@ -25,16 +25,17 @@ mod serve;
 mod socket;
 mod ublk;
 
-pub(crate) use guard::Guard;
+pub(crate) use form::Form;
+pub(crate) use guard::guard;
 pub(crate) use registry::{Attachment, Registry};
-pub(crate) use serve::Serve;
+pub(crate) use serve::{serve, serve_in_background};
 
-use crate::command::{ERROR_PREFIX, Format, NamespaceArguments, Output, human, print_json};
 use anyhow::{Context, Result, bail, ensure};
-use form::Form;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nvme_proto::Nqn;
+use nvme_proto::Nsid;
+use nvmf_initiator::Options;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -43,183 +44,57 @@ use std::time::{Duration, Instant};
 /// How long a disk may take to be detached: its last requests, and a flush.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
 
-#[derive(clap::Args)]
-pub(crate) struct Attach {
-    #[command(flatten)]
-    disk: DiskArguments,
-    /// Serve from this process, until it is stopped
-    #[arg(long)]
-    foreground: bool,
-    #[command(flatten)]
-    output: Output,
-}
-
-/// Which disk, and where it is served.
-#[derive(clap::Args, Clone)]
-pub(crate) struct DiskArguments {
-    #[command(flatten)]
-    namespace: NamespaceArguments,
-    /// As what it appears; a socket where --socket names one
-    #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
-    form: Form,
-    /// The NBD socket; one in the folder for running programs by default
-    #[arg(long)]
-    socket: Option<PathBuf>,
-}
-
-impl DiskArguments {
+/// Which disk is attached, and as what.
+#[derive(Clone)]
+pub(crate) struct AttachOptions {
+    /// How to connect.
+    pub(crate) connection: Options,
+    /// The namespace; the first, where none is named.
+    pub(crate) nsid: Option<Nsid>,
     /// As what it appears.
-    fn form(&self) -> Result<Form> {
-        match (self.form, &self.socket) {
-            (form, None) => Ok(form),
-            (Form::Auto | Form::Socket, Some(_)) => Ok(Form::Socket),
-            (Form::Ublk | Form::Nbd, Some(_)) => {
-                bail!("a block device has no --socket: leave out that, or --as")
-            }
-        }
+    pub(crate) form: Form,
+    /// The NBD socket; one in the registry's folder, where none is named.
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not.
+pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result<Attachment> {
+    let registry = Registry::of_this_user()?;
+    let log = registry.log(std::process::id());
+    let log_file = std::fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let mut command = Command::new(program);
+    command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+    let mut child = command.spawn().context("cannot start the disk's server")?;
+    std::fs::rename(&log, registry.log(child.id())).context("cannot name the server's log")?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line).context("cannot hear from the disk's server")?;
+    }
+    if let Ok(attachment) = serde_json::from_str(&line) {
+        return Ok(attachment);
+    }
+    let status = child.wait()?;
+    let failure = registry.failure(child.id());
+    registry.remove(child.id());
+    match failure {
+        Some(failure) => bail!("{failure}"),
+        None => bail!("the disk's server ended with {status}"),
     }
 }
 
-#[derive(clap::Args)]
-#[command(group = clap::ArgGroup::new("which").required(true).args(["device", "nqn", "socket", "all"]))]
-pub(crate) struct Detach {
-    /// The block device
-    device: Option<PathBuf>,
-    /// NQN of the subsystem: every disk of it
-    #[arg(short = 'n', long)]
-    nqn: Option<Nqn>,
-    /// The NBD socket
-    #[arg(long)]
-    socket: Option<PathBuf>,
-    /// Every disk
-    #[arg(long)]
-    all: bool,
-    /// Also what is mounted, or open: its users get errors
-    #[arg(short, long)]
-    force: bool,
-}
-
-impl Attach {
-    pub(crate) fn run(self) -> Result<()> {
-        let format = self.output.format;
-        if self.foreground {
-            return serve::serve(&self.disk, &mut |attachment| report(format, attachment));
-        }
-        let attachment = self.in_background()?;
-        report(format, &attachment)
-    }
-
-    /// Starts this program again as the disk's server, and waits until it serves or says why not.
-    fn in_background(&self) -> Result<Attachment> {
-        let registry = Registry::of_this_user()?;
-        let log = registry.log(std::process::id());
-        let log_file =
-            std::fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-        let program = std::env::current_exe().context("cannot tell where this program lies")?;
-        let mut command = Command::new(program);
-        command
-            .arg("serve")
-            .args(std::env::args_os().skip(2))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log_file);
-        let mut child = command.spawn().context("cannot start the disk's server")?;
-        std::fs::rename(&log, registry.log(child.id())).context("cannot name the server's log")?;
-        let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
-            BufReader::new(output).read_line(&mut line).context("cannot hear from the disk's server")?;
-        }
-        if let Ok(attachment) = serde_json::from_str(&line) {
-            return Ok(attachment);
-        }
-        let status = child.wait()?;
-        let failure = registry.failure(child.id());
-        registry.remove(child.id());
-        match failure {
-            Some(failure) => bail!("{failure}"),
-            None => bail!("the disk's server ended with {status}"),
-        }
-    }
-}
-
-fn report(format: Format, disk: &Attachment) -> Result<()> {
-    if let Some(note) = &disk.note {
-        eprintln!("{ERROR_PREFIX}{note}");
-    }
-    if format == Format::Json {
-        return print_json(disk.json());
-    }
-    let (place, whence) = (disk.place().display(), if disk.device.is_some() { "as" } else { "served on" });
-    println!(
-        "{} namespace {}, {} in blocks of {} bytes, {whence}",
-        disk.nqn,
-        disk.nsid,
-        human(disk.size),
-        disk.block_size
-    );
-    if let Some(uri) = disk.uri() {
-        println!("  {uri}");
-        println!(
-            "Use it:  nbdinfo '{uri}'   qemu-img info '{uri}'   nbd-client -unix {place} /dev/nbd0 (as root)"
+/// Ends a disk, unless it is in use.
+pub(crate) fn detach(registry: &Registry, disk: &Attachment, force: bool) -> Result<()> {
+    if let (Some(device), false) = (&disk.device, force) {
+        let users = in_use::users(device, disk.pid);
+        ensure!(
+            users.is_empty(),
+            "{} is in use: {}; end that first, or detach it with --force",
+            device.display(),
+            users.join(", ")
         );
-        println!("End it:  nvmf detach --socket {place}");
-    } else {
-        println!("  {place}");
-        println!("Use it:  lsblk {place}   mkfs.ext4 {place}   mount {place} /mnt");
-        println!("End it:  nvmf detach {place}");
     }
-    Ok(())
-}
-
-impl Detach {
-    pub(crate) fn run(&self) -> Result<()> {
-        let registry = Registry::of_this_user()?;
-        let (mut disks, mut killed) = registry.sort_out()?;
-        let socket = self.socket.as_deref().map(std::path::absolute).transpose()?;
-        // What was given may be a link to the node.
-        let device =
-            self.device.as_deref().map(|device| device.canonicalize().unwrap_or_else(|_| device.to_owned()));
-        let meant = |disk: &Attachment| {
-            let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str());
-            let by_socket = socket.is_some() && socket == disk.socket;
-            let by_device = device.is_some() && device == disk.device;
-            self.all || by_nqn || by_socket || by_device
-        };
-        disks.retain(meant);
-        killed.retain(meant);
-        for disk in &killed {
-            println!("cleared away {disk}, whose server was killed: what was not flushed may be lost");
-        }
-        let none = disks.is_empty() && killed.is_empty();
-        ensure!(self.all || !none, "no such disk is attached: `nvmf list` shows those that are");
-        let mut failed = 0;
-        for disk in &disks {
-            match self.end(&registry, disk) {
-                Ok(()) => println!("detached {disk}"),
-                // The others are detached all the same.
-                Err(error) => {
-                    failed += 1;
-                    eprintln!("{ERROR_PREFIX}{disk}: {}", crate::command::chain(&error));
-                }
-            }
-        }
-        ensure!(failed == 0, "{failed} of {} disks did not end in order", disks.len());
-        Ok(())
-    }
-
-    /// Ends a disk, unless it is in use.
-    fn end(&self, registry: &Registry, disk: &Attachment) -> Result<()> {
-        if let (Some(device), false) = (&disk.device, self.force) {
-            let users = in_use::users(device, disk.pid);
-            ensure!(
-                users.is_empty(),
-                "{} is in use: {}; end that first, or detach it with --force",
-                device.display(),
-                users.join(", ")
-            );
-        }
-        end(registry, disk)
-    }
+    end(registry, disk)
 }
 
 /// Has a disk's server end, waits until it has, and hears whether all was flushed.

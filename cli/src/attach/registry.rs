@@ -157,7 +157,7 @@ impl Registry {
     /// What a background server that has ended died of, from its log; `None` when it ended in order.
     pub(crate) fn failure(&self, pid: u32) -> Option<String> {
         let log = std::fs::read_to_string(self.log(pid)).ok()?;
-        log.lines().rev().find_map(|line| line.strip_prefix(crate::command::ERROR_PREFIX)).map(str::to_owned)
+        log.lines().rev().find_map(|line| line.strip_prefix(crate::print::ERROR_PREFIX)).map(str::to_owned)
     }
 
     fn file(&self, pid: u32) -> PathBuf {

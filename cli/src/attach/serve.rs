@@ -2,8 +2,8 @@
 
 use super::form::Way;
 use super::registry::{self, Attachment, Registry, State};
-use super::{DiskArguments, socket, ublk};
-use crate::command::run;
+use super::{AttachOptions, socket, ublk};
+use crate::runtime::run;
 use anyhow::{Context, Result};
 use nvmf_host::Namespace;
 use nvmf_initiator::ConnectionState;
@@ -17,32 +17,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const NODE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What `attach` starts in the background. Says on its output, once, that it serves; whatever goes wrong goes to its log.
-#[derive(clap::Args)]
-pub(crate) struct Serve {
-    #[command(flatten)]
-    disk: DiskArguments,
-    #[command(flatten)]
-    _output: crate::command::Output,
-}
-
-impl Serve {
-    pub(crate) fn run(&self) -> Result<()> {
-        // A session of its own: the terminal that it was started from may go.
-        let _ = nix::unistd::setsid();
-        serve(&self.disk, &mut |attachment| {
-            let mut output = std::io::stdout().lock();
-            writeln!(output, "{}", serde_json::to_string(attachment)?)?;
-            Ok(output.flush()?)
-        })
-    }
+pub(crate) fn serve_in_background(options: &AttachOptions) -> Result<()> {
+    // A session of its own: the terminal that it was started from may go.
+    let _ = nix::unistd::setsid();
+    serve(options, &mut |attachment| {
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{}", serde_json::to_string(attachment)?)?;
+        Ok(output.flush()?)
+    })
 }
 
 /// Connects, serves until SIGTERM or SIGINT, and ends in order: what was written is flushed.
-pub(super) fn serve(disk: &DiskArguments, ready: &mut dyn FnMut(&Attachment) -> Result<()>) -> Result<()> {
+pub(crate) fn serve(options: &AttachOptions, ready: &mut dyn FnMut(&Attachment) -> Result<()>) -> Result<()> {
     run(async {
         let post =
-            Post { disk, registry: Registry::of_this_user()?, stop: Stop::new()?, ready, served: None };
-        match disk.form()?.choose()? {
+            Post { options, registry: Registry::of_this_user()?, stop: Stop::new()?, ready, served: None };
+        match options.form.choose()? {
             Way::Ublk => ublk::serve(post).await,
             Way::Nbd => socket::serve_device(post).await,
             Way::Socket(note) => socket::serve(post, note).await,
@@ -52,7 +42,7 @@ pub(super) fn serve(disk: &DiskArguments, ready: &mut dyn FnMut(&Attachment) -> 
 
 /// What every server of a disk has to do with: what is wanted, who is told, and when it ends.
 pub(super) struct Post<'a> {
-    pub(super) disk: &'a DiskArguments,
+    pub(super) options: &'a AttachOptions,
     pub(super) registry: Registry,
     pub(super) stop: Stop,
     ready: &'a mut dyn FnMut(&Attachment) -> Result<()>,
@@ -73,8 +63,8 @@ impl Post<'_> {
         let pid = std::process::id();
         let attachment = Attachment {
             version: registry::VERSION,
-            nqn: self.disk.namespace.nqn.to_string(),
-            address: self.disk.namespace.options()?.address.to_string(),
+            nqn: self.options.connection.nqn.to_string(),
+            address: self.options.connection.address.to_string(),
             nsid: namespace.nsid.0,
             size: namespace.geometry.bytes(),
             block_size: namespace.geometry.block_size,

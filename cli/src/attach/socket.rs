@@ -5,6 +5,7 @@ use super::nbd::kernel::Kernel;
 use super::nbd::{Disk, Server, transmit};
 use super::registry;
 use super::serve::{Place, Post, node_opens};
+use crate::namespace::choose;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_host::Namespace;
@@ -26,8 +27,8 @@ pub(super) async fn serve(mut post: Post<'_>, note: Option<String>) -> Result<()
     let Some((connection, device)) = connect(&mut post).await? else {
         bail!("stopped before it was connected");
     };
-    let default = || post.registry.default_socket(&post.disk.namespace.nqn.to_string(), device.nsid().0);
-    let socket = match &post.disk.socket {
+    let default = || post.registry.default_socket(&post.options.connection.nqn.to_string(), device.nsid().0);
+    let socket = match &post.options.socket {
         Some(path) => std::path::absolute(path)?,
         None => default(),
     };
@@ -49,7 +50,7 @@ pub(super) async fn serve_device(mut post: Post<'_>) -> Result<()> {
     let (mut clients, (closing, closed)) = (JoinSet::new(), watch::channel(false));
     let mut theirs = Vec::new();
     // The kernel has a queue for each socket.
-    for _ in 0..post.disk.namespace.options()?.io_queues {
+    for _ in 0..post.options.connection.io_queues {
         let (ours, its) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (ours, device, closed) =
@@ -96,14 +97,14 @@ async fn take_away(node: PathBuf) -> Result<()> {
 
 /// Connects to the namespace; `None` when it was stopped meanwhile.
 async fn connect(post: &mut Post<'_>) -> Result<Option<(Connection, Device)>> {
-    let options = post.disk.namespace.options()?;
+    let options = post.options.connection.clone();
     let connection = tokio::select! {
         connected = Connection::connect(options) => connected?,
         () = post.stop.asked() => return Ok(None),
     };
-    let nsid = post.disk.namespace.choose(&connection.namespaces())?;
+    let nsid = choose(&post.options.connection.nqn, post.options.nsid, &connection.namespaces())?;
     let device = connection.open(nsid)?;
-    post.registry.refuse_twice(&post.disk.namespace.nqn, nsid)?;
+    post.registry.refuse_twice(&post.options.connection.nqn, nsid)?;
     Ok(Some((connection, device)))
 }
 

@@ -1,8 +1,8 @@
 //! `nvmf compare`: whether a namespace holds a file's bytes, without reading it.
 
 use super::nvm::{BlockArguments, COMPARE, open};
-use super::target::run;
-use super::{ERROR_PREFIX, chain};
+use crate::print::{ERROR_PREFIX, chain};
+use crate::runtime::run;
 use anyhow::{Context, Result};
 use nvmf_block::BlockError;
 use nvmf_initiator::Device;

@@ -1,7 +1,8 @@
 //! `nvmf discover`.
 
-use super::target::run;
-use super::{Format, Output, TargetArguments, print_json};
+use super::{Format, Output, TargetArguments};
+use crate::print::print_json;
+use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{

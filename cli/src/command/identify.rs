@@ -1,7 +1,9 @@
 //! `nvmf id-ctrl` and `nvmf id-ns`.
 
-use super::target::{NamespaceArguments, run};
-use super::{Format, Output, TargetArguments, print_json};
+use super::target::NamespaceArguments;
+use super::{Format, Output, TargetArguments};
+use crate::print::print_json;
+use crate::runtime::run;
 use anyhow::{Result, bail};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};

@@ -1,7 +1,8 @@
 //! `nvmf list`.
 
-use super::{Format, Output, human, print_json};
+use super::{Format, Output};
 use crate::attach::{Attachment, Registry};
+use crate::print::{human, print_json};
 use anyhow::Result;
 use serde_json::json;
 

@@ -1,7 +1,9 @@
 //! The command line. Its flags are nvme-cli's where nvme-cli has them.
 
+mod attach;
 mod compare;
 mod discover;
+mod doctor;
 mod identify;
 mod list;
 mod nvm;
@@ -9,21 +11,13 @@ mod smart_log;
 mod target;
 mod transfer;
 
-use crate::{attach, doctor};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-pub(crate) use target::{NamespaceArguments, TargetArguments, run};
-
-/// What the line begins with that says why the program failed.
-pub(crate) const ERROR_PREFIX: &str = "nvmf: ";
-
-/// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
-pub(crate) const JSON_VERSION: u32 = 1;
+use target::TargetArguments;
 
 #[derive(Parser)]
 #[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA) disks from user space")]
@@ -76,14 +70,14 @@ enum Command {
 
 /// How results are printed.
 #[derive(Args, Clone, Copy)]
-pub(crate) struct Output {
+struct Output {
     /// How to print
     #[arg(short = 'o', long = "output-format", value_enum, default_value_t = Format::Normal)]
-    pub(crate) format: Format,
+    format: Format,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+enum Format {
     Normal,
     Json,
 }
@@ -126,34 +120,4 @@ impl Arguments {
         }?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// An error and its causes in one line, without saying anything twice.
-pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        let cause = cause.to_string();
-        if text.contains(&cause) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        let _ = write!(text, "{cause}");
-    }
-    text
-}
-
-/// Prints JSON, with its version first.
-pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
-    if let Some(fields) = value.as_object_mut() {
-        fields.shift_insert(0, "version".to_owned(), JSON_VERSION.into());
-    }
-    println!("{}", serde_json::to_string_pretty(&value)?);
-    Ok(())
-}
-
-/// Bytes as people read them.
-pub(crate) fn human(bytes: u64) -> String {
-    indicatif::BinaryBytes(bytes).to_string()
 }

@@ -1,6 +1,7 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::target::{NamespaceArguments, run};
+use super::target::NamespaceArguments;
+use crate::runtime::run;
 use anyhow::{Result, ensure};
 use nvme_proto::admin::identify::oncs;
 use nvmf_initiator::{Connection, Device};

@@ -1,8 +1,9 @@
 //! `nvmf smart-log`: the SMART / Health log page of a controller.
 
 use super::identify::page;
-use super::target::run;
-use super::{Format, Output, TargetArguments, human, print_json};
+use super::{Format, Output, TargetArguments};
+use crate::print::{human, print_json};
+use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::admin::log_page::{LogPageId, SmartLog};
 use nvme_proto::{Nqn, Nsid};

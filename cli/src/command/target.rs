@@ -1,6 +1,7 @@
 //! The flags that name a target, as nvme-cli has them.
 
-use anyhow::{Context, Result, anyhow, bail};
+use crate::namespace::choose;
+use anyhow::{Context, Result, bail};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::{HostIdentity, Options, Preference, VerbsOptions};
@@ -135,17 +136,6 @@ impl NamespaceArguments {
 
     /// The namespace that is meant, among those that there are.
     pub(crate) fn choose(&self, namespaces: &[Namespace]) -> Result<Nsid> {
-        let first = namespaces.first().map(|namespace| namespace.nsid);
-        self.nsid.map(Nsid).or(first).ok_or_else(|| {
-            anyhow!(
-                "{} has no namespace for this host: check the target's configuration, and its log",
-                self.nqn
-            )
-        })
+        choose(&self.nqn, self.nsid.map(Nsid), namespaces)
     }
-}
-
-/// A runtime for one command, and what it ends with.
-pub(crate) fn run<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }

@@ -1,6 +1,7 @@
 //! `nvmf read` and `nvmf write`: between a namespace and a file or pipe.
 
-use super::target::{NamespaceArguments, run};
+use super::target::NamespaceArguments;
+use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use nvmf_config::size;

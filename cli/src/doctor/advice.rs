@@ -168,8 +168,8 @@ fn of_limits(limits: &Limits, has_devices: bool, findings: &mut Vec<Finding>) {
         let level = by_use(has_devices && limits.is_target);
         let what = format!(
             "{} of locked memory are allowed, a target wants {}",
-            crate::command::human(bytes),
-            crate::command::human(TARGET_PINS)
+            crate::print::human(bytes),
+            crate::print::human(TARGET_PINS)
         );
         let mend = "LimitMEMLOCK=infinity in the unit (systemctl edit nvmf-target); by hand: ulimit -l unlimited, as root";
         findings.push(Finding::new(level, "memlock", what, mend));

@@ -4,7 +4,7 @@ use super::advice::Finding;
 use super::counters::{Counter, Verdict};
 use super::limits::{Limits, Module};
 use super::towards::Towards;
-use crate::command::human;
+use crate::print::human;
 use nvmf_rdma_devices::{Device, Machine, Netdev, Port};
 use serde_json::{Value, json};
 use std::fmt::Write as _;

@@ -20,11 +20,11 @@ mod server;
 pub(super) use device::{available, clear_away};
 
 use super::serve::{Place, Post, node_opens};
+use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow, bail};
 use nvmf_initiator::ConnectionState;
 use server::{Abandon, Up, Wires};
 use std::fs::File;
-
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -36,17 +36,17 @@ const END_TIME_MAX: Duration = Duration::from_secs(40);
 
 /// Connects, serves until it is told to stop, and ends in order.
 pub(super) async fn serve(mut post: Post<'_>) -> Result<()> {
-    let options = post.disk.namespace.options()?;
+    let (options, nsid) = (post.options.connection.clone(), post.options.nsid);
     let (abandon, (up, is_up)) = (Abandon::new()?, oneshot::channel());
     let (state, mut states) = watch::channel(ConnectionState::Live);
     let wires = Wires { abandon: abandon.clone(), state, up };
-    let (arguments, registry) = (post.disk.namespace.clone(), post.registry.clone());
+    let (nqn, registry) = (options.nqn, post.registry.clone());
     let mut served = in_thread("nvmf-ublk", move || {
         server::run(
             &options,
             |backend| {
-                let nsid = arguments.choose(backend.namespaces())?;
-                registry.refuse_twice(&arguments.nqn, nsid)?;
+                let nsid = choose(&nqn, nsid, backend.namespaces())?;
+                registry.refuse_twice(&nqn, nsid)?;
                 Ok(backend.namespace(nsid)?)
             },
             wires,

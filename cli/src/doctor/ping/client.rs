@@ -19,13 +19,13 @@ const WARM_UP: u32 = 20;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Bytes of a message.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     /// Round trips at most.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// Time of each measurement at most.
-    pub(super) time: Duration,
+    pub(crate) time: Duration,
 }
 
 /// Connects and measures everything.

@@ -14,35 +14,25 @@ mod message;
 mod report;
 mod server;
 
+pub(crate) use client::Plan;
+
 use super::ProviderChoice;
 use super::limits::{Limits, Own};
 use super::towards::Towards;
-use crate::command::{ERROR_PREFIX, Format, chain, print_json};
+use crate::print::{ERROR_PREFIX, chain, print_json};
 use anyhow::{Context, Result, bail};
-use client::Plan;
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_rdma_devices::{Choice, Machine, NodeType};
 use nvmf_verbs::{VerbsConfig, VerbsProvider};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 /// The port when none is named: perftest's.
-pub(super) const PORT: u16 = 18515;
+pub(crate) const PORT: u16 = 18515;
 
-#[derive(clap::Args)]
-pub(crate) struct PlanArguments {
-    /// Bytes of a message, for --ping
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(message::LEN as i64..=line::CHUNK as i64))]
-    size: u32,
-    /// Round trips at most, for --ping
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    count: u32,
-    /// Seconds for each of the six measurements at most, for --ping
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60))]
-    time: u32,
-}
+/// Bytes that a message may have.
+pub(crate) const SIZES: std::ops::RangeInclusive<i64> = message::LEN as i64..=line::CHUNK as i64;
 
 /// A provider, and the address that is used over it.
 #[derive(Debug, Clone)]
@@ -115,21 +105,14 @@ fn iwarp() -> Result<IwarpProvider> {
 }
 
 /// Measures over each provider; whether the peer was reached.
-pub(super) fn ping(
-    address: SocketAddr,
-    choice: ProviderChoice,
-    plan: &PlanArguments,
-    format: Format,
-) -> Result<bool> {
-    let plan =
-        Plan { size: plan.size as usize, count: plan.count, time: Duration::from_secs(plan.time.into()) };
+pub(crate) fn ping(address: SocketAddr, choice: ProviderChoice, plan: &Plan, json: bool) -> Result<bool> {
     let (mut reached, mut pings) = (false, Vec::new());
     for path in PingPath::chosen(choice, address)? {
         let name = path.name();
-        match path.measure(&plan) {
+        match path.measure(plan) {
             Ok(measured) => {
                 reached = true;
-                if format == Format::Normal {
+                if !json {
                     println!(
                         "{} over {name}, messages of {} bytes\n{}",
                         path.address,
@@ -146,14 +129,14 @@ pub(super) fn ping(
             }
         }
     }
-    if format == Format::Json {
+    if json {
         print_json(json!({ "address": address, "size": plan.size, "pings": pings }))?;
     }
     Ok(reached)
 }
 
 /// Is the other end over each provider, until stopped.
-pub(super) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> {
+pub(crate) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> {
     let paths = PingPath::chosen(choice, address)?;
     let several = paths.len() > 1;
     std::thread::scope(|scope| {

@@ -146,7 +146,7 @@ impl<P: Provider> Server<P> {
         let mut line = match Line::new(&mut self.provider, self.cq) {
             Ok(line) => line,
             Err(error) => {
-                eprintln!("a connection was rejected: {}", crate::command::chain(&error));
+                eprintln!("a connection was rejected: {}", crate::print::chain(&error));
                 return self.provider.reject(request, &refusal);
             }
         };

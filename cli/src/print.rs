@@ -1,0 +1,40 @@
+//! What every part of the program prints: errors, sizes, JSON.
+
+use anyhow::Result;
+use std::fmt::Write as _;
+
+/// What the line begins with that says why the program failed.
+pub(crate) const ERROR_PREFIX: &str = "nvmf: ";
+
+/// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
+pub(crate) const JSON_VERSION: u32 = 1;
+
+/// An error and its causes in one line, without saying anything twice.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        let _ = write!(text, "{cause}");
+    }
+    text
+}
+
+/// Prints JSON, with its version first.
+pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
+    if let Some(fields) = value.as_object_mut() {
+        fields.shift_insert(0, "version".to_owned(), JSON_VERSION.into());
+    }
+    println!("{}", serde_json::to_string_pretty(&value)?);
+    Ok(())
+}
+
+/// Bytes as people read them.
+pub(crate) fn human(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
