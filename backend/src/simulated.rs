@@ -85,6 +85,11 @@ impl SimulatedDisk {
         cached.or_else(|| self.durable.get(&lba)).cloned().unwrap_or_else(|| self.zero())
     }
 
+    /// Puts a block on the medium, durable, past all devices.
+    pub fn preset(&mut self, lba: u64, block: Block) {
+        self.durable.insert(lba, block);
+    }
+
     fn write(&mut self, lba: u64, block: Block) {
         self.version += 1;
         self.cached.entry(lba).or_default().push((self.version, block));

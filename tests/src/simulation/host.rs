@@ -4,7 +4,7 @@ use super::oracle::{FlushPoint, Oracle};
 use super::rng::Rng;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
-use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
 use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
@@ -14,12 +14,18 @@ use std::net::SocketAddr;
 
 /// Blocks of a host.
 pub(super) const BLOCKS: u64 = 48;
+/// From the first block of a host to that of the next: behind each host's blocks is one that is nobody's.
+pub(super) const STRIDE: u64 = BLOCKS + 1;
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
 /// Operations in flight, at the most.
 const SLOTS: usize = 8;
 /// Blocks that an operation spans, at the most: more than a capsule carries.
 const SPAN: u64 = 24;
+/// Bytes of a slot's memory: one block more than an operation has.
+const SLOT_LEN: usize = (SPAN as usize + 1) * BLOCK;
+/// What is behind an operation's buffer.
+const GUARD: u8 = 0x6b;
 const REGION: RegionId = RegionId(0);
 
 #[derive(Debug)]
@@ -30,7 +36,8 @@ enum Purpose {
         fua: bool,
     },
     Flush(FlushPoint),
-    Compare,
+    /// With these contents, from the first block on.
+    Compare(Vec<u64>),
 }
 
 #[derive(Debug)]
@@ -91,7 +98,7 @@ impl Host {
         config.recovery.retries_max = u8::MAX;
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
-        let memory = Memory::alloc(SLOTS * SPAN as usize * BLOCK).expect("memory");
+        let memory = Memory::alloc(SLOTS * SLOT_LEN).expect("memory");
         let mut driver = Driver::new(provider, config, now).expect("a driver");
         while driver.register(REGION, &memory).is_err() {}
         Self {
@@ -115,7 +122,7 @@ impl Host {
 
     /// Where the host's blocks begin on the disk.
     fn base(&self) -> u64 {
-        self.number * BLOCKS
+        self.number * STRIDE
     }
 
     pub(super) fn idle(&self) -> bool {
@@ -161,6 +168,14 @@ impl Host {
         self.driver.provider_mut().set_options(faults);
     }
 
+    /// The bytes of a slot behind an operation's buffer are nobody's: they stay as they were.
+    fn check_guard(&self, slot: usize, len: usize, what: &str) {
+        let end = SLOT_LEN * (slot + 1);
+        let mut guard = vec![0; SLOT_LEN - len];
+        self.memory.read(end - guard.len(), &mut guard);
+        assert!(guard.iter().all(|&byte| byte == GUARD), "{what}: bytes behind its buffer changed");
+    }
+
     /// Reads every block once more, in the end.
     pub(super) fn read_all(&mut self) {
         for start in (0..BLOCKS).step_by(SPAN as usize) {
@@ -179,7 +194,7 @@ impl Host {
             0..15 => Purpose::Flush(self.oracle.flush_begins()),
             _ if !free => return false,
             15..45 => Purpose::Read,
-            45..55 => Purpose::Compare,
+            45..55 => Purpose::Compare(Vec::new()),
             _ => Purpose::Write { fua },
         };
         self.left -= 1;
@@ -189,8 +204,8 @@ impl Host {
 
     fn submit(&mut self, slot: usize, mut purpose: Purpose, start: u64, blocks: u64) {
         let range = BlockRange::new(self.base() + start, blocks);
-        let buffer =
-            Buffer { region: REGION, offset: slot * SPAN as usize * BLOCK, len: blocks as usize * BLOCK };
+        let buffer = Buffer { region: REGION, offset: slot * SLOT_LEN, len: blocks as usize * BLOCK };
+        self.memory.fill(buffer.offset + buffer.len, SLOT_LEN - buffer.len, GUARD);
         let span = start as usize..(start + blocks) as usize;
         let op = match &mut purpose {
             Purpose::Flush(_) => BlockOp::Flush,
@@ -198,9 +213,15 @@ impl Host {
                 self.memory.fill(buffer.offset, buffer.len, 0xee);
                 BlockOp::Read { range, into: buffer }
             }
-            Purpose::Compare => {
-                for block in span.clone() {
-                    self.fill(buffer.offset + (block - span.start) * BLOCK, block, self.contents[block]);
+            Purpose::Compare(with) => {
+                with.extend_from_slice(&self.contents[span.clone()]);
+                // Now and then with something else: that it is found is part of the promise.
+                if self.rng.percent(25) {
+                    let other = self.rng.below(blocks) as usize;
+                    with[other] = with[other].wrapping_add(1_000_000);
+                }
+                for (block, &content) in span.clone().zip(&*with) {
+                    self.fill(buffer.offset + (block - span.start) * BLOCK, block, content);
                 }
                 BlockOp::Compare { range, with: buffer }
             }
@@ -278,6 +299,7 @@ impl Host {
         }
         let span = start as usize..(start + blocks) as usize;
         let what = format!("host {}, {purpose:?} of {start}+{blocks}", self.number);
+        self.check_guard(slot, blocks as usize * BLOCK, &what);
         match purpose {
             Purpose::Flush(point) => {
                 assert_eq!(completion.result, Ok(()), "{what}");
@@ -289,19 +311,22 @@ impl Host {
             }
             Purpose::Read => {
                 assert_eq!(completion.result, Ok(()), "{what}");
-                let offset = slot * SPAN as usize * BLOCK;
+                let offset = slot * SLOT_LEN;
                 for block in span.clone() {
                     let content = self.content(offset + (block - span.start) * BLOCK, block);
                     self.oracle.read(block, content, crashes, &what);
                     self.contents[block] = content;
                 }
             }
-            // Equal or not: a power cut may have brought old blocks back. That it is neither, but an error, is wrong.
-            Purpose::Compare => assert!(
-                matches!(completion.result, Ok(()) | Err(nvmf_block::BlockError::CompareFailed)),
-                "{what}: {:?}",
-                completion.result
-            ),
+            Purpose::Compare(with) => {
+                let equal = match completion.result {
+                    Ok(()) => true,
+                    Err(BlockError::CompareFailed) => false,
+                    Err(error) => panic!("{what}: {error:?}"),
+                };
+                let with: Vec<_> = span.clone().zip(with).collect();
+                self.oracle.compared(&with, equal, crashes, &what);
+            }
         }
         self.busy[span].fill(false);
     }

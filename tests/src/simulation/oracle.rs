@@ -76,6 +76,18 @@ impl Oracle {
         *now = BTreeSet::from([content]);
     }
 
+    /// A compare with these contents, by block, found them equal or not, while no write of the blocks was under way.
+    pub(super) fn compared(&mut self, with: &[(usize, u64)], equal: bool, begun: u32, what: &dyn Display) {
+        if equal {
+            with.iter().for_each(|&(block, content)| self.read(block, content, begun, what));
+        } else if begun == self.crashes {
+            let certain = |&(block, content): &(usize, u64)| {
+                self.blocks[block].past.last().is_some_and(|now| *now == BTreeSet::from([content]))
+            };
+            assert!(!with.iter().all(certain), "{what}: every block holds what it was compared with");
+        }
+    }
+
     /// The power is cut: of every block one of the entries that a cut may leave is there. A write under way will be carried out again.
     pub(super) fn crash(&mut self) {
         self.crashes += 1;

@@ -1,7 +1,7 @@
 //! The target, the hosts, the clock, and what strikes them.
 
 use super::Outcome;
-use super::host::{BLOCK, BLOCKS, Host};
+use super::host::{BLOCK, BLOCKS, Host, STRIDE};
 use super::rng::Rng;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
@@ -25,6 +25,14 @@ const TURNS_MAX: u64 = 2_000_000;
 /// Virtual time before it counts as hanging.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
+/// What the blocks between the hosts' hold.
+const NOBODYS: u8 = 0x4e;
+
+/// The blocks that no host ever writes to.
+fn nobodys(hosts: u64) -> impl Iterator<Item = u64> {
+    (0..hosts).map(|host| host * STRIDE + BLOCKS)
+}
+
 type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedDevices>;
 
 /// Everything there is.
@@ -43,6 +51,10 @@ pub(super) struct World {
     crashes: u32,
     crashes_left: u32,
     faults: FaultOptions,
+    /// Bytes of the largest data buffers.
+    large: usize,
+    /// MDTS, in bytes.
+    transfer_len_max: u32,
     trace: u64,
 }
 
@@ -65,14 +77,20 @@ impl World {
         let slowest = if rng.percent(25) { 80_000 } else { 2_000 };
         let options = SimulatedOptions {
             block_size: BLOCK as u32,
-            blocks: host_count * BLOCKS,
+            blocks: host_count * STRIDE,
             latency_min: Duration::from_micros(5),
             latency_max: Duration::from_micros(10 + rng.below(slowest)),
         };
         let disk = SimulatedDisk::new(options, rng.next());
+        for lba in nobodys(host_count) {
+            disk.borrow_mut().preset(lba, [NOBODYS; BLOCK].into());
+        }
         // A third of the seeds see no fault at all: they show that nothing is lost without one either.
         let calm = rng.percent(33);
         let chance = |rng: &mut Rng, most: u64| if calm { 0 } else { rng.below(most) as u32 };
+        // Small limits, so that the target cuts commands into chunks and the host cuts operations into commands.
+        let large = [4096, 8192, 16384, 131_072][rng.below(4) as usize];
+        let transfer_len_max = [8192, 16384, 1 << 20][rng.below(3) as usize];
         let faults = FaultOptions {
             seed: 0,
             drop_connection: chance(&mut rng, 1500),
@@ -90,7 +108,9 @@ impl World {
             fabric,
             disk,
             workers: Vec::new(),
-            registry: Arc::new(Mutex::new(registry(host_count * BLOCKS))),
+            registry: Arc::new(Mutex::new(registry(host_count * STRIDE, transfer_len_max))),
+            large,
+            transfer_len_max,
             address: "127.0.0.1:4420".parse().expect("an address"),
             hosts: Vec::new(),
             now: Duration::from_secs(1),
@@ -121,7 +141,7 @@ impl World {
             in_capsule_data: 4096,
             admin_receives: 4 * 36,
             io_receives: 13 * 20,
-            buffers: BufferPlan { classes: [(4, 4096), (2, 16384), (2, 131_072)] },
+            buffers: BufferPlan { classes: [(4, 4096), (2, self.large.min(16384)), (2, self.large)] },
         };
         let load = Load::new(WorkerId(0), self.worker_count);
         for id in 0..self.worker_count {
@@ -159,8 +179,8 @@ impl World {
         for host in &mut self.hosts {
             host.oracle.crash();
         }
-        let blocks = self.hosts.len() as u64 * BLOCKS;
-        self.registry = Arc::new(Mutex::new(registry(blocks)));
+        let blocks = self.hosts.len() as u64 * STRIDE;
+        self.registry = Arc::new(Mutex::new(registry(blocks, self.transfer_len_max)));
         self.start_target();
         self.strike(self.faults);
     }
@@ -255,6 +275,10 @@ impl World {
             "seed {}: a buffer was lost",
             self.seed
         );
+        for lba in nobodys(self.hosts.len() as u64) {
+            let whole = self.disk.borrow().block(lba).iter().all(|&byte| byte == NOBODYS);
+            assert!(whole, "seed {}: block {lba} changed, which nobody wrote to", self.seed);
+        }
         let registry = self.registry.lock().expect("no panic before");
         assert_eq!(registry.associations().count(), 0, "seed {}: an association was left behind", self.seed);
         Outcome {
@@ -266,8 +290,8 @@ impl World {
     }
 }
 
-fn registry(blocks: u64) -> Registry {
-    let options = Options { io_queues_max: 4, queue_entries_max: 16, ..Options::default() };
+fn registry(blocks: u64, transfer_len_max: u32) -> Registry {
+    let options = Options { io_queues_max: 4, queue_entries_max: 16, transfer_len_max, ..Options::default() };
     let mut registry = Registry::new(options).expect("right options");
     let geometry = Geometry {
         volatile_write_cache: true,
