@@ -82,9 +82,9 @@ pub fn open_disk(
     let options = &job.options;
     let path = path(job, number);
     // Memory has no name of its own: threads of one section share it, and so do sections that name the same.
-    let name = match options.ioengine {
+    let name = match options.engine() {
         EngineKind::IoUring => path.display().to_string(),
-        _ => format!("{} {}", options.ioengine.name(), options.filename.as_ref().unwrap_or(&job.name)),
+        _ => format!("{} {}", options.engine().name(), options.filename.as_ref().unwrap_or(&job.name)),
     };
     if let Some(disk) = open.get(&name) {
         return Ok(disk.clone());
@@ -94,7 +94,7 @@ pub fn open_disk(
         _ => None,
     };
     let block_size = (!options.bs_least().is_multiple_of(4096)).then_some(512);
-    let disk = match options.ioengine {
+    let disk = match options.engine() {
         EngineKind::Memory => {
             Disk::open(&DiskSpec::Memory { size: size.unwrap_or(SIZE_DEFAULT) }, block_size, false)?
         }

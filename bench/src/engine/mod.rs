@@ -42,7 +42,7 @@ pub enum EngineError {
     #[error(transparent)]
     Devices(#[from] nvmf_backend::DevicesError),
     /// A file cannot be laid out.
-    #[error("cannot lay out {path}: {source}")]
+    #[error("cannot lay out {path}")]
     LayOut {
         /// Which.
         path: String,
@@ -53,7 +53,7 @@ pub enum EngineError {
     #[error(transparent)]
     Remote(#[from] nvmf_initiator::Error),
     /// An NBD export cannot be used.
-    #[error("cannot use the NBD export {url}: {source}")]
+    #[error("cannot use the NBD export {url}")]
     Nbd {
         /// Which.
         url: String,

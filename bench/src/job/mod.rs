@@ -220,7 +220,17 @@ impl Job {
             "iodepth_batch_complete must not be more than iodepth"
         } else if options.verify.is_some() && !options.bs_are_multiples_of(options.verify_unit()) {
             "with verify, every block size must be a multiple of verify_interval, which is the shortest of them by default"
-        } else if options.ioengine == EngineKind::IoUring
+        } else if let (EngineKind::IoUring, Some(url)) =
+            (options.engine(), options.filename.as_deref().and_then(EngineKind::of_filename))
+        {
+            return Err(JobError::Job {
+                job: self.name,
+                reason: format!(
+                    "this filename is no local file: leave ioengine out, or say ioengine={}",
+                    url.name()
+                ),
+            });
+        } else if options.engine() == EngineKind::IoUring
             && options.filename.as_ref().is_some_and(|name| name.contains(':'))
         {
             "a job has one file here: several in one filename, with colons between them, need a job each"

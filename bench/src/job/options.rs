@@ -107,6 +107,18 @@ impl EngineKind {
         (Self::Nbd, "nbd"),
     ];
 
+    /// The engine of a filename that is a URL.
+    #[must_use]
+    pub fn of_filename(name: &str) -> Option<Self> {
+        if name.starts_with("nvmf://") {
+            Some(Self::Nvmf)
+        } else if name.starts_with("nbd://") || name.starts_with("nbd+unix://") {
+            Some(Self::Nbd)
+        } else {
+            None
+        }
+    }
+
     /// Its name, as in `ioengine`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -214,7 +226,8 @@ pub struct JobOptions {
     pub filename: Option<String>,
     pub directory: Option<String>,
     pub direct: bool,
-    pub ioengine: EngineKind,
+    /// As given; [`JobOptions::engine`] is what it comes to.
+    pub ioengine: Option<EngineKind>,
     pub remote: Remote,
     pub cpus_allowed: Vec<usize>,
     pub poll: Poll,
@@ -267,7 +280,7 @@ impl Default for JobOptions {
             filename: None,
             directory: None,
             direct: false,
-            ioengine: EngineKind::IoUring,
+            ioengine: None,
             remote: Remote {
                 address: None,
                 nqn: None,
@@ -286,6 +299,13 @@ impl Default for JobOptions {
 }
 
 impl JobOptions {
+    /// What does the work: the engine that was given, else the one that the filename's scheme names, else a local file's.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        let by_name = || EngineKind::of_filename(self.filename.as_deref()?);
+        self.ioengine.or_else(by_name).unwrap_or(EngineKind::IoUring)
+    }
+
     /// The shortest block of any direction that occurs, in bytes.
     #[must_use]
     pub fn bs_least(&self) -> u32 {

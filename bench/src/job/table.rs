@@ -212,9 +212,12 @@ const JOBS: &[Known] = &[
 ];
 
 const ENGINES: &[Known] = &[
-    known(&["ioengine"], "nvmf", "nvmf, nvmf-async, io_uring, memory, null, nbd", |o, v| {
-        put(&mut o.ioengine, value::engine(v))
-    }),
+    known(
+        &["ioengine"],
+        "io_uring",
+        "nvmf, nvmf-async, io_uring (default), memory, null, nbd; a filename's nvmf:// or nbd:// chooses by itself",
+        |o, v| put(&mut o.ioengine, value::engine(v).map(Some)),
+    ),
     known(&["direct"], "", "io_uring: past the page cache (O_DIRECT)", |o, v| put(&mut o.direct, flag(v))),
     known(&["buffered"], "", "io_uring: the opposite of `direct`", |o, v| {
         put(&mut o.direct, flag(v).map(|on| !on))

@@ -82,6 +82,11 @@ fn what_is_wrong_is_said_with_its_place() {
         ("[a]\ntime_based\n", &["job `a`", "runtime"]),
         ("[a]\nrw=write\nverify=pattern\n", &["verify_pattern"]),
         ("[a]\nioengine=rados\n", &["`rados`", "io_uring"]),
+        (
+            "[a]\nioengine=io_uring\nfilename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d\n",
+            &["ioengine=nvmf"],
+        ),
+        ("[a]\nfilename=/tmp/a:/tmp/b\n", &["several in one filename"]),
         ("[a]\nrw\n", &["rw", "a value is missing"]),
         ("[global]\nrw=read\n", &["there is no job"]),
     ] {
@@ -97,6 +102,24 @@ fn flags_beside_a_file_hold_for_its_jobs() {
     let over = [Given { name: "runtime".to_owned(), value: "2".to_owned(), place: "--runtime=2".to_owned() }];
     let plan = Plan::new(&parse("x", "[a]\nruntime=60\n[b]\n").unwrap(), &over).unwrap();
     assert!(plan.jobs.iter().all(|job| job.options.runtime == Some(core::time::Duration::from_secs(2))));
+}
+
+#[test]
+fn a_url_as_filename_chooses_the_engine() {
+    for (text, engine) in [
+        ("filename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d?nsid=1", EngineKind::Nvmf),
+        (
+            "filename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d\nioengine=nvmf-async",
+            EngineKind::NvmfAsync,
+        ),
+        ("filename=nbd://127.0.0.1:10809/", EngineKind::Nbd),
+        ("filename=nbd+unix:///?socket=/run/disk.sock", EngineKind::Nbd),
+        ("filename=/tmp/disk.img", EngineKind::IoUring),
+        ("ioengine=memory", EngineKind::Memory),
+    ] {
+        let plan = plan("job.fio", &format!("[a]\n{text}\n")).unwrap();
+        assert_eq!(plan.jobs[0].options.engine(), engine, "{text}");
+    }
 }
 
 #[test]

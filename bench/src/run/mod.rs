@@ -59,7 +59,7 @@ impl Default for Settings {
 
 /// A job that cannot be made ready.
 #[derive(Debug, thiserror::Error)]
-#[error("job `{job}`: {source}")]
+#[error("job `{job}`")]
 pub struct RunError {
     /// Which.
     pub job: String,
@@ -143,7 +143,7 @@ fn run_stage(
 ) -> Result<(Vec<JobResult>, bool), RunError> {
     let mut their_disks = Vec::new();
     for thread in stage {
-        their_disks.push(match thread.job.options.ioengine {
+        their_disks.push(match thread.job.options.engine() {
             EngineKind::IoUring | EngineKind::Memory | EngineKind::Null => {
                 let opened = engine::open_disk(thread.job, thread.number, read_only, disks);
                 Some(opened.map_err(|source| RunError { job: thread.job.name.clone(), source })?)

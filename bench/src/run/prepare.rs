@@ -43,7 +43,7 @@ pub(super) fn run(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) {
 /// The one place where an engine is chosen: what follows is compiled for each.
 fn with_engine(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) -> Result<(), EngineError> {
     let options = &plan.job.options;
-    match (options.ioengine, disk) {
+    match (options.engine(), disk) {
         (EngineKind::Nvmf, _) => drive(OwnThread::connect(options)?, plan, ties),
         (EngineKind::NvmfAsync, _) => drive(Async::connect(options)?, plan, ties),
         (EngineKind::Nbd, _) => {
@@ -133,7 +133,7 @@ pub(super) fn drive<E: Engine>(
         errors: record.errors,
         verify_errors: record.verify_errors,
         options: plan.job.given.clone(),
-        engine: options.ioengine.name().to_owned(),
+        engine: options.engine().name().to_owned(),
         iodepth: options.iodepth,
         started: record.started,
         elapsed,
