@@ -9,7 +9,7 @@
 
 remote="-a 127.0.0.1 -s 4420 -n $NQN"
 
-# Our target, on a file in memory that outlives it; its second namespace takes no writes.
+# Starts our target. Its file is on a tmpfs, which stays when the target is killed; its second namespace is read-only.
 target() {
     mkdir -p /run/store
     mountpoint -q /run/store || mount -t tmpfs -o size=1g tmpfs /run/store
@@ -46,7 +46,7 @@ target_start() {
     wait_for 50 nvmf discover -a 127.0.0.1 -s 4420 || { tail -5 /run/target.log; return 1; }
 }
 
-# Fails, saying this.
+# `refused TEXT COMMAND...`: the command fails, and its output contains the text.
 refused() {
     saying=$1
     shift
@@ -57,7 +57,7 @@ refused() {
 
 target_kill() { kill -9 "$(cat /run/target.pid)"; }
 
-# The best that this machine has, which is what is expected here.
+# Attaches with `--as auto`, which must take the expected device.
 attach() {
     nvmf attach $remote "$@" -o json >/run/attached.json
     cat /run/attached.json
@@ -71,7 +71,7 @@ detach() {
     gone
 }
 
-# The node went, or (nbd keeps its nodes) has nothing behind it.
+# The node does not exist, or has size 0 (nbd keeps its nodes).
 gone() {
     [ ! -b $device ] || [ "$(blockdev --getsize64 $device)" = 0 ]
 }
@@ -130,7 +130,7 @@ file_system() {
     esac
 }
 
-# One of 100 MiB, in a table as old as they come.
+# Writes an MBR partition table with one partition of 100 MiB.
 partitions() {
     wipefs -qa $device
     printf '\000\000\000\000\203\000\000\000\000\010\000\000\000\040\003\000' |
@@ -168,7 +168,7 @@ zeroes() {
     cmp -n 67108864 $device /dev/zero
 }
 
-# What was written through the page cache is at the target after a detach.
+# After a detach, the target has what was written through the page cache.
 detach_writes_back() {
     head -c 8388608 /dev/urandom >/run/random
     dd if=/run/random of=$device bs=1M status=none
@@ -190,7 +190,7 @@ load() {
         --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 --output=/run/load.log
 }
 
-# Nothing is lost, and nobody hears of it but who looks at the list.
+# No write is lost or fails; only `nvmf list` shows that the target was away.
 target_killed_under_load() {
     load 8 &
     load=$!
@@ -220,7 +220,7 @@ server_killed_under_load() {
     verified
 }
 
-# Nor does it with a file system on the disk, which can be unmounted.
+# The same with a file system on the disk: it can be unmounted.
 server_killed_mounted() {
     mkfs.ext4 -q -F $device
     mount $device /mnt
@@ -234,20 +234,20 @@ server_killed_mounted() {
     fsck.ext4 -fp $device || [ $? -le 1 ]
 }
 
-# A target that does not come back is given up after the time that was asked for, and then nothing waits.
+# After --ctrl-loss-tmo without the target, the disk is lost and I/O fails at once.
 target_lost() {
     detach $device
     attach --ctrl-loss-tmo 2
     target_kill
     wait_for 50 list_says lost
     fails dd if=$device of=/dev/null bs=4k count=1 iflag=direct
-    refused 'not in good order' nvmf detach $device
+    refused 'it is detached, but' nvmf detach $device
     gone
     target_start
     attach
 }
 
-# Held I/O does not keep a disk from being detached, if its user insists.
+# `detach --force` ends a disk whose I/O waits for the target.
 forced() {
     target_kill
     dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none 2>/run/said &

@@ -1,17 +1,17 @@
-# What: what blktests does by the kernel target's configfs, done by reload and restart: namespaces and subsystems come and go, queues change
+# What: namespaces, subsystems and queue counts change by reload and restart, as blktests changes them by configfs
 # Seconds: 300
 #
-# Steps bear the numbers of the tests whose purpose they share. docs/COMPLIANCE.md lists all.
+# Each step has the number of the blktests test with the same purpose. docs/COMPLIANCE.md lists all of them.
 . "$LAB/lib.sh"
 
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
 HOSTID=2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
 POINT="-t rdma -a $GUEST -s 4420 --hostnqn=$HOSTNQN --hostid=$HOSTID"
 
-# What is not of the subsystems.
+# The part of the configuration that is not about subsystems.
 general=
 
-# `configure SUBSYSTEM...`: tells the target of them. What it reads is whole at any time.
+# `configure SUBSYSTEM...`: writes the configuration, by a rename so that the target never reads half of it, and reloads.
 configure() {
     printf '%s\n' "$general" '[[listener]]' "address = \"$GUEST:4420\"" 'provider = "verbs"' "$@" >/run/target.new
     mv /run/target.new /run/target.toml
@@ -20,7 +20,7 @@ configure() {
 
 running() { [ -e /run/target.pid ] && kill -0 "$(cat /run/target.pid)" 2>/dev/null; }
 
-# `serve SUBSYSTEM...`: has them served, by a reload if the target runs.
+# `serve SUBSYSTEM...`: starts the target with these subsystems, or reloads it and waits until that is done.
 serve() {
     if running; then
         lines=$(wc -l </run/target.log) reloads=$(grep -c ' reloaded ' /run/target.log || true)
@@ -40,7 +40,7 @@ stop() {
     while running; do sleep 0.05; done
 }
 
-# `subsystem NQN [any|NQN]`, with one namespace that holds nothing.
+# `subsystem NQN [any|HOSTNQN]`: prints a subsystem with one null namespace.
 subsystem() {
     case ${2:-any} in
     any) access='allow_any_host = true' ;;
@@ -50,7 +50,7 @@ subsystem() {
     namespaces 1
 }
 
-# `namespaces NSID...`, of the subsystem above.
+# `namespaces NSID...`: prints null namespaces of the subsystem above.
 namespaces() {
     for nsid in "$@"; do printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\n' "$nsid"; done
 }
@@ -61,11 +61,11 @@ connect() {
 
 queue_count_is() { state_is live && [ "$(cat "/sys/class/nvme/$(controller)/queue_count")" = "$1" ]; }
 
-# The disk of a namespace: the kernel numbers its disks by itself, whatever the namespace's identifier.
+# The disk of a namespace. The kernel numbers disks independently of NSIDs.
 disk_of() {
     for disk in /sys/block/nvme*n*; do
         node=/dev/$(basename "$disk")
-        # Its paths have numbers too, and no node.
+        # Multipath's paths are listed as well, but have no node.
         [ "$(cat "$disk/nsid" 2>/dev/null)" = "$1" ] && [ -b "$node" ] || continue
         echo "$node"
         return
@@ -79,7 +79,7 @@ disk_is_gone() { ! disk_of "$1"; }
 discovered() { nvme discover $POINT -o json | jq "$@"; }
 generation() { nvme discover $POINT | sed -n 's/.*Generation counter \([0-9]*\).*/\1/p'; }
 
-# Fails unless the discovery log's generation moved since it was last looked at.
+# Fails unless the discovery log's generation has grown since the last call.
 generation_moves() {
     generation=$(generation)
     echo "$1: generation $generation, was $(cat /run/generation)"
@@ -98,7 +98,7 @@ many_subsystems() {
     discovered -e '[.records[].subnqn | select(contains("'$NQN'"))] == ["'$NQN'"]'
 }
 
-# Asked one by one: a kernel that has to make and unmake a thousand disks takes minutes here, and they are its own.
+# Asks for namespaces one by one: connecting would make the guest's kernel create a thousand disks, which takes minutes.
 many_namespaces() {
     serve "$(subsystem $NQN; namespaces $(seq 2 1000))"
     for nsid in 1 2 999 1000; do
@@ -132,7 +132,7 @@ deleted_at_once() {
     done
 }
 
-# The host has as many queues as it is granted when it comes again.
+# After a restart with another `io_queues`, the host reconnects with that many queues.
 queue_count() {
     stop -TERM
     serve "$(subsystem $NQN)"
@@ -161,7 +161,7 @@ namespaces_come_and_go() {
     disconnect
 }
 
-# A namespace that is taken away and given back as fast as the target reads, with I/O on it.
+# A namespace is removed and added again, as fast as the target reloads, with I/O on it.
 changed_while_in_use() {
     with=$(subsystem $NQN; namespaces 2) without=$(subsystem $NQN)
     serve "$with"
@@ -185,7 +185,7 @@ changed_while_in_use() {
     disconnect
 }
 
-# The host does not know yet: what it sends is refused, and nothing worse.
+# A host that has not yet noticed that a namespace is gone gets its write refused, and nothing else happens.
 written_when_gone() {
     serve "$(subsystem $NQN; namespaces 2)"
     connect $NQN
@@ -199,7 +199,7 @@ written_when_gone() {
     disconnect
 }
 
-# The target dies, and comes back, while the host connects, is connected, or tries to be again.
+# The target is killed and restarted while the host connects, is connected, or reconnects.
 killed() {
     for pause in 0 0.5 1 2 3; do
         connect $NQN --keep-alive-tmo=1 --reconnect-delay=1 &
@@ -216,7 +216,7 @@ killed() {
     disconnect
 }
 
-# What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)
+# Runs a step and cleans up if it failed, so that the next one starts clean. (Not `step || ...`, which ignores `set -e`.)
 trial() {
     step "$@"
     [ $? -eq 0 ] || nvme disconnect-all

@@ -1,7 +1,7 @@
-# What: the kernel's initiator does with our target what blktests' nvme group does, through the control program that the suite calls
+# What: the kernel uses our target as blktests' nvme group does, through the control program that the suite calls
 # Seconds: 540
 #
-# Steps bear the suite's numbers. They are written from what its tests are for; docs/COMPLIANCE.md has those that are not here.
+# Each step has the number of the test with the same purpose. docs/COMPLIANCE.md lists the tests that are not here.
 . "$LAB/lib.sh"
 
 export BLKTESTS_ADDRESS=$GUEST BLKTESTS_PROVIDER=verbs BLKTESTS_FOLDER=/run/blktests NVME_IMG_SIZE=384M
@@ -20,7 +20,7 @@ connect() {
     nvme connect -t "$(ask trtype)" -a "$(ask traddr)" -s "$(ask trsvid)" -n "$nqn" --hostnqn="$HOSTNQN" --hostid="$HOSTID" "$@"
 }
 
-# The disk, found by the UUID that the target was given for it. (A path to it has the same, and no device.)
+# The disk with the UUID from the target's configuration. (Multipath's paths have the same UUID, but no device.)
 namespace() {
     for uuid in /sys/block/nvme*n*/uuid; do
         [ "$(cat "$uuid" 2>/dev/null)" = "$UUID" ] || continue
@@ -34,7 +34,7 @@ namespace() {
 
 disk() { echo "/dev/$(namespace)"; }
 
-# What most of the suite's tests are: a target, a host, something between them, and nothing left.
+# Sets a target up, connects, runs the command, disconnects and cleans up, as most of the suite's tests do.
 with_disk() {
     setup
     connect "$NQN"
@@ -44,7 +44,7 @@ with_disk() {
     cleanup
 }
 
-# What a step that failed left would fail the next. (Before `||` a step would not stop at failures.)
+# Runs a step and cleans up if it failed, so that the next one starts clean. (Not `step || ...`, which ignores `set -e`.)
 trial() {
     step "$@"
     [ $? -eq 0 ] || tidy
@@ -130,7 +130,7 @@ descriptors() { nvme ns-descs "$(disk)" | grep -F "$UUID"; }
 rescanned() { nvme ns-rescan "/dev/$(controller)" && identified; }
 path_listed() { nvme list-subsys | grep "rdma.*$GUEST.*live"; }
 
-# Written and read by commands of their own, of lengths about the powers of two.
+# Writes and reads with single `nvme write` and `nvme read` commands, with lengths around powers of two.
 by_command() {
     size=$(blockdev --getss "$(disk)")
     for range in 1,512 1,511 1,513 511,1024 511,1023 511,1025; do
@@ -194,7 +194,7 @@ rescanned_under_load() {
     wait $load
 }
 
-# The target goes and comes back, again and again; the host waits, and goes on.
+# The target is removed and set up again several times; the host's I/O waits and continues.
 target_gone_under_load() {
     setup
     connect "$NQN" --keep-alive-tmo=1 --reconnect-delay=1
@@ -215,7 +215,7 @@ target_gone_under_load() {
     cleanup
 }
 
-# Better no disk than one that anybody may have.
+# The control program refuses to export a disk without the authentication that was asked for.
 secret_is_refused() {
     fails control setup --subsysnqn "$NQN" --subsys-uuid "$UUID" --hostnqn "$HOSTNQN" --hostkey DHHC-1:00:x: >/run/said 2>&1
     grep 'no authentication' /run/said

@@ -3,8 +3,8 @@
 #
 #   build.sh FOLDER      needs root (debootstrap makes device nodes and changes root) and a network
 #
-# Leaves in FOLDER: kernel, initramfs, root.img. Everything else is taken away again. Nothing is installed on this
-# machine. About five minutes.
+# Leaves kernel, initramfs and root.img in FOLDER, and removes everything else that it made. Installs nothing on this
+# machine. Takes about five minutes.
 set -eu
 
 folder=$1
@@ -50,7 +50,7 @@ say "modules"
 modules=usr/lib/modules/$release
 mkdir -p "$root/$modules"
 cp -a "$work/image/$modules/." "$root/$modules/"
-# What a guest without such hardware cannot load takes most of the room.
+# Removes drivers for hardware that the guest does not have: they take most of the space.
 for unused in gpu net/wireless net/ethernet media scsi iio input hid usb staging power mtd mmc platform leds video sound; do
     rm -rf "$root/$modules/kernel/drivers/$unused"
 done
@@ -91,7 +91,7 @@ chmod +x "$early/init"
 say "root disk"
 cat >"$root/lab-init" <<'INIT'
 #!/bin/sh
-# The first process: mounts what a machine has, takes the folder shared with the host, runs what lies in it.
+# The first process: mounts the usual file systems and the folder shared with the host, then runs what lies in it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,4 +1,4 @@
-# A cell of the matrix: an initiator and a target, and everything that must hold between them. A scenario sets
+# A cell of the matrix: the checks for one initiator and one target. A scenario sets
 #
 #   initiator   kernel | ours
 #   provider    of our initiator: iwarp | verbs
@@ -9,7 +9,7 @@
 
 . "$LAB/lib.sh"
 
-# --- the initiators: connect, disconnect, and the same facts asked of each
+# --- the initiators: the same operations and queries for each
 
 connect() {
     case $initiator in
@@ -52,7 +52,7 @@ disconnect() {
 
 remote() { echo -a "$address" -s "$port" -n "$nqn" --provider "$provider"; }
 
-# What is copied onto file systems: a tree of many small files, and some large ones.
+# Makes what is copied onto file systems: a tree of many small files, and some large ones.
 TREE="/usr/share/perl5 /usr/sbin"
 
 discover() {
@@ -115,7 +115,7 @@ file_system() {
 
 pattern() { yes 'nvmf lab' | head -c 1048576 >/run/pattern; }
 
-# Flushed, discarded, zeroed: what is read afterwards is what must be there.
+# Flush, discard and write zeroes; each is checked by reading afterwards.
 flush() {
     pattern
     dd if=/run/pattern of="$(cat /run/device)" bs=64k oflag=direct conv=fsync status=none
@@ -141,7 +141,7 @@ write_zeroes() {
     dd if="$(cat /run/device)" bs=4k count=1 iflag=direct status=none | cmp -n 4096 - /dev/zero
 }
 
-# Where the target can (the kernel's cannot, and says so in ONCS).
+# Compare, if the target has it (the kernel's does not, as its ONCS says).
 compare() {
     pattern
     dev=$(cat /run/device)
@@ -164,7 +164,7 @@ compare() {
     esac
 }
 
-# ends_with STATUS TEXT COMMAND...: the command fails just so, and says why.
+# `ends_with STATUS TEXT COMMAND...`: the command ends with this status and its error contains the text.
 ends_with() {
     want=$1 text=$2 status=0
     shift 2
@@ -180,7 +180,7 @@ smart() {
     esac
 }
 
-# Nothing but keep-alives; and the association is the same one afterwards.
+# A minute without I/O, in which keep-alives alone keep the association.
 quiet_minute() {
     before=$(reconnects)
     sleep 60
@@ -201,7 +201,7 @@ reconnect() {
     dd if="$(cat /run/device)" of=/dev/null bs=64k count=16 iflag=direct status=none
 }
 
-# Everything written is verified, although the other side dies in the middle and comes back.
+# The target is killed under load and restarted; every write is verified.
 killed_under_load() {
     fio --name=load --filename="$(cat /run/device)" --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 \
         --size=20m --rate_iops=400 --verify=crc32c --do_verify=1 --verify_fatal=1 --eta=never \

@@ -1,4 +1,4 @@
-# What: fio on rxe in one guest: the kernel's initiator on the kernel's target and on ours, ours on ours and on the kernel's
+# What: fio on rxe in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel
 # Seconds: 300
 # Alone: yes
 . "$LAB/cell.sh"
@@ -15,8 +15,9 @@ measure() {
     done
 }
 
-# Both targets at once, on two ports, each with memory behind it; each initiator on both in turn, and again.
-# The guest is emulated: everything takes about ten times as long as its clock believes, and so a worker's spin is ten times the default.
+# Runs both targets at once, on two ports, each with a memory disk; each initiator measures both in turn, twice.
+# The guest is emulated: everything takes about ten times as long as its clock believes, so `spin_us` is ten times the
+# default.
 our_memory_target() {
     cat >/run/target.toml <<CONFIG
 [target]
@@ -38,7 +39,7 @@ CONFIG
     our_target_start
 }
 
-# The same on a third port, as long as it is measured: it never sleeps, and would take a processor from the others.
+# The same with `poll = "busy"` on a third port. It runs only while it is measured, because it uses a whole processor.
 busy_target_start() {
     sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/spin_us.*/poll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
     nvmf-target serve --config /run/busy.toml >/run/busy.log 2>&1 &

@@ -1,7 +1,8 @@
-# What a scenario may ask of the machine around its guest: `host COMMAND` there runs COMMAND here, after this file.
-# BIN has the programs. PORT is free on 127.0.0.1 (the guest reaches it as 10.0.2.2); GUEST_PORT leads to the guest's 4420.
+# Functions that a scenario calls on the host machine: `host COMMAND` in the guest runs COMMAND here, after this file.
+# BIN is the folder of the programs. PORT is a free port of 127.0.0.1, which the guest reaches as 10.0.2.2. GUEST_PORT
+# leads to port 4420 of the guest.
 
-# Our target on the loopback, over userspace iWARP, with a disk of its own that outlives it.
+# Starts our target on 127.0.0.1 over userspace iWARP. Its disk is a file that stays when the target is killed.
 target_start() {
     [ -e disk.img ] || truncate -s 512M disk.img
     cat >target.toml <<CONFIG

@@ -1,8 +1,8 @@
-# What scenarios share. They run as root in the guest, and end with `finish`.
+# Functions for scenarios. Scenarios run as root in the guest and end with `finish`.
 #
-#   step NAME COMMAND...   runs it in a shell of its own that stops at the first failure; notes how it went
-#   must NAME COMMAND...   the same, and nothing that comes after makes sense without it
-#   host COMMAND           has the machine around the guest carry it out (host.sh)
+#   step NAME COMMAND...   runs it in a shell of its own that stops at the first failure, and notes the result
+#   must NAME COMMAND...   the same, but ends the scenario if it fails
+#   host COMMAND           runs it on the host machine (host.sh)
 
 GUEST=10.0.2.15
 HOST=10.0.2.2
@@ -28,7 +28,7 @@ step() {
     return $step_status
 }
 
-# Not `step || finish`: a shell before `||` does not stop at failures, whatever it was told.
+# Not `step || finish`: a shell ignores `set -e` before `||`.
 must() {
     step "$@"
     [ $? -eq 0 ] || finish
@@ -38,7 +38,7 @@ finish() {
     exit $failures
 }
 
-# Numbered by what is there, so that it works in a subshell too.
+# Requests are numbered by the files that exist, so that this works in a subshell too.
 host() {
     requests=$(($(ls /share/requests | grep -c 'status$') + 1))
     echo "$*" >"/share/requests/$requests.asking"
@@ -48,7 +48,7 @@ host() {
     return "$(cat "/share/requests/$requests.status")"
 }
 
-# Waits until a command succeeds, a bounded time.
+# `wait_for TRIES COMMAND...`: waits until the command succeeds, trying every 0.2 s.
 wait_for() {
     wait_left=$1
     shift
@@ -62,7 +62,7 @@ wait_for() {
     done
 }
 
-# `! command` does not stop a shell that stops at failures.
+# For `! command`, which `set -e` ignores.
 fails() {
     if "$@"; then
         echo "should have failed: $*"
@@ -70,7 +70,7 @@ fails() {
     fi
 }
 
-# RDMA devices over the guest's only network interface.
+# `rdma_device rxe|siw`: adds a software RDMA device on the guest's only network interface.
 rdma_device() {
     case $1 in
     rxe) modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0 ;;
@@ -80,7 +80,7 @@ rdma_device() {
     case $1 in none) ;; *) modprobe -a rdma_ucm ib_uverbs ;; esac
 }
 
-# The suite that every RDMA provider passes, over verbs on a device of the guest.
+# Runs the conformance suite of providers over verbs on a device of the guest.
 conformance() {
     NVMF_VERBS_DEVICE=$1 NVMF_VERBS_ADDRESS=$GUEST verbs-conformance --exact conformance_on_the_device_that_is_named --nocapture \
         >/run/conformance.log 2>&1 || { tail -80 /run/conformance.log; return 1; }
@@ -89,7 +89,7 @@ conformance() {
 
 # --- the kernel's initiator: its controller of a subsystem, of $NQN if none is named
 
-# As the kernel calls it.
+# The name of the controller, as the kernel gives it.
 controller() {
     for controller in /sys/class/nvme/nvme*; do
         [ "$(cat "$controller/subsysnqn" 2>/dev/null)" = "${1:-$NQN}" ] || continue
@@ -109,7 +109,7 @@ disconnect() {
 
 # --- targets in the guest
 
-# Our target: `our_target iwarp|verbs`. Its disk is a file, which outlives it.
+# `our_target iwarp|verbs`: starts our target. Its disk is a file that stays when the target is killed.
 our_target() {
     [ -e /root/disk.img ] || truncate -s 512M /root/disk.img
     cat >/run/target.toml <<CONFIG
@@ -141,7 +141,7 @@ nvmf_target_answers() {
 
 our_target_kill() { kill -9 "$(cat /run/target.pid)"; }
 
-# The kernel's target over whatever RDMA device owns the address, on a memory-backed null_blk.
+# Starts the kernel's target on the RDMA device that owns the address, with a memory-backed null_blk.
 kernel_target() {
     modprobe null_blk nr_devices=1 gb=1 bs=512 memory_backed=1 discard=1 queue_mode=2 irqmode=0 hw_queue_depth=128
     modprobe -a configfs nvmet nvmet_rdma
@@ -162,5 +162,5 @@ kernel_target() {
 
 kernel_target_start() { ln -s "/sys/kernel/config/nvmet/subsystems/$NQN" "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
 
-# Takes the port away: every controller is torn down at once.
+# Removes the subsystem from the port: the kernel tears every controller down at once.
 kernel_target_kill() { rm "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
