@@ -110,7 +110,8 @@ impl Site {
     }
 
     /// With this test's folders instead of the user's.
-    fn apart(&self, mut call: Command) -> Command {
+    #[must_use]
+    pub fn apart(&self, mut call: Command) -> Command {
         let folder = self.folder.path();
         call.env("HOME", folder)
             .env("XDG_RUNTIME_DIR", folder)
