@@ -67,11 +67,20 @@ fn change(registry: &mut Registry, input: &mut Input<'_>, now: Duration, sides: 
 /// A queue, and its transport's view of it.
 struct Side {
     queue: Queue,
-    /// What the transport works on, and the parameters that it pulls.
-    work: Vec<(Ticket, Option<u32>)>,
+    /// What the transport works on.
+    work: Vec<InProgress>,
     /// Commands less responses, by Command ID.
     open: BTreeMap<u16, i64>,
     over: bool,
+}
+
+/// A command that the transport works on.
+struct InProgress {
+    ticket: Ticket,
+    /// Bytes of the parameters that it pulls, if those are what the engine asked for.
+    parameters: Option<u32>,
+    /// Bytes of data in its capsule: they stay there until the response.
+    in_capsule_len: usize,
 }
 
 impl Side {
@@ -92,7 +101,8 @@ impl Side {
         if self.work.is_empty() {
             return;
         }
-        let (ticket, parameters) = self.work.swap_remove(usize::from(input.u8()) % self.work.len());
+        let at = usize::from(input.u8()) % self.work.len();
+        let InProgress { ticket, parameters, in_capsule_len } = self.work.swap_remove(at);
         let step = match parameters {
             Some(len) => {
                 let mut bytes = input.take(len as usize).to_vec();
@@ -101,7 +111,7 @@ impl Side {
             }
             None => self.queue.on_done(now, ticket, result),
         };
-        self.take(step, 0);
+        self.take(step, in_capsule_len);
     }
 
     fn poll(&mut self, now: Duration) {
@@ -124,7 +134,7 @@ impl Side {
                     (Work::Parameters, Transfer::FromHost { len, .. }) => Some(len),
                     _ => None,
                 };
-                self.work.push((ticket, parameters));
+                self.work.push(InProgress { ticket, parameters, in_capsule_len });
             }
             Step::Held | Step::CloseIoQueues => {}
             Step::Connect(_) => panic!("a second Connect"),
@@ -148,7 +158,7 @@ impl Side {
             assert_eq!(i64::from(self.queue.in_flight()), open, "{:?}", self.open);
             assert!(usize::try_from(open).expect("not negative") <= limits::ASYNC_EVENT_REQUESTS_MAX);
         }
-        self.work.into_iter().for_each(|(ticket, _)| ticket.abandon());
+        self.work.into_iter().for_each(|work| work.ticket.abandon());
     }
 }
 

@@ -17,7 +17,8 @@ pub enum Step {
     /// - [`Work::Parameters`]: pull, then [`crate::Queue::on_parameters`].
     /// - [`Work::Page`]: [`Page::fill`] a buffer, push, then [`crate::Queue::on_done`].
     ///
-    /// Both calls may answer with another `Execute` (a flush before a read, the ranges of a deallocation).
+    /// Both calls may answer with another `Execute` (a flush before a read, the ranges of a deallocation). Data in the
+    /// capsule must stay available until the response: any of these steps may ask for them.
     Execute {
         /// Goes back into the engine exactly once, or is abandoned by name with its connection.
         ticket: Ticket,

@@ -28,6 +28,9 @@ fn strange_command(dice: &mut Dice, queue: &mut HostQueue) -> (Sqe, usize) {
         1 => dice.below(2049) as u32,
         _ => dice.below(1 << 31) as u32,
     }));
+    if dice.below(4) == 0 {
+        return fitting_command(dice, sqe);
+    }
     let len = [0, 16, 512, 1024, 4096, 65536, 1 << 20, 0x00ff_ffff][dice.below(8) as usize];
     let offset = dice.below(4200);
     sqe.sgl = match dice.below(40) {
@@ -38,6 +41,17 @@ fn strange_command(dice: &mut Dice, queue: &mut HostQueue) -> (Sqe, usize) {
         _ => queue.expose(0, len.min(DATA as u32).max(1)),
     };
     (sqe, dice.below(4097) as usize)
+}
+
+/// The same command with a range of the disk, in-capsule data of exactly that length, and often force unit access.
+fn fitting_command(dice: &mut Dice, sqe: Sqe) -> (Sqe, usize) {
+    let blocks = 1 + dice.below(7) as u32;
+    let fua = (dice.below(2) as u32) << 30;
+    let mut sqe = sqe.with_nsid(Nsid(1)).with_dwords([dice.below(64) as u32, 0, fua | (blocks - 1), 0, 0, 0]);
+    let offset = [0, 0, 16, 512][dice.below(4) as usize];
+    let len = blocks * BLOCK;
+    sqe.sgl = SglDescriptor::in_capsule(offset, len);
+    (sqe, (offset as usize + len as usize).min(4096))
 }
 
 #[test]

@@ -6,10 +6,11 @@ use super::request::{RequestState, Stage};
 use super::resources::{DeferredAction, Resources};
 use crate::limits::CAPSULES_IN_A_ROW;
 use core::time::Duration;
+use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, SendOperation, SendRequest};
 use nvmf_subsystem::limits::SQE_LEN;
-use nvmf_subsystem::{Notice, Response, Source, Step, Transfer, Violation};
+use nvmf_subsystem::{Notice, Response, Step, Transfer, Violation};
 
 impl Queue {
     /// The connection is set up: what arrived early is looked at now.
@@ -102,12 +103,9 @@ impl Queue {
         let buffer = self.receive(slot);
         let sqe = resources.receives(self.is_admin()).read_entry(buffer);
         let step = self.engine.on_capsule(now, &sqe, data_len);
-        let in_capsule = matches!(
-            step,
-            Step::Execute { transfer: Transfer::FromHost { source: Source::InCapsule { .. }, .. }, .. }
-        );
         let request = self.take_request();
-        if in_capsule {
+        if matches!(step, Step::Execute { .. }) && has_in_capsule_data(sqe) {
+            // Until the response: a command may want its data in a later step than the first.
             self.request(request).receive = Some(slot);
         } else {
             // Reposted before the response leaves: the host never finds fewer receives than it has entries.
@@ -347,4 +345,10 @@ impl Queue {
         self.engine.on_notice(now, notice);
         self.take_own_steps(resources, now);
     }
+}
+
+/// Whether the command's data pointer names bytes of its own capsule.
+fn has_in_capsule_data(sqe: [u8; SQE_LEN]) -> bool {
+    let sqe: Sqe = zerocopy::transmute!(sqe);
+    matches!(sqe.sgl.parse(), Ok(Sgl::InCapsule { .. }))
 }
