@@ -27,5 +27,5 @@ pub mod simulated;
 pub mod uring;
 
 pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, WatchId};
-pub use disk::{Disk, DiskSpec, OpenError};
+pub use disk::{Disk, DiskSpec, Identity, IdentitySource, OpenError};
 pub use uring::{RingError, Unpinned};

@@ -3,9 +3,11 @@
 mod block_device;
 mod error;
 mod file;
+mod identity;
 
 use crate::ram::RamDisk;
 pub use error::OpenError;
+pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -47,6 +49,8 @@ pub struct Disk(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) kind: Kind,
     pub(crate) geometry: Geometry,
+    /// Of a disk that does not outlive the process.
+    random: Identity,
 }
 
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Disk {
             DiskSpec::Null { size } => (Kind::Null, whole_blocks("the null disk", *size, block_size, 512)?),
         };
         geometry.read_only = read_only;
-        Ok(Self(Arc::new(Inner { kind, geometry })))
+        Ok(Self::new(kind, geometry))
     }
 
     /// Opens a regular file through the page cache: a copy more, and the file system's memory of what was read. For measurements.
@@ -92,13 +96,30 @@ impl Disk {
     /// As [`Disk::open`].
     pub fn open_buffered(path: &Path, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
         let (kind, geometry) = file::open(path, block_size, read_only, false)?;
-        Ok(Self(Arc::new(Inner { kind, geometry: Geometry { read_only, ..geometry } })))
+        Ok(Self::new(kind, Geometry { read_only, ..geometry }))
+    }
+
+    fn new(kind: Kind, geometry: Geometry) -> Self {
+        Self(Arc::new(Inner { kind, geometry, random: identity::random() }))
     }
 
     /// What it is.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.0.geometry
+    }
+
+    /// Which disk it is: a UUID that belongs to what stands behind it. `None` for a block device that the kernel has no lasting
+    /// name for; the caller decides what it is known by. A file without a UUID that is open for writing gets one, in its extended
+    /// attributes. [`IdentitySource`] says how far it can be relied on. Blocks.
+    ///
+    /// # Errors
+    /// The file's attribute holds something else, or the system could not read, write or sync it.
+    pub fn identity(&self) -> io::Result<Option<Identity>> {
+        match &self.0.kind {
+            Kind::File(file) => identity::of_file(&file.file, !self.0.geometry.read_only),
+            Kind::Ram(_) | Kind::Null => Ok(Some(self.0.random)),
+        }
     }
 
     /// Whether its data go past the page cache (`O_DIRECT`). A file system that refuses that costs a copy and honesty about memory.

@@ -1,0 +1,297 @@
+//! Which disk this is: a UUID that belongs to the backing, whatever name, number or target it is exported under.
+//!
+//! | backing | its UUID | stable over | new after |
+//! |---|---|---|---|
+//! | file with extended attributes | kept in the attribute `user.nvmf.uuid` | restart, rename, move or restore that keeps attributes | a copy without attributes |
+//! | file without them, or not yet written to | derived from its inode number and time of birth | restart, rename | any copy, a move to another file system |
+//! | file system that knows no time of birth | derived from file system and inode number | as above | as above, but a new file may get an old inode's number |
+//! | block device | derived from what the kernel identifies it by | restart, renumbering, another port or controller | another device, a partition that begins elsewhere |
+//! | loop device | that of its file | as for the file | as for the file |
+//! | memory, null | random | clones of one [`Disk`](super::Disk) | every opening |
+//!
+//! A copy that keeps attributes (`cp -a`, `rsync -X`, a snapshot of the file system) keeps the UUID too. Before both are exported, one of
+//! them has to lose it: `setfattr -x user.nvmf.uuid FILE`.
+
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use uuid::Uuid;
+
+/// The attribute that holds a file's UUID, in its hyphenated form.
+const ATTRIBUTE: &str = "user.nvmf.uuid";
+/// What derived UUIDs (version 5) are derived in.
+const NAMESPACE: Uuid = Uuid::from_u128(0x7a6f_3a52_0c1d_4b6e_9d57_5b1f_2f0e_c184);
+/// Loop devices upon loop devices that are followed.
+const LOOPS_MAX: u32 = 4;
+
+/// Which disk it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The same for the same backing.
+    pub uuid: Uuid,
+    /// Where it comes from, and so what it is stable over.
+    pub source: IdentitySource,
+}
+
+/// Where an identity comes from. The module's documentation says what each is stable over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdentitySource {
+    /// The file's extended attribute `user.nvmf.uuid`.
+    Attribute,
+    /// The file's inode number and time of birth: its file system keeps no attributes, or the disk is read-only and had none.
+    Birth,
+    /// The file's inode number and file system, which is all that is known of it.
+    Inode,
+    /// What the kernel identifies the block device by (WWID, device-mapper or MD UUID), with the start of the partition.
+    Device,
+    /// Random: the disk does not outlive the process.
+    Random,
+}
+
+fn derived(source: IdentitySource, from: &str) -> Identity {
+    Identity { uuid: Uuid::new_v5(&NAMESPACE, from.as_bytes()), source }
+}
+
+/// The identity of what does not outlive the process.
+pub(super) fn random() -> Identity {
+    Identity { uuid: Uuid::new_v4(), source: IdentitySource::Random }
+}
+
+/// The identity of a file or block device; `None` for a device that the kernel has no lasting name for.
+pub(super) fn of_file(file: &File, writable: bool) -> io::Result<Option<Identity>> {
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_block_device() {
+        let number = metadata.rdev();
+        let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+        return of_device(Path::new(&format!("/sys/dev/block/{major}:{minor}")), writable, LOOPS_MAX);
+    }
+    of_regular_file(file, writable).map(Some)
+}
+
+fn of_regular_file(file: &File, writable: bool) -> io::Result<Identity> {
+    let born = of_inode(file)?;
+    let stored = |uuid| Identity { uuid, source: IdentitySource::Attribute };
+    match attribute(file) {
+        Ok(Some(uuid)) => return Ok(stored(uuid)),
+        Ok(None) if writable => {}
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
+        _ => return Ok(born),
+    }
+    // What a read-only export of the file was known by before it stays; but an inode's number alone may come back with another file.
+    let uuid = if born.source == IdentitySource::Birth { born.uuid } else { Uuid::new_v4() };
+    match fsetxattr(file, ATTRIBUTE, uuid.to_string().as_bytes(), XattrFlags::CREATE) {
+        Ok(()) => file.sync_all().map(|()| stored(uuid)),
+        Err(Errno::EXIST) => Ok(attribute(file)?.map_or(born, stored)),
+        Err(
+            Errno::OPNOTSUPP
+            | Errno::NOSYS
+            | Errno::PERM
+            | Errno::ACCESS
+            | Errno::ROFS
+            | Errno::NOSPC
+            | Errno::DQUOT,
+        ) => Ok(born),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The UUID in the file's attribute, if it has one.
+fn attribute(file: &File) -> io::Result<Option<Uuid>> {
+    let mut value = [0; 64];
+    let length = match fgetxattr(file, ATTRIBUTE, &mut value) {
+        Ok(length) => length,
+        Err(Errno::NODATA) => return Ok(None),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Err(io::ErrorKind::Unsupported.into()),
+        Err(Errno::RANGE) => return Err(not_a_uuid()),
+        Err(errno) => return Err(errno.into()),
+    };
+    Uuid::try_parse_ascii(value[..length].trim_ascii()).map(Some).map_err(|_| not_a_uuid())
+}
+
+fn not_a_uuid() -> io::Error {
+    let message =
+        format!("the attribute {ATTRIBUTE} holds no UUID: remove it (setfattr -x {ATTRIBUTE} FILE)");
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+/// What a file's inode tells. The file system's own identifier is the last resort: some make it from the number of their device, which
+/// changes with the order in which devices are found.
+fn of_inode(file: &File) -> io::Result<Identity> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    match statx(file, c"", AtFlags::EMPTY_PATH, wanted) {
+        Ok(inode) if StatxFlags::from_bits_retain(inode.stx_mask).contains(wanted) => {
+            let (number, born) = (inode.stx_ino, inode.stx_btime);
+            let from = format!("inode {number} born {}.{:09}", born.tv_sec, born.tv_nsec);
+            Ok(derived(IdentitySource::Birth, &from))
+        }
+        Ok(_) | Err(Errno::NOSYS) => {
+            let (number, system) = (file.metadata()?.ino(), rustix::fs::fstatvfs(file)?.f_fsid);
+            Ok(derived(IdentitySource::Inode, &format!("inode {number} of file system {system:x}")))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What sysfs tells of the block device whose folder this is.
+fn of_device(folder: &Path, writable: bool, loops: u32) -> io::Result<Option<Identity>> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    if read("partition").is_some() {
+        let Some(start) = read("start") else { return Ok(None) };
+        let whole = of_device(&folder.join(".."), writable, loops)?;
+        return Ok(whole.map(|whole| part(whole, &format!("partition at sector {start}"))));
+    }
+    if let Some(path) = read("loop/backing_file") {
+        // A file that has lost its name, or that another mount namespace has, is nothing to go by.
+        let Some(file) = (loops > 0).then(|| File::open(&path).ok()).flatten() else { return Ok(None) };
+        let metadata = file.metadata()?;
+        let whole = if metadata.file_type().is_block_device() {
+            let number = metadata.rdev();
+            let name = format!("{}:{}", nix::sys::stat::major(number), nix::sys::stat::minor(number));
+            of_device(&folder.with_file_name(name), writable, loops - 1)?
+        } else {
+            Some(of_regular_file(&file, writable)?)
+        };
+        let offset = read("loop/offset").filter(|offset| offset != "0");
+        return Ok(whole.map(|whole| match offset {
+            Some(offset) => part(whole, &format!("from byte {offset} on")),
+            None => whole,
+        }));
+    }
+    let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid"];
+    let named = names.iter().find_map(|name| read(name).map(|text| format!("{name} {text}")));
+    Ok(named.map(|named| derived(IdentitySource::Device, &named)))
+}
+
+/// The identity of a part of something.
+fn part(whole: Identity, which: &str) -> Identity {
+    Identity { uuid: Uuid::new_v5(&whole.uuid, which.as_bytes()), ..whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn write(path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn identity(path: &Path, writable: bool) -> Identity {
+        of_file(&File::open(path).unwrap(), writable).unwrap().unwrap()
+    }
+
+    /// Whether the file system of the temporary folder keeps user attributes.
+    fn has_attributes(path: &Path) -> bool {
+        !matches!(attribute(&File::open(path).unwrap()), Err(error) if error.kind() == io::ErrorKind::Unsupported)
+    }
+
+    #[test]
+    fn a_file_keeps_its_uuid_when_renamed_and_a_copy_gets_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, renamed, copy] =
+            ["disk.img", "renamed.img", "copy.img"].map(|name| folder.path().join(name));
+        write(&path, "content");
+        let read_only = identity(&path, false);
+        let first = identity(&path, true);
+        assert_eq!(identity(&path, true), first);
+        std::fs::rename(&path, &renamed).unwrap();
+        assert_eq!(identity(&renamed, false), first);
+        std::fs::write(&copy, std::fs::read(&renamed).unwrap()).unwrap();
+        assert_ne!(identity(&copy, true).uuid, first.uuid);
+        if has_attributes(&copy) {
+            assert_eq!(first.source, IdentitySource::Attribute);
+            assert_ne!(read_only.source, IdentitySource::Attribute, "a read-only disk is not written to");
+        }
+        if read_only.source == IdentitySource::Birth {
+            assert_eq!(read_only.uuid, first.uuid, "what it was known by before it was writable");
+        }
+    }
+
+    #[test]
+    fn a_file_system_without_attributes_gives_a_derived_uuid() {
+        // proc keeps neither attributes nor times of birth.
+        let first = identity(Path::new("/proc/version"), true);
+        assert_eq!(first.source, IdentitySource::Inode);
+        assert_eq!(identity(Path::new("/proc/version"), true), first);
+        assert_ne!(identity(Path::new("/proc/cmdline"), true).uuid, first.uuid);
+    }
+
+    #[test]
+    fn an_attribute_that_is_no_uuid_is_an_error_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        write(&path, "");
+        if !has_attributes(&path) {
+            eprintln!("not checked: {} keeps no user attributes", folder.path().display());
+            return;
+        }
+        for value in ["not a uuid", &"long".repeat(100)] {
+            let file = File::open(&path).unwrap();
+            fsetxattr(&file, ATTRIBUTE, value.as_bytes(), XattrFlags::empty()).unwrap();
+            let error = of_file(&file, true).unwrap_err().to_string();
+            assert!(error.contains("setfattr -x user.nvmf.uuid"), "{error}");
+        }
+    }
+
+    /// A folder like `/sys/dev/block`, of links into a tree of devices.
+    fn sysfs(root: &Path, device: &str, number: &str) -> std::path::PathBuf {
+        let (target, link) = (root.join("devices").join(device), root.join("block").join(number));
+        std::fs::create_dir_all(&target).unwrap();
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&target, &link).unwrap();
+        link
+    }
+
+    #[test]
+    fn a_device_is_what_the_kernel_identifies_it_by() {
+        let root = tempfile::tempdir().unwrap();
+        let id = |folder: &Path| of_device(folder, true, LOOPS_MAX).unwrap();
+        let nvme = sysfs(root.path(), "nvme0n1", "259:0");
+        assert_eq!(id(&nvme), None, "no name, no identity");
+        write(&nvme.join("wwid"), "eui.0025385b71b0f6c1\n");
+        let whole = id(&nvme).unwrap();
+        assert_eq!(whole.source, IdentitySource::Device);
+        let renumbered = sysfs(root.path(), "nvme7n1", "259:9");
+        write(&renumbered.join("wwid"), "eui.0025385b71b0f6c1\n");
+        assert_eq!(id(&renumbered), Some(whole));
+
+        let [first, second] = ["nvme0n1/nvme0n1p1", "nvme0n1/nvme0n1p2"].map(|name| {
+            let folder = sysfs(root.path(), name, name.rsplit('/').next().unwrap());
+            write(&folder.join("partition"), "1\n");
+            folder
+        });
+        write(&first.join("start"), "2048\n");
+        write(&second.join("start"), "4096\n");
+        let (first, second) = (id(&first).unwrap().uuid, id(&second).unwrap().uuid);
+        assert!(first != second && first != whole.uuid && second != whole.uuid);
+
+        let mapped = sysfs(root.path(), "dm-0", "254:0");
+        write(&mapped.join("dm/uuid"), "\n");
+        assert_eq!(id(&mapped), None, "device-mapper has no UUID for it");
+        write(&mapped.join("dm/uuid"), "LVM-oGZ1\n");
+        assert_eq!(id(&mapped).unwrap().source, IdentitySource::Device);
+    }
+
+    #[test]
+    fn a_loop_device_is_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("disk.img");
+        write(&file, "content");
+        let folder = sysfs(root.path(), "loop0", "7:0");
+        write(&folder.join("loop/backing_file"), &format!("{}\n", file.display()));
+        write(&folder.join("loop/offset"), "0\n");
+        let id = || of_device(&folder, true, LOOPS_MAX).unwrap();
+        assert_eq!(id(), Some(identity(&file, true)));
+        write(&folder.join("loop/offset"), "1048576\n");
+        assert_ne!(id().unwrap().uuid, identity(&file, true).uuid);
+        write(&folder.join("loop/backing_file"), "/nowhere/disk.img (deleted)\n");
+        assert_eq!(id(), None);
+    }
+}
