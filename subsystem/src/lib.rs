@@ -56,5 +56,5 @@ pub use page::Page;
 pub use queue::{Link, Queue};
 pub use registry::Registry;
 pub use step::{BlockWork, Keyed, Response, Source, Step, Transfer, Violation, Work};
-pub use subsystem::{DefinitionError, HostAccess, SubsystemDefinition};
+pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;

@@ -21,6 +21,15 @@ pub struct SubsystemDefinition {
     pub namespaces: Vec<NamespaceDefinition>,
 }
 
+/// A change of a subsystem that is served. What is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SubsystemChange {
+    /// Who may connect from now on.
+    pub hosts: Option<HostAccess>,
+    /// What it holds from now on.
+    pub namespaces: Option<Vec<NamespaceDefinition>>,
+}
+
 /// What Identify says of a subsystem, on every controller the same.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Identity {

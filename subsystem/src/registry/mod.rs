@@ -9,7 +9,7 @@ use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
     Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn, Nsid, Options,
-    OptionsError, Qid, SubsystemDefinition, SubsystemId,
+    OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
 };
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -114,37 +114,48 @@ impl Registry {
         Ok(())
     }
 
-    /// Replaces who may connect. Associations of hosts that no longer may close.
+    /// Changes a subsystem: everything that `change` names, or nothing. Associations of hosts that may no longer connect close
+    /// ([`Notice::Closing`]); the hosts that stay are told of namespaces that are new, gone or different.
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
-    pub fn set_hosts(&mut self, nqn: &Nqn, hosts: HostAccess) -> Result<(), DefinitionError> {
-        definitions::check_hosts(&hosts)?;
-        let subsystem = self.subsystem_mut(nqn)?;
-        subsystem.hosts = Arc::new(hosts);
-        let (id, hosts) = (subsystem.id, Arc::clone(&subsystem.hosts));
-        self.close_associations(id, |association| !hosts.allows(&association.host_nqn));
-        self.publish_discovery();
+    pub fn change_subsystem(&mut self, nqn: &Nqn, change: SubsystemChange) -> Result<(), DefinitionError> {
+        let SubsystemChange { hosts, namespaces } = change;
+        let subsystem = self.subsystems.get_mut(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
+        // Every check comes before the first change.
+        hosts.as_ref().map_or(Ok(()), definitions::check_hosts)?;
+        namespaces.as_ref().map_or(Ok(()), |namespaces| definitions::check_namespaces(nqn, namespaces))?;
+        if let Some(new) = namespaces.and_then(|namespaces| subsystem.namespaces.replaced_by(namespaces)) {
+            subsystem.namespaces = Arc::new(new);
+            self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
+        }
+        if let Some(hosts) = hosts {
+            subsystem.hosts = Arc::new(hosts);
+            let (id, hosts) = (subsystem.id, Arc::clone(&subsystem.hosts));
+            self.close_associations(id, |association| !hosts.allows(&association.host_nqn));
+            self.publish_discovery();
+        }
         Ok(())
     }
 
-    /// Replaces all namespaces of a subsystem: hosts hear of those that are new, gone or different.
+    /// Replaces who may connect.
     ///
     /// # Errors
-    /// [`DefinitionError`]; nothing was changed.
+    /// As [`Registry::change_subsystem`].
+    pub fn set_hosts(&mut self, nqn: &Nqn, hosts: HostAccess) -> Result<(), DefinitionError> {
+        self.change_subsystem(nqn, SubsystemChange { hosts: Some(hosts), namespaces: None })
+    }
+
+    /// Replaces all namespaces of a subsystem.
+    ///
+    /// # Errors
+    /// As [`Registry::change_subsystem`].
     pub fn set_namespaces(
         &mut self,
         nqn: &Nqn,
         namespaces: Vec<NamespaceDefinition>,
     ) -> Result<(), DefinitionError> {
-        let subsystem = self.subsystem_mut(nqn)?;
-        definitions::check_namespaces(nqn, &namespaces)?;
-        if let Some(new) = subsystem.namespaces.replaced_by(namespaces) {
-            subsystem.namespaces = Arc::new(new);
-            let notice = Notice::Namespaces(Arc::clone(&subsystem.namespaces));
-            self.notices.push(notice);
-        }
-        Ok(())
+        self.change_subsystem(nqn, SubsystemChange { hosts: None, namespaces: Some(namespaces) })
     }
 
     /// Adds one namespace.
@@ -220,10 +231,6 @@ impl Registry {
     #[must_use]
     pub fn discovery_generation(&self) -> u64 {
         self.discovery.generation
-    }
-
-    fn subsystem_mut(&mut self, nqn: &Nqn) -> Result<&mut Subsystem, DefinitionError> {
-        self.subsystems.get_mut(nqn).ok_or(DefinitionError::Unknown(*nqn))
     }
 
     fn namespaces_of(&self, nqn: &Nqn) -> Result<Vec<NamespaceDefinition>, DefinitionError> {

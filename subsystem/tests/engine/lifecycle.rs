@@ -191,6 +191,32 @@ fn a_removed_subsystem_and_a_revoked_host_lose_their_associations() {
 }
 
 #[test]
+fn change_subsystem_with_one_bad_part_changes_nothing() {
+    let name = nqn(SUBSYSTEM);
+    let many = || (0..=limits::HOSTS_MAX).map(|at| nqn(&format!("nqn.2026-11.com.example:{at}"))).collect();
+    let twice = || vec![namespace(1, disk()), namespace(1, disk())];
+    let cases = [
+        SubsystemChange { hosts: Some(HostAccess::Only(many())), namespaces: Some(vec![]) },
+        SubsystemChange { hosts: Some(HostAccess::default()), namespaces: Some(twice()) },
+    ];
+    for change in cases {
+        let mut registry = registry(Options::default());
+        let (mut admin, ..) = Hello::admin().connect(&mut registry);
+        assert!(registry.change_subsystem(&name, change).is_err());
+        assert!(registry.take_notices().is_empty());
+        assert!(admin.poll_step(NOW).is_none());
+        assert_eq!(registry.namespaces(&name).unwrap().iter().count(), 2);
+        assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK, "the host may still connect");
+    }
+    let mut fixture = Fixture::new();
+    let both = SubsystemChange { hosts: Some(HostAccess::default()), namespaces: Some(vec![]) };
+    fixture.registry.change_subsystem(&name, both).unwrap();
+    assert_eq!(fixture.registry.namespaces(&name).unwrap().iter().count(), 0);
+    assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseQueue)));
+    assert!(fixture.registry.change_subsystem(&nqn("nqn.2026-11.x:y"), SubsystemChange::default()).is_err());
+}
+
+#[test]
 fn definitions_that_hosts_could_not_live_with_are_refused() {
     let name = nqn(SUBSYSTEM);
     let mut registry = registry(Options::default());
