@@ -22,7 +22,7 @@ macro_rules! open_enum {
         impl $name {
             $($(#[$vdoc])* pub const $variant: Self = Self($value);)*
 
-            /// The standard's name for the value, if it has one.
+            /// The name of the constant with this value, if there is one.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 $(if self == Self::$variant { return Some(stringify!($variant)); })*

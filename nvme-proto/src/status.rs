@@ -17,11 +17,20 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $name: Self = Self::new($sct, $sc);)*
 
-            /// The standard's words for it, if it has some. Where Fabrics and the NVM command set use one code for two things, Fabrics' words.
+            /// The standard's words for it, if it has some. Where an I/O command set and Fabrics use one code for two things, the
+            /// words of the I/O command set: [`Status::fabrics_text`] has the others.
             #[must_use]
             pub fn text(self) -> Option<&'static str> {
+                $(if self.is(Self::$name) { return Some($text); })*
+                None
+            }
+
+            /// The standard's words for the status of a Fabrics command.
+            #[must_use]
+            pub fn fabrics_text(self) -> Option<&'static str> {
                 let mut text = None;
-                $(if self.0 & CODE == Self::$name.0 { text = Some($text); })*
+                // Fabrics' statuses stand behind those of the I/O command sets.
+                $(if self.is(Self::$name) { text = Some($text); })*
                 text
             }
         }
@@ -152,8 +161,8 @@ statuses! {
     TOO_MANY_OPEN_ZONES = (1, 0xbe) "Too Many Open Zones",
     INVALID_ZONE_STATE_TRANSITION = (1, 0xbf) "Invalid Zone State Transition",
     // Command specific status of Fabrics commands (SCT 1; the codes overlap with those of the NVM command set).
-    CONNECT_INCOMPATIBLE_FORMAT = (1, 0x80) "Connect Incompatible Format",
-    CONNECT_CONTROLLER_BUSY = (1, 0x81) "Connect Controller Busy",
+    CONNECT_INCOMPATIBLE_FORMAT = (1, 0x80) "Incompatible Format",
+    CONNECT_CONTROLLER_BUSY = (1, 0x81) "Controller Busy",
     CONNECT_INVALID_PARAMETERS = (1, 0x82) "Connect Invalid Parameters",
     CONNECT_RESTART_DISCOVERY = (1, 0x83) "Connect Restart Discovery",
     CONNECT_INVALID_HOST = (1, 0x84) "Connect Invalid Host",
@@ -268,8 +277,16 @@ impl Default for Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.text().unwrap_or(if self.sct() == 7 { "Vendor Specific" } else { "Unknown Status" });
-        write!(f, "{text} (SCT {:#x}, SC {:#04x})", self.sct(), self.sc())?;
+        f.write_str(self.text().unwrap_or(if self.sct() == 7 {
+            "Vendor Specific"
+        } else {
+            "Unknown Status"
+        }))?;
+        // The code alone does not say which command it completed.
+        if let Some(fabrics) = self.fabrics_text().filter(|&fabrics| self.text() != Some(fabrics)) {
+            write!(f, " or {fabrics}")?;
+        }
+        write!(f, " (SCT {:#x}, SC {:#04x})", self.sct(), self.sc())?;
         if self.dnr() { f.write_str(", do not retry") } else { Ok(()) }
     }
 }
@@ -301,5 +318,20 @@ mod tests {
         assert_eq!(Status::new(0, 0x7f).to_string(), "Unknown Status (SCT 0x0, SC 0x7f)");
         assert_eq!(Status::new(7, 1).to_string(), "Vendor Specific (SCT 0x7, SC 0x01)");
         assert_eq!(Status::CONNECT_INVALID_HOST.text(), Some("Connect Invalid Host"));
+    }
+
+    #[test]
+    fn display_of_a_shared_code_names_both_meanings() {
+        assert_eq!(Status::INVALID_FORMAT.to_string(), "Invalid Format (SCT 0x1, SC 0x0a)");
+        for (code, io, fabrics) in [
+            (0x80, "Conflicting Attributes", "Incompatible Format"),
+            (0x81, "Invalid Protection Information", "Controller Busy"),
+            (0x82, "Attempted Write to Read Only Range", "Connect Invalid Parameters"),
+            (0x83, "Command Size Limit Exceeded", "Connect Restart Discovery"),
+            (0x85, "Incompatible Namespace or Format", "Invalid Queue Type"),
+        ] {
+            let status = Status::new(1, code);
+            assert_eq!(status.to_string(), std::format!("{io} or {fabrics} (SCT 0x1, SC {code:#04x})"));
+        }
     }
 }

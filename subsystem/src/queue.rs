@@ -143,7 +143,9 @@ impl Queue {
             Ok(admitted) => {
                 let cntlid = admitted.association.key.cntlid;
                 self.become_connected(&command, admitted);
-                let dw0 = Connected { cntlid, authentication_required: false }.emit();
+                let connected =
+                    Connected { cntlid, authentication_required: false, secure_channel_required: false };
+                let dw0 = connected.emit();
                 self.flight.end(cid, Status::SUCCESS, dw0.into(), invalidate)
             }
             Err(refusal) => {

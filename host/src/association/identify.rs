@@ -186,7 +186,7 @@ impl Namespace {
         }
         let block_size = 1 << format.lbads;
         let command_limits = identity.command_limits(info, block_size, identify.dlfeat);
-        let optimal = identify.nsfeat & nsfeat::OPTIMAL_IO != 0;
+        let optimal = identify.nsfeat & nsfeat::OPTPERF != 0;
         let geometry = Geometry {
             optimal_blocks: if optimal { u32::from(identify.npwg_z.get()) + 1 } else { 1 },
             volatile_write_cache: info.volatile_write_cache,

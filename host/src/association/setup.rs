@@ -292,7 +292,8 @@ pub(super) fn succeeded(command: &'static str, outcome: Outcome) -> Result<Outco
 fn check_connect(qid: Qid, outcome: Outcome) -> Result<Cntlid, AssociationError> {
     let status = outcome.status;
     let connected = Connected::parse(outcome.dw0);
-    if status.is(Status::AUTHENTICATION_REQUIRED) || status.is_success() && connected.authentication_required
+    if status.is(Status::AUTHENTICATION_REQUIRED)
+        || status.is_success() && (connected.authentication_required || connected.secure_channel_required)
     {
         return Err(AssociationError::AuthenticationRequired);
     }

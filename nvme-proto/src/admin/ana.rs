@@ -11,6 +11,11 @@ pub const RETURN_GROUPS_ONLY: u8 = 1 << 0;
 const HEADER: usize = size_of::<AnaHeader>();
 const GROUP: usize = size_of::<AnaGroup>();
 
+/// Bytes of so many NSIDs.
+fn nsids_len(count: u32) -> Option<usize> {
+    usize::try_from(count).ok()?.checked_mul(size_of::<U32>())
+}
+
 /// The page has no room for the group; nothing of it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the ANA page is full: give it a larger buffer, or return groups only")]
@@ -44,26 +49,25 @@ impl<'a> AnaWriter<'a> {
         group_id: u32,
         change_count: u64,
         state: AnaState,
-        nsids: impl IntoIterator<Item = Nsid>,
+        nsids: impl IntoIterator<Item = Nsid, IntoIter: Clone>,
     ) -> Result<(), PageFull> {
-        let rest = self.page.get_mut(self.len..).ok_or(PageFull)?;
-        let (head, mut tail) = rest.split_at_mut_checked(GROUP).ok_or(PageFull)?;
+        let nsids = nsids.into_iter();
+        // Counted before anything is written: a group that does not fit leaves no NSIDs behind in the buffer.
+        let count = u32::try_from(nsids.clone().count()).map_err(|_| PageFull)?;
         let groups = self.groups.checked_add(1).ok_or(PageFull)?;
-        let mut count = 0_u32;
-        for nsid in nsids {
-            let (place, behind) = tail.split_at_mut_checked(4).ok_or(PageFull)?;
+        let len = nsids_len(count).and_then(|len| len.checked_add(GROUP)).ok_or(PageFull)?;
+        let rest = self.page.get_mut(self.len..).and_then(|rest| rest.get_mut(..len)).ok_or(PageFull)?;
+        let (head, tail) = rest.split_at_mut(GROUP);
+        for (place, nsid) in tail.chunks_exact_mut(4).zip(nsids) {
             place.copy_from_slice(&nsid.0.to_le_bytes());
-            tail = behind;
-            count = count.checked_add(1).ok_or(PageFull)?;
         }
-        let left = tail.len();
         let mut group = AnaGroup::new_zeroed();
         group.group_id = group_id.into();
         group.nsids = count.into();
         group.change_count = change_count.into();
         group.state = state;
         head.copy_from_slice(group.as_bytes());
-        self.len = self.page.len() - left;
+        self.len += len;
         self.groups = groups;
         self.page[8..10].copy_from_slice(&groups.to_le_bytes());
         Ok(())
@@ -129,7 +133,7 @@ impl<'a> Iterator for AnaPage<'a> {
     fn next(&mut self) -> Option<AnaGroupView<'a>> {
         let left = self.left.checked_sub(1)?;
         let (group, rest) = AnaGroup::read_from_prefix(self.rest).ok()?;
-        let len = usize::try_from(group.nsids.get()).ok()?.checked_mul(size_of::<U32>())?;
+        let len = nsids_len(group.nsids.get())?;
         let (nsids, rest) = rest.split_at_checked(len)?;
         (self.left, self.rest) = (left, rest);
         Some(AnaGroupView {
@@ -175,6 +179,8 @@ mod tests {
         let mut writer = AnaWriter::new(&mut page, 0).unwrap();
         assert_eq!(writer.push(1, 0, AnaState::OPTIMIZED, [Nsid(1), Nsid(2)]), Err(PageFull));
         assert_eq!((writer.len(), writer.is_empty()), (16, true));
+        assert_eq!(page, [0; 16 + 32 + 4]);
+        let mut writer = AnaWriter::new(&mut page, 0).unwrap();
         writer.push(1, 0, AnaState::OPTIMIZED, [Nsid(3)]).unwrap();
         assert_eq!(writer.push(2, 0, AnaState::OPTIMIZED, []), Err(PageFull));
         assert_eq!(AnaPage::parse(&page).unwrap().count(), 1);

@@ -11,6 +11,8 @@ open_enum! {
         NOTICE = 2,
         /// Immediate.
         IMMEDIATE = 3,
+        /// One-Shot.
+        ONE_SHOT = 4,
         /// I/O command specific status.
         IO_COMMAND_SPECIFIC = 6,
         /// Vendor specific.

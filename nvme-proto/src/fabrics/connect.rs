@@ -10,6 +10,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// Byte offsets of the command's fields, as Invalid Parameters names them.
 pub mod command_offset {
+    /// FUSE and PSDT.
+    pub const FLAGS: u16 = 1;
+    /// SGL descriptor 1.
+    pub const SGL1: u16 = 24;
+    /// The type and subtype of SGL descriptor 1.
+    pub const SGL1_IDENTIFIER: u16 = 39;
     /// RECFMT.
     pub const RECFMT: u16 = 40;
     /// QID.
@@ -148,19 +154,27 @@ pub struct Connected {
     pub cntlid: Cntlid,
     /// Bit 17 (ATR): authenticate before anything else.
     pub authentication_required: bool,
+    /// Bit 18 (ASCR): authenticate before anything else, and concatenate a secure channel.
+    pub secure_channel_required: bool,
 }
 
 impl Connected {
     /// Reads DW0.
     #[must_use]
     pub fn parse(dw0: u32) -> Self {
-        Self { cntlid: Cntlid(dw0 as u16), authentication_required: dw0 >> 17 & 0b11 != 0 }
+        Self {
+            cntlid: Cntlid(dw0 as u16),
+            authentication_required: dw0 >> 17 & 1 == 1,
+            secure_channel_required: dw0 >> 18 & 1 == 1,
+        }
     }
 
     /// DW0.
     #[must_use]
     pub fn emit(self) -> u32 {
-        u32::from(self.cntlid.0) | u32::from(self.authentication_required) << 17
+        u32::from(self.cntlid.0)
+            | u32::from(self.authentication_required) << 17
+            | u32::from(self.secure_channel_required) << 18
     }
 }
 
@@ -193,6 +207,9 @@ impl InvalidParameter {
     #[must_use]
     pub fn field(self) -> Option<&'static str> {
         Some(match self {
+            Self::Command(command_offset::FLAGS) => "FUSE or PSDT",
+            Self::Command(command_offset::SGL1) => "SGL1",
+            Self::Command(command_offset::SGL1_IDENTIFIER) => "SGL1 identifier",
             Self::Command(command_offset::RECFMT) => "RECFMT",
             Self::Command(command_offset::QID) => "QID",
             Self::Command(command_offset::SQSIZE) => "SQSIZE",
@@ -232,7 +249,17 @@ mod tests {
         assert_eq!(InvalidParameter::Data(data_offset::SUBNQN).emit(), 0x0001_0100);
         assert_eq!(InvalidParameter::parse(0x0001_0100).field(), Some("SUBNQN"));
         assert_eq!(InvalidParameter::parse(44).field(), Some("SQSIZE"));
-        assert_eq!(InvalidParameter::parse(1).field(), None);
+        assert_eq!(InvalidParameter::parse(2).field(), None);
+    }
+
+    #[test]
+    fn connected_keeps_the_two_authentication_bits_apart() {
+        let concatenate = Connected::parse(1 << 18 | 7);
+        let expected =
+            Connected { cntlid: Cntlid(7), authentication_required: false, secure_channel_required: true };
+        assert_eq!((concatenate, concatenate.emit()), (expected, 1 << 18 | 7));
+        let authenticate = Connected::parse(1 << 17 | 7);
+        assert!(authenticate.authentication_required && !authenticate.secure_channel_required);
     }
 
     proptest! {

@@ -28,7 +28,7 @@ pub struct DiscoveryEntry {
     pub adrfam: AddressFamily,
     /// What is there.
     pub subtype: SubsystemType,
-    /// Secure channel (bits 1:0) and whether SQ flow control can be off (bit 2).
+    /// Secure channel (bits 1:0), and the bits of `TREQ_*`.
     pub treq: u8,
     /// The port, the same for all entries of one.
     pub portid: U16,
@@ -148,6 +148,12 @@ open_enum! {
     }
 }
 
+/// TREQ bit 3 (ZHIDS): a host identifier of 0 is accepted.
+pub const TREQ_ZHIDS: u8 = 1 << 3;
+/// TREQ bits 5:4 (TASC), 01b: the host must authenticate.
+pub const TREQ_TASC_AUTHENTICATION: u8 = 0b01 << 4;
+/// TREQ bits 5:4 (TASC), 10b: the host must authenticate and concatenate a secure channel.
+pub const TREQ_TASC_CONCATENATION: u8 = 0b10 << 4;
 /// TREQ bit 2: SQ flow control can be off.
 pub const TREQ_DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
 /// EFLAGS bit 0: the same information comes from every port of this subsystem.

@@ -45,21 +45,43 @@ pub struct FusedCommand {
     pub blocks: u32,
 }
 
+/// What becomes of two commands that follow each other in one submission queue and are no compare-and-write. A command without a
+/// status here is not part of a pair: it is handled by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfused {
+    /// The status of the first command.
+    pub first: Option<Status>,
+    /// The status of the second command.
+    pub second: Option<Status>,
+}
+
 /// Whether two commands that follow each other in one submission queue are a compare-and-write: a Compare marked first, then a Write
 /// marked second, of the same blocks of the same namespace. If they are, the Write takes place only if the Compare succeeds.
 ///
 /// # Errors
-/// [`Status::ABORTED_MISSING_FUSED`] if they are not marked as a pair: for the marked one, whose other half is not there.
-/// [`Status::INVALID_FIELD`] if they are but cannot be fused: for both.
-pub fn compare_and_write(first: FusedCommand, second: FusedCommand) -> Result<(), Status> {
-    if (first.fuse, second.fuse) != (FusedOperation::FIRST, FusedOperation::SECOND) {
-        return Err(Status::ABORTED_MISSING_FUSED);
+/// The statuses to complete them with. A command that is marked and lacks its other half: [`Status::ABORTED_MISSING_FUSED`]. A pair
+/// with another opcode: [`Status::INVALID_OPCODE`] for the command that has it, and the other one lacks its half. A pair of
+/// different blocks: [`Status::INVALID_FIELD`] for both.
+pub fn compare_and_write(first: FusedCommand, second: FusedCommand) -> Result<(), Unfused> {
+    let missing = Some(Status::ABORTED_MISSING_FUSED);
+    match (first.fuse, second.fuse) {
+        (FusedOperation::FIRST, FusedOperation::SECOND) => {}
+        // A second half that comes first has missed its first one already.
+        (FusedOperation::FIRST | FusedOperation::SECOND, _) => {
+            return Err(Unfused { first: missing, second: None });
+        }
+        (_, FusedOperation::SECOND) => return Err(Unfused { first: None, second: missing }),
+        _ => return Err(Unfused { first: None, second: None }),
+    }
+    let (compares, writes) = (first.opcode == NvmOpcode::COMPARE, second.opcode == NvmOpcode::WRITE);
+    if !compares || !writes {
+        let status = |right| if right { missing } else { Some(Status::INVALID_OPCODE) };
+        return Err(Unfused { first: status(compares), second: status(writes) });
     }
     let blocks = |command: FusedCommand| (command.nsid, command.slba, command.blocks);
-    if (first.opcode, second.opcode) != (NvmOpcode::COMPARE, NvmOpcode::WRITE)
-        || blocks(first) != blocks(second)
-    {
-        return Err(Status::INVALID_FIELD);
+    if blocks(first) != blocks(second) {
+        let invalid = Some(Status::INVALID_FIELD);
+        return Err(Unfused { first: invalid, second: invalid });
     }
     Ok(())
 }
@@ -78,26 +100,41 @@ mod tests {
     const WRITE: FusedCommand =
         FusedCommand { fuse: FusedOperation::SECOND, opcode: NvmOpcode::WRITE, ..COMPARE };
 
+    fn unfused(first: Option<Status>, second: Option<Status>) -> Result<(), Unfused> {
+        Err(Unfused { first, second })
+    }
+
     #[test]
-    fn only_a_compare_and_a_write_of_the_same_blocks_fuse() {
+    fn compare_and_write_of_different_blocks_is_an_invalid_field_for_both() {
         assert_eq!(compare_and_write(COMPARE, WRITE), Ok(()));
+        let invalid = Some(Status::INVALID_FIELD);
         let unlike = [
             FusedCommand { slba: 9, ..WRITE },
             FusedCommand { blocks: 2, ..WRITE },
             FusedCommand { nsid: Nsid(2), ..WRITE },
-            FusedCommand { opcode: NvmOpcode::READ, ..WRITE },
         ];
         for second in unlike {
-            assert_eq!(compare_and_write(COMPARE, second), Err(Status::INVALID_FIELD));
+            assert_eq!(compare_and_write(COMPARE, second), unfused(invalid, invalid));
         }
     }
 
     #[test]
-    fn a_command_without_its_other_half_is_missing_one() {
+    fn compare_and_write_with_another_opcode_refuses_that_opcode() {
+        let (wrong, missing) = (Some(Status::INVALID_OPCODE), Some(Status::ABORTED_MISSING_FUSED));
+        let read = |command| FusedCommand { opcode: NvmOpcode::READ, ..command };
+        assert_eq!(compare_and_write(COMPARE, read(WRITE)), unfused(missing, wrong));
+        assert_eq!(compare_and_write(read(COMPARE), WRITE), unfused(wrong, missing));
+        assert_eq!(compare_and_write(read(COMPARE), read(WRITE)), unfused(wrong, wrong));
+    }
+
+    #[test]
+    fn compare_and_write_without_its_other_half_leaves_the_neighbour_alone() {
+        let missing = Some(Status::ABORTED_MISSING_FUSED);
         let normal = FusedCommand { fuse: FusedOperation::NORMAL, ..WRITE };
-        for (first, second) in [(COMPARE, normal), (COMPARE, COMPARE), (normal, WRITE), (WRITE, COMPARE)] {
-            assert_eq!(compare_and_write(first, second), Err(Status::ABORTED_MISSING_FUSED));
-        }
+        assert_eq!(compare_and_write(COMPARE, normal), unfused(missing, None), "the neighbour runs");
+        assert_eq!(compare_and_write(COMPARE, COMPARE), unfused(missing, None), "the second one waits");
+        assert_eq!(compare_and_write(normal, WRITE), unfused(None, missing));
+        assert_eq!(compare_and_write(WRITE, COMPARE), unfused(missing, None));
     }
 
     #[test]

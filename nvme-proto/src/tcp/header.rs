@@ -169,14 +169,16 @@ impl CommonHeader {
         const KIND: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, kind));
         const HLEN: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, hlen));
         let (kind, plen) = (self.kind, self.plen.get());
-        if kind.receiver() != Some(link.receiver) {
-            return Err(KIND.into());
-        }
         let hlen = kind.header_len().ok_or(KIND)?;
+        let is_for_receiver = kind.receiver() == Some(link.receiver);
         let term_lens = u32::from(hlen)..=u32::from(hlen) + ERROR_DATA_LEN_MAX;
-        if kind.is_term_req() && !term_lens.contains(&plen) {
+        let is_good_term = is_for_receiver && self.hlen == hlen && term_lens.contains(&plen);
+        if kind.is_term_req() && !is_good_term {
             // A termination request is not answered with one: the two sides would never stop.
             return Err(PduError::Close);
+        }
+        if !is_for_receiver {
+            return Err(KIND.into());
         }
         let flags = self.check_flags(hlen, link.digests)?;
         if self.hlen != hlen {

@@ -47,7 +47,7 @@ pub struct IcResp {
     pub alignment: DataAlignment,
     /// Digests that will be used: of those that the host asked for.
     pub digests: Digests,
-    /// MAXH2CDATA: bytes of data in one H2CData, at least 4096.
+    /// MAXH2CDATA: bytes of data in one H2CData, at least 4096 and a multiple of 4.
     pub h2c_data_len_max: u32,
 }
 
@@ -115,15 +115,23 @@ impl IcResp {
         const MAXH2CDATA: FatalError = FatalError::invalid_field(offset_of!(InitializePdu, max));
         let (alignment, digests) = pdu.parse()?;
         let h2c_data_len_max = pdu.max.get();
-        if h2c_data_len_max < H2C_DATA_LEN_MIN {
+        if !is_h2c_data_len_max(h2c_data_len_max) {
             return Err(MAXH2CDATA);
         }
         Ok(Self { alignment, digests, h2c_data_len_max })
     }
 
     /// The response.
+    ///
+    /// # Panics
+    /// When `h2c_data_len_max` is less than [`H2C_DATA_LEN_MIN`] or not a multiple of 4: no host would come.
     #[must_use]
     pub fn emit(&self) -> InitializePdu {
+        assert!(is_h2c_data_len_max(self.h2c_data_len_max), "a MAXH2CDATA of {}", self.h2c_data_len_max);
         InitializePdu::new(PduType::IC_RESP, self.alignment, self.digests, self.h2c_data_len_max)
     }
+}
+
+fn is_h2c_data_len_max(len: u32) -> bool {
+    len >= H2C_DATA_LEN_MIN && len.is_multiple_of(4)
 }

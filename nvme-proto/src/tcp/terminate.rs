@@ -52,7 +52,7 @@ impl fmt::Display for FatalError {
             FatalErrorStatus::UNSUPPORTED_PARAMETER => {
                 return write!(f, "unsupported parameter at byte {}", self.information);
             }
-            FatalErrorStatus::PDU_SEQUENCE_ERROR => "PDU out of sequence",
+            FatalErrorStatus::PDU_SEQUENCE_ERROR => "PDU sequence error",
             FatalErrorStatus::HEADER_DIGEST_ERROR => "header digest error",
             FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE => "data transfer out of range",
             FatalErrorStatus::LIMIT_EXCEEDED => "data transfer or R2T limit exceeded",
@@ -74,8 +74,8 @@ pub enum PduError {
     /// The connection is to end, and a termination request is to say why.
     #[error("{0}: terminate the connection")]
     Fatal(FatalError),
-    /// The connection is to end without a word: the PDU is itself a termination request, and of a wrong length.
-    #[error("a termination request of a wrong length: close the connection")]
+    /// The connection is to end without a word: the PDU is itself a termination request, and an invalid one.
+    #[error("an invalid termination request: close the connection")]
     Close,
 }
 

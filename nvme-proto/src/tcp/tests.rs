@@ -69,7 +69,7 @@ fn a_connection_starts() {
 fn what_cannot_be_agreed_is_named() {
     let good =
         IcResp { alignment: DataAlignment::default(), digests: Digests::default(), h2c_data_len_max: 4096 };
-    for (at, value, field) in [(8, 1, 8), (10, 32, 10), (13, 0x0f, 12)] {
+    for (at, value, field) in [(8, 1, 8), (10, 32, 10), (13, 0x0f, 12), (12, 1, 12)] {
         let mut pdu = good.emit();
         pdu.as_mut_bytes()[at] = value;
         assert_eq!(IcResp::parse(&pdu), Err(FatalError::invalid_field(field)));
@@ -174,6 +174,50 @@ fn lengths_and_ranges_must_agree() {
 }
 
 #[test]
+fn a_transfer_of_no_or_odd_length_is_an_invalid_field() {
+    let to_host = Link { receiver: Receiver::Host, ..PLAIN };
+    let (_, r2t) = R2t { cid: Cid(1), ttag: 1, offset: 0, len: 4 }.emit(to_host).unwrap();
+    let (_, h2c) = H2cData { cid: Cid(1), ttag: 1, offset: 0, len: 4, last: true }.emit(PLAIN).unwrap();
+    let (_, c2h) =
+        C2hData { cid: Cid(1), offset: 0, len: 4, last: true, success: false }.emit(to_host).unwrap();
+    for (pdu, link) in [(r2t, to_host), (h2c, PLAIN), (c2h, to_host)] {
+        let with = |offset: u32, len: u32| {
+            let mut pdu = pdu;
+            let bytes = pdu.as_mut_bytes();
+            bytes[12..16].copy_from_slice(&offset.to_le_bytes());
+            bytes[16..20].copy_from_slice(&len.to_le_bytes());
+            if pdu.common.kind != PduType::R2T {
+                pdu.common.pdo = if len > 0 { 24 } else { 0 };
+                pdu.common.plen = (24 + len).into();
+            }
+            read(pdu.as_bytes(), link).map(|_| ())
+        };
+        assert_eq!(with(4, 8), Ok(()));
+        assert_eq!(with(1, 4), Err(FatalError::invalid_field(12).into()));
+        assert_eq!(with(0, 3), Err(FatalError::invalid_field(16).into()));
+        assert_eq!(with(0, 0), Err(FatalError::invalid_field(16).into()));
+    }
+    for (offset, len) in [(1, 4), (0, 3), (0, 0)] {
+        assert_eq!(R2t { cid: Cid(1), ttag: 1, offset, len }.emit(to_host), None);
+        assert_eq!(H2cData { cid: Cid(1), ttag: 1, offset, len, last: true }.emit(PLAIN), None);
+        let c2h = C2hData { cid: Cid(1), offset, len, last: true, success: false };
+        assert_eq!(c2h.emit(to_host), None);
+    }
+}
+
+#[test]
+fn a_bad_termination_request_closes_the_connection() {
+    let bad = [
+        header(PduType::H2C_TERM_REQ, 0, 23, 0, 24),
+        header(PduType::C2H_TERM_REQ, 0, 24, 0, 24),
+        header(PduType::H2C_TERM_REQ, 0, 24, 0, 23),
+    ];
+    for header in bad {
+        assert_eq!(header.check(PLAIN), Err(PduError::Close), "{header:?}");
+    }
+}
+
+#[test]
 fn a_termination_request_says_why_and_is_never_answered() {
     let error = FatalError::invalid_field(2);
     let pdu = TermReqPdu::new(PduType::H2C_TERM_REQ, error, 72).unwrap();
@@ -237,8 +281,8 @@ proptest! {
     }
 
     #[test]
-    fn transfers_survive_the_wire(cid: u16, ttag: u16, offset in 0..1u32 << 31, len in 0..1u32 << 30, last: bool, success: bool, digests: (bool, bool), z in 0u8..32) {
-        let cid = Cid(cid);
+    fn transfers_survive_the_wire(cid: u16, ttag: u16, dwords in (0..1u32 << 29, 1..1u32 << 28), last: bool, success: bool, digests: (bool, bool), z in 0u8..32) {
+        let (cid, offset, len) = (Cid(cid), dwords.0 * 4, dwords.1 * 4);
         let (header, data) = digests;
         let (to_controller, to_host) = (link(Receiver::Controller, header, data, z), link(Receiver::Host, header, data, z));
         let pdu = H2cData { cid, ttag, offset, len, last };
@@ -253,8 +297,9 @@ proptest! {
     }
 
     #[test]
-    fn agreements_and_errors_survive_the_wire(z in 0u8..32, header: bool, data: bool, r2t_max in 1u64..=1 << 32, h2c_data_len_max in 4096u32.., status: u16, information: u32, error_data_len in 0u32..=128) {
+    fn agreements_and_errors_survive_the_wire(z in 0u8..32, header: bool, data: bool, r2t_max in 1u64..=1 << 32, h2c_data_dwords_max in 1024u32..1 << 30, status: u16, information: u32, error_data_len in 0u32..=128) {
         let Link { alignment, digests, .. } = link(Receiver::Host, header, data, z);
+        let h2c_data_len_max = h2c_data_dwords_max * 4;
         let request = IcReq { alignment, digests, r2t_max };
         prop_assert_eq!(IcReq::parse(&request.emit()), Ok(request));
         let response = IcResp { alignment, digests, h2c_data_len_max };

@@ -28,6 +28,9 @@ const _: () = {
     assert!(offset_of!(TransferPdu, offset) == 12 && offset_of!(TransferPdu, len) == 16);
 };
 
+/// DATAO, DATAL, R2TO and R2TL are multiples of it.
+const DWORD: u32 = 4;
+
 /// Data from the host, as an R2T asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2cData {
@@ -86,13 +89,26 @@ impl TransferPdu {
         }
     }
 
-    /// Offset and length, whose sum is no command's if it does not fit.
+    /// Offset and length in whole dwords, at least one; a sum that does not fit is beyond any command's data.
     fn range(&self) -> Result<(u32, u32), FatalError> {
+        const OFFSET: FatalError = FatalError::invalid_field(offset_of!(TransferPdu, offset));
+        const LEN: FatalError = FatalError::invalid_field(offset_of!(TransferPdu, len));
         let (offset, len) = (self.offset.get(), self.len.get());
+        if !offset.is_multiple_of(DWORD) {
+            return Err(OFFSET);
+        }
+        if len == 0 || !len.is_multiple_of(DWORD) {
+            return Err(LEN);
+        }
         match offset.checked_add(len) {
             Some(_) => Ok((offset, len)),
             None => Err(FatalError { status: FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE, information: 0 }),
         }
+    }
+
+    /// Whether [`TransferPdu::range`] takes these.
+    fn is_range(offset: u32, len: u32) -> bool {
+        len > 0 && offset.is_multiple_of(DWORD) && len.is_multiple_of(DWORD)
     }
 
     /// The same of a PDU that has these data with it: DATAL says as much as the layout.
@@ -112,10 +128,13 @@ impl H2cData {
         Ok(Self { cid: Cid(pdu.cccid.get()), ttag: pdu.ttag.get(), offset, len, last })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a controller or the length is more
-    /// than PLEN can say.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a controller, offset and length are not
+    /// whole dwords, or the length is 0 or more than PLEN can say.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
+        if !TransferPdu::is_range(self.offset, self.len) {
+            return None;
+        }
         let layout = Layout::new(PduType::H2C_DATA, Flags::LAST.when(self.last), self.len, link)?;
         Some((layout, TransferPdu::new(&layout, self.cid, self.ttag, self.offset, self.len)))
     }
@@ -129,10 +148,13 @@ impl C2hData {
         Ok(Self { cid: Cid(pdu.cccid.get()), offset, len, last, success })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a host, the length is more than PLEN can
-    /// say, or `success` is said without `last`.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are not whole
+    /// dwords, the length is 0 or more than PLEN can say, or `success` is said without `last`.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
+        if !TransferPdu::is_range(self.offset, self.len) {
+            return None;
+        }
         let flags = Flags::LAST.when(self.last) | Flags::SUCCESS.when(self.success);
         let layout = Layout::new(PduType::C2H_DATA, flags, self.len, link)?;
         Some((layout, TransferPdu::new(&layout, self.cid, 0, self.offset, self.len)))
@@ -145,9 +167,13 @@ impl R2t {
         Ok(Self { cid: Cid(pdu.cccid.get()), ttag: pdu.ttag.get(), offset, len })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a host.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are not whole
+    /// dwords, or the length is 0.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
+        if !TransferPdu::is_range(self.offset, self.len) {
+            return None;
+        }
         let layout = Layout::new(PduType::R2T, Flags(0), 0, link)?;
         Some((layout, TransferPdu::new(&layout, self.cid, self.ttag, self.offset, self.len)))
     }

@@ -167,7 +167,7 @@ fn identify_namespace(namespace: &NamespaceDefinition) -> IdentifyNamespace {
         id.dlfeat = DLFEAT_ZEROES | DLFEAT_WRITE_ZEROES_DEALLOCATES;
     }
     if let Some(preferred_z) = preferred_z(namespace) {
-        id.nsfeat = nsfeat::OPTIMAL_IO;
+        id.nsfeat = nsfeat::OPTPERF_NPDG;
         (id.npwg_z, id.npwa_z, id.nows_z) = (preferred_z.into(), preferred_z.into(), preferred_z.into());
         (id.npdg_z, id.npda_z) = (preferred_z.into(), preferred_z.into());
     }

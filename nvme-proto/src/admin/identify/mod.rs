@@ -9,7 +9,7 @@ mod nvm_specific;
 pub use controller::{IdentifyController, PowerStateDescriptor, cmic, ctratt, lpa, oacs, oncs, sgls, vwc};
 pub use controller_lists::{CommandSets, ControllerList, SecondaryController, SecondaryControllerList};
 pub use lists::{Descriptor, DescriptorWriter, Descriptors, IdList, NamespaceIdType};
-pub use namespace::{IdentifyNamespace, IndependentNamespace, LbaFormat, nsfeat};
+pub use namespace::{IdentifyNamespace, IndependentNamespace, LbaFormat, independent_nsfeat, nsfeat};
 pub use nvm_specific::{NvmController, NvmNamespace};
 
 use crate::ident::{Cntlid, Nsid};

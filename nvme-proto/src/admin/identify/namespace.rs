@@ -38,7 +38,11 @@ pub struct IdentifyNamespace {
     pub mssrl: U16,
     pub mcl: U32,
     pub msrc_z: u8,
-    reserved0: [u8; 11],
+    pub kpios: u8,
+    pub nulbaf: u8,
+    reserved0: u8,
+    pub kpiodaag: U32,
+    reserved2: [u8; 4],
     pub anagrpid: U32,
     reserved1: [u8; 3],
     pub nsattr: u8,
@@ -70,6 +74,8 @@ const _: () = {
     assert!(offset_of!(IdentifyNamespace, nvmcap) == 48);
     assert!(offset_of!(IdentifyNamespace, npwg_z) == 64);
     assert!(offset_of!(IdentifyNamespace, mssrl) == 74);
+    assert!(offset_of!(IdentifyNamespace, nulbaf) == 82);
+    assert!(offset_of!(IdentifyNamespace, kpiodaag) == 84);
     assert!(offset_of!(IdentifyNamespace, anagrpid) == 92);
     assert!(offset_of!(IdentifyNamespace, nsattr) == 99);
     assert!(offset_of!(IdentifyNamespace, nguid) == 104);
@@ -82,17 +88,22 @@ const _: () = {
 pub mod nsfeat {
     /// Thin provisioning: NCAP may be less than NSZE.
     pub const THIN_PROVISIONING: u8 = 1 << 0;
-    /// NPWG, NPWA, NPDG, NPDA and NOWS say something.
-    pub const OPTIMAL_IO: u8 = 1 << 4;
+    /// OPTPERF: NPWG, NPWA and NOWS are valid if any of the two bits is set.
+    pub const OPTPERF: u8 = 0b11 << 4;
+    /// OPTPERF 01b: NPWG, NPWA, NPDG, NPDA and NOWS are valid. The only value before version 2.1.
+    pub const OPTPERF_NPDG: u8 = 0b01 << 4;
 }
 
 impl IdentifyNamespace {
     /// The LBA format in use; `None` when FLBAS names one that is not there, or a block size that no namespace has.
     #[must_use]
     pub fn format(&self) -> Option<LbaFormat> {
-        let index = usize::from(self.flbas & 0xf | self.flbas >> 1 & 0x30);
+        let formats = usize::from(self.nlbaf_z) + 1 + usize::from(self.nulbaf);
+        // With 16 formats or fewer, the upper bits of the index (FIDXU) mean nothing.
+        let upper = if formats > 16 { self.flbas >> 1 & 0x30 } else { 0 };
+        let index = usize::from(self.flbas & 0xf | upper);
         let format = *self.lbaf.get(index)?;
-        (index <= usize::from(self.nlbaf_z) && (9..=16).contains(&format.lbads)).then_some(format)
+        (index < formats && (9..=16).contains(&format.lbads)).then_some(format)
     }
 
     /// Reads of deallocated blocks give zeroes (DLFEAT bits 2:0 are 001b).
@@ -100,6 +111,12 @@ impl IdentifyNamespace {
     pub fn reads_zeroes_when_deallocated(&self) -> bool {
         self.dlfeat & 0b111 == 0b001
     }
+}
+
+/// NSFEAT of [`IndependentNamespace`].
+pub mod independent_nsfeat {
+    /// VWCNP: the namespace has no volatile write cache, whatever VWC of the controller says.
+    pub const VWCNP: u8 = 1 << 5;
 }
 
 /// A namespace, independent of its I/O command set (CNS 08h), as on the wire.
@@ -121,3 +138,26 @@ pub struct IndependentNamespace {
 }
 
 const _: () = assert!(size_of::<IndependentNamespace>() == super::LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn format_index_has_six_bits_only_with_more_than_sixteen_formats() {
+        let mut id = IdentifyNamespace::new_zeroed();
+        id.lbaf.iter_mut().zip(0..).for_each(|(format, at)| (format.lbads, format.rp) = (9, at));
+        let mut index = |nlbaf_z, nulbaf, flbas| {
+            (id.nlbaf_z, id.nulbaf, id.flbas) = (nlbaf_z, nulbaf, flbas);
+            id.format().map(|format| format.rp)
+        };
+        assert_eq!(index(0, 0, 0x20), Some(0), "the upper bits are ignored with one format");
+        assert_eq!(index(0, 1, 0x01), Some(1), "unique attribute formats count");
+        assert_eq!(index(0, 0, 0x01), None);
+        assert_eq!(index(15, 0, 0x6f), Some(15));
+        assert_eq!(index(16, 0, 0x20), Some(16));
+        assert_eq!(index(10, 10, 0x24), Some(20));
+        assert_eq!(index(10, 10, 0x25), None);
+    }
+}

@@ -95,6 +95,14 @@ pub enum Message<'a> {
     Failure2(Failure),
 }
 
+/// The transaction (T_ID) of a message, even of one that [`Message::parse`] refuses: a failure message must repeat it. `None` if
+/// the bytes end before it.
+#[must_use]
+pub fn transaction_of(bytes: &[u8]) -> Option<u16> {
+    let t_id = bytes.get(4..6)?;
+    Some(u16::from_le_bytes([t_id[0], t_id[1]]))
+}
+
 /// Why a message cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
@@ -164,7 +172,7 @@ impl<'a> Message<'a> {
             Self::Negotiate(it) => SHORT + it.descriptors.len() * ProtocolDescriptor::LEN,
             Self::Challenge(it) => LONG + it.challenge.len() + it.dh_value.len(),
             Self::Reply(it) => LONG + 2 * it.response.len() + it.dh_value.len(),
-            Self::Success1(it) => LONG + it.response.map_or(0, <[u8]>::len),
+            Self::Success1(it) => LONG + usize::from(it.hash_len),
             Self::Success2 { .. } => LONG,
             Self::Failure1(_) | Self::Failure2(_) => SHORT,
         }
@@ -201,7 +209,8 @@ impl<'a> Message<'a> {
             Self::Success1(it) => {
                 writer.short(SUCCESS1, it.transaction, [it.hash_len, 0]);
                 writer.long([u8::from(it.response.is_some()), 0], 0, 0);
-                writer.put(it.response.unwrap_or_default());
+                // The response's place is there even without one.
+                writer.put(it.response.unwrap_or(&[0; u8::MAX as usize][..usize::from(it.hash_len)]));
             }
             Self::Success2 { transaction } => {
                 writer.short(SUCCESS2, transaction, [0, 0]);

@@ -4,14 +4,16 @@
 //! controller to prove itself too. Either side may say failure instead: the controller failure1, the host failure2.
 //!
 //! [`Message::parse`] checks that all parts of a message are there, and borrows them. What it does not check is what only the
-//! two sides can know: the transaction, the order of messages, and that lengths are those of the hash and group agreed on.
+//! two sides can know: the transaction, the order of messages, and that lengths are those of the hash and group agreed on. Nor
+//! does it refuse what the two sides must: no protocol offered (NAPD 0), a hash of length 0 (HL 0), and values of CVALID and
+//! RVALID above 1, which are reserved.
 
 mod message;
 mod negotiate;
 #[cfg(test)]
 mod tests;
 
-pub use message::{Challenge, EmitError, Failure, Message, Reply, Success1};
+pub use message::{Challenge, EmitError, Failure, Message, Reply, Success1, transaction_of};
 pub use negotiate::{Negotiate, ProtocolDescriptor};
 
 open_enum! {

@@ -1,6 +1,7 @@
 //! What reservation commands carry.
 
 use super::ReservationType;
+use crate::ident::Cntlid;
 use core::mem::offset_of;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -138,8 +139,8 @@ impl ReservationStatus {
 impl Registrant {
     /// A registered controller.
     #[must_use]
-    pub fn new(cntlid: u16, holds: bool, hostid: [u8; 8], key: u64) -> Self {
-        Self { cntlid: cntlid.into(), status: u8::from(holds), reserved3: [0; 5], hostid, key: key.into() }
+    pub fn new(cntlid: Cntlid, holds: bool, hostid: [u8; 8], key: u64) -> Self {
+        Self { cntlid: cntlid.0.into(), status: u8::from(holds), reserved3: [0; 5], hostid, key: key.into() }
     }
 
     /// Whether its host holds the reservation.
@@ -152,9 +153,9 @@ impl Registrant {
 impl ExtendedRegistrant {
     /// A registered controller.
     #[must_use]
-    pub fn new(cntlid: u16, holds: bool, hostid: [u8; 16], key: u64) -> Self {
+    pub fn new(cntlid: Cntlid, holds: bool, hostid: [u8; 16], key: u64) -> Self {
         Self {
-            cntlid: cntlid.into(),
+            cntlid: cntlid.0.into(),
             status: u8::from(holds),
             reserved3: [0; 5],
             key: key.into(),

@@ -74,6 +74,8 @@ open_enum! {
 
 /// IEKEY: the current key is not checked.
 const IGNORE_KEY: u32 = 1 << 3;
+/// DISNSRS: the host knows that a registrant may be a controller of another subsystem (dispersed namespaces).
+const DISPERSED: u32 = 1 << 4;
 
 /// Reservation Register. Its data are [`RegisterData`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,8 @@ pub struct Register {
     pub ignore_key: bool,
     /// Whether reservations persist through power loss.
     pub persist: PersistChange,
+    /// DISNSRS: the host supports dispersed namespaces.
+    pub dispersed: bool,
 }
 
 /// Reservation Acquire. Its data are [`AcquireData`].
@@ -95,6 +99,8 @@ pub struct Acquire {
     pub ignore_key: bool,
     /// Which reservation to hold.
     pub kind: ReservationType,
+    /// DISNSRS: the host supports dispersed namespaces.
+    pub dispersed: bool,
 }
 
 /// Reservation Release. Its data are [`ReleaseData`].
@@ -106,6 +112,8 @@ pub struct Release {
     pub ignore_key: bool,
     /// Which reservation is held.
     pub kind: ReservationType,
+    /// DISNSRS: the host supports dispersed namespaces.
+    pub dispersed: bool,
 }
 
 /// Reservation Report. It answers with a [`ReservationStatus`] and what follows it.
@@ -115,6 +123,8 @@ pub struct Report {
     pub len: u64,
     /// EDS: the extended structure, with host identifiers of 128 bits. Fabrics has no other.
     pub extended: bool,
+    /// DISNSRS: the host supports dispersed namespaces.
+    pub dispersed: bool,
 }
 
 impl Register {
@@ -124,6 +134,7 @@ impl Register {
         Self {
             action: RegisterAction(cdw10 as u8 & 7),
             ignore_key: cdw10 & IGNORE_KEY != 0,
+            dispersed: cdw10 & DISPERSED != 0,
             persist: PersistChange((cdw10 >> 30) as u8),
         }
     }
@@ -131,7 +142,7 @@ impl Register {
     /// Command dword 10.
     #[must_use]
     pub fn cdw10(&self) -> u32 {
-        action(self.action.0, self.ignore_key) | u32::from(self.persist.0 & 3) << 30
+        action(self.action.0, self.ignore_key, self.dispersed) | u32::from(self.persist.0 & 3) << 30
     }
 }
 
@@ -142,6 +153,7 @@ impl Acquire {
         Self {
             action: AcquireAction(cdw10 as u8 & 7),
             ignore_key: cdw10 & IGNORE_KEY != 0,
+            dispersed: cdw10 & DISPERSED != 0,
             kind: ReservationType((cdw10 >> 8) as u8),
         }
     }
@@ -149,7 +161,7 @@ impl Acquire {
     /// Command dword 10.
     #[must_use]
     pub fn cdw10(&self) -> u32 {
-        action(self.action.0, self.ignore_key) | u32::from(self.kind.0) << 8
+        action(self.action.0, self.ignore_key, self.dispersed) | u32::from(self.kind.0) << 8
     }
 }
 
@@ -160,6 +172,7 @@ impl Release {
         Self {
             action: ReleaseAction(cdw10 as u8 & 7),
             ignore_key: cdw10 & IGNORE_KEY != 0,
+            dispersed: cdw10 & DISPERSED != 0,
             kind: ReservationType((cdw10 >> 8) as u8),
         }
     }
@@ -167,7 +180,7 @@ impl Release {
     /// Command dword 10.
     #[must_use]
     pub fn cdw10(&self) -> u32 {
-        action(self.action.0, self.ignore_key) | u32::from(self.kind.0) << 8
+        action(self.action.0, self.ignore_key, self.dispersed) | u32::from(self.kind.0) << 8
     }
 }
 
@@ -176,7 +189,7 @@ impl Report {
     #[must_use]
     pub fn parse(cdw10: u32, cdw11: u32) -> Self {
         let numd_z = cdw10;
-        Self { len: (u64::from(numd_z) + 1) * 4, extended: cdw11 & 1 == 1 }
+        Self { len: (u64::from(numd_z) + 1) * 4, extended: cdw11 & 1 == 1, dispersed: cdw11 & 2 == 2 }
     }
 
     /// Command dword 10.
@@ -193,10 +206,11 @@ impl Report {
     /// Command dword 11.
     #[must_use]
     pub fn cdw11(&self) -> u32 {
-        u32::from(self.extended)
+        u32::from(self.extended) | u32::from(self.dispersed) << 1
     }
 }
 
-fn action(action: u8, ignore_key: bool) -> u32 {
-    u32::from(action & 7) | if ignore_key { IGNORE_KEY } else { 0 }
+fn action(action: u8, ignore_key: bool, dispersed: bool) -> u32 {
+    let flag = |on: bool, bit| if on { bit } else { 0 };
+    u32::from(action & 7) | flag(ignore_key, IGNORE_KEY) | flag(dispersed, DISPERSED)
 }
