@@ -115,7 +115,7 @@ impl Controller {
             }
             FabricsType::CONNECT => Err(status::COMMAND_SEQUENCE_ERROR),
             FabricsType::DISCONNECT => fabrics::check_disconnect(sqe, true).map(|()| Reply::Done(0)),
-            _ => Err(status::INVALID_OPCODE),
+            _ => Err(fabrics::unsupported(fctype)),
         }
     }
 

@@ -2,7 +2,11 @@
 
 use crate::status;
 use crate::step::{Keyed, Source, Transfer};
+use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::{Sgl, Sqe, Status};
+
+/// The bits of PSDT in the flags of a command.
+const PSDT: u8 = 0b11 << 6;
 
 /// How long the SGL must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +49,8 @@ pub(crate) fn to_host(sqe: &Sqe, len: u32, fit: Fit) -> Result<Transfer, Status>
             check_len(len, room, fit)?;
             Ok(Transfer::ToHost { len, sink: Keyed { address, key } })
         }
-        Sgl::InCapsule { .. } => Err(status::INVALID_FIELD),
         Sgl::InCapsuleList { .. } => Err(status::INVALID_SGL_COUNT),
-        Sgl::Transport { .. } => Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
+        Sgl::InCapsule { .. } | Sgl::Transport { .. } => Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
     }
 }
 
@@ -67,13 +70,11 @@ pub(crate) fn key_to_invalidate(sqe: &Sqe) -> Option<u32> {
     }
 }
 
-/// Every command of Fabrics has an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0).
+/// Admin and I/O commands over Fabrics have an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0). For Fabrics
+/// commands the standard has PSDT 00b (no data) and 10b, and hosts send 01b.
 pub(crate) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
-    if sqe.psdt() == 1 && sqe.fuse() == 0 && sqe.flags & 0b0011_1100 == 0 {
-        Ok(())
-    } else {
-        Err(status::INVALID_FIELD)
-    }
+    let psdt = if fabrics_type(sqe).is_some() { 0b00..=0b10 } else { 0b01..=0b01 };
+    if psdt.contains(&sqe.psdt()) && sqe.flags & !PSDT == 0 { Ok(()) } else { Err(status::INVALID_FIELD) }
 }
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
     fn data_to_the_host_need_a_key() {
         assert_eq!(
             to_host(&with(SglDescriptor::in_capsule(0, 512)), 512, Fit::Exact),
-            Err(status::INVALID_FIELD)
+            Err(status::SGL_DESCRIPTOR_TYPE_INVALID)
         );
         let keyed = SglDescriptor::keyed(0x1000, 512, 7, false);
         let sink = Keyed { address: 0x1000, key: 7 };
@@ -130,7 +131,10 @@ mod tests {
                 SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x10 },
                 status::SGL_DESCRIPTOR_TYPE_INVALID,
             ),
-            (SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x41 }, status::INVALID_FIELD),
+            (
+                SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x41 },
+                status::SGL_DESCRIPTOR_TYPE_INVALID,
+            ),
         ] {
             assert_eq!(from_host(&with(sgl), 512, Fit::Exact, 4096), Err(status), "{sgl:?}");
             assert_eq!(to_host(&with(sgl), 512, Fit::Exact), Err(status), "{sgl:?}");
@@ -146,13 +150,18 @@ mod tests {
     }
 
     #[test]
-    fn psdt_must_say_sgl_and_nothing_may_be_fused() {
-        for (flags, good) in
-            [(0x40, true), (0x00, false), (0x80, false), (0xc0, false), (0x41, false), (0x42, false)]
-        {
-            let mut sqe = Sqe::new(1);
-            sqe.flags = flags;
-            assert_eq!(check_flags(&sqe).is_ok(), good, "{flags:#x}");
+    fn check_flags_wants_an_sgl_and_no_fused_operation() {
+        for (flags, good, good_in_fabrics) in [
+            (0x40, true, true),
+            (0x00, false, true),
+            (0x80, false, true),
+            (0xc0, false, false),
+            (0x41, false, false),
+            (0x42, false, false),
+            (0x44, false, false),
+        ] {
+            let is_good = |opcode| check_flags(&Sqe { flags, ..Sqe::new(opcode) }).is_ok();
+            assert_eq!((is_good(0x01), is_good(0x7f)), (good, good_in_fabrics), "{flags:#x}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{Association, Cid, Notice, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
-use nvme_proto::fabrics::connect::{Connect, ConnectData, Connected};
+use nvme_proto::fabrics::connect::{Connect, ConnectData, Connected, InvalidParameter, command_offset};
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
@@ -77,12 +77,23 @@ impl Queue {
             Err(Unfit::Conflict(response)) => return Step::Respond(response),
             Err(Unfit::Overrun(violation)) => return Step::CloseAssociation(violation),
         }
+        let invalidate = data::key_to_invalidate(&sqe);
+        let is_connect = fabrics_type(&sqe) == Some(FabricsType::CONNECT);
         let outcome = match data::check_flags(&sqe) {
             Ok(()) => self.on_command(now, &sqe, in_capsule_len),
+            // A Connect never fails with Invalid Field: its response names the field.
+            Err(_) if is_connect => {
+                let dw0 = InvalidParameter::Command(command_offset::FLAGS).emit();
+                let status = status::CONNECT_INVALID_PARAMETERS;
+                return Step::Respond(self.flight.end(sqe.cid(), status, dw0.into(), invalidate));
+            }
             Err(status) => Err(status),
         };
-        self.note_error(&sqe, &outcome);
-        self.step(sqe.cid(), data::key_to_invalidate(&sqe), outcome)
+        // Nor does it add to the Error Information log.
+        if !is_connect {
+            self.note_error(&sqe, &outcome);
+        }
+        self.step(sqe.cid(), invalidate, outcome)
     }
 
     fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
@@ -101,8 +112,9 @@ impl Queue {
                     *disconnected = true;
                     Ok(Reply::Done(0))
                 }
-                // Properties belong to the Admin queue, and there is no authentication.
-                Some(_) => Err(status::INVALID_OPCODE),
+                // Properties belong to the Admin queue.
+                Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => Err(status::INVALID_OPCODE),
+                Some(fctype) => Err(fabrics::unsupported(fctype)),
             },
         }
     }

@@ -19,8 +19,10 @@ pub const BUFFER_SHARE: usize = 2;
 /// capsule that is no multiple of it are copied once.
 pub const IN_CAPSULE_ALIGN: usize = nvmf_block::MEMORY_ALIGNMENT;
 
-/// The largest Admin queue, in entries.
-pub const ADMIN_ENTRIES_MAX: u16 = 32;
+/// The largest Admin queue, in entries: SPDK's tools ask for more than the usual 32.
+pub const ADMIN_ENTRIES_MAX: u16 = 128;
+/// The Admin queue that a worker has receives for, for each of its connections; a larger one takes the room of several.
+pub const ADMIN_ENTRIES_USUAL: u16 = 32;
 /// The smallest queue, in entries.
 pub const ENTRIES_MIN: u16 = 2;
 /// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that

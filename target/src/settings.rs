@@ -39,7 +39,7 @@ impl Settings {
             queue_entries: target.queue_depth,
             io_queues: target.io_queues,
             in_capsule_data: target.in_capsule_data,
-            admin_receives: connections * Queue::receives_for(crate::limits::ADMIN_ENTRIES_MAX),
+            admin_receives: connections * Queue::receives_for(crate::limits::ADMIN_ENTRIES_USUAL),
             io_receives: wanted.min(affordable).max(least),
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
         }

@@ -12,10 +12,6 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 pub mod command_offset {
     /// FUSE and PSDT.
     pub const FLAGS: u16 = 1;
-    /// SGL descriptor 1.
-    pub const SGL1: u16 = 24;
-    /// The type and subtype of SGL descriptor 1.
-    pub const SGL1_IDENTIFIER: u16 = 39;
     /// RECFMT.
     pub const RECFMT: u16 = 40;
     /// QID.
@@ -208,8 +204,6 @@ impl InvalidParameter {
     pub fn field(self) -> Option<&'static str> {
         Some(match self {
             Self::Command(command_offset::FLAGS) => "FUSE or PSDT",
-            Self::Command(command_offset::SGL1) => "SGL1",
-            Self::Command(command_offset::SGL1_IDENTIFIER) => "SGL1 identifier",
             Self::Command(command_offset::RECFMT) => "RECFMT",
             Self::Command(command_offset::QID) => "QID",
             Self::Command(command_offset::SQSIZE) => "SQSIZE",

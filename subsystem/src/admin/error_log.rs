@@ -8,6 +8,9 @@ use zerocopy::{FromZeros, IntoBytes};
 /// PARAMETER ERROR LOCATION that names no parameter.
 const NO_LOCATION: u16 = 0xffff;
 
+/// LPVER of an entry whose opcode and CSI are valid.
+const LPVER_OPCODE: u8 = 1;
+
 /// The last [`ERROR_LOG_ENTRIES`] errors.
 #[derive(Debug)]
 pub(crate) struct ErrorLog {
@@ -36,6 +39,7 @@ impl ErrorLog {
         entry.parameter_error_location = NO_LOCATION.into();
         entry.nsid = sqe.nsid;
         entry.opcode = sqe.opcode;
+        entry.lpver = LPVER_OPCODE;
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -11,6 +11,7 @@ pub use refusal::Refusal;
 
 use crate::status;
 use nvme_proto::fabrics::record_format;
+use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
 
 /// Disconnect ends one I/O queue; the Admin queue ends with its connection.
@@ -21,5 +22,13 @@ pub(crate) fn check_disconnect(sqe: &Sqe, is_admin: bool) -> Result<(), Status> 
         Err(status::CONNECT_INCOMPATIBLE_FORMAT)
     } else {
         Ok(())
+    }
+}
+
+/// The status of a Fabrics command that no queue has: there is no authentication, and other types are reserved.
+pub(crate) fn unsupported(fctype: FabricsType) -> Status {
+    match fctype {
+        FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => status::INVALID_OPCODE,
+        _ => status::INVALID_FIELD,
     }
 }

@@ -7,6 +7,9 @@ use nvme_proto::fabrics::connect::{InvalidParameter, command_offset, data_offset
 /// Why a Connect was refused: for people, and ([`Refusal::status`], [`Refusal::dw0`]) for the host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The target has not published its ports yet ([`crate::Registry::set_ports`]).
+    #[error("the target is starting, and does not know its ports yet")]
+    Starting,
     /// RECFMT is not 0.
     #[error("record format {0} is not supported, only 0")]
     Format(u16),
@@ -39,7 +42,7 @@ pub enum Refusal {
     /// HOSTNQN is no name.
     #[error("HOSTNQN is not a valid NQN")]
     HostNqn,
-    /// HOSTID is zero.
+    /// HOSTID is zero, in the Connect of an Admin queue.
     #[error("HOSTID is all zeroes")]
     HostId,
     /// CNTLID does not ask for a dynamic controller, in the Connect of an Admin queue.
@@ -48,6 +51,19 @@ pub enum Refusal {
     /// There is no such controller, or it is not this host's, or it is about to go.
     #[error("controller {0} does not exist, or belongs to another host")]
     Controller(Cntlid),
+    /// The controller is of a host with this NQN, but HOSTID is another one (and not zero, which an I/O queue may say).
+    #[error("controller {0} belongs to a host with another HOSTID")]
+    OtherHostId(Cntlid),
+    /// An I/O queue came in through another port than its Admin queue.
+    #[error(
+        "a queue for controller {cntlid} came in through port {port}, its Admin queue through another one"
+    )]
+    OtherPort {
+        /// The controller.
+        cntlid: Cntlid,
+        /// Where the queue came in.
+        port: u16,
+    },
     /// No such subsystem on this port.
     #[error("there is no subsystem {nqn} on port {port}")]
     Subsystem {
@@ -86,19 +102,31 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the host is told.
+    /// The status of the response. It says "do not retry" only where time alone changes nothing: hosts that are told so give the
+    /// disk up for good.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
+            Self::Starting | Self::Busy(_) | Self::Leaving(_) => Status::CONNECT_CONTROLLER_BUSY,
+            // The other host may leave.
+            Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
+            // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
+            Self::Controller(_) | Self::OtherHostId(_) | Self::NotEnabled(_) => {
+                Status::CONNECT_INVALID_PARAMETERS
+            }
+            // The end of the queue's last connection may not have been noticed yet.
+            Self::QueueInUse(_) => Status::COMMAND_SEQUENCE_ERROR,
             Self::Format(_) => status::CONNECT_INCOMPATIBLE_FORMAT,
-            Self::Host { .. } | Self::DuplicateHostId(_) => status::CONNECT_INVALID_HOST,
-            // It may end at any time.
-            Self::Busy(_) | Self::Leaving(_) => Status::CONNECT_CONTROLLER_BUSY,
-            // The Admin queue may have gone this moment: the host is to come back with a new one, and some hosts give up for good when
-            // they are told not to retry.
-            Self::Controller(_) => Status::CONNECT_INVALID_PARAMETERS,
-            Self::NotEnabled(_) | Self::QueueInUse(_) => status::COMMAND_SEQUENCE_ERROR,
-            _ => status::CONNECT_INVALID_PARAMETERS,
+            Self::Host { .. } => status::CONNECT_INVALID_HOST,
+            Self::QueueSize { .. }
+            | Self::QueueMismatch { .. }
+            | Self::QueueId { .. }
+            | Self::HostNqn
+            | Self::HostId
+            | Self::StaticController(_)
+            | Self::OtherPort { .. }
+            | Self::Subsystem { .. }
+            | Self::SubsystemNqn => status::CONNECT_INVALID_PARAMETERS,
         }
     }
 
@@ -111,10 +139,19 @@ impl Refusal {
                 InvalidParameter::Command(command_offset::QID)
             }
             Self::HostNqn => InvalidParameter::Data(data_offset::HOSTNQN),
-            Self::HostId => InvalidParameter::Data(data_offset::HOSTID),
-            Self::StaticController(_) | Self::Controller(_) => InvalidParameter::Data(data_offset::CNTLID),
+            Self::HostId | Self::OtherHostId(_) => InvalidParameter::Data(data_offset::HOSTID),
+            Self::StaticController(_)
+            | Self::Controller(_)
+            | Self::OtherPort { .. }
+            | Self::NotEnabled(_) => InvalidParameter::Data(data_offset::CNTLID),
             Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),
-            _ => return 0,
+            Self::Starting
+            | Self::Format(_)
+            | Self::Host { .. }
+            | Self::DuplicateHostId(_)
+            | Self::Busy(_)
+            | Self::Leaving(_)
+            | Self::QueueInUse(_) => return 0,
         };
         parameter.emit()
     }

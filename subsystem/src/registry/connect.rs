@@ -46,16 +46,22 @@ impl Registry {
         duplicate: &mut Option<DuplicateHost>,
     ) -> Result<Admitted, Refusal> {
         let (command, link) = (request.command(), request.link);
+        if self.ports.is_none() {
+            return Err(Refusal::Starting);
+        }
         check_command(&command, link, &self.options)?;
         let names = read_names(request)?;
         if !command.qid.is_admin() {
             return self.admit_io(now, &command, link, &names);
         }
+        if names.host_id.is_zero() {
+            return Err(Refusal::HostId);
+        }
         if names.cntlid != Cntlid::DYNAMIC {
             return Err(Refusal::StaticController(names.cntlid));
         }
         let place = self.place(&names, link.port)?;
-        *duplicate = self.duplicate_host(&names);
+        *duplicate = self.duplicate_host(place.id, &names);
         if let Some(cntlid) = self.leaving(place.id, &names) {
             return Err(Refusal::Leaving(cntlid));
         }
@@ -79,7 +85,8 @@ impl Registry {
                 counters: Arc::default(),
             });
         }
-        let served = self.ports.iter().any(|served| served.id == port && served.subsystems.contains(&nqn));
+        let mut ports = self.ports.iter().flatten();
+        let served = ports.any(|served| served.id == port && served.subsystems.contains(&nqn));
         let subsystem =
             self.subsystems.get(&nqn).filter(|_| served).ok_or(Refusal::Subsystem { nqn, port })?;
         if !subsystem.hosts.allows(&names.host_nqn) {
@@ -102,8 +109,11 @@ impl Registry {
         Some(leaving?.key.cntlid)
     }
 
-    fn duplicate_host(&self, names: &Names) -> Option<DuplicateHost> {
-        let known = self.associations().find(|association| {
+    /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not count: anyone may
+    /// connect there under any name.
+    fn duplicate_host(&self, subsystem: SubsystemId, names: &Names) -> Option<DuplicateHost> {
+        let mut associations = self.associations.get(&subsystem).filter(|_| subsystem != DISCOVERY)?.iter();
+        let known = associations.find(|association| {
             association.host_nqn == names.host_nqn && association.host_id != names.host_id
         })?;
         Some(DuplicateHost { host_nqn: names.host_nqn, known: known.host_id, new: names.host_id })
@@ -164,9 +174,16 @@ impl Registry {
         }
         let associations = self.associations.get_mut(&subsystem.id);
         let Some(associations) = associations else { return Err(unknown) };
-        let same_host =
-            |association: &&Arc<Association>| names.is_host_of(association) && !association.is_closing();
+        let same_host = |association: &&Arc<Association>| {
+            association.host_nqn == names.host_nqn && !association.is_closing()
+        };
         let association = associations.get(cntlid).filter(same_host).cloned().ok_or(unknown)?;
+        if !names.host_id.is_zero() && names.host_id != association.host_id {
+            return Err(Refusal::OtherHostId(cntlid));
+        }
+        if link.port != association.port {
+            return Err(Refusal::OtherPort { cntlid, port: link.port });
+        }
         let max = association.io_queues_granted();
         if qid.0 > max {
             return Err(Refusal::QueueId { qid, max });
@@ -215,9 +232,6 @@ fn check_command(command: &Connect, link: Link, options: &Options) -> Result<(),
 
 fn read_names(request: &ConnectRequest) -> Result<Names, Refusal> {
     let data = &request.data;
-    if data.hostid().is_zero() {
-        return Err(Refusal::HostId);
-    }
     Ok(Names {
         host_nqn: Nqn::from_field(&data.hostnqn).map_err(|_| Refusal::HostNqn)?,
         host_id: data.hostid(),

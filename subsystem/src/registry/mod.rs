@@ -30,7 +30,8 @@ pub struct Registry {
     subsystems: BTreeMap<Nqn, Subsystem>,
     /// The last that was given out.
     last_id: SubsystemId,
-    ports: Vec<Arc<Port>>,
+    /// `None` until [`Registry::set_ports`]: a target may listen before it knows the ports that its system chose.
+    ports: Option<Vec<Arc<Port>>>,
     /// Of every subsystem, and of those that are gone but for a few connections.
     associations: BTreeMap<SubsystemId, Associations>,
     discovery: Arc<DiscoveryView>,
@@ -49,7 +50,8 @@ struct Subsystem {
 }
 
 impl Registry {
-    /// A registry without subsystems and ports: it serves discovery, of nothing.
+    /// A registry without subsystems and ports. Until [`Registry::set_ports`] every Connect is answered Controller Busy, which
+    /// hosts retry.
     ///
     /// # Errors
     /// The first option outside its bounds.
@@ -64,7 +66,7 @@ impl Registry {
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
             last_id: DISCOVERY,
-            ports: Vec::new(),
+            ports: None,
             associations: BTreeMap::new(),
             discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
             discovery_identity: Arc::new(identity),
@@ -193,7 +195,7 @@ impl Registry {
     /// [`DefinitionError`]; nothing was changed.
     pub fn set_ports(&mut self, ports: Vec<Port>) -> Result<(), DefinitionError> {
         definitions::check_ports(&ports)?;
-        self.ports = ports.into_iter().map(Arc::new).collect();
+        self.ports = Some(ports.into_iter().map(Arc::new).collect());
         self.publish_discovery();
         Ok(())
     }
@@ -254,7 +256,7 @@ impl Registry {
     /// Makes the discovery log anew, if it changed.
     fn publish_discovery(&mut self) {
         let mut records = Vec::new();
-        for port in &self.ports {
+        for port in self.ports.iter().flatten() {
             for subsystem in self.subsystems.values() {
                 let nqn = subsystem.identity.nqn;
                 if port.subsystems.contains(&nqn) {

@@ -63,8 +63,7 @@ fn connect_of_an_admin_queue_names_status_and_field() {
         let (queue, cqe, _) = hello.connect(&mut registry);
         assert_eq!((code(&cqe), cqe.dw0.get()), (status, dw0), "{name}");
         assert_eq!(queue.association().is_some(), status == OK, "{name}");
-        let no_retry = status != OK;
-        assert_eq!(cqe.status().dnr(), no_retry, "{name}");
+        assert_eq!(cqe.status().dnr(), status != OK, "{name}");
     }
 }
 
@@ -76,6 +75,8 @@ fn connect_of_an_io_queue_names_status_and_field() {
     let cases = [
         ("good", good.clone(), OK, 1),
         ("in use", good.clone(), SEQUENCE, 0),
+        ("HOSTID zero", Hello { host_id: HostId([0; 16]), ..Hello::io(4, 1) }, OK, 1),
+        ("other port", link(Link { port: 2, ..good.link }), INVALID_PARAMETERS, DATA | 16),
         ("RECFMT", Hello { recfmt: 2, ..Hello::io(3, 1) }, (1, 0x80), 0),
         ("SQSIZE 0", Hello { sqsize_z: 0, ..Hello::io(3, 1) }, INVALID_PARAMETERS, 44),
         ("SQSIZE over MQES", Hello { sqsize_z: 128, ..Hello::io(3, 1) }, INVALID_PARAMETERS, 44),
@@ -85,12 +86,7 @@ fn connect_of_an_io_queue_names_status_and_field() {
         ("controller unknown", Hello::io(3, 2), INVALID_PARAMETERS, DATA | 16),
         ("controller dynamic", Hello::io(3, 0xffff), INVALID_PARAMETERS, DATA | 16),
         ("controller of the CM", link(Link { cntlid: Some(2), ..good.link }), INVALID_PARAMETERS, DATA | 16),
-        (
-            "other host ID",
-            Hello { host_id: HostId([8; 16]), ..Hello::io(3, 1) },
-            INVALID_PARAMETERS,
-            DATA | 16,
-        ),
+        ("other host ID", Hello { host_id: HostId([8; 16]), ..Hello::io(3, 1) }, INVALID_PARAMETERS, DATA),
         (
             "other host",
             Hello { hostnqn: field(b"nqn.2026-11.x:z"), ..Hello::io(3, 1) },
@@ -112,14 +108,17 @@ fn connect_of_an_io_queue_names_status_and_field() {
 fn an_io_queue_needs_an_enabled_controller() {
     let mut registry = registry(Options::default());
     let (mut admin, ..) = Hello::admin().connect(&mut registry);
-    let (_, cqe, _) = Hello::io(1, 1).connect(&mut registry);
-    assert_eq!(code(&cqe), SEQUENCE);
+    let refused = |registry: &mut Registry| {
+        let (_, cqe, _) = Hello::io(2, 1).connect(registry);
+        assert_eq!((code(&cqe), cqe.dw0.get(), cqe.status().dnr()), (INVALID_PARAMETERS, DATA | 16, false));
+    };
+    refused(&mut registry);
     enable(&mut admin);
     assert_eq!(code(&Hello::io(1, 1).connect(&mut registry).1), OK);
     assert_eq!(set(&mut admin, Property::CC, 0, 0), OK);
-    assert_eq!(code(&Hello::io(2, 1).connect(&mut registry).1), SEQUENCE);
+    refused(&mut registry);
     assert_eq!(set(&mut admin, Property::CC, 0, Configuration::ENABLE.with_normal_shutdown().0.into()), OK);
-    assert_eq!(code(&Hello::io(2, 1).connect(&mut registry).1), SEQUENCE);
+    refused(&mut registry);
 }
 
 #[test]
@@ -220,6 +219,128 @@ fn a_host_that_left_commands_on_the_disk_is_to_come_back_later() {
     assert_eq!(code(&other.connect(&mut registry).1), OK, "others need not wait");
     association.on_queue_left();
     assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK);
+}
+
+/// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the host
+/// try again: some hosts give a disk up for good when they are told not to retry.
+#[test]
+fn refusals_that_time_can_cure_may_be_retried() {
+    let name = nqn(SUBSYSTEM);
+    let duplicate = DuplicateHost { host_nqn: nqn(HOST), known: HOST_ID, new: HostId([8; 16]) };
+    for (refusal, time_cures) in [
+        (Refusal::Starting, true),
+        (Refusal::Format(1), false),
+        (Refusal::QueueSize { qid: Qid(1), sqsize_z: 0, max_z: 127 }, false),
+        (Refusal::QueueMismatch { connect: Qid(1), connection: Qid(2) }, false),
+        (Refusal::QueueId { qid: Qid(9), max: 8 }, false),
+        (Refusal::HostNqn, false),
+        (Refusal::HostId, false),
+        (Refusal::StaticController(Cntlid(1)), false),
+        (Refusal::Controller(Cntlid(1)), true),
+        (Refusal::OtherHostId(Cntlid(1)), true),
+        (Refusal::OtherPort { cntlid: Cntlid(1), port: 2 }, false),
+        (Refusal::Subsystem { nqn: name, port: 1 }, false),
+        (Refusal::SubsystemNqn, false),
+        (Refusal::Host { host: nqn(HOST), subsystem: name }, false),
+        (Refusal::DuplicateHostId(duplicate), true),
+        (Refusal::Busy(1), true),
+        (Refusal::Leaving(Cntlid(1)), true),
+        (Refusal::NotEnabled(Cntlid(1)), true),
+        (Refusal::QueueInUse(Qid(1)), true),
+    ] {
+        // A new refusal has to be put into one of the two groups.
+        match &refusal {
+            Refusal::Controller(_)
+            | Refusal::OtherHostId(_)
+            | Refusal::DuplicateHostId(_)
+            | Refusal::Starting
+            | Refusal::Busy(_)
+            | Refusal::Leaving(_)
+            | Refusal::NotEnabled(_)
+            | Refusal::QueueInUse(_) => assert!(time_cures),
+            Refusal::Format(_)
+            | Refusal::QueueSize { .. }
+            | Refusal::QueueMismatch { .. }
+            | Refusal::QueueId { .. }
+            | Refusal::HostNqn
+            | Refusal::HostId
+            | Refusal::StaticController(_)
+            | Refusal::OtherPort { .. }
+            | Refusal::Subsystem { .. }
+            | Refusal::SubsystemNqn
+            | Refusal::Host { .. } => assert!(!time_cures),
+        }
+        assert_eq!(refusal.status().dnr(), !time_cures, "{refusal}");
+        assert!(!refusal.status().is(Status::INVALID_FIELD), "Connect never answers that");
+    }
+}
+
+#[test]
+fn connect_before_the_ports_are_known_is_busy_and_may_be_retried() {
+    let mut registry = Registry::new(Options::default()).unwrap();
+    registry.add_subsystem(definition(SUBSYSTEM, HostAccess::Any, vec![])).unwrap();
+    for hello in [Hello::admin(), Hello::discovery()] {
+        let (_, cqe, _) = hello.connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
+    }
+    registry.set_ports(vec![port()]).unwrap();
+    for hello in [Hello::admin(), Hello::discovery()] {
+        assert_eq!(code(&hello.connect(&mut registry).1), OK);
+    }
+}
+
+#[test]
+fn connect_takes_every_psdt_that_fabrics_commands_may_have() {
+    for (flags, status) in
+        [(0x00, OK), (0x40, OK), (0x80, OK), (0xc0, INVALID_PARAMETERS), (0x41, INVALID_PARAMETERS)]
+    {
+        let mut registry = registry(Options::default());
+        let mut queue = Queue::new(NOW, Hello::admin().link);
+        let sqe = Sqe { flags, ..Hello::admin().command() };
+        let cqe = match capsule(&mut queue, &sqe, 0) {
+            Step::Respond(response) => responded(Step::Respond(response)),
+            step => {
+                let (ticket, _) = parameters(step);
+                let step = queue.on_parameters(NOW, ticket, Hello::admin().data().as_bytes());
+                let Step::Connect(request) = step else { panic!("a Connect goes to the registry") };
+                let admission = registry.connect(NOW, &request);
+                responded(queue.on_admission(NOW, request, admission))
+            }
+        };
+        assert_eq!(code(&cqe), status, "{flags:#x}");
+        assert!(status == OK || (cqe.dw0.get(), cqe.status().dnr()) == (1, true), "byte 1 of the command");
+    }
+    let mut fixture = Fixture::new();
+    let property = nvme_proto::fabrics::property::PropertyGet { size: 0, property: Property::VS }.emit();
+    assert_eq!(code(&ask(&mut fixture.admin, &Sqe { flags: 0, ..property })), OK);
+    assert_eq!(code(&ask(&mut fixture.io, &Sqe { flags: 0, ..disconnect() })), OK);
+}
+
+#[test]
+fn duplicate_host_id_counts_within_one_subsystem_and_not_in_discovery() {
+    let other_id = HostId([8; 16]);
+    let second = "nqn.2026-11.com.example:second";
+    let mut registry = registry(Options { duplicate_host_id: DuplicateHostId::Refuse, ..Options::default() });
+    registry.add_subsystem(definition(second, HostAccess::Any, vec![])).unwrap();
+    let elsewhere = [
+        Hello { host_id: other_id, ..Hello::discovery() },
+        Hello { host_id: other_id, subnqn: nqn(second).to_field(), ..Hello::admin() },
+    ];
+    for hello in elsewhere {
+        let (_queue, cqe, _) = hello.connect(&mut registry);
+        assert_eq!(code(&cqe), OK);
+    }
+    assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK, "nobody else is in this subsystem");
+    let (_, cqe, duplicate) = Hello { host_id: other_id, ..Hello::admin() }.connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr(), duplicate.is_some()), ((1, 0x84), false, true));
+}
+
+#[test]
+fn an_admin_queue_of_128_entries_connects() {
+    let mut registry = registry(Options::default());
+    let (mut queue, cqe, _) = Hello { sqsize_z: 127, ..Hello::admin() }.connect(&mut registry);
+    assert_eq!((code(&cqe), queue.qid()), (OK, Some(Qid(0))));
+    enable(&mut queue);
 }
 
 #[test]

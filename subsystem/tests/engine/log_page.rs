@@ -84,6 +84,17 @@ fn failed_admin_commands_are_in_the_error_log_newest_first() {
 }
 
 #[test]
+fn error_log_has_no_entry_of_a_failed_connect() {
+    let mut fixture = Fixture::new();
+    assert_eq!(code(&ask(&mut fixture.admin, &Hello::admin().command())), (0, 0x0c));
+    let bytes = page(&mut fixture.admin, LogPageId::ERROR, 64);
+    assert_eq!(bytes, [0; 64]);
+    let _ = ask(&mut fixture.admin, &Sqe::new(0x7e));
+    let entry = ErrorEntry::read_from_bytes(&page(&mut fixture.admin, LogPageId::ERROR, 64)).unwrap();
+    assert_eq!((entry.opcode, entry.lpver), (0x7e, 1), "the opcode counts with LPVER 1 only");
+}
+
+#[test]
 fn the_smart_log_counts_what_ran() {
     let mut fixture = Fixture::new();
     for (opcode, result) in [

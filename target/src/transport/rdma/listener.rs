@@ -104,6 +104,8 @@ mod tests {
     fn what_hosts_ask_for_is_clamped_not_refused() {
         let entries = |request, ird| agree(request, ird).map(|terms| (terms.entries, terms.read_depth));
         assert_eq!(entries(request(0, 32, 32, 0), 1), Ok((32, 1)), "Linux, Admin");
+        assert_eq!(entries(request(0, 41, 40, 0), 1), Ok((40, 1)), "SPDK's abort example, Admin");
+        assert_eq!(entries(request(0, 1024, 1024, 0), 1), Ok((128, 1)), "Admin, more than we serve");
         assert_eq!(entries(request(1, 128, 128, 5), 128), Ok((128, 16)), "Linux, I/O");
         assert_eq!(entries(request(1, 1024, 1024, 0), 4), Ok((128, 4)), "more than we serve");
         assert_eq!(entries(request(1, 64, 128, 0), 4), Ok((64, 4)), "no more than it has receives for");
