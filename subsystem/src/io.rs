@@ -2,7 +2,7 @@
 
 use crate::association::Association;
 use crate::data::{self, Fit};
-use crate::limits::{DSM_RANGE_LEN, DSM_RANGES_MAX};
+use crate::limits::{BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, DSM_RANGE_LEN, DSM_RANGES_MAX};
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::status::{self, Direction};
 use crate::step::{BlockWork, Transfer, Work};
@@ -10,14 +10,17 @@ use crate::ticket::{Kind, Outcome, Reply};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Nsid, Sqe, Status};
 use nvmf_block::{BlockError, BlockRange, DeviceId};
 use zerocopy::FromBytes;
 
-/// After so many commands a queue adds its own counts to the subsystem's.
+/// After so many commands a queue adds its own counts to the subsystem's,
 const TALLY_COMMANDS: u32 = 64;
+/// and so long after the first of them, however few they are.
+const TALLY_TIME: Duration = Duration::from_secs(1);
 
 /// What is left to do when an I/O command comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +31,9 @@ pub(crate) enum IoKind {
     Write { bytes: u64 },
     /// Nothing to count.
     Plain(Direction),
-    /// The ranges of a Dataset Management command are on their way.
-    Ranges { nsid: Nsid, count: u16 },
+    /// The ranges of a Dataset Management command are on their way. The device that they are for is known by then: another one may be
+    /// behind the NSID when they arrive.
+    Ranges { nsid: Nsid, device: DeviceId, count: u16 },
     /// The cache was flushed: now what the host wanted from the medium itself.
     AfterFlush { device: DeviceId, range: BlockRange, then: FromMedium, transfer: Transfer },
 }
@@ -53,6 +57,8 @@ pub(crate) struct Io {
 /// Counts not yet added to [`crate::Counters`].
 #[derive(Debug, Default)]
 struct Tally {
+    /// When it is to be published; `None` while it is empty.
+    due: Option<Duration>,
     commands: u32,
     reads: u64,
     writes: u64,
@@ -95,6 +101,8 @@ impl Io {
         }
     }
 
+    /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have Invalid Field for
+    /// an inactive one; hosts take only this status for a namespace that was removed.)
     fn namespace(&self, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
         self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)
     }
@@ -112,11 +120,8 @@ impl Io {
         let namespace = self.namespace(sqe.nsid())?;
         let command = ReadWrite::parse(sqe);
         let range = check_range(namespace, command.slba, command.blocks)?;
-        // No namespace is formatted with protection information, and there is no directive but Identify.
-        if command.prinfo != 0 {
-            return Err(status::INVALID_PROTECTION_INFORMATION);
-        }
-        if command.storage_tag_check || command.directive != 0 {
+        // No namespace is formatted with protection information, so PRINFO and STC are ignored; and there is no directive but Identify.
+        if command.directive != 0 {
             return Err(status::INVALID_FIELD);
         }
         let writes = matches!(opcode, NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES);
@@ -125,7 +130,8 @@ impl Io {
         }
         let fua = command.fua;
         let through = fua || (namespace.geometry.volatile_write_cache && !self.association.write_cache());
-        let len = || self.transfer_len(namespace, range);
+        let len = || check_len(namespace, range, self.association.options.transfer_len_max);
+        let len_without_data = || check_len(namespace, range, BLOCKS_LEN_MAX);
         let device = namespace.device;
         Ok(match opcode {
             NvmOpcode::READ => {
@@ -137,7 +143,10 @@ impl Io {
                 let transfer = data::from_host(sqe, len()?, Fit::Exact, in_capsule_len)?;
                 from_medium(namespace, fua, range, FromMedium::Compare, transfer)
             }
-            NvmOpcode::VERIFY => from_medium(namespace, fua, range, FromMedium::Verify, Transfer::None),
+            NvmOpcode::VERIFY => {
+                len_without_data()?;
+                from_medium(namespace, fua, range, FromMedium::Verify, Transfer::None)
+            }
             NvmOpcode::WRITE => {
                 let len = len()?;
                 let transfer = data::from_host(sqe, len, Fit::Exact, in_capsule_len)?;
@@ -145,19 +154,11 @@ impl Io {
                 block(device, BlockWork::Write { range, fua: through }, transfer, kind)
             }
             _ => {
+                len_without_data()?;
                 let work = BlockWork::WriteZeroes { range, deallocate: command.deallocate, fua: through };
                 block(device, work, Transfer::None, IoKind::Plain(Direction::Write))
             }
         })
-    }
-
-    /// Bytes of `range`, within MDTS.
-    fn transfer_len(&self, namespace: &NamespaceDefinition, range: BlockRange) -> Result<u32, Status> {
-        let bytes = range.blocks.checked_mul(namespace.geometry.block_size.into());
-        bytes
-            .and_then(|bytes| u32::try_from(bytes).ok())
-            .filter(|&bytes| bytes <= self.association.options.transfer_len_max)
-            .ok_or(status::INVALID_FIELD)
     }
 
     fn dataset_management(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
@@ -173,24 +174,31 @@ impl Io {
         let count = command.ranges;
         let len = u32::from(count) * DSM_RANGE_LEN as u32;
         let transfer = data::from_host(sqe, len, Fit::AtLeast, in_capsule_len)?;
-        let kind = Kind::Io(IoKind::Ranges { nsid: sqe.nsid(), count });
+        let kind = Kind::Io(IoKind::Ranges { nsid: sqe.nsid(), device: namespace.device, count });
         Ok(Reply::Execute { kind, work: Work::Parameters, transfer })
     }
 
     /// The ranges of a Dataset Management command.
     pub(crate) fn on_parameters(&self, kind: IoKind, parameters: &[u8]) -> Outcome {
-        let IoKind::Ranges { nsid, count } = kind else {
+        let IoKind::Ranges { nsid, device, count } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
         let count = usize::from(count);
         assert_eq!(parameters.len(), count * DSM_RANGE_LEN, "parameters of a Dataset Management command");
-        // The namespace may have gone while its ranges were on their way.
+        // The namespace may have gone while its ranges were on their way, or another one may have its NSID.
         let namespace = self.namespace(nsid)?;
+        if namespace.device != device {
+            return Err(status::INVALID_NAMESPACE);
+        }
         let mut ranges = Vec::with_capacity(count.min(DSM_RANGES_MAX));
-        for bytes in parameters.chunks_exact(DSM_RANGE_LEN) {
+        let mut blocks_left = u64::from(DSM_BLOCKS_MAX);
+        for (bytes, at) in parameters.chunks_exact(DSM_RANGE_LEN).zip(0usize..) {
             let Ok(range) = DsmRange::read_from_bytes(bytes) else { return Err(status::INVALID_FIELD) };
             let range = check_range(namespace, range.slba.get(), range.blocks.get())?;
+            // What is beyond DMRL, DMRSL and DMSL is not processed, which is no error.
+            let (range, _) = range.split_at(if at < usize::from(DMRL) { blocks_left } else { 0 });
             if range.blocks > 0 {
+                blocks_left -= range.blocks;
                 ranges.push(range);
             }
         }
@@ -202,7 +210,7 @@ impl Io {
     }
 
     /// The device is done.
-    pub(crate) fn on_done(&mut self, kind: IoKind, result: Result<(), BlockError>) -> Outcome {
+    pub(crate) fn on_done(&mut self, now: Duration, kind: IoKind, result: Result<(), BlockError>) -> Outcome {
         if let Err(error) = result {
             if error == BlockError::Medium {
                 self.association.counters.media_errors.fetch_add(1, Ordering::Relaxed);
@@ -213,8 +221,8 @@ impl Io {
             IoKind::AfterFlush { device, range, then, transfer } => {
                 return Ok(block(device, then.work(range), transfer, then.kind()));
             }
-            IoKind::Read { bytes } => self.tally.on_read(bytes),
-            IoKind::Write { bytes } => self.tally.on_write(bytes),
+            IoKind::Read { bytes } => self.tally.on_read(now, bytes),
+            IoKind::Write { bytes } => self.tally.on_write(now, bytes),
             IoKind::Plain(_) => {}
             IoKind::Ranges { .. } => panic!("parameters were reported as done"),
         }
@@ -222,6 +230,17 @@ impl Io {
             self.publish_tally();
         }
         Ok(Reply::Done(0))
+    }
+
+    /// When [`Io::on_timeout`] is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        self.tally.due
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Duration) {
+        if self.tally.due.is_some_and(|due| due <= now) {
+            self.publish_tally();
+        }
     }
 
     fn publish_tally(&mut self) {
@@ -241,14 +260,19 @@ impl Drop for Io {
 }
 
 impl Tally {
-    fn on_read(&mut self, bytes: u64) {
+    fn on_command(&mut self, now: Duration) {
         self.commands += 1;
+        self.due.get_or_insert(now.saturating_add(TALLY_TIME));
+    }
+
+    fn on_read(&mut self, now: Duration, bytes: u64) {
+        self.on_command(now);
         self.reads += 1;
         self.bytes_read += bytes;
     }
 
-    fn on_write(&mut self, bytes: u64) {
-        self.commands += 1;
+    fn on_write(&mut self, now: Duration, bytes: u64) {
+        self.on_command(now);
         self.writes += 1;
         self.bytes_written += bytes;
     }
@@ -257,8 +281,9 @@ impl Tally {
 impl IoKind {
     fn direction(self) -> Direction {
         match self {
-            Self::Read { .. } => Direction::Read,
-            Self::Write { .. } | Self::Ranges { .. } | Self::AfterFlush { .. } => Direction::Write,
+            // Only commands that read flush first.
+            Self::Read { .. } | Self::AfterFlush { .. } => Direction::Read,
+            Self::Write { .. } | Self::Ranges { .. } => Direction::Write,
             Self::Plain(direction) => direction,
         }
     }
@@ -305,4 +330,11 @@ fn block(device: DeviceId, op: BlockWork, transfer: Transfer, kind: IoKind) -> R
 fn check_range(namespace: &NamespaceDefinition, slba: u64, blocks: u32) -> Result<BlockRange, Status> {
     let range = BlockRange::new(slba, blocks.into());
     if namespace.geometry.contains(range) { Ok(range) } else { Err(status::LBA_OUT_OF_RANGE) }
+}
+
+/// Bytes of `range`, at most `max`.
+fn check_len(namespace: &NamespaceDefinition, range: BlockRange, max: u32) -> Result<u32, Status> {
+    let bytes = range.blocks.checked_mul(namespace.geometry.block_size.into());
+    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.filter(|&bytes| bytes <= max).ok_or(status::INVALID_FIELD)
 }

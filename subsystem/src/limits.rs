@@ -51,8 +51,15 @@ pub const ASYNC_EVENT_REQUESTS_MAX: usize = 4;
 pub const ABORTS_MAX: u8 = 4;
 /// Entries of the Error Information log (ELPE + 1).
 pub const ERROR_LOG_ENTRIES: usize = 16;
-/// Ranges of one Dataset Management command.
+/// Ranges that one Dataset Management command may bring.
 pub const DSM_RANGES_MAX: usize = 256;
+/// Ranges of it that are processed: DMRL has one byte, and 0 would say that there is no limit of blocks either.
+pub const DMRL: u8 = u8::MAX;
+/// Blocks that one range of a Dataset Management command deallocates (DMRSL), and all its ranges together (DMSL). What is longer is
+/// done in part, as the standard has it: deallocation is a hint.
+pub const DSM_BLOCKS_MAX: u32 = 1 << 20;
+/// Bytes that one Write Zeroes (WZSL) or Verify (VSL) covers: they move no data, so MDTS does not bound them.
+pub const BLOCKS_LEN_MAX: u32 = 32 * 1024 * 1024;
 /// Bytes of one Dataset Management range.
 pub const DSM_RANGE_LEN: usize = 16;
 /// Bytes of the largest Parameters that a command brings: DSM ranges, or Set Features data.
@@ -60,9 +67,10 @@ pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
-/// The Keep Alive Timeout of a discovery controller whose host named none: a host that reads the log is soon done, and one
-/// that stays says how long it may be silent. In milliseconds.
-pub const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
+/// The default of the Keep Alive Timer feature, in milliseconds (the standard has it for RDMA and TCP). Also what a discovery
+/// controller has when its host asks for none: a host that reads the log is soon done, and one that stays says how long it may be
+/// silent.
+pub const KEEP_ALIVE_DEFAULT_MS: u32 = 120_000;
 /// How long a connection may live without an accepted Connect.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -70,6 +78,7 @@ const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole command");
 const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());
+const _: () = assert!(BLOCKS_LEN_MAX.is_power_of_two() && BLOCKS_LEN_MAX as usize >= PAGE_LEN);
 const _: () = assert!(IN_CAPSULE_LEN_MAX.is_multiple_of(16), "IOCCSZ counts 16 bytes");
 const _: () = assert!(NAMESPACES_MAX * 4 <= PAGE_LEN, "one page lists every namespace");
 const _: () = assert!(ASYNC_EVENT_REQUESTS_MAX < ADMIN_QUEUE_ENTRIES_MAX as usize);

@@ -78,12 +78,6 @@ impl NamespaceTable {
         self.namespaces.iter()
     }
 
-    /// Whether a completed write may be lost with the power on any of them.
-    #[must_use]
-    pub fn has_volatile_write_cache(&self) -> bool {
-        self.namespaces.iter().any(|namespace| namespace.geometry.volatile_write_cache)
-    }
-
     /// The NSIDs that are not the same in `other`: added, removed, resized, made read-only.
     pub(crate) fn changed_in<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Nsid> + 'a {
         let gone_or_different = self.iter().filter(|old| other.get(old.nsid) != Some(old));

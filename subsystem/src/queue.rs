@@ -50,7 +50,18 @@ enum State {
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
     /// An I/O queue.
-    Io { association: Arc<Association>, io: Io, epoch: u32, disconnected: bool },
+    Io { association: Arc<Association>, io: Io, epoch: u32, disconnect: Disconnect },
+}
+
+/// Where the Disconnect of an I/O queue is. Its response is the last of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disconnect {
+    /// None came.
+    None,
+    /// It waits for the commands before it.
+    Waiting { cid: Cid, invalidate: Option<u32> },
+    /// It was answered.
+    Answered,
 }
 
 impl Queue {
@@ -104,12 +115,22 @@ impl Queue {
                 Ok(reply)
             }
             State::Admin(controller) => controller.on_command(now, sqe, in_capsule_len),
-            State::Io { io, disconnected, .. } => match fabrics_type(sqe) {
+            // Nothing begins behind a Disconnect. The same command may succeed on another queue, so no "do not retry".
+            State::Io { disconnect: Disconnect::Waiting { .. } | Disconnect::Answered, .. } => {
+                Err(Status::ABORTED_SQ_DELETION)
+            }
+            State::Io { io, disconnect, .. } => match fabrics_type(sqe) {
                 None => io.on_command(sqe, in_capsule_len),
                 Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
                 Some(FabricsType::DISCONNECT) => {
                     fabrics::check_disconnect(sqe, false)?;
-                    *disconnected = true;
+                    // The Disconnect itself is in flight.
+                    if self.flight.in_flight() > 1 {
+                        let (cid, invalidate) = (sqe.cid(), data::key_to_invalidate(sqe));
+                        *disconnect = Disconnect::Waiting { cid, invalidate };
+                        return Ok(Reply::Held);
+                    }
+                    *disconnect = Disconnect::Answered;
                     Ok(Reply::Done(0))
                 }
                 // Properties belong to the Admin queue.
@@ -177,7 +198,7 @@ impl Queue {
         self.state = match admitted.role {
             Role::Admin(controller) => State::Admin(controller),
             Role::Io { io, epoch } => {
-                State::Io { association: admitted.association, io, epoch, disconnected: false }
+                State::Io { association: admitted.association, io, epoch, disconnect: Disconnect::None }
             }
         };
     }
@@ -186,11 +207,11 @@ impl Queue {
     ///
     /// # Panics
     /// When the ticket is of another queue, or waits for parameters.
-    pub fn on_done(&mut self, _now: Duration, ticket: Ticket, result: Result<(), BlockError>) -> Step {
+    pub fn on_done(&mut self, now: Duration, ticket: Ticket, result: Result<(), BlockError>) -> Step {
         self.check_ticket(&ticket);
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
-            (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(kind, result),
+            (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(now, kind, result),
             (State::Admin(_), Kind::Admin(_)) => match result {
                 Ok(()) => Ok(Reply::Done(0)),
                 Err(error) => Err(status::of_block_error(error, status::Direction::Read)),
@@ -218,10 +239,15 @@ impl Queue {
             State::Connecting { expired, .. } => {
                 expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(CONNECT_TIMEOUT)))
             }
-            State::Io { association, epoch, disconnected, .. } => {
-                let over = *disconnected || association.is_closing() || association.epoch() != *epoch;
-                over.then_some(Step::CloseQueue)
-            }
+            State::Io { association, epoch, disconnect, .. } => match *disconnect {
+                _ if association.is_closing() || association.epoch() != *epoch => Some(Step::CloseQueue),
+                Disconnect::Waiting { cid, invalidate } if self.flight.in_flight() == 1 => {
+                    *disconnect = Disconnect::Answered;
+                    Some(Step::Respond(self.flight.end(cid, Status::SUCCESS, 0, invalidate)))
+                }
+                Disconnect::Answered => Some(Step::CloseQueue),
+                Disconnect::None | Disconnect::Waiting { .. } => None,
+            },
             State::Admin(controller) => controller.poll_step(&mut self.flight),
         };
         self.closed = matches!(step, Some(Step::CloseQueue | Step::CloseAssociation(_)));
@@ -235,7 +261,7 @@ impl Queue {
             _ if self.closed => None,
             State::Connecting { deadline, expired, .. } => (!expired).then_some(*deadline),
             State::Admin(controller) => controller.poll_timeout(),
-            State::Io { .. } => None,
+            State::Io { io, .. } => io.poll_timeout(),
         }
     }
 
@@ -244,7 +270,7 @@ impl Queue {
         match &mut self.state {
             State::Connecting { deadline, expired, .. } => *expired |= now >= *deadline,
             State::Admin(controller) => controller.on_timeout(now),
-            State::Io { .. } => {}
+            State::Io { io, .. } => io.on_timeout(now),
         }
     }
 

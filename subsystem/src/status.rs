@@ -11,7 +11,7 @@ macro_rules! final_statuses {
 final_statuses! {
     INVALID_OPCODE INVALID_FIELD COMMAND_ID_CONFLICT INVALID_NAMESPACE COMMAND_SEQUENCE_ERROR
     DATA_SGL_LENGTH_INVALID SGL_DESCRIPTOR_TYPE_INVALID SGL_OFFSET_INVALID INVALID_SGL_COUNT
-    NAMESPACE_WRITE_PROTECTED LBA_OUT_OF_RANGE INVALID_PROTECTION_INFORMATION INVALID_LOG_PAGE
+    NAMESPACE_WRITE_PROTECTED LBA_OUT_OF_RANGE INVALID_LOG_PAGE
     FEATURE_NOT_SAVEABLE FEATURE_NOT_NAMESPACE_SPECIFIC COMMAND_SET_COMBINATION_REJECTED
     ASYNC_EVENT_LIMIT_EXCEEDED CONNECT_INCOMPATIBLE_FORMAT CONNECT_INVALID_PARAMETERS CONNECT_INVALID_HOST
 }
@@ -36,7 +36,8 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
             Direction::Read => Status::UNRECOVERED_READ_ERROR,
             Direction::Write => Status::WRITE_FAULT,
         },
-        BlockError::Gone => Status::NAMESPACE_NOT_READY,
+        // The device was detached. Another one may get its NSID, and a command that was meant for this one must not reach it.
+        BlockError::Gone => INVALID_NAMESPACE,
         BlockError::Aborted => Status::ABORTED_BY_REQUEST,
         BlockError::BadBuffer | BlockError::Os(_) => Status::INTERNAL_ERROR,
     }
@@ -58,7 +59,7 @@ mod tests {
             (BlockError::Medium, Write, (2, 0x80), true),
             (BlockError::CompareFailed, Read, (2, 0x85), false),
             (BlockError::Unsupported, Write, (0, 0x01), false),
-            (BlockError::Gone, Read, (0, 0x82), true),
+            (BlockError::Gone, Read, (0, 0x0b), false),
             (BlockError::Aborted, Write, (0, 0x07), true),
             (BlockError::Os(5), Write, (0, 0x06), true),
         ] {

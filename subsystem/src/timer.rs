@@ -1,25 +1,41 @@
-//! The Keep Alive timer, fed by traffic: whatever the host sends on any queue counts (TBKAS).
+//! The Keep Alive timer, restarted by traffic: whatever the host sends on any queue counts (TBKAS).
 
-use crate::association::Association;
-use crate::limits::KEEP_ALIVE_GRANULARITY_100MS;
+use crate::association::{Association, ControllerType};
+use crate::limits::{KEEP_ALIVE_DEFAULT_MS, KEEP_ALIVE_GRANULARITY_100MS};
 use crate::step::Violation;
 use core::time::Duration;
 
 /// One step of the timeout (KAS), in milliseconds.
 const GRANULARITY_MS: u32 = KEEP_ALIVE_GRANULARITY_100MS as u32 * 100;
+/// A deadline that is looked at so much too late says nothing of the host: this side stood still, and what the host sent in that
+/// time may not have been read yet.
+const LATE: Duration = Duration::from_millis(KEEP_ALIVE_GRANULARITY_100MS as u64 * 100);
 
-/// The timer of one controller.
+/// The Keep Alive Timeout that a controller has when its host asks for `kato_ms`. 0 turns the timer of an I/O controller off: the
+/// standard lets a controller refuse it, but hosts use it (`nvme connect -k 0`).
+pub(crate) fn keep_alive_ms(controller_type: ControllerType, kato_ms: u32) -> u32 {
+    match (controller_type, kato_ms) {
+        (ControllerType::Discovery, 0) => KEEP_ALIVE_DEFAULT_MS,
+        (_, kato_ms) => kato_ms,
+    }
+}
+
+/// The timer of one controller. The standard starts it again whenever it runs out after an interval with a command in it, so that it
+/// ends one to two timeouts after the last command. Here it is always two: a host that counts on its traffic may let a whole timeout
+/// pass between two commands, and the second takes its time to arrive.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     /// Rounded up to the granularity; 0 is off.
     timeout_ms: u32,
+    /// It does not run out before.
+    not_before: Duration,
     expired: Option<Violation>,
 }
 
 impl KeepAlive {
     /// With KATO as the host gave it.
     pub(crate) fn new(kato_ms: u32) -> Self {
-        let mut timer = Self { timeout_ms: 0, expired: None };
+        let mut timer = Self { timeout_ms: 0, not_before: Duration::ZERO, expired: None };
         timer.set(kato_ms);
         timer
     }
@@ -41,12 +57,18 @@ impl KeepAlive {
         if self.expired.is_some() {
             return None;
         }
-        Some(association.last_activity().saturating_add(self.timeout()?))
+        let silence = self.timeout()?.saturating_mul(2);
+        Some(association.last_activity().saturating_add(silence).max(self.not_before))
     }
 
     pub(crate) fn on_timeout(&mut self, now: Duration, association: &Association) {
         let (Some(timeout), Some(deadline)) = (self.timeout(), self.deadline(association)) else { return };
-        if now >= deadline {
+        if now < deadline {
+            return;
+        }
+        if now > deadline.saturating_add(LATE) {
+            self.not_before = now.saturating_add(timeout);
+        } else {
             let silent = now.saturating_sub(association.last_activity());
             self.expired = Some(Violation::KeepAliveExpired { silent, timeout });
         }

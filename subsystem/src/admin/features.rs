@@ -3,8 +3,10 @@
 use super::AdminKind;
 use crate::controller::Controller;
 use crate::data::{self, Fit};
+use crate::limits::KEEP_ALIVE_DEFAULT_MS;
 use crate::step::Work;
 use crate::ticket::{Kind, Outcome, Reply};
+use crate::timer::keep_alive_ms;
 use crate::{HostId, Nsid, Page, status};
 use core::time::Duration;
 use nvme_proto::admin::async_event::notice;
@@ -25,8 +27,9 @@ const ARBITRATION_DEFAULT: u32 = 0b111;
 const TEMPERATURE_DEFAULT: u16 = 0xffff;
 /// Asynchronous Event Configuration, bits 7:0: critical warnings of SMART. May be asked for; none ever comes.
 const SMART_WARNINGS: u32 = 0xff;
-/// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE, HDISNS.
-const HOST_BEHAVIOR_FIELDS: usize = 4;
+/// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE and HDISNS, which are 0 or 1, and the two bytes of CDFE.
+const HOST_BEHAVIOR_FIELDS: usize = 6;
+const HOST_BEHAVIOR_FLAGS: usize = 4;
 
 /// Features that a controller of either type has; those of I/O controllers only.
 const FEATURES: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
@@ -100,13 +103,8 @@ pub(crate) fn is_supported(controller: &Controller, fid: FeatureId) -> bool {
     match fid {
         _ if FEATURES.contains(&fid) => true,
         _ if controller.is_discovery() => false,
-        FeatureId::VOLATILE_WRITE_CACHE => has_write_cache(controller),
         _ => IO_FEATURES.contains(&fid),
     }
-}
-
-fn has_write_cache(controller: &Controller) -> bool {
-    controller.namespaces().is_some_and(|table| table.has_volatile_write_cache())
 }
 
 pub(crate) fn on_get_features(controller: &Controller, now: Duration, sqe: &Sqe) -> Outcome {
@@ -179,6 +177,7 @@ fn default(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
         FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::HOST_ID => return current(controller, now, command),
+        FeatureId::KEEP_ALIVE_TIMER => KEEP_ALIVE_DEFAULT_MS,
         _ => 0,
     }))
 }
@@ -223,7 +222,10 @@ pub(crate) fn on_set_features(controller: &mut Controller, sqe: &Sqe, in_capsule
             let offered = SMART_WARNINGS | notices(controller);
             controller.features.async_event_config = only(word & !offered == 0, word)?;
         }
-        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.set(word),
+        FeatureId::KEEP_ALIVE_TIMER => {
+            let kato_ms = keep_alive_ms(controller.association.controller_type(), word);
+            controller.keep_alive.set(kato_ms);
+        }
         FeatureId::COMMAND_SET_PROFILE if word & 0x1ff != 0 => {
             return Err(status::COMMAND_SET_COMBINATION_REJECTED);
         }
@@ -285,7 +287,7 @@ pub(crate) fn on_parameters(
         }
         AdminKind::HostBehavior => {
             let fields = parameters.first_chunk::<HOST_BEHAVIOR_FIELDS>().ok_or(status::INVALID_FIELD)?;
-            if fields.iter().any(|&field| field > 1) {
+            if fields[..HOST_BEHAVIOR_FLAGS].iter().any(|&flag| flag > 1) {
                 return Err(status::INVALID_FIELD);
             }
             features.host_behavior = *fields;

@@ -4,15 +4,16 @@ use super::features::notices;
 use crate::controller::Controller;
 use crate::fabrics::VERSION;
 use crate::limits::{
-    ABORTS_MAX, ASYNC_EVENT_REQUESTS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX,
-    NSID_MAX, PAGE_LEN,
+    ABORTS_MAX, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES,
+    KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::ticket::Outcome;
 use crate::{Nsid, Page, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
-    IndependentNamespace, LbaFormat, NamespaceIdType, cmic, ctratt, lpa, nsfeat, oncs, sgls, vwc,
+    IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, independent_nsfeat, lpa,
+    nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::{Sqe, Status};
 use zerocopy::{FromZeros, IntoBytes};
@@ -32,9 +33,10 @@ const NMIC_SHARED: u8 = 1;
 const NSATTR_WRITE_PROTECTED: u8 = 1;
 /// NSTAT: ready.
 const NSTAT_READY: u8 = 1;
-/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
-const DLFEAT_ZEROES: u8 = 0b001;
-const DLFEAT_WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
+/// DLFEAT bits 2:0 (DRB): deallocated blocks read as zeroes.
+const DLFEAT_DRB_ZEROES: u8 = 0b001;
+/// DLFEAT bit 3 (WZDS): Write Zeroes may deallocate.
+const DLFEAT_WZDS: u8 = 1 << 3;
 
 pub(crate) fn on_identify(controller: &Controller, sqe: &Sqe) -> Outcome {
     let command = Identify::parse(sqe);
@@ -61,13 +63,12 @@ fn io_page(controller: &Controller, table: &NamespaceTable, command: &Identify) 
         Cns::ACTIVE_NAMESPACES | Cns::COMMAND_SET_ACTIVE_NAMESPACES => page_of(&active_list(table, nsid)?),
         Cns::NAMESPACE_DESCRIPTORS => descriptors(active(table, nsid)?),
         Cns::INDEPENDENT_NAMESPACE => page_of(&independent(active(table, nsid)?)),
-        // No protection information, no extended formats: nothing to say.
+        // No protection information and no extended formats: all zeroes, as for a namespace that is not there.
         Cns::COMMAND_SET_NAMESPACE => {
-            active(table, nsid)?;
+            check_nsid(nsid)?;
             zeroes()
         }
-        // No limits beside MDTS.
-        Cns::COMMAND_SET_CONTROLLER => zeroes(),
+        Cns::COMMAND_SET_CONTROLLER => page_of(&nvm_controller()),
         // One combination: the NVM command set alone.
         Cns::COMMAND_SETS => Page::build(|out| out[0] = 1 << CSI_NVM),
         // No namespace management, no sets, no virtualization, no granularities, no UUID list.
@@ -104,6 +105,7 @@ impl IdentifyPage for IdentifyController {}
 impl IdentifyPage for IdentifyNamespace {}
 impl IdentifyPage for IndependentNamespace {}
 impl IdentifyPage for IdList {}
+impl IdentifyPage for NvmController {}
 
 fn identify_controller(controller: &Controller) -> IdentifyController {
     let (association, identity) = (&controller.association, &controller.identity);
@@ -124,18 +126,27 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.iorcsz = 1.into();
     id.ioccsz = ((64 + association.options.in_capsule_len) / 16).into();
     id.msdbd = 1;
+    id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.maxcmd = association.options.queue_entries_max.into();
     match controller.namespaces() {
-        None => (id.cntrltype, id.lpa) = (TYPE_DISCOVERY, lpa::EXTENDED_DATA),
-        Some(table) => identify_io(&mut id, table),
+        None => id.cntrltype = TYPE_DISCOVERY,
+        Some(_) => identify_io(&mut id),
     }
     id
 }
 
+/// Limits of the commands that MDTS does not bound, as they move no data or little.
+fn nvm_controller() -> NvmController {
+    let pages = BLOCKS_LEN_MAX.ilog2() as u8 - PAGE_LEN.ilog2() as u8;
+    let mut id = NvmController::new_zeroed();
+    (id.vsl, id.wzsl) = (pages, pages);
+    (id.dmrl, id.dmrsl, id.dmsl) = (DMRL, DSM_BLOCKS_MAX.into(), u64::from(DSM_BLOCKS_MAX).into());
+    id
+}
+
 /// What only an I/O controller has.
-fn identify_io(id: &mut IdentifyController, table: &NamespaceTable) {
+fn identify_io(id: &mut IdentifyController) {
     id.cntrltype = TYPE_IO;
-    id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
     id.acl = ABORTS_MAX - 1;
     id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;
@@ -149,7 +160,9 @@ fn identify_io(id: &mut IdentifyController, table: &NamespaceTable) {
         | oncs::TIMESTAMP
         | oncs::VERIFY)
         .into();
-    id.vwc = VWC_NO_FLUSH_ALL | if table.has_volatile_write_cache() { vwc::PRESENT } else { 0 };
+    // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP names those
+    // without; a flush of them costs nothing.
+    id.vwc = VWC_NO_FLUSH_ALL | vwc::PRESENT;
     id.ofcs = OFCS_DISCONNECT.into();
 }
 
@@ -163,9 +176,8 @@ fn identify_namespace(namespace: &NamespaceDefinition) -> IdentifyNamespace {
     id.nguid = namespace.nguid;
     id.eui64 = namespace.eui64;
     id.lbaf[0] = LbaFormat { ms: 0.into(), lbads: geometry.block_size.ilog2() as u8, rp: 0 };
-    if geometry.zero_after_deallocate {
-        id.dlfeat = DLFEAT_ZEROES | DLFEAT_WRITE_ZEROES_DEALLOCATES;
-    }
+    // WZDS has to be the same for all namespaces; that Write Zeroes may deallocate does not mean that it has to.
+    id.dlfeat = DLFEAT_WZDS | if geometry.zero_after_deallocate { DLFEAT_DRB_ZEROES } else { 0 };
     if let Some(preferred_z) = preferred_z(namespace) {
         id.nsfeat = nsfeat::OPTPERF_NPDG;
         (id.npwg_z, id.npwa_z, id.nows_z) = (preferred_z.into(), preferred_z.into(), preferred_z.into());
@@ -186,6 +198,7 @@ fn nsattr(namespace: &NamespaceDefinition) -> u8 {
 
 fn independent(namespace: &NamespaceDefinition) -> IndependentNamespace {
     let mut id = IndependentNamespace::new_zeroed();
+    id.nsfeat = if namespace.geometry.volatile_write_cache { 0 } else { independent_nsfeat::VWCNP };
     id.nmic = NMIC_SHARED;
     id.nsattr = nsattr(namespace);
     id.nstat = NSTAT_READY;

@@ -25,7 +25,13 @@ const FEATURE_SCOPE_CONTROLLER: u32 = 1 << 21;
 /// Bytes of a data unit of the SMART log: thousand blocks of 512 bytes.
 const DATA_UNIT: u64 = 512_000;
 
-const DISCOVERY_PAGES: [LogPageId; 2] = [LogPageId::SUPPORTED_LOG_PAGES, LogPageId::DISCOVERY];
+const DISCOVERY_PAGES: [LogPageId; 5] = [
+    LogPageId::SUPPORTED_LOG_PAGES,
+    LogPageId::COMMANDS_SUPPORTED,
+    LogPageId::FEATURES_SUPPORTED,
+    MANAGEMENT_COMMANDS,
+    LogPageId::DISCOVERY,
+];
 const IO_PAGES: [LogPageId; 8] = [
     LogPageId::SUPPORTED_LOG_PAGES,
     LogPageId::ERROR,
@@ -36,10 +42,10 @@ const IO_PAGES: [LogPageId; 8] = [
     LogPageId::FEATURES_SUPPORTED,
     MANAGEMENT_COMMANDS,
 ];
-const ADMIN_COMMANDS: [AdminOpcode; 7] = [
+/// Admin commands of a controller of either type; an I/O controller has Abort as well.
+const ADMIN_COMMANDS: [AdminOpcode; 6] = [
     AdminOpcode::GET_LOG_PAGE,
     AdminOpcode::IDENTIFY,
-    AdminOpcode::ABORT,
     AdminOpcode::SET_FEATURES,
     AdminOpcode::GET_FEATURES,
     AdminOpcode::ASYNC_EVENT_REQUEST,
@@ -101,7 +107,7 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
         LogPageId::CHANGED_NAMESPACES => {
             build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
         }
-        LogPageId::COMMANDS_SUPPORTED => build(&commands_supported(command.csi)),
+        LogPageId::COMMANDS_SUPPORTED => build(&commands_supported(controller, command.csi)),
         LogPageId::FEATURES_SUPPORTED => (features_supported(controller), WORDS_LEN),
         MANAGEMENT_COMMANDS => (Page::build(|_| ()), WORDS_LEN),
         LogPageId::DISCOVERY => match &controller.content {
@@ -137,11 +143,15 @@ fn features_supported(controller: &Controller) -> Page {
 }
 
 /// Of an I/O command set that is not there, no command: nvme-cli asks for the zoned one of whoever has the choice of sets.
-fn commands_supported(csi: u8) -> CommandsSupportedLog {
+fn commands_supported(controller: &Controller, csi: u8) -> CommandsSupportedLog {
     let mut log = CommandsSupportedLog::new_zeroed();
     for opcode in ADMIN_COMMANDS {
         log.admin[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
+    if controller.is_discovery() {
+        return log;
+    }
+    log.admin[usize::from(AdminOpcode::ABORT.0)] = effects::SUPPORTED.into();
     if csi != CSI_NVM {
         return log;
     }

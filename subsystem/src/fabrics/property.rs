@@ -1,6 +1,6 @@
 //! Property Get and Set: the registers of a controller that has no bus.
 
-use crate::association::Association;
+use crate::association::{Association, ControllerType};
 use crate::status;
 use nvme_proto::fabrics::property::{
     Capabilities, Configuration, ControllerStatus, Property, PropertyGet, PropertySet, version,
@@ -39,15 +39,19 @@ pub(crate) struct Properties {
 impl Properties {
     pub(crate) fn get(&self, sqe: &Sqe, association: &Association) -> Result<u64, Status> {
         let get = PropertyGet::parse(sqe);
+        let is_discovery = association.controller_type == ControllerType::Discovery;
         match (get.property, get.size) {
             (Property::CAP, 1) => {
                 let cap =
                     Capabilities::new(association.options.queue_entries_max.into(), READY_TIMEOUT_500MS);
-                Ok(cap.with_all_command_sets().0 | CAP_READY_WITH_MEDIA)
+                let ready = if is_discovery { 0 } else { CAP_READY_WITH_MEDIA };
+                Ok(cap.with_all_command_sets().0 | ready)
             }
             (Property::VS, 0) => Ok(VERSION.into()),
             (Property::CC, 0) => Ok(self.configuration.0.into()),
             (Property::CSTS, 0) => Ok(self.status(association).0.into()),
+            // Reserved on a discovery controller, and reads as 0.
+            (Property::CRTO, 0) if is_discovery => Ok(0),
             (Property::CRTO, 0) => Ok(READY_TIMEOUT_500MS.into()),
             _ => Err(status::INVALID_FIELD),
         }

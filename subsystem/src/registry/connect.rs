@@ -5,8 +5,9 @@ use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, DISCOVERY_KEEP_ALIVE_MS};
+use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
 use crate::subsystem::Identity;
+use crate::timer::keep_alive_ms;
 use crate::{
     Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Qid,
     SubsystemId,
@@ -146,10 +147,7 @@ impl Registry {
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let kato_ms = match (controller_type, command.kato_ms) {
-            (ControllerType::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
-            (_, kato_ms) => kato_ms,
-        };
+        let kato_ms = keep_alive_ms(controller_type, command.kato_ms);
         let controller = Controller::new(now, Arc::clone(&association), identity, content, kato_ms);
         Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
     }

@@ -4,7 +4,7 @@ use crate::host::*;
 use nvme_proto::admin::abort::Abort;
 use nvme_proto::admin::identify::{
     Cns, Descriptors, IdList, Identify, IdentifyController, IdentifyNamespace, IndependentNamespace,
-    NamespaceIdType,
+    NamespaceIdType, NvmController,
 };
 use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::property::Property;
@@ -60,11 +60,41 @@ fn what_is_advertised_is_what_the_options_say() {
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
     assert_eq!((id.acl, id.aerl, id.elpe, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
     assert_eq!((id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()), (0xdd, 0, 1 << 8, 1 | 1 << 6));
+    // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);
     let plain = namespace(1, Geometry::new(512, 10));
     fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![plain]).unwrap();
     fixture.deliver();
-    assert_eq!(controller(&mut fixture.admin).vwc, 0b100, "no volatile write cache is left");
+    assert_eq!(controller(&mut fixture.admin).vwc, 0b101);
+}
+
+#[test]
+fn vwc_is_present_and_vwcnp_says_which_namespace_has_no_cache() {
+    let mut fixture = Fixture::new();
+    let without = namespace(2, Geometry::new(512, 10));
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, disk()), without]).unwrap();
+    fixture.deliver();
+    let mut nsfeat = |nsid| {
+        let page = identify(&mut fixture.admin, Cns::INDEPENDENT_NAMESPACE, nsid).unwrap();
+        IndependentNamespace::read_from_bytes(&page).unwrap().nsfeat
+    };
+    assert_eq!((nsfeat(1), nsfeat(2)), (0, 1 << 5));
+    // The write cache comes with the disk; the controller said so from the beginning.
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![]).unwrap();
+    let (mut admin, ..) = Hello::admin().connect(&mut fixture.registry);
+    enable(&mut admin);
+    assert_eq!(controller(&mut admin).vwc & 1, 1);
+}
+
+#[test]
+fn limits_of_commands_without_data_are_advertised() {
+    let mut fixture = Fixture::new();
+    let page = identify(&mut fixture.admin, Cns::COMMAND_SET_CONTROLLER, 0).unwrap();
+    let limits = NvmController::read_from_bytes(&page[..]).unwrap();
+    assert_eq!((limits.vsl, limits.wzsl, limits.wusl), (13, 13, 0));
+    assert_eq!(4096 << limits.wzsl, limits::BLOCKS_LEN_MAX);
+    let dsm = (usize::from(limits.dmrl), limits.dmrsl.get(), limits.dmsl.get());
+    assert_eq!(dsm, (limits::DSM_RANGES_MAX - 1, limits::DSM_BLOCKS_MAX, limits::DSM_BLOCKS_MAX.into()));
 }
 
 #[test]
@@ -89,6 +119,7 @@ fn namespaces_are_described_by_their_geometry() {
     assert_eq!((id.nguid, id.eui64), ([2; 16], [3; 8]));
     let id = IdentifyNamespace::read_from_bytes(&identify(admin, Cns::NAMESPACE, 1).unwrap()).unwrap();
     assert_eq!((id.nsze.get(), id.nsattr, id.nsfeat, id.format().unwrap().lbads), (1000, 0, 0, 9));
+    assert_eq!(id.dlfeat, 0b1000, "WZDS is the same for every namespace");
     let page = identify(admin, Cns::NAMESPACE_DESCRIPTORS, 5).unwrap();
     let kinds: Vec<_> =
         Descriptors::new(&page).map(|descriptor| (descriptor.kind, descriptor.id.to_vec())).collect();
@@ -122,12 +153,14 @@ fn lists_and_absent_namespaces() {
         (Cns::NAMESPACE, u32::MAX),
         (Cns::NAMESPACE_DESCRIPTORS, 2),
         (Cns::INDEPENDENT_NAMESPACE, 2),
-        (Cns::COMMAND_SET_NAMESPACE, 2),
+        (Cns::COMMAND_SET_NAMESPACE, 0),
+        (Cns::COMMAND_SET_NAMESPACE, limits::NSID_MAX + 1),
     ] {
         assert_eq!(identify(admin, cns, nsid), Err(INVALID_NAMESPACE), "{cns:?} {nsid}");
     }
-    assert_eq!(identify(admin, Cns::COMMAND_SET_NAMESPACE, 1), Ok(vec![0; 4096]));
-    assert_eq!(identify(admin, Cns::COMMAND_SET_CONTROLLER, 0), Ok(vec![0; 4096]));
+    for nsid in [1, 2] {
+        assert_eq!(identify(admin, Cns::COMMAND_SET_NAMESPACE, nsid), Ok(vec![0; 4096]), "{nsid}");
+    }
     assert_eq!(identify(admin, Cns::COMMAND_SETS, 0).unwrap()[..9], [1, 0, 0, 0, 0, 0, 0, 0, 0]);
     for cns in [
         Cns::ALLOCATED_NAMESPACES,

@@ -120,6 +120,41 @@ fn a_host_that_asked_is_told_of_changes_that_it_can_see() {
 }
 
 #[test]
+fn discovery_log_pages_are_those_that_are_mandatory() {
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello::discovery());
+    let mut page = |lid| read(&mut queue, &GetLogPage::new(LogPageId(lid), Nsid(0), 0, 1024).emit(), 1024);
+    let words = |bytes: Vec<u8>| {
+        let words = bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+        words.enumerate().filter(|(_, word)| word & 1 == 1).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    assert_eq!(words(page(0x00).unwrap()), [0x00, 0x05, 0x12, 0x13, 0x70]);
+    // Get Log Page, Identify, Set and Get Features, Asynchronous Event Request, Keep Alive: no Abort.
+    assert_eq!(words(page(0x05).unwrap()), [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18]);
+    assert_eq!(words(page(0x12).unwrap()), [0x0b, 0x0f]);
+    assert_eq!(page(0x13), Ok(vec![0; 1024]));
+    let commands = GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 1024, 1024).emit();
+    assert_eq!(read(&mut queue, &commands, 1024), Ok(vec![0; 1024]), "no I/O commands");
+}
+
+#[test]
+fn discovery_controller_has_no_ready_timeouts() {
+    use nvme_proto::fabrics::property::Property;
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello::discovery());
+    assert_eq!(get(&mut queue, Property::CRTO, 0), Ok(0));
+    assert_eq!(get(&mut queue, Property::CAP, 1).unwrap() >> 59 & 0b11, 0, "CRMS");
+}
+
+#[test]
+fn discovery_keep_alive_cannot_be_switched_off() {
+    let mut registry = registry(Options::default());
+    let mut queue = discovery(&mut registry, &Hello { kato_ms: 30_000, ..Hello::discovery() });
+    assert_eq!(code(&ask(&mut queue, &SetFeatures::new(FeatureId::KEEP_ALIVE_TIMER, 0).emit())), OK);
+    assert!(queue.poll_timeout().is_some());
+}
+
+#[test]
 fn a_discovery_controller_does_what_it_is_for_and_no_more() {
     let mut registry = registry(Options::default());
     let mut queue = discovery(&mut registry, &Hello::discovery());
@@ -128,9 +163,9 @@ fn a_discovery_controller_does_what_it_is_for_and_no_more() {
     assert_eq!((id.cntrltype, id.oaes.get(), id.nn.get()), (2, 1 << 31, 0));
     assert!(id.subnqn.starts_with(b"nqn.2014-08.org.nvmexpress.discovery\0"));
     assert_eq!(queue.association().unwrap().controller_type(), ControllerType::Discovery);
-    assert_eq!((id.lpa, id.elpe), (1 << 2, 0));
-    let silence = core::time::Duration::from_millis(limits::DISCOVERY_KEEP_ALIVE_MS.into());
-    assert_eq!(queue.poll_timeout(), Some(NOW + silence), "a host that named no timeout");
+    assert_eq!((id.lpa, id.elpe), (1 << 1 | 1 << 2 | 1 << 5, 0));
+    let silence = core::time::Duration::from_millis(limits::KEEP_ALIVE_DEFAULT_MS.into());
+    assert_eq!(queue.poll_timeout(), Some(NOW + silence * 2), "a host that named no timeout");
     assert_eq!(code(&ask(&mut queue, &keep_alive())), OK);
     let refused = [
         (keyed(Identify::new(Cns::ACTIVE_NAMESPACES, Nsid(0)).emit(), 4096), (0, 0x02)),

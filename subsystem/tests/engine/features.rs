@@ -105,7 +105,7 @@ fn queues_are_granted_up_to_the_bound_and_before_the_first_is_connected() {
 }
 
 #[test]
-fn the_write_cache_feature_exists_where_there_is_a_cache_and_off_means_through() {
+fn write_cache_feature_off_makes_every_write_go_through() {
     let mut fixture = Fixture::new();
     assert_eq!(set(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE, 0), OK);
     let write = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::WRITE, Nsid(1)), 512);
@@ -117,8 +117,19 @@ fn the_write_cache_feature_exists_where_there_is_a_cache_and_off_means_through()
     ticket.abandon();
     fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, Geometry::new(512, 10))]).unwrap();
     fixture.deliver();
-    assert_eq!(current(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE), Err(INVALID_FIELD));
-    assert_eq!(set(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE, 1), INVALID_FIELD);
+    assert_eq!(
+        current(&mut fixture.admin, FeatureId::VOLATILE_WRITE_CACHE),
+        Ok(0),
+        "a disk with one may come"
+    );
+}
+
+#[test]
+fn keep_alive_default_is_two_minutes() {
+    let mut fixture = Fixture::new();
+    for select in [Select::DEFAULT, Select::SAVED] {
+        assert_eq!(get(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER, select, 0), Ok(120_000));
+    }
 }
 
 #[test]
@@ -127,7 +138,7 @@ fn keep_alive_can_be_changed() {
     assert_eq!(current(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(5000));
     assert_eq!(set(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER, 1500), OK);
     assert_eq!(current(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER), Ok(2000));
-    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + Duration::from_secs(2)));
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + Duration::from_secs(4)));
     assert_eq!(set(&mut fixture.admin, FeatureId::KEEP_ALIVE_TIMER, 0), OK);
     assert_eq!(fixture.admin.poll_timeout(), None);
 }
@@ -169,9 +180,9 @@ fn host_behavior_is_kept_and_nonsense_refused() {
     for (acre, status) in [(2, INVALID_FIELD), (1, OK)] {
         let (ticket, _) = parameters(capsule(admin, &sqe, 0));
         let mut data = [0; 512];
-        data[0] = acre;
+        (data[0], data[4]) = (acre, 0x1f);
         assert_eq!(code(&responded(admin.on_parameters(NOW, ticket, &data))), status);
     }
     let bytes = read(admin, &GetFeatures::new(FeatureId::HOST_BEHAVIOR).emit(), 512).unwrap();
-    assert_eq!(bytes[..2], [1, 0]);
+    assert_eq!(bytes[..7], [1, 0, 0, 0, 0x1f, 0, 0], "CDFE is kept as well");
 }

@@ -86,9 +86,6 @@ fn commands_are_refused_with_the_standards_status() {
         ("first block beyond the end", rw(NvmOpcode::READ, ReadWrite::new(1000, 1)), (0, 0x80)),
         ("last block beyond the end", rw(NvmOpcode::READ, ReadWrite::new(999, 2)), (0, 0x80)),
         ("end beyond 64 bits", rw(NvmOpcode::READ, ReadWrite::new(u64::MAX, 2)), (0, 0x80)),
-        ("PRACT", command(ReadWrite { prinfo: 8, ..good }), (1, 0x81)),
-        ("PRCHK", command(ReadWrite { prinfo: 1, ..good }), (1, 0x81)),
-        ("storage tag", command(ReadWrite { storage_tag_check: true, ..good }), INVALID_FIELD),
         ("directive", command(ReadWrite { directive: 1, ..good }), INVALID_FIELD),
         ("write to read-only", on(3, NvmOpcode::WRITE), (0, 0x20)),
         ("write zeroes to read-only", on(3, NvmOpcode::WRITE_ZEROES), (0, 0x20)),
@@ -114,6 +111,20 @@ fn commands_are_refused_with_the_standards_status() {
         assert_eq!((code(&cqe), cqe.status().dnr()), (status, true), "{name}");
     }
     assert_eq!(fixture.io.in_flight(), 0);
+}
+
+#[test]
+fn protection_information_fields_are_ignored() {
+    let mut fixture = Fixture::new();
+    let good = ReadWrite::new(0, 1);
+    for command in [
+        ReadWrite { prinfo: 0b1000, ..good },
+        ReadWrite { prinfo: 0b0111, ..good },
+        ReadWrite { storage_tag_check: true, ..good },
+    ] {
+        assert_eq!(run(&mut fixture, &rw(NvmOpcode::WRITE, command)).2, OK, "{command:?}");
+        assert_eq!(run(&mut fixture, &rw(NvmOpcode::READ, command)).2, OK, "{command:?}");
+    }
 }
 
 #[test]
@@ -199,7 +210,7 @@ fn device_errors_reach_the_host() {
         (zeroes, BlockError::Medium, (2, 0x80)),
         (rw(NvmOpcode::COMPARE, ReadWrite::new(0, 1)), BlockError::CompareFailed, (2, 0x85)),
         (rw(NvmOpcode::WRITE, ReadWrite::new(0, 1)), BlockError::NoSpace, (0, 0x81)),
-        (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Gone, (0, 0x82)),
+        (rw(NvmOpcode::READ, ReadWrite::new(0, 1)), BlockError::Gone, (0, 0x0b)),
     ] {
         let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("{sqe:?}") };
         assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(error)))), status, "{error:?}");
@@ -228,7 +239,7 @@ fn a_read_with_fua_flushes_the_cache_first() {
         assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Ok(())))), OK);
         // When the flush fails there is no read.
         let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("a flush") };
-        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(BlockError::Medium)))), (2, 0x80));
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(BlockError::Medium)))), (2, 0x81));
     }
 }
 
@@ -309,6 +320,108 @@ fn a_namespace_that_goes_while_its_ranges_are_on_their_way_is_missed() {
     let step = fixture.io.on_parameters(NOW, ticket, &bytes(&[(0, 1)]));
     assert_eq!(code(&responded(step)), (0, 0x0b));
     assert_eq!(code(&ask(&mut fixture.io, &rw(NvmOpcode::READ, ReadWrite::new(0, 1)))), (0, 0x0b));
+}
+
+/// Another disk behind the NSID: what was meant for the old one must not reach it.
+#[test]
+fn deallocation_of_a_replaced_namespace_does_not_reach_its_successor() {
+    let mut fixture = Fixture::new();
+    let (ticket, _) = parameters(capsule(&mut fixture.io, &deallocate(1), 0));
+    let successor = NamespaceDefinition { device: DeviceId(500), uuid: [9; 16], ..namespace(1, disk()) };
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![successor]).unwrap();
+    fixture.deliver();
+    let cqe = responded(fixture.io.on_parameters(NOW, ticket, &bytes(&[(0, 1)])));
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((0, 0x0b), true));
+}
+
+#[test]
+fn command_of_a_namespace_that_went_is_not_retried() {
+    let mut fixture = Fixture::new();
+    for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
+        let step = capsule(&mut fixture.io, &rw(opcode, ReadWrite::new(0, 1)), 0);
+        let Step::Execute { ticket, .. } = step else { panic!("{opcode:?}") };
+        let cqe = responded(fixture.io.on_done(NOW, ticket, Err(BlockError::Gone)));
+        assert_eq!((code(&cqe), cqe.status().dnr()), ((0, 0x0b), true), "{opcode:?}");
+    }
+}
+
+#[test]
+fn failed_flush_before_a_fua_read_is_a_read_error() {
+    let mut fixture = Fixture::new();
+    let fua = ReadWrite { fua: true, ..ReadWrite::new(0, 1) };
+    for (error, status) in [(BlockError::Medium, (2, 0x81)), (BlockError::Os(5), (0, 0x06))] {
+        let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &rw(NvmOpcode::READ, fua), 0) else {
+            panic!("a flush")
+        };
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Err(error)))), status);
+    }
+}
+
+#[test]
+fn disconnect_is_answered_after_every_other_command() {
+    let mut fixture = Fixture::new();
+    let mut tickets = Vec::new();
+    for cid in 1..=2 {
+        let sqe = with_cid(rw(NvmOpcode::WRITE, ReadWrite::new(0, 1)), cid);
+        let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &sqe, 0) else { panic!("a write") };
+        tickets.push(ticket);
+    }
+    assert!(matches!(capsule(&mut fixture.io, &with_cid(disconnect(), 9), 0), Step::Held));
+    assert!(fixture.io.poll_step(NOW).is_none());
+    let late = ask(&mut fixture.io, &with_cid(rw(NvmOpcode::READ, ReadWrite::new(0, 1)), 3));
+    assert_eq!((code(&late), late.status().dnr()), ((0, 0x08), false), "nothing begins after a Disconnect");
+    for ticket in tickets {
+        assert!(fixture.io.poll_step(NOW).is_none());
+        assert_eq!(code(&responded(fixture.io.on_done(NOW, ticket, Ok(())))), OK);
+    }
+    let cqe = responded(fixture.io.poll_step(NOW).unwrap());
+    assert_eq!((code(&cqe), cqe.cid.get()), (OK, 9));
+    assert!(matches!(fixture.io.poll_step(NOW), Some(Step::CloseQueue)));
+    assert!(fixture.io.poll_step(NOW).is_none());
+}
+
+#[test]
+fn write_zeroes_and_verify_are_bounded() {
+    let mut fixture = Fixture::new();
+    let disk = namespace(1, Geometry::new(4096, 1 << 20));
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![disk]).unwrap();
+    fixture.deliver();
+    let max = limits::BLOCKS_LEN_MAX / 4096;
+    for opcode in [NvmOpcode::WRITE_ZEROES, NvmOpcode::VERIFY] {
+        let sqe = |blocks| keyed(ReadWrite::new(0, blocks).emit(opcode, Nsid(1)), 0);
+        assert_eq!(run(&mut fixture, &sqe(max)).2, OK, "{opcode:?}");
+        assert_eq!(code(&ask(&mut fixture.io, &sqe(max + 1))), INVALID_FIELD, "{opcode:?}");
+    }
+}
+
+/// What lies beyond DMRL, DMRSL and DMSL is not processed, and that is no error.
+#[test]
+fn dataset_management_beyond_its_limits_is_left_out() {
+    let mut fixture = Fixture::new();
+    let disk = namespace(1, Geometry { deallocate: true, ..Geometry::new(512, 1 << 40) });
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![disk]).unwrap();
+    fixture.deliver();
+    let max = limits::DSM_BLOCKS_MAX;
+    let blocks = |n: u32| u64::from(n);
+    let mut run = |ranges: &[(u64, u32)]| {
+        let (ticket, _) =
+            parameters(capsule(&mut fixture.io, &deallocate(u16::try_from(ranges.len()).unwrap()), 0));
+        match fixture.io.on_parameters(NOW, ticket, &bytes(ranges)) {
+            Step::Execute { ticket, work: Work::Block { op: BlockWork::Deallocate(ranges), .. }, .. } => {
+                let _ = responded(fixture.io.on_done(NOW, ticket, Ok(())));
+                ranges.to_vec()
+            }
+            step => panic!("a deallocation, not {step:?}"),
+        }
+    };
+    assert_eq!(run(&[(0, max)]), [range(0, blocks(max))]);
+    assert_eq!(run(&[(0, max + 1)]), [range(0, blocks(max))]);
+    assert_eq!(
+        run(&[(0, max - 8), (1 << 30, 100), (1 << 31, 100)]),
+        [range(0, blocks(max - 8)), range(1 << 30, 8)]
+    );
+    let many: Vec<_> = (0..256).map(|at| (at * 10, 1)).collect();
+    assert_eq!(run(&many).len(), limits::DSM_RANGES_MAX - 1);
 }
 
 #[test]

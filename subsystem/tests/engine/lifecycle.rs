@@ -4,7 +4,7 @@ use crate::host::*;
 use core::time::Duration;
 use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property};
 use nvme_proto::nvm::ReadWrite;
-use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme_proto::{Sqe, admin::keep_alive::keep_alive};
 use nvmf_subsystem::*;
 
@@ -82,6 +82,12 @@ fn admin_commands_wait_for_the_controller_to_be_enabled() {
     assert_eq!(code(&ask(&mut admin, &keep_alive())), OK);
     assert_eq!(code(&ask(&mut admin, &Hello::admin().command())), SEQUENCE, "connected already");
     assert_eq!(code(&ask(&mut admin, &Sqe::new(0x7e))), (0, 0x01));
+    let fabrics = |fctype| nvme_proto::fabrics::command(FabricsType(fctype));
+    for (fctype, status) in
+        [(0x02, INVALID_FIELD), (0x05, (0, 0x01)), (0x06, (0, 0x01)), (0xff, INVALID_FIELD)]
+    {
+        assert_eq!(code(&ask(&mut admin, &fabrics(fctype))), status, "FCTYPE {fctype:#x}");
+    }
 }
 
 #[test]
@@ -116,23 +122,55 @@ fn a_shutdown_is_complete_when_the_io_queues_are_gone() {
     assert!(csts(&mut fixture.admin).ready() && !csts(&mut fixture.admin).shutdown_complete());
 }
 
+fn read_at(io: &mut Queue, now: Duration) {
+    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
+    let _ = responded(io.on_capsule(now, zerocopy::IntoBytes::as_bytes(&read).try_into().unwrap(), 0));
+}
+
 #[test]
-fn keep_alive_expires_after_silence_on_every_queue() {
+fn keep_alive_expires_two_timeouts_after_the_last_command_of_any_queue() {
     let mut fixture = Fixture::new();
     // 5 s were asked for at NOW.
-    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(5000)));
-    let read = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(2)), 512);
-    let bytes = zerocopy::IntoBytes::as_bytes(&read).try_into().unwrap();
-    let _ = responded(fixture.io.on_capsule(NOW + ms(3000), bytes, 0));
-    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(8000)), "I/O traffic counts");
-    fixture.admin.on_timeout(NOW + ms(5000));
-    assert!(fixture.admin.poll_step(NOW + ms(5000)).is_none(), "too early does no harm");
-    fixture.admin.on_timeout(NOW + ms(8000));
-    let Some(Step::CloseAssociation(violation)) = fixture.admin.poll_step(NOW + ms(8000)) else {
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(10_000)));
+    read_at(&mut fixture.io, NOW + ms(3000));
+    assert_eq!(fixture.admin.poll_timeout(), Some(NOW + ms(13_000)), "I/O traffic counts");
+    fixture.admin.on_timeout(NOW + ms(10_000));
+    assert!(fixture.admin.poll_step(NOW + ms(10_000)).is_none(), "too early does no harm");
+    fixture.admin.on_timeout(NOW + ms(13_000));
+    let Some(Step::CloseAssociation(violation)) = fixture.admin.poll_step(NOW + ms(13_000)) else {
         panic!("the association ends");
     };
-    assert_eq!(violation, Violation::KeepAliveExpired { silent: ms(5000), timeout: ms(5000) });
-    assert!(fixture.admin.poll_step(NOW + ms(8000)).is_none() && fixture.admin.poll_timeout().is_none());
+    assert_eq!(violation, Violation::KeepAliveExpired { silent: ms(10_000), timeout: ms(5000) });
+    assert!(fixture.admin.poll_step(NOW + ms(13_000)).is_none() && fixture.admin.poll_timeout().is_none());
+}
+
+/// With traffic based keep alive a host that saw a completion shortly before it looks sends its next command almost two halves
+/// of the timeout later, and that command takes a moment to arrive.
+#[test]
+fn keep_alive_spares_a_host_whose_commands_come_a_timeout_apart() {
+    let mut fixture = Fixture::new();
+    let mut now = NOW;
+    for gap in [1, 4990, 5040, 5100, 5500, 5001] {
+        let next = now + ms(gap);
+        while let Some(due) = fixture.admin.poll_timeout().filter(|&due| due <= next) {
+            fixture.admin.on_timeout(due);
+            assert!(fixture.admin.poll_step(due).is_none(), "{gap} ms");
+        }
+        read_at(&mut fixture.io, next);
+        now = next;
+    }
+}
+
+/// After a stall of the target itself the commands of that time are still unread.
+#[test]
+fn keep_alive_that_is_looked_at_too_late_starts_again() {
+    let mut fixture = Fixture::new();
+    let late = fixture.admin.poll_timeout().unwrap() + ms(20_000);
+    fixture.admin.on_timeout(late);
+    assert!(fixture.admin.poll_step(late).is_none());
+    assert_eq!(fixture.admin.poll_timeout(), Some(late + ms(5000)));
+    fixture.admin.on_timeout(late + ms(5000));
+    assert!(fixture.admin.poll_step(late + ms(5000)).is_some());
 }
 
 #[test]
@@ -140,11 +178,11 @@ fn keep_alive_is_rounded_up_to_its_granularity_and_zero_is_off() {
     for (kato_ms, timeout) in [(0, None), (1, Some(1000)), (1000, Some(1000)), (1001, Some(2000))] {
         let mut registry = registry(Options::default());
         let (admin, ..) = Hello { kato_ms, ..Hello::admin() }.connect(&mut registry);
-        assert_eq!(admin.poll_timeout(), timeout.map(|timeout| NOW + ms(timeout)), "{kato_ms}");
+        assert_eq!(admin.poll_timeout(), timeout.map(|timeout| NOW + ms(2 * timeout)), "{kato_ms}");
     }
     let mut registry = registry(Options::default());
     let (admin, ..) = Hello { kato_ms: u32::MAX, ..Hello::admin() }.connect(&mut registry);
-    assert_eq!(admin.poll_timeout(), Some(NOW + ms(u32::MAX.into())));
+    assert_eq!(admin.poll_timeout(), Some(NOW + ms(2 * u64::from(u32::MAX))));
 }
 
 #[test]
