@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Wrap,
     /// A region, which only we can end.
     CannotInvalidate,
+    /// A READ of the peer's own is still being answered from it.
+    InUse,
 }
 
 #[derive(Debug)]
@@ -166,6 +168,15 @@ impl StagTable {
         }
         let to = usize::try_from(to).map_err(|_| Fault::Bounds)?;
         Ok((memory, base + to))
+    }
+
+    /// Whether an STag is the region's own or that of a window of it.
+    pub(crate) fn is_part_of(&self, stag: u32, region: LocalKey) -> bool {
+        match self.find(stag) {
+            Some(Kind::Region { .. }) => stag == region.0,
+            Some(Kind::Window(window)) => window.region == region.0,
+            Some(Kind::Free) | None => false,
+        }
     }
 
     /// What a SEND with invalidate does: a peer ends only keys that were made for it.

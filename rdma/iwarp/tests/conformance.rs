@@ -29,6 +29,6 @@ fn as_it_comes() {
 
 #[test]
 fn with_crc_and_short_fpdus_over_ipv6() {
-    let config = IwarpConfig { crc: Crc::On, fpdu: Fpdu::Segment, ..IwarpConfig::default() };
+    let config = IwarpConfig { crc: Crc::On, fpdu: Fpdu::Segment, keys_max: 64, ..IwarpConfig::default() };
     run("[::1]:0", &config, &IwarpConfig::default());
 }

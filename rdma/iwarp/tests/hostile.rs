@@ -7,7 +7,10 @@ use nvmf_iwarp::wire::mpa::Flags;
 use nvmf_iwarp::wire::rdmap::Header;
 use nvmf_iwarp::{Crc, IwarpConfig};
 use nvmf_memory::Memory;
-use nvmf_rdma::{Access, CmEvent, Provider, QueuePairId, WcStatus};
+use nvmf_rdma::{
+    Access, CmEvent, Provider, QueuePairId, RemoteKey, RemoteMemory, SendOperation, SendRequest, Sge,
+    WcStatus, WorkRequestId,
+};
 use peer::{Raw, Side, fpdu, send};
 use std::net::Shutdown;
 
@@ -246,4 +249,64 @@ fn a_peer_that_takes_nothing_does_not_hold_up_a_disconnect() {
     assert_eq!(stage.side.provider.poll_timeout(), Some(Duration::from_secs(3)));
     stage.side.now = Duration::from_secs(3);
     assert_eq!(stage.side.ended(stage.qp), "closed by this side");
+}
+
+/// A peer whose READ is being answered, and which does not take the answer, while the region is deregistered.
+#[test]
+fn deregistered_memory_is_not_sent_any_more() {
+    const LEN: usize = 16 << 20;
+    let mut stage = stage();
+    let memory = Memory::alloc(LEN).unwrap();
+    memory.fill(0, LEN, 0x11);
+    let region = stage.side.provider.register(&memory, Access::REMOTE_READ).unwrap();
+    stage.raw.send(&read(1, region.remote.unwrap().key.0, 0, LEN as u32));
+    for _ in 0..100 {
+        stage.side.turn();
+    }
+    stage.side.provider.deregister(region.local_key);
+    // The owner has other use for it now.
+    memory.fill(0, LEN, 0x77);
+    assert!(stage.side.ended(stage.qp).contains("ended before it was answered"));
+    let seen = stage.raw.read(&mut stage.side, 2 * LEN);
+    assert!(seen.len() < LEN && seen.iter().filter(|&&byte| byte == 0x11).count() > 4096);
+    let leaked = seen.iter().filter(|&&byte| byte == 0x77).count();
+    assert!(leaked < 1000, "{leaked} bytes of what came later");
+}
+
+/// The peer under test reads 64 bytes, and gets these segments of a response: (key, offset, bytes, last).
+fn read_response(code: u8, segments: &[(u32, u64, usize, bool)]) {
+    let mut stage = stage();
+    let (sink, region) = stage.side.region(Access::LOCAL_WRITE);
+    let into = Sge { local_key: region.local_key, offset: 128, len: 64 };
+    let remote = RemoteMemory { key: RemoteKey(7), address: 0, len: 64 };
+    let operation = SendOperation::Read { into, remote };
+    let request = SendRequest { id: WorkRequestId(5), operation, signaled: true };
+    stage.raw.send(&write(1, 0, 0));
+    stage.side.event("the connection", |event| matches!(event, CmEvent::Established { .. }).then_some(()));
+    stage.side.provider.post_send(stage.qp, request).unwrap();
+    let asked = stage.raw.read(&mut stage.side, 52);
+    let stag = u32::from_be_bytes(asked[20..24].try_into().unwrap());
+    for &(other, to, len, last) in segments {
+        let header = Header::ReadResponse { last, stag: stag ^ other, to };
+        stage.raw.send(&fpdu(header, &vec![0xee; len]));
+    }
+    let control = stage.raw.terminate(&mut stage.side);
+    assert_eq!(control[..2], [0x11, code]);
+    stage.side.ended(stage.qp);
+    let mut bytes = [0; 4096];
+    sink.read(0, &mut bytes);
+    assert!(bytes[..128].iter().chain(&bytes[192..]).all(|&byte| byte == 0), "outside of the sink");
+    assert!(!stage.side.done.iter().any(|done| done.status.is_success()), "{:?}", stage.side.done);
+}
+
+#[test]
+fn read_responses_of_the_wrong_place_or_length() {
+    read_response(0, &[(1, 0, 64, true)]);
+    read_response(1, &[(0, 4, 60, true)]);
+    read_response(1, &[(0, 4, 64, true)]);
+    read_response(1, &[(0, 0, 60, true)]);
+    read_response(1, &[(0, 0, 64, false)]);
+    read_response(1, &[(0, 0, 68, true)]);
+    read_response(1, &[(0, 0, 32, false), (0, 0, 32, true)]);
+    read_response(1, &[(0, 0, 32, false), (0, 36, 28, true)]);
 }

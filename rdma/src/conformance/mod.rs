@@ -69,7 +69,7 @@ pub fn checks<P: Provider>() -> Vec<(&'static str, Check<P>)> {
             after_deregistration, after_destruction, invalidation_of_a_foreign_key,
             invalidation_of_a_region;
         teardown: either_side_disconnects, both_sides_disconnect, posted_work_is_still_sent,
-            sends_complete_once_in_order, destroyed_with_work_in_flight, a_failed_set_up_flushes,
+            sends_complete_once_in_order, destroyed_with_work_in_flight, keys_come_back_with_their_queue_pair, a_failed_set_up_flushes,
             an_idle_queue_pair_is_destroyed_in_silence;
     }
 }

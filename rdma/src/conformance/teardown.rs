@@ -155,6 +155,27 @@ pub(super) fn destroyed_with_work_in_flight<P: Provider>(pair: Pair<P>) {
     }
 }
 
+/// As many keys as there are, three times over: a queue pair that is destroyed gives its keys back.
+pub(super) fn keys_come_back_with_their_queue_pair<P: Provider>(pair: Pair<P>) {
+    const ENOUGH: usize = 1024;
+    let rig = &mut Rig::new(pair);
+    if !rig.sides[LEFT].provider.capabilities().per_command_keys {
+        return;
+    }
+    let buffer = rig.sides[LEFT].buffer(4096, Access::LOCAL_WRITE);
+    let counts = [(); 3].map(|()| {
+        let link = rig.link(16);
+        let mut expose =
+            || rig.sides[LEFT].provider.expose(link[LEFT], buffer.sge(0, 64), Access::REMOTE_READ);
+        let count = (0..ENOUGH).take_while(|_| expose().is_ok()).count();
+        rig.sides[LEFT].provider.destroy_queue_pair(link[LEFT]);
+        rig.sides[RIGHT].provider.destroy_queue_pair(link[RIGHT]);
+        rig.settle();
+        count
+    });
+    assert!(counts[0] > 0 && counts == [counts[0]; 3], "keys that could be made: {counts:?}");
+}
+
 pub(super) fn a_failed_set_up_flushes<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     let qp = rig.sides[LEFT].queue_pair(4);

@@ -3,10 +3,10 @@
 use super::IwarpProvider;
 use super::connection::{Deadline, Lingering, Link, Nudge, Open, Phase};
 use crate::poller::{Interest, Token};
-use crate::qp::{Chunk, Stop};
+use crate::qp::{Chunk, Stop, Violation};
 use crate::stream::Stream;
 use core::time::Duration;
-use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, QueuePairId};
+use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, LocalKey, QueuePairId};
 
 impl Stop {
     pub(super) fn cause(&self) -> DisconnectCause {
@@ -32,6 +32,18 @@ impl IwarpProvider {
         match cause {
             DisconnectCause::Broken => self.poller.remove(&open.stream),
             _ => self.start_linger(open.stream, last_words),
+        }
+    }
+
+    /// Ends the connections whose READs are still being answered from a region that goes: they must not see what its memory
+    /// holds next.
+    pub(super) fn end_readers(&mut self, region: LocalKey) {
+        let reads =
+            |key: &u32| self.connections.get(*key).is_some_and(|it| it.qp.answers_from(&self.domain, region));
+        let readers: Vec<u32> = self.connections.keys().filter(reads).collect();
+        for key in readers {
+            let stop = Stop::Violation(Violation::Revoked);
+            self.end(key, stop.cause(), Some(stop));
         }
     }
 

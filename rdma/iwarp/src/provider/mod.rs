@@ -140,6 +140,7 @@ impl Provider for IwarpProvider {
     }
 
     fn deregister(&mut self, key: LocalKey) {
+        self.end_readers(key);
         self.domain.stags.deregister(key);
     }
 

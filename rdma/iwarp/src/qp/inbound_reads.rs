@@ -55,6 +55,11 @@ impl InboundReads {
         self.reads.get_mut(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
     }
 
+    /// Whether bytes that `names` names are still to be sent: those of a READ leave the queue with their last byte.
+    pub(crate) fn needs(&self, names: impl Fn(u32) -> bool) -> bool {
+        self.reads.iter().any(|read| read.source.is_some() && names(read.source_stag))
+    }
+
     /// The oldest was answered.
     pub(crate) fn on_done(&mut self) {
         if self.reads.pop_front().is_some() {

@@ -26,10 +26,12 @@ pub(crate) use terminate::{Terminated, Violation};
 use crate::handshake::{Agreement, Rtr};
 use inbound_reads::InboundReads;
 use nvmf_memory::Memory;
-use nvmf_rdma::{Access, PostError, QueuePairAttributes, QueuePairId, ReceiveRequest, SendRequest, WcStatus};
+use nvmf_rdma::{
+    Access, LocalKey, PostError, QueuePairAttributes, QueuePairId, ReceiveRequest, SendRequest, WcStatus,
+};
 use receive::{Piece, Receive, ReceiveQueue, Spill};
 use rx::Receiver;
-use send_queue::SendQueue;
+use send_queue::{SendQueue, Work};
 use tx::Transmitter;
 
 /// Which side of the connection we are.
@@ -68,6 +70,22 @@ impl Parts {
             Some(queue) => &mut domain.shared[queue.0 as usize].queue,
             None => &mut self.own_receives,
         }
+    }
+
+    /// The work request to send next. None while a READ waits for a credit, or the end of a key for READs of the peer's
+    /// that are still being answered from its memory: the poster gives that memory to others once the key is dead.
+    fn next_work(&self) -> Option<u64> {
+        let sequence = self.send_queue.next()?;
+        match self.send_queue.entry(sequence)?.work {
+            Work::LocalInvalidate { key } if self.inbound_reads.needs(|stag| stag == key.0) => None,
+            _ => Some(sequence),
+        }
+    }
+
+    /// Whether the next thing to do is to end this key.
+    fn is_ending(&self, stag: u32) -> bool {
+        let next = self.send_queue.next().and_then(|sequence| self.send_queue.entry(sequence));
+        next.is_some_and(|entry| matches!(entry.work, Work::LocalInvalidate { key } if key.0 == stag))
     }
 
     /// Brings early SENDs to the receives that have come since.
@@ -174,6 +192,11 @@ impl QueuePair {
 
     pub(crate) fn on_placed(&mut self, n: usize) {
         self.rx.on_placed(n);
+    }
+
+    /// Whether bytes of the region are still to be sent to the peer, in answer to its READs.
+    pub(crate) fn answers_from(&self, domain: &Domain, region: LocalKey) -> bool {
+        self.parts.inbound_reads.needs(|stag| domain.stags.is_part_of(stag, region))
     }
 
     /// Reads that are served at once, and that may be outstanding.

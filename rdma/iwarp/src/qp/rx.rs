@@ -342,6 +342,7 @@ impl Receiver {
                     0 => None,
                     _ => {
                         let (stag, to) = (source_stag, source_to);
+                        check(!parts.is_ending(stag), Violation::Read(Fault::Stag))?;
                         let reached = domain.stags.remote(parts.id, stag, to, size, Access::REMOTE_READ);
                         let (memory, offset) = reached.map_err(Violation::Read)?;
                         Some((memory.clone(), offset))
@@ -372,6 +373,9 @@ impl Receiver {
         invalidate: Option<u32>,
     ) -> Result<(), Violation> {
         if let Some(stag) = invalidate {
+            // The sender cannot have its data yet: what it READ would be sent after the memory went back to its owner.
+            let in_use = parts.inbound_reads.needs(|other| other == stag);
+            check(!in_use, Violation::Invalidate(Fault::InUse))?;
             domain.stags.invalidate_by_peer(parts.id, stag).map_err(Violation::Invalidate)?;
         }
         self.send_msn = self.send_msn.wrapping_add(1);

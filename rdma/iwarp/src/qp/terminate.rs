@@ -94,6 +94,7 @@ impl Violation {
                 Fault::Bounds | Fault::Wrap => "an RDMA READ out of bounds",
                 _ => "an RDMA READ with a key that is not valid",
             },
+            Self::Invalidate(Fault::InUse) => "an invalidation of a key that its own RDMA READ still needs",
             Self::Invalidate(_) => "an invalidation of a key that is not its to invalidate",
             Self::ReadSink => "a READ response that nobody waits for",
             Self::ReadBounds => "a READ response of the wrong offset or length",
@@ -120,7 +121,7 @@ fn remote_protection(fault: Fault) -> u8 {
         Fault::Access => 2,
         Fault::NotAssociated => 3,
         Fault::Wrap => 4,
-        Fault::CannotInvalidate => 9,
+        Fault::CannotInvalidate | Fault::InUse => 9,
     }
 }
 

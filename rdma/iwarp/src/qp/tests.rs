@@ -277,11 +277,7 @@ fn a_first_fpdu() -> Vec<u8> {
 impl End {
     fn transmit_once(&mut self, n: usize) -> Vec<u8> {
         self.qp.fill(&mut self.domain, usize::MAX).unwrap();
-        let mut part = Vec::new();
-        for chunk in self.qp.chunks().as_slice() {
-            let Chunk::Bytes(bytes) = chunk else { panic!("inline only") };
-            part.extend_from_slice(bytes);
-        }
+        let mut part = self.waiting();
         part.truncate(n);
         self.qp.on_sent(&mut self.domain, n);
         part
@@ -343,4 +339,146 @@ fn a_borrowed_payload_is_sent_as_it_was() {
             assert!(borrowing(crc, fpdu_max, first) == expected, "{first} bytes sent, FPDUs of {fpdu_max}");
         }
     }
+}
+
+/// `b` exposes a page, and the response to a READ of it by `a` is cut, but not sent: the socket is full.
+fn response_behind_a_full_socket() -> (End, End, RemoteMemory) {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 65_532, false));
+    let remote = b.domain.stags.expose(QueuePairId(7), b.sge(0, 4096), Access::REMOTE_READ).unwrap();
+    a.post(1, SendOperation::Read { into: a.sge(0, 4096), remote });
+    let stream = a.transmit(usize::MAX).unwrap();
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    b.qp.fill(&mut b.domain, usize::MAX).unwrap();
+    assert!(b.waiting().len() > 4096);
+    (a, b, remote)
+}
+
+#[test]
+fn invalidation_by_the_peer_during_its_read_is_a_violation() {
+    let (mut a, mut b, remote) = response_behind_a_full_socket();
+    b.receive(2, 4096, 64);
+    let payload = Payload::Inline(b"done");
+    a.post(3, SendOperation::Send { payload, invalidate: Some(remote.key), solicited: false });
+    let stream = a.transmit(usize::MAX).unwrap();
+    let stop = b.take(&stream, &mut || usize::MAX);
+    assert_eq!(stop, Err(Stop::Violation(Violation::Invalidate(crate::memory::Fault::InUse))));
+    assert_eq!(b.completions(), [], "the memory is not given back while its bytes may still be sent");
+}
+
+#[test]
+fn local_invalidation_waits_for_the_read_response() {
+    let (mut a, mut b, remote) = response_behind_a_full_socket();
+    b.post(4, SendOperation::LocalInvalidate { key: remote.key });
+    let mut stream = b.transmit_once(100);
+    assert_eq!(b.completions(), [], "the memory is not given back while its bytes may still be sent");
+    assert!(!b.qp.is_drained());
+    stream.extend(b.transmit(usize::MAX).unwrap());
+    assert_eq!(b.completions().len(), 1);
+    a.take(&stream, &mut || usize::MAX).unwrap();
+    assert_eq!(a.completions().len(), 1);
+}
+
+/// Else a peer could put off the end of its key for as long as it likes.
+#[test]
+fn read_of_a_key_that_is_being_ended_is_a_violation() {
+    let (mut a, mut b, remote) = response_behind_a_full_socket();
+    b.post(4, SendOperation::LocalInvalidate { key: remote.key });
+    b.transmit_once(100);
+    a.post(5, SendOperation::Read { into: a.sge(0, 64), remote });
+    let late = a.transmit(usize::MAX).unwrap();
+    let stop = b.take(&late, &mut || usize::MAX);
+    assert_eq!(stop, Err(Stop::Violation(Violation::Read(crate::memory::Fault::Stag))));
+}
+
+#[test]
+fn keys_end_with_their_queue_pair() {
+    let mut end = End::new(Role::Initiator, false, 1024, false);
+    end.domain.stags = crate::memory::StagTable::new(3);
+    let region = end.domain.stags.register(&end.memory, Access::LOCAL_WRITE).unwrap();
+    let range = Sge { local_key: region.local_key, offset: 0, len: 8 };
+    for _ in 0..10 {
+        for _ in 0..2 {
+            end.domain.stags.expose(QueuePairId(7), range, Access::REMOTE_READ).expect("a key");
+        }
+        end.qp.release(&mut end.domain);
+    }
+}
+
+#[test]
+fn read_without_a_read_depth_is_refused() {
+    let mut end = End::new(Role::Initiator, false, 1024, false);
+    end.qp.start(Role::Initiator, &Agreement { initiator_depth: 0, ..agreement(false) }, 1024);
+    let operation = SendOperation::Read { into: end.sge(0, 8), remote: end.region.remote.unwrap() };
+    let request = SendRequest { id: WorkRequestId(1), operation, signaled: true };
+    assert_eq!(end.qp.post_send(&end.domain, &request), Err(PostError::Invalid));
+}
+
+#[test]
+fn queue_pair_is_drained_when_nothing_is_left_of_any_kind() {
+    let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
+    assert!(a.qp.is_drained());
+    a.post(1, inline(b"not cut"));
+    assert!(!a.qp.is_drained(), "a work request that is not cut");
+    a.qp.fill(&mut a.domain, usize::MAX).unwrap();
+    assert!(!a.qp.is_drained(), "a segment that is not sent");
+    let remote = b.region.remote.unwrap();
+    a.post(2, SendOperation::Read { into: a.sge(0, 8), remote });
+    let stream = a.transmit(usize::MAX).unwrap();
+    assert!(a.qp.is_drained());
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    assert!(!b.qp.is_drained(), "a READ of the peer's that is not answered");
+    b.transmit(usize::MAX).unwrap();
+    assert!(b.qp.is_drained());
+}
+
+/// The kinds of the messages in a stream: `S`END, READ `r`esponse, and so on.
+fn kinds(stream: &[u8]) -> String {
+    let mut kinds = String::new();
+    let mut rest = stream;
+    while let Some(len) = rest.first_chunk::<2>().map(|len| usize::from(u16::from_be_bytes(*len))) {
+        let (header, _) = crate::wire::rdmap::Header::parse(&rest[..rest.len().min(20)]).unwrap();
+        kinds.push(match header {
+            crate::wire::rdmap::Header::Send { .. } => 'S',
+            crate::wire::rdmap::Header::ReadResponse { .. } => 'r',
+            _ => '?',
+        });
+        let (len, crc) = (2 + len, 4);
+        rest = &rest[(len.next_multiple_of(4) + crc).min(rest.len())..];
+    }
+    kinds
+}
+
+#[test]
+fn sends_and_read_responses_take_turns() {
+    let mut b = End::new(Role::Initiator, false, 1024, false);
+    b.qp.parts.inbound_reads.depth = 64;
+    let remote = b.region.remote.unwrap();
+    let mut reader = End::new(Role::Initiator, false, 1024, false);
+    reader.qp.parts.send_queue.read_depth = 64;
+    for id in 0..12 {
+        reader.post(id, SendOperation::Read { into: reader.sge(0, 8), remote });
+        b.post(id, inline(b"x"));
+    }
+    let stream = reader.transmit(usize::MAX).unwrap();
+    b.take(&stream, &mut || usize::MAX).unwrap();
+    assert_eq!(kinds(&b.transmit(usize::MAX).unwrap()), "rrrrSrrrrSrrrrSSSSSSSSSS");
+}
+
+#[test]
+fn batch_is_no_longer_than_its_bounds() {
+    let mut end = End::new(Role::Initiator, false, 65_532, false);
+    let memory = Memory::alloc(8 << 20).unwrap();
+    let region = end.domain.stags.register(&memory, Access::LOCAL_READ).unwrap();
+    let remote = RemoteMemory { key: RemoteKey(1), address: 0, len: 8 << 20 };
+    let gather = [Sge { local_key: region.local_key, offset: 0, len: 8 << 20 }];
+    end.post(1, SendOperation::Write { payload: Payload::Gather(&gather), remote });
+    end.qp.fill(&mut end.domain, usize::MAX).unwrap();
+    let waiting = end.waiting().len();
+    assert!((1 << 20..(1 << 20) + 65_540).contains(&waiting), "{waiting} bytes are cut ahead");
+    let mut short = End::new(Role::Initiator, false, 1024, false);
+    (0..64).for_each(|id| short.post(id, inline(b"x")));
+    short.qp.fill(&mut short.domain, usize::MAX).unwrap();
+    assert_eq!(kinds(&short.waiting()), "S".repeat(64), "as many segments as may be cut ahead");
+    short.qp.nudge();
+    assert_eq!(short.waiting().len(), 64 * 28);
 }

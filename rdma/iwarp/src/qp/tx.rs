@@ -124,9 +124,7 @@ impl Transmitter {
     /// Whether there is something that could be sent now.
     pub(crate) fn has_work(&self, parts: &Parts) -> bool {
         let free = !self.held
-            && (self.has_segments()
-                || parts.send_queue.next().is_some()
-                || parts.inbound_reads.next().is_some());
+            && (self.has_segments() || parts.next_work().is_some() || parts.inbound_reads.next().is_some());
         free || parts.broken.is_some()
     }
 
@@ -178,7 +176,7 @@ impl Transmitter {
 
     /// Whose message comes next.
     fn choose(&mut self, parts: &Parts) -> Option<Source> {
-        let work = parts.send_queue.next().map(Source::Work);
+        let work = parts.next_work().map(Source::Work);
         let response = parts.inbound_reads.next().map(Source::Response);
         if response.is_some() && (work.is_none() || self.responses_in_a_row < RESPONSES_IN_A_ROW) {
             self.responses_in_a_row = self.responses_in_a_row.saturating_add(1);
