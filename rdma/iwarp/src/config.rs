@@ -82,8 +82,10 @@ pub struct IwarpConfig {
     pub keys_max: usize,
     /// Queue pairs at once.
     pub queue_pairs_max: u16,
-    /// Connections per listener that are not yet accepted or rejected.
+    /// Connections per listener whose request has not come yet. Beyond, the oldest of the address that has too many ends.
     pub half_open_max: usize,
+    /// How many of them one address keeps while more than half of the places are taken: its oldest yield to its newer ones.
+    pub half_open_per_address: usize,
     /// Bytes that one queue pair's early SENDs may wait in.
     pub spill_bytes_max: usize,
     /// Early SENDs of one queue pair that may wait.
@@ -110,7 +112,8 @@ impl Default for IwarpConfig {
             dead_peer_timeout: Duration::from_secs(30),
             keys_max: 1 << 18,
             queue_pairs_max: 16 * 1024,
-            half_open_max: 128,
+            half_open_max: 1024,
+            half_open_per_address: 8,
             spill_bytes_max: 64 * 1024,
             spill_messages_max: 64,
             spill_total_max: 16 << 20,

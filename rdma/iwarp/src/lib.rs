@@ -8,7 +8,7 @@
 //! | `memory` | the STag table: what a peer may reach |
 //! | `qp` | one queue pair: bytes in become placements and completions, work in becomes FPDUs, no I/O |
 //! | `stream` | the TCP socket, and the only unsafe code |
-//! | `listener`, `poller` | listening sockets; epoll |
+//! | `listener`, `half_open`, `poller` | listening sockets; connections whose request has not come; epoll |
 //! | `provider` | [`IwarpProvider`]: ties them together |
 //!
 //! Contract: one provider belongs to one thread at a time, has no thread of its own and makes progress only when it is called. Nothing
@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+mod half_open;
 mod handshake;
 #[cfg(feature = "harness")]
 #[doc(hidden)]

@@ -1,6 +1,7 @@
 //! Listening sockets.
 
 use crate::config::IwarpConfig;
+use crate::half_open::HalfOpen;
 use crate::poller::{Interest, Poller, Token};
 use crate::stream::Stream;
 use core::time::Duration;
@@ -16,10 +17,8 @@ const REST: Duration = Duration::from_millis(100);
 pub(crate) struct Listener {
     socket: Socket,
     token: Token,
-    /// Connections of ours that are neither accepted nor rejected.
-    pub(crate) half_open: usize,
-    /// Not asked for more: too many are half open, or the system is out of descriptors until then.
-    paused: bool,
+    pub(crate) half_open: HalfOpen,
+    /// The system is out of descriptors: no connection is accepted until then.
     pub(crate) resume_at: Option<Duration>,
 }
 
@@ -42,12 +41,12 @@ impl Listener {
         let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
         let token = Token::Listener(key);
         poller.add(&socket, token, Interest::Read)?;
-        Ok((Self { socket, token, half_open: 0, paused: false, resume_at: None }, bound))
+        Ok((Self { socket, token, half_open: HalfOpen::default(), resume_at: None }, bound))
     }
 
-    /// One more connection, if there is one and there is room.
+    /// One more connection, if there is one.
     pub(crate) fn accept(&mut self, config: &IwarpConfig, poller: &Poller, now: Duration) -> Option<Stream> {
-        while self.half_open < config.half_open_max {
+        loop {
             match self.socket.accept() {
                 // One that breaks right away is as good as none.
                 Ok((socket, _)) => match Stream::new(config, socket) {
@@ -59,28 +58,18 @@ impl Listener {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(_) => {
-                    self.pause(poller);
+                    poller.change(&self.socket, self.token, Interest::Nothing);
                     self.resume_at = Some(now + REST);
                     return None;
                 }
             }
         }
-        self.pause(poller);
-        None
     }
 
-    fn pause(&mut self, poller: &Poller) {
-        self.paused = true;
-        poller.change(&self.socket, self.token, Interest::Nothing);
-    }
-
-    /// Asks for connections again, if there is room and the rest is over.
-    pub(crate) fn resume(&mut self, config: &IwarpConfig, poller: &Poller, now: Duration) {
-        let rested = self.resume_at.is_none_or(|at| now >= at);
-        if self.paused && rested && self.half_open < config.half_open_max {
-            (self.paused, self.resume_at) = (false, None);
-            poller.change(&self.socket, self.token, Interest::Read);
-        }
+    /// Asks for connections again after [`REST`].
+    pub(crate) fn resume(&mut self, poller: &Poller) {
+        self.resume_at = None;
+        poller.change(&self.socket, self.token, Interest::Read);
     }
 }
 

@@ -205,31 +205,75 @@ fn requests_that_cannot_be_answered() {
 }
 
 #[test]
-fn silent_connections_are_few_and_end() {
-    let mut side = Side::new(IwarpConfig { half_open_max: 2, ..IwarpConfig::default() });
+fn silent_connections_end_after_their_time() {
+    let mut side = Side::new(IwarpConfig::default());
     let mut silent = [Raw::connect(&side), Raw::connect(&side)];
     silent[1].send(b"MPA ID Req");
     for _ in 0..50 {
         side.turn();
     }
-    let mut third = Raw::connect(&side);
-    third.send(&Raw::frame(Flags::default()));
-    for _ in 0..50 {
-        side.turn();
-    }
-    assert!(side.events.is_empty(), "no more than two are half open");
     assert_eq!(side.provider.poll_timeout(), Some(Duration::from_secs(6)));
     side.now = Duration::from_secs(6);
     for raw in &mut silent {
         assert!(raw.read(&mut side, 1).is_empty(), "its time is over");
     }
+}
+
+#[test]
+fn request_that_is_not_answered_ends_after_its_time() {
+    let mut side = Side::new(IwarpConfig::default());
+    let mut raw = Raw::connect(&side);
+    raw.send(&Raw::frame(Flags::default()));
     let request = side.request();
-    // An answer that does not come costs the place no longer than its time.
     side.now = Duration::from_secs(30);
-    assert!(third.read(&mut side, 1).is_empty());
+    assert!(raw.read(&mut side, 1).is_empty());
     let qp = side.queue_pair();
     let late = side.provider.accept(side.now, request, qp, &peer::parameters(Duration::from_secs(1)));
     assert!(matches!(late, Err(nvmf_rdma::ConnectError::RequestGone)), "{late:?}");
+}
+
+/// Many more silent connections than there are places, each renewed as soon as it is closed.
+struct Flood(Vec<Option<Raw>>);
+
+impl Flood {
+    fn renew(&mut self, side: &Side) {
+        for place in &mut self.0 {
+            let closed = |raw: &mut Raw| {
+                let read = std::io::Read::read(&mut raw.0, &mut [0]);
+                !read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+            };
+            if place.as_mut().is_none_or(closed) {
+                *place = Some(Raw::connect_from([127, 0, 0, 1], side));
+            }
+        }
+    }
+}
+
+#[test]
+fn silent_connections_renewed_for_ever_keep_nobody_out() {
+    let config = IwarpConfig { half_open_max: 16, half_open_per_address: 4, ..IwarpConfig::default() };
+    // A neighbour has time to speak; who shares the flood's address must speak at once.
+    for (address, turns_until_it_speaks) in [([127, 0, 0, 2], 30), ([127, 0, 0, 1], 0)] {
+        let mut side = Side::new(config.clone());
+        let mut flood = Flood((0..40).map(|_| None).collect());
+        for _ in 0..10 {
+            flood.renew(&side);
+            side.turn();
+        }
+        let mut host = Raw::connect_from(address, &side);
+        for _ in 0..turns_until_it_speaks {
+            flood.renew(&side);
+            side.turn();
+        }
+        host.send(&Raw::frame(Flags::default()));
+        let asked = |event: &CmEvent| matches!(event, CmEvent::ConnectRequest { peer, .. } if *peer == host.0.local_addr().unwrap());
+        let turns = (0..20).take_while(|_| {
+            flood.renew(&side);
+            side.turn();
+            !side.events.iter().any(asked)
+        });
+        assert!(turns.count() < 20, "a host at {address:?} is kept out");
+    }
 }
 
 #[test]

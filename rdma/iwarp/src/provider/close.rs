@@ -202,7 +202,7 @@ impl IwarpProvider {
             }
             Token::Listener(key) => {
                 if let Some(listener) = self.listeners.get_mut(key) {
-                    listener.resume(&self.config, &self.poller, self.now);
+                    listener.resume(&self.poller);
                 }
             }
         }

@@ -17,6 +17,9 @@ use nvmf_rdma::{
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
+/// Connections that one turn accepts.
+const ACCEPTS_MAX: usize = 64;
+
 impl IwarpProvider {
     pub(super) fn open_listener(
         &mut self,
@@ -41,7 +44,9 @@ impl IwarpProvider {
     }
 
     pub(super) fn accept_streams(&mut self, key: u32) {
-        while let Some(listener) = self.listeners.get_mut(key) {
+        // What is left is told again at the next poll.
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = self.listeners.get_mut(key) else { return };
             let Some(stream) = listener.accept(&self.config, &self.poller, self.now) else {
                 if listener.resume_at.is_some() {
                     self.timed.push(Token::Listener(key));
@@ -50,11 +55,16 @@ impl IwarpProvider {
             };
             // A peer that is gone again has no address.
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
+            if let Some(oldest) = listener.half_open.yields_to(peer.ip(), &self.config) {
+                self.give_way(oldest);
+            }
             let deadline = Deadline::After(self.config.request_timeout);
             let stage = Stage::Reading(Box::new(FrameReader::new(Kind::Request)));
             let pending = Pending { stream, listener: Some(key), peer, local, stage, deadline };
             let Some(request) = self.pendings.insert(|_| pending) else { return };
-            listener.half_open += 1;
+            if let Some(listener) = self.listeners.get_mut(key) {
+                listener.half_open.add(request, peer.ip());
+            }
             let token = Token::Pending(request);
             let added = self.pendings.get(request).map(|p| self.poller.add(&p.stream, token, Interest::Read));
             if !matches!(added, Some(Ok(()))) {
@@ -62,6 +72,14 @@ impl IwarpProvider {
                 continue;
             }
             self.timed.push(token);
+        }
+    }
+
+    /// Ends a connection whose place another needs, unless its request has come by now.
+    fn give_way(&mut self, key: u32) {
+        self.read_request(key);
+        if self.pendings.get(key).is_some_and(|it| matches!(it.stage, Stage::Reading(_))) {
+            self.drop_pending(key);
         }
     }
 
@@ -83,6 +101,9 @@ impl IwarpProvider {
         }
         let Some(listener) = pending.listener else { return };
         pending.stage = Stage::Asked(frame);
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.half_open.remove(key);
+        }
         pending.deadline = Deadline::After(self.config.answer_timeout);
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
         let (ird, ord) = handshake::peer_depths(&frame);
@@ -97,12 +118,11 @@ impl IwarpProvider {
         });
     }
 
-    /// Takes a request out of the table and its listener's count.
+    /// Takes a connection out of the table, and out of its listener's when its request has not come.
     fn take_pending(&mut self, key: u32) -> Option<Pending> {
         let pending = self.pendings.remove(key)?;
         if let Some(listener) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
-            listener.half_open -= 1;
-            listener.resume(&self.config, &self.poller, self.now);
+            listener.half_open.remove(key);
         }
         Some(pending)
     }

@@ -77,13 +77,12 @@ impl IwarpProvider {
     /// # Errors
     /// When the system gives no epoll descriptor.
     pub fn new(config: IwarpConfig) -> io::Result<Self> {
-        let half_open = config.half_open_max.saturating_mul(4).min(usize::from(u16::MAX));
         Ok(Self {
             poller: Poller::new()?,
             domain: Domain::new(&config),
             connections: Slots::new(config.queue_pairs_max),
             listeners: Slots::new(LISTENERS_MAX),
-            pendings: Slots::new(half_open as u16),
+            pendings: Slots::new(u16::MAX),
             lingering: Slots::new(LINGERING_MAX),
             staging: vec![0; STAGING].into_boxed_slice(),
             events: VecDeque::new(),

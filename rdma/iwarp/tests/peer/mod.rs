@@ -10,6 +10,7 @@ use nvmf_rdma::{
     Access, CmEvent, Completion, CompletionQueueId, ConnectParameters, MemoryRegion, PrivateData, Provider,
     QueuePairAttributes, QueuePairId, ReceiveRequest, RequestId, Sge, WorkRequestId,
 };
+use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
@@ -129,6 +130,15 @@ impl Raw {
         stream.set_nodelay(true).unwrap();
         stream.set_nonblocking(true).unwrap();
         Self(stream)
+    }
+
+    /// From an address of this machine.
+    pub(crate) fn connect_from(address: [u8; 4], side: &Side) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+        socket.connect(&side.address.into()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self(socket.into())
     }
 
     pub(crate) fn frame(flags: Flags) -> Vec<u8> {
