@@ -354,3 +354,19 @@ fn read_responses_of_the_wrong_place_or_length() {
     read_response(1, &[(0, 0, 32, false), (0, 0, 32, true)]);
     read_response(1, &[(0, 0, 32, false), (0, 36, 28, true)]);
 }
+
+/// Unread bytes turn a close into a reset, which takes away what the peer has not read yet.
+#[test]
+fn many_connections_that_end_at_once_are_all_told_why() {
+    const MANY: usize = 300;
+    let mut side = Side::new(IwarpConfig::default());
+    let mut peers: Vec<_> = (0..MANY).map(|_| Raw::established(&mut side, Flags::default()).0).collect();
+    let violation = patched(send(1, 0, &[0; 60_000]), 2, &[0x42]);
+    for raw in &mut peers {
+        raw.send(&violation);
+        raw.send(&violation);
+    }
+    for raw in &mut peers {
+        raw.terminate(&mut side);
+    }
+}

@@ -101,6 +101,7 @@ impl IwarpProvider {
     /// the connection, and the peer might never read what we said.
     pub(super) fn start_linger(&mut self, stream: Stream, last_words: Vec<u8>) {
         let deadline = Deadline::After(self.config.linger);
+        // There are as many places as queue pairs. Without one the stream is closed at once.
         let Some(key) = self.lingering.insert(|_| Lingering { stream, last_words, sent: 0, deadline }) else {
             return;
         };

@@ -38,8 +38,6 @@ use std::os::fd::BorrowedFd;
 const STAGING: usize = 64 * 1024;
 /// Listeners at once.
 const LISTENERS_MAX: u16 = 1024;
-/// Connections that linger at once; beyond, they are closed right away.
-const LINGERING_MAX: u16 = 256;
 
 /// Userspace iWARP for one thread.
 ///
@@ -83,7 +81,7 @@ impl IwarpProvider {
             connections: Slots::new(config.queue_pairs_max),
             listeners: Slots::new(LISTENERS_MAX),
             pendings: Slots::new(u16::MAX),
-            lingering: Slots::new(LINGERING_MAX),
+            lingering: Slots::new(config.queue_pairs_max),
             staging: vec![0; STAGING].into_boxed_slice(),
             events: VecDeque::new(),
             now: Duration::ZERO,
