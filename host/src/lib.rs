@@ -5,6 +5,7 @@
 //! | [`association`] | one controller: connect → enable → identify → ready → shut down or lost |
 //! | [`queue`] | a submission queue's commands in flight; CID = slab key and rolling sequence |
 //! | [`command`] | a submission queue entry that still lacks its CID and its data pointer |
+//! | [`identity`] | which disk a namespace is, and whether it still is the one that was opened |
 //! | [`io`] | block operations on a namespace, split at the controller's limits |
 //! | [`admin`] | the admin and Fabrics commands, one builder each |
 //! | [`discovery`] | the discovery log page, read under the GENCTR rule |
@@ -26,6 +27,7 @@ pub mod admin;
 pub mod association;
 pub mod command;
 pub mod discovery;
+pub mod identity;
 pub mod io;
 pub mod limits;
 pub mod queue;
@@ -38,6 +40,7 @@ pub use association::{
 };
 pub use command::{Command, DataPointer};
 pub use discovery::DiscoveryLog;
+pub use identity::{Mismatch, NamespaceIdentity};
 pub use io::{Namespace, Operation, Part, Parts};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
