@@ -32,6 +32,8 @@ pub const DISCOVERY_ENTRIES_MAX: usize = 4096;
 pub const DISCOVERY_RESTARTS_MAX: u32 = 8;
 /// Bytes of a log page or data structure fetched with one admin command.
 pub const ADMIN_DATA_MAX: u32 = 4096;
+/// Time after which a namespace that the controller could not describe is asked for again.
+pub const RESCAN_DELAY: Duration = Duration::from_secs(1);
 /// Time between two looks at CSTS.
 pub const STATUS_POLL: Duration = Duration::from_millis(10);
 

@@ -17,6 +17,8 @@ pub(super) struct KeepAlive {
     answer_by: Option<Duration>,
     /// A change was announced while a scan ran: scan again.
     pub(super) scan_again: bool,
+    /// When namespaces that could not be described are asked for again.
+    pub(super) scan_at: Option<Duration>,
 }
 
 impl KeepAlive {
@@ -28,6 +30,7 @@ impl KeepAlive {
             next: None,
             answer_by: None,
             scan_again: false,
+            scan_at: None,
         }
     }
 
@@ -39,11 +42,11 @@ impl KeepAlive {
     }
 
     pub(super) fn stop(&mut self) {
-        (self.next, self.answer_by) = (None, None);
+        (self.next, self.answer_by, self.scan_at) = (None, None, None);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        self.next.into_iter().chain(self.answer_by).min()
+        self.next.into_iter().chain(self.answer_by).chain(self.scan_at).min()
     }
 
     /// Half of KATO: one lost beat is not the end.
@@ -59,6 +62,9 @@ impl Association {
     }
 
     pub(super) fn on_keep_alive_timeout(&mut self, now: Duration) {
+        if self.keep_alive.scan_at.take_if(|at| *at <= now).is_some() {
+            self.wish_scan(now);
+        }
         if self.keep_alive.answer_by.is_some_and(|by| by <= now) {
             return self.fail(AssociationError::KeepAlive { timeout: self.config.keep_alive });
         }
@@ -109,7 +115,7 @@ impl Association {
         }
     }
 
-    fn wish_scan(&mut self, now: Duration) {
+    pub(super) fn wish_scan(&mut self, now: Duration) {
         if self.step == Step::Idle {
             self.rescan(now);
         } else {

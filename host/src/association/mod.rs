@@ -127,6 +127,8 @@ pub struct Association {
     reader: LogReader,
     controller: ControllerInfo,
     namespaces: Vec<Namespace>,
+    /// Active namespaces that the controller could not describe when it was asked last.
+    unknown_namespaces: Vec<Nsid>,
     log: DiscoveryLog,
 }
 
@@ -154,6 +156,7 @@ impl Association {
             reader: LogReader::default(),
             controller: ControllerInfo::default(),
             namespaces: Vec::new(),
+            unknown_namespaces: Vec::new(),
             log: DiscoveryLog::default(),
         };
         association.open_queue(now, Qid(0));
@@ -246,6 +249,27 @@ impl Association {
     #[must_use]
     pub fn namespace(&self, nsid: Nsid) -> Option<&Namespace> {
         self.namespaces.iter().find(|namespace| namespace.nsid == nsid)
+    }
+
+    /// Whether a namespace is active but could not be described when the controller was asked last. It will be asked again; until then
+    /// nobody knows which disk it is.
+    #[must_use]
+    pub fn is_unknown(&self, nsid: Nsid) -> bool {
+        self.unknown_namespaces.contains(&nsid)
+    }
+
+    /// Whether the namespaces are being looked at after a change: which disk is where is not known before that is over.
+    #[must_use]
+    pub fn is_scanning(&self) -> bool {
+        self.state == State::Ready && self.step != Step::Idle
+    }
+
+    /// Looks at the namespaces again, after a completion that raises a doubt about one of them. [`Action::NamespacesChanged`] follows if
+    /// something changed.
+    pub fn scan(&mut self, now: Duration) {
+        if self.state == State::Ready && self.config.purpose == Purpose::Io {
+            self.wish_scan(now);
+        }
     }
 
     /// The discovery log as last read; empty for an I/O association.

@@ -21,6 +21,8 @@ pub(super) struct Scan {
     /// Identified; its descriptors are asked for.
     current: Option<Namespace>,
     found: Vec<Namespace>,
+    /// Active, but the controller could not describe them now.
+    unknown: Vec<Nsid>,
 }
 
 impl Association {
@@ -61,8 +63,14 @@ impl Association {
                 self.scan = Scan { waiting: active(reply.data)?, ..Scan::default() };
                 self.next_namespace(now);
             }
+            Step::Namespace | Step::Descriptors if crate::status::is_retryable(outcome.status) => {
+                // It is there, and which disk it is cannot be known now: to be asked again.
+                self.scan.current = None;
+                self.scan.unknown.push(self.scan.nsid);
+                self.next_namespace(now);
+            }
             Step::Namespace => {
-                // A failure is a namespace that went away meanwhile.
+                // Any other failure is a namespace that went away meanwhile.
                 if outcome.status.is_success() {
                     self.on_namespace(now, reply.data);
                 } else {
@@ -106,8 +114,10 @@ impl Association {
             return;
         }
         let found = mem::take(&mut self.scan.found);
-        let changed = found != self.namespaces;
+        let unknown = mem::take(&mut self.scan.unknown);
+        let changed = found != self.namespaces || unknown != self.unknown_namespaces;
         self.namespaces = found;
+        self.unknown_namespaces = unknown;
         if changed || self.state != State::Ready {
             self.on_scanned(now, Action::NamespacesChanged);
         } else {
@@ -138,6 +148,15 @@ impl Association {
         self.step_deadline = None;
         if mem::take(&mut self.keep_alive.scan_again) {
             self.rescan(now);
+        } else {
+            self.schedule_rescan(now);
+        }
+    }
+
+    /// Namespaces that could not be described are asked for again after a while.
+    pub(super) fn schedule_rescan(&mut self, now: Duration) {
+        if !self.unknown_namespaces.is_empty() {
+            self.keep_alive.scan_at = Some(now.saturating_add(limits::RESCAN_DELAY));
         }
     }
 }

@@ -277,6 +277,8 @@ impl Association {
         }
         if core::mem::take(&mut self.keep_alive.scan_again) {
             self.rescan(now);
+        } else {
+            self.schedule_rescan(now);
         }
     }
 }

@@ -107,6 +107,24 @@ fn a_look_that_is_refused_leaves_what_was_known() {
 }
 
 #[test]
+fn namespace_that_cannot_be_described_now_is_unknown_and_asked_for_again() {
+    for command in ["namespace", "descriptors"] {
+        let mut controller = Controller::new();
+        let mut association = ready(&mut controller, config());
+        controller.refuse.insert(command, Status::INTERNAL_ERROR);
+        controller.announce(&mut association, SECOND, AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit());
+        assert_eq!(controller.serve(&mut association, SECOND), [Told::NamespacesChanged]);
+        assert!(association.is_unknown(Nsid(1)) && association.namespace(Nsid(1)).is_none());
+        assert_eq!((association.state(), association.is_scanning()), (State::Ready, false));
+        let mut now = SECOND;
+        controller.refuse.clear();
+        let told = pass(&mut controller, &mut association, &mut now, 2 * SECOND);
+        assert_eq!(told, [Told::NamespacesChanged]);
+        assert!(!association.is_unknown(Nsid(1)) && association.namespaces().len() == 2);
+    }
+}
+
+#[test]
 fn discovery_reads_the_log_once_or_stays_for_changes() {
     let mut controller = Controller::new();
     controller.identify.kas = 0.into();
