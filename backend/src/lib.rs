@@ -26,6 +26,6 @@ mod rng;
 pub mod simulated;
 pub mod uring;
 
-pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, WatchId};
-pub use disk::{Disk, DiskSpec, Identity, IdentitySource, OpenError};
+pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, WatchId};
+pub use disk::{Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, OpenError};
 pub use uring::{RingError, Unpinned};

@@ -1,6 +1,6 @@
 //! Disks without a medium.
 
-use nvmf_block::{BlockError, BlockOp, Geometry};
+use nvmf_block::{BlockError, BlockOp};
 use nvmf_memory::{Memory, OutOfMemory};
 
 /// Bytes fetched ahead for one operation: of a longer one the rest comes by itself.
@@ -33,19 +33,16 @@ impl RamDisk {
         }
     }
 
-    /// Carries out an operation whose range lies on the disk and whose buffer, as long as the range, lies at `offset` of `memory`.
+    /// Carries out an operation on `len` bytes from `at` on, which lie on the disk, and whose buffer, if it has one, begins at an offset of a
+    /// memory.
     pub(crate) fn carry_out(
         &self,
         op: &BlockOp,
-        geometry: &Geometry,
+        at: u64,
+        len: usize,
         buffer: Option<(&Memory, usize)>,
     ) -> Result<(), BlockError> {
-        let Some(range) = op.range() else { return Ok(()) };
-        let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
-        let at = geometry
-            .byte_offset(range)
-            .and_then(|at| usize::try_from(at).ok())
-            .ok_or(BlockError::OutOfRange)?;
+        let at = usize::try_from(at).map_err(|_| BlockError::OutOfRange)?;
         match (op, buffer) {
             (BlockOp::Read { .. }, Some((memory, offset))) => self.memory.copy_to(at, memory, offset, len),
             (BlockOp::Write { .. }, Some((memory, offset))) => memory.copy_to(offset, &self.memory, at, len),

@@ -2,13 +2,14 @@
 
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{
-    Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Full, Geometry, RegionId, Tag,
-    conformance,
+    Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Buffer, Completion, DeviceId, Full, Geometry,
+    RegionId, Tag, conformance,
 };
 use nvmf_memory::Memory;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const DEVICE: DeviceId = DeviceId(0);
+const SECOND: DeviceId = DeviceId(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
@@ -37,6 +38,10 @@ enum Defect {
     OffByOne,
     /// Deallocation of nothing is an error.
     RefusesNothing,
+    /// A borrowed read begins a byte late.
+    BorrowsElsewhere,
+    /// Two devices have one room, which one of them may fill.
+    SharesNothing,
 }
 
 struct Broken {
@@ -93,7 +98,10 @@ impl Backend for Broken {
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         self.count += 1;
         let tenth = self.count.is_multiple_of(10);
-        let device = if self.defect == Defect::KnowsEveryDevice { DEVICE } else { device };
+        let device = match self.defect {
+            Defect::KnowsEveryDevice | Defect::SharesNothing => DEVICE,
+            _ => device,
+        };
         if self.defect == Defect::ForgetsOperations && tenth {
             return Ok(());
         }
@@ -104,6 +112,12 @@ impl Backend for Broken {
             self.more.push(Completion { tag, result: Ok(()) });
         }
         taken
+    }
+
+    fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
+        let read = self.inner.borrow_read(device, range)?;
+        let late = usize::from(self.defect == Defect::BorrowsElsewhere);
+        Some(BorrowedRead { offset: read.offset + late, ..read })
     }
 
     fn flush(&mut self) {
@@ -123,18 +137,28 @@ impl Backend for Broken {
     }
 }
 
-fn passes(defect: Defect) -> bool {
+fn passes(defect: Defect, check: fn(&mut Broken)) -> bool {
     let disk = Disk::open(&DiskSpec::Memory { size: 1 << 20 }, None, false).unwrap();
     let mut inner = Devices::new(DevicesOptions { depth: 64 }).unwrap();
-    inner.attach(DEVICE, &disk).unwrap();
+    for device in [DEVICE, SECOND] {
+        inner.attach(device, &disk).unwrap();
+    }
     let mut broken = Broken { inner, defect, count: 0, more: Vec::new() };
-    catch_unwind(AssertUnwindSafe(|| conformance::check(&mut broken, DEVICE, &mut |_| {}))).is_ok()
+    catch_unwind(AssertUnwindSafe(|| check(&mut broken))).is_ok()
+}
+
+fn conforms(broken: &mut Broken) {
+    conformance::check(broken, DEVICE, &mut |_| {});
+}
+
+fn leaves_room(broken: &mut Broken) {
+    conformance::check_room_for_others(broken, [DEVICE, SECOND], &mut |_| {});
 }
 
 #[test]
 fn the_suite_finds_every_defect() {
     use Defect::*;
-    assert!(passes(None), "the backend without a defect passes");
+    assert!(passes(None, conforms) && passes(None, leaves_room), "the backend without a defect passes");
     for defect in [
         CutsWrites,
         TakesShortBuffers,
@@ -148,7 +172,9 @@ fn the_suite_finds_every_defect() {
         NoZeroes,
         OffByOne,
         RefusesNothing,
+        BorrowsElsewhere,
     ] {
-        assert!(!passes(defect), "{defect:?} goes unnoticed");
+        assert!(!passes(defect, conforms), "{defect:?} goes unnoticed");
     }
+    assert!(!passes(SharesNothing, leaves_room), "a device that takes all the room goes unnoticed");
 }

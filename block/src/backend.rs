@@ -21,9 +21,10 @@ pub struct Completion {
     pub result: Result<(), BlockError>,
 }
 
-/// The backend has as many operations in flight as it takes: poll, then submit again.
+/// The backend, or the device, has as many operations in flight as it takes: poll, then submit again. There may be room for another
+/// device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the backend's queue is full")]
+#[error("the backend's or the device's queue is full")]
 pub struct Full;
 
 /// The bytes of a range, where the device has them.
@@ -42,6 +43,8 @@ pub struct BorrowedRead<'a> {
 /// - The backend validates the range, the buffer and the access itself: it alone knows what the device is now.
 /// - A buffer belongs to the operation from `submit` to its completion: the backend holds the memory, so that no
 ///   drop of the submitter's can free it.
+/// - A device never has so many operations in flight that there is no room for one of another device: one that hangs does not stop the
+///   others. With a single device it may have all.
 /// - Nothing blocks, nothing allocates once running.
 pub trait Backend {
     /// Makes `memory` usable in [`crate::Buffer`]s. Regions live as long as the backend.

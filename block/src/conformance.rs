@@ -13,7 +13,7 @@ use nvmf_memory::Memory;
 
 /// Blocks that a device needs for the suite.
 pub const BLOCKS_MIN: u64 = 64;
-/// Times that the suite waits for one completion before it gives up.
+/// Times that the suite waits for completions before it gives up.
 const WAITS_MAX: usize = 100_000;
 
 /// The backend under test, a device of it, and how to wait.
@@ -23,7 +23,8 @@ struct Bench<'a, B: Backend> {
     geometry: Geometry,
     memory: Memory,
     region: RegionId,
-    /// Called when nothing completed: blocks for a moment, or moves a virtual clock on.
+    /// Called when nothing completed: blocks for a moment, or moves a virtual clock on. The suite has no clock: one that blocks has to panic
+    /// when it has waited for too long.
     wait: &'a mut dyn FnMut(&mut B),
     tag: u64,
 }
@@ -73,6 +74,26 @@ pub fn check_forgetful<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut
     bench.poll_takes_what_there_is_room_for();
     bench.full_takes_nothing();
     bench.quiet();
+}
+
+/// The suite for two devices of one backend: as many operations as one of them takes leave room for the other.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_room_for_others<B: Backend>(
+    backend: &mut B,
+    devices: [DeviceId; 2],
+    wait: &mut dyn FnMut(&mut B),
+) {
+    let [first, second] = devices;
+    for (busy, other) in [(first, second), (second, first)] {
+        let geometry = backend.geometry(busy).expect("the device is there");
+        let memory = Memory::alloc(geometry.block_size as usize).expect("memory");
+        let region = backend.register(&memory).expect("a region");
+        let mut bench = Bench { backend, device: busy, geometry, memory, region, wait, tag: 0 };
+        bench.room_for(other);
+        bench.quiet();
+    }
 }
 
 impl<B: Backend> Bench<'_, B> {

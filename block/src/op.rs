@@ -67,7 +67,8 @@ pub enum BlockOp {
     },
 }
 
-/// A buffer whose offset is a multiple of this suits every backend: no device that is used past the page cache asks for more.
+/// A buffer whose offset is a multiple of this is used as it is by nearly every device. Others are taken too: where a device cannot use one,
+/// the backend copies.
 pub const MEMORY_ALIGNMENT: usize = 512;
 
 impl BlockOp {
@@ -96,6 +97,12 @@ impl BlockOp {
         }
     }
 
+    /// Whether its success says that something is durable: a flush, or what has FUA.
+    #[must_use]
+    pub fn makes_durable(&self) -> bool {
+        matches!(self, Self::Flush | Self::Write { fua: true, .. } | Self::WriteZeroes { fua: true, .. })
+    }
+
     /// Whether it changes the device's content.
     #[must_use]
     pub fn writes(&self) -> bool {
@@ -121,6 +128,10 @@ pub enum BlockError {
     /// The medium could not be read or written.
     #[error("the medium failed")]
     Medium,
+    /// A flush of the device failed once: writes that it acknowledged before may be lost. Every flush and every write with FUA fails like
+    /// this from then on, by whomever, until the device is opened anew; trying again is useless.
+    #[error("a flush failed: writes that were acknowledged may be lost; the device has to be opened anew")]
+    CacheLost,
     /// The range does not equal the buffer.
     #[error("the compared data differ")]
     CompareFailed,

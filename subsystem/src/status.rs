@@ -36,6 +36,8 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
             Direction::Read => Status::UNRECOVERED_READ_ERROR,
             Direction::Write => Status::WRITE_FAULT,
         },
+        // A retried flush would succeed, and the host would take for durable what is lost.
+        BlockError::CacheLost => Status::INTERNAL_ERROR.with_dnr(),
         // The device was detached. Another one may get its NSID, and a command that was meant for this one must not reach it.
         BlockError::Gone => INVALID_NAMESPACE,
         BlockError::Aborted => Status::ABORTED_BY_REQUEST,
@@ -57,6 +59,8 @@ mod tests {
             (BlockError::NoSpace, Write, (0, 0x81), false),
             (BlockError::Medium, Read, (2, 0x81), true),
             (BlockError::Medium, Write, (2, 0x80), true),
+            (BlockError::CacheLost, Write, (0, 0x06), false),
+            (BlockError::CacheLost, Read, (0, 0x06), false),
             (BlockError::CompareFailed, Read, (2, 0x85), false),
             (BlockError::Unsupported, Write, (0, 0x01), false),
             (BlockError::Gone, Read, (0, 0x0b), false),

@@ -1,10 +1,11 @@
 //! Opening a block device.
 
-use super::{FileDisk, Kind, OpenError, lock, patiently, whole_blocks};
-use nvmf_block::{Geometry, MEMORY_ALIGNMENT};
-use std::fs::OpenOptions;
+use super::{FileDisk, Kind, OpenError, lock, retrying, whole_blocks};
+use nvmf_block::Geometry;
+use nvmf_memory::PAGE;
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens a block device that nobody else has mounted or claimed.
@@ -15,15 +16,12 @@ pub(super) fn open(
     read_only: bool,
 ) -> Result<(Kind, Geometry), OpenError> {
     let os = |source| OpenError::Os { path: path.to_owned(), source };
-    let number = |name| queue_attribute(metadata.rdev(), name).and_then(|text| text.parse::<u32>().ok());
-    let least = number("logical_block_size").unwrap_or(512);
-    // Linux 6.0 says what the device needs; before, a block's alignment does.
-    let memory_alignment = number("dma_alignment").map_or(least as usize, |mask| mask as usize + 1);
-    let direct = memory_alignment <= MEMORY_ALIGNMENT;
+    let limits = Limits::new(|name| queue_attribute(metadata.rdev(), name));
+    let Limits { block_size: least, direct, .. } = limits;
     // O_EXCL on a block device: nobody else has it mounted or claimed, and nobody will.
     let flags = if direct { libc::O_DIRECT } else { 0 } | if read_only { 0 } else { libc::O_EXCL };
     let mut file =
-        patiently(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
+        retrying(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 Err(OpenError::InUse { path: path.to_owned() })
             }
@@ -37,14 +35,61 @@ pub(super) fn open(
     }
     let geometry = whole_blocks(&path.display().to_string(), bytes, Some(block_size), least)?;
     let geometry = Geometry {
-        volatile_write_cache: queue_attribute(metadata.rdev(), "write_cache").as_deref()
-            != Some("write through"),
-        deallocate: queue_attribute(metadata.rdev(), "discard_max_bytes").is_some_and(|text| text != "0"),
-        optimal_blocks: number("physical_block_size").map_or(1, |bytes| (bytes / block_size).max(1)),
+        volatile_write_cache: limits.volatile_write_cache,
+        deallocate: limits.deallocate,
+        optimal_blocks: limits.physical_block_size.map_or(1, |bytes| (bytes / block_size).max(1)),
         ..geometry
     };
-    let memory_alignment = if direct { memory_alignment } else { 1 };
-    Ok((Kind::File(FileDisk { file, memory_alignment, direct }), geometry))
+    Ok((Kind::File(FileDisk { file, memory_alignment: limits.memory_alignment, direct }), geometry))
+}
+
+/// What the kernel says of a block device, and what follows from it.
+#[derive(Debug, PartialEq, Eq)]
+struct Limits {
+    block_size: u32,
+    physical_block_size: Option<u32>,
+    memory_alignment: usize,
+    /// Past the page cache.
+    direct: bool,
+    volatile_write_cache: bool,
+    deallocate: bool,
+}
+
+impl Limits {
+    fn new(attribute: impl Fn(&str) -> Option<String>) -> Self {
+        let number = |name| attribute(name).and_then(|text| text.parse::<u32>().ok());
+        let block_size = number("logical_block_size").unwrap_or(512);
+        // Linux 6.0 says what the device needs; before, a block's alignment does.
+        let memory_alignment =
+            number("dma_alignment").map_or(block_size, |mask| mask.saturating_add(1)) as usize;
+        let direct = memory_alignment <= PAGE;
+        Self {
+            block_size,
+            physical_block_size: number("physical_block_size"),
+            memory_alignment: if direct { memory_alignment } else { 1 },
+            direct,
+            // The page cache is volatile, whatever the device behind it is.
+            volatile_write_cache: !direct || attribute("write_cache").as_deref() != Some("write through"),
+            deallocate: attribute("discard_max_bytes").is_some_and(|text| text != "0"),
+        }
+    }
+}
+
+/// Whether completed writes may be lost with the power, as the kernel has it now. Of a regular file they always may.
+pub(super) fn volatile_write_cache(file: &File, direct: bool) -> bool {
+    let Some(number) = device_number(file) else { return true };
+    !direct || Limits::new(|name| queue_attribute(number, name)).volatile_write_cache
+}
+
+/// The bytes that a device, or the one that a file lies on, writes as a whole.
+pub(super) fn atomic_unit(file: &File) -> Option<u32> {
+    let number = device_number(file).or_else(|| file.metadata().ok().map(|metadata| metadata.dev()))?;
+    Limits::new(|name| queue_attribute(number, name)).physical_block_size
+}
+
+fn device_number(file: &File) -> Option<u64> {
+    let metadata = file.metadata().ok()?;
+    metadata.file_type().is_block_device().then(|| metadata.rdev())
 }
 
 /// An attribute of a block device's queue; of the whole disk's, for a partition.
@@ -54,4 +99,41 @@ fn queue_attribute(rdev: u64, name: &str) -> Option<String> {
     let text =
         read(format!("{device}/queue/{name}")).or_else(|| read(format!("{device}/../queue/{name}")))?;
     Some(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(attributes: &[(&str, &str)]) -> Limits {
+        let value =
+            |name: &str| attributes.iter().find(|(of, _)| *of == name).map(|(_, value)| value.to_string());
+        Limits::new(value)
+    }
+
+    #[test]
+    fn a_device_with_page_alignment_bypasses_the_page_cache() {
+        let crypt = limits(&[
+            ("logical_block_size", "4096"),
+            ("dma_alignment", "4095"),
+            ("write_cache", "write through"),
+        ]);
+        assert!(crypt.direct && !crypt.volatile_write_cache);
+        assert_eq!(crypt.memory_alignment, 4096);
+    }
+
+    #[test]
+    fn a_device_behind_the_page_cache_has_a_volatile_cache() {
+        let device = limits(&[("dma_alignment", "8191"), ("write_cache", "write through")]);
+        assert!(!device.direct && device.volatile_write_cache);
+        assert_eq!(device.memory_alignment, 1);
+    }
+
+    #[test]
+    fn only_write_through_means_no_volatile_cache() {
+        for (mode, volatile) in [("write back", true), ("write through", false), ("", true)] {
+            assert_eq!(limits(&[("write_cache", mode)]).volatile_write_cache, volatile, "{mode}");
+        }
+        assert!(limits(&[]).volatile_write_cache, "a kernel that does not say");
+    }
 }

@@ -1,9 +1,10 @@
 //! Opening a regular file.
 
 use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
-use crate::uring::direct_alignment;
 use nix::errno::Errno;
-use nvmf_block::{Geometry, MEMORY_ALIGNMENT};
+use nvmf_block::Geometry;
+use nvmf_memory::PAGE;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -25,7 +26,7 @@ pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), 
     let os = |source| OpenError::Os { path: path.to_owned(), source };
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(os)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(folder));
+    let made = file.set_len(bytes).and_then(|()| file.sync_data()).and_then(|()| sync_folder(folder));
     made.map_err(|error| {
         // An empty file would only be in the way of the next try.
         let _ = std::fs::remove_file(path);
@@ -87,26 +88,34 @@ pub(super) fn open(
     Ok((Kind::File(FileDisk { file, memory_alignment: needs.memory, direct }), geometry))
 }
 
-/// What direct I/O on this file asks for; `None` when there is none. The kernel's word goes before a try, as a read of a hole in a
+/// What direct I/O on this file asks for; `None` when there is none. What the kernel says goes before a try, as a read of a hole in a
 /// sparse file succeeds whatever its alignment.
 fn direct_needs(file: &File) -> io::Result<Option<Alignment>> {
     match direct_alignment(file) {
         Some((0, _) | (_, 0) | (_, 65537..)) => Ok(None),
-        Some((memory, _)) if memory as usize > MEMORY_ALIGNMENT => Ok(None),
+        Some((memory, _)) if memory as usize > PAGE => Ok(None),
         Some((memory, block)) => Ok(Some(Alignment { memory: memory as usize, block: block.max(512) })),
         None => tried_alignment(file),
     }
 }
 
-/// The block with which a direct read succeeds: 512 or 4096.
+/// What direct I/O on `file` asks for, in bytes: the alignment of memory, and that of offsets and lengths (0: there is no
+/// direct I/O). `None` when the kernel does not tell (before Linux 6.1, and on some file systems).
+fn direct_alignment(file: &File) -> Option<(u32, u32)> {
+    let answer = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    StatxFlags::from_bits_retain(answer.stx_mask)
+        .contains(StatxFlags::DIOALIGN)
+        .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align))
+}
+
+/// The least alignment with which a direct read succeeds.
 fn tried_alignment(file: &File) -> io::Result<Option<Alignment>> {
-    // A buffer that is aligned as ours are and, wherever the allocator put it, to no more.
-    let mut space = vec![0_u8; 8192];
-    let start =
-        (3 * MEMORY_ALIGNMENT - space.as_ptr() as usize % (2 * MEMORY_ALIGNMENT)) % (2 * MEMORY_ALIGNMENT);
-    for block in [512, 4096] {
+    let mut space = vec![0_u8; 4 * PAGE];
+    for (memory, block) in [(512, 512), (512, 4096), (PAGE, 4096)] {
+        // Wherever the allocator put the buffer: it is aligned so, and to no more.
+        let start = (3 * memory - space.as_ptr() as usize % (2 * memory)) % (2 * memory);
         match nix::sys::uio::pread(file, &mut space[start..start + block as usize], 0) {
-            Ok(_) => return Ok(Some(Alignment { memory: MEMORY_ALIGNMENT, block })),
+            Ok(_) => return Ok(Some(Alignment { memory, block })),
             Err(Errno::EINVAL) => {}
             Err(errno) => return Err(errno.into()),
         }

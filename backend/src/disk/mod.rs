@@ -3,10 +3,12 @@
 mod block_device;
 mod error;
 mod file;
+mod health;
 mod identity;
 
 use crate::ram::RamDisk;
 pub use error::OpenError;
+pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 use std::fs::{File, TryLockError};
@@ -16,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a disk may be in use before that is believed.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a disk may be in use before it is refused.
+const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Disk(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) kind: Kind,
     pub(crate) geometry: Geometry,
+    /// What went wrong, in all workers.
+    pub(crate) record: health::Record,
     /// Of a disk that does not outlive the process.
     random: Identity,
 }
@@ -65,9 +69,10 @@ pub(crate) enum Kind {
 pub(crate) struct FileDisk {
     /// Open, and locked against a second export for as long as it is.
     pub(crate) file: File,
-    /// Buffers must be aligned so; 1 when the page cache copies anyway.
+    /// How the device needs buffers to be aligned; 1 when the page cache copies anyway.
     pub(crate) memory_alignment: usize,
-    direct: bool,
+    /// Past the page cache.
+    pub(crate) direct: bool,
 }
 
 impl Disk {
@@ -100,7 +105,12 @@ impl Disk {
     }
 
     fn new(kind: Kind, geometry: Geometry) -> Self {
-        Self(Arc::new(Inner { kind, geometry, random: identity::random() }))
+        Self(Arc::new(Inner {
+            kind,
+            geometry,
+            record: health::Record::default(),
+            random: identity::random(),
+        }))
     }
 
     /// What it is.
@@ -122,12 +132,39 @@ impl Disk {
         }
     }
 
-    /// Whether its data go past the page cache (`O_DIRECT`). A file system that refuses that costs a copy and honesty about memory.
+    /// Whether its data go past the page cache (`O_DIRECT`). Where they cannot, each is copied once more, what is written stays in this
+    /// machine's memory until it is flushed, and the kernel uses more memory than this process is seen to have.
     #[must_use]
     pub fn direct(&self) -> bool {
         match &self.0.kind {
             Kind::File(file) => file.direct,
             Kind::Ram(_) | Kind::Null => true,
+        }
+    }
+
+    /// What went wrong with it since it was opened: cheap enough to ask every few seconds. Nothing is logged here.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.0.record.health()
+    }
+
+    /// Whether completed writes may be lost with the power, asked of the kernel again: the cache mode of a block device can be changed
+    /// while it is open, which [`Disk::geometry`] does not follow.
+    #[must_use]
+    pub fn volatile_write_cache(&self) -> bool {
+        match &self.0.kind {
+            Kind::File(file) => block_device::volatile_write_cache(&file.file, file.direct),
+            Kind::Ram(_) | Kind::Null => false,
+        }
+    }
+
+    /// The bytes that what stands behind it writes as a whole, even when the power goes in the middle, as far as the kernel knows:
+    /// a larger logical block may be torn then. `None` when that is unknown, or nothing survives the power anyway.
+    #[must_use]
+    pub fn atomic_unit(&self) -> Option<u32> {
+        match &self.0.kind {
+            Kind::File(file) => block_device::atomic_unit(&file.file),
+            Kind::Ram(_) | Kind::Null => None,
         }
     }
 }
@@ -173,11 +210,13 @@ fn open_path(
 
 /// Tries again for a while when a disk is in use: of a process that was killed, the kernel takes the ring apart, and lets go of
 /// the ring's files, some milliseconds after the process is gone. A daemon that restarts must not trip over itself.
-fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    let deadline = Instant::now() + TIMEOUT;
+fn retrying<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match open() {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TIMEOUT / 100),
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(IN_USE_TIMEOUT / 100)
+            }
             other => return other,
         }
     }
@@ -185,7 +224,7 @@ fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError>
 
 /// One export at a time may write a disk; any number may read it.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
-    patiently(|| try_lock(file, path, read_only))
+    retrying(|| try_lock(file, path, read_only))
 }
 
 fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
@@ -193,6 +232,17 @@ fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> 
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(OpenError::Os { path: path.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+impl Disk {
+    /// A device whose reads hang: the end of a pipe that nobody writes into. The other end has to be kept.
+    pub(crate) fn hanging(block_size: u32, blocks: u64) -> (Self, std::io::PipeWriter) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(reader));
+        let kind = Kind::File(FileDisk { file, memory_alignment: 1, direct: false });
+        (Self::new(kind, Geometry::new(block_size, blocks)), writer)
     }
 }
 

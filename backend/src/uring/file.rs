@@ -1,26 +1,36 @@
-//! One operation on a file: which entries it takes, one after the other, and what their results mean.
+//! One operation on a file: which commands it takes, one after the other, and what their results mean.
 
-use super::Ring;
-use io_uring::squeue::Entry;
-use io_uring::{opcode, types};
+use super::Regions;
+use crate::disk::{FailedOperation, Failure};
 use nvmf_block::{BlockError, BlockOp, Buffer};
 
-/// An operation on a file under way. It has at most one entry in the ring at any moment.
+/// What the kernel is asked to do with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// From byte `at` of the file on into memory.
+    Read { at: u64, into: Buffer },
+    /// From memory into the file; with `dsync` it is durable when it completes.
+    Write { at: u64, from: Buffer, dsync: bool },
+    /// Zeroes or deallocates.
+    Fallocate { at: u64, len: u64, mode: i32 },
+    /// Makes durable what was written.
+    Fdatasync,
+}
+
+/// An operation on a file under way. It has at most one command in the ring at any moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileOperation {
     /// What is to be done.
     op: BlockOp,
-    /// The file's place in the ring's table.
-    slot: u32,
     /// Where in the file the range begins, in bytes.
     start: u64,
     /// Bytes in the range.
     len: usize,
     /// Bytes done.
     done: usize,
-    /// What the entry in the ring does.
+    /// What the command in the ring does.
     stage: Stage,
-    /// Memory of ours for what compares, verifies or writes zeroes by hand.
+    /// Memory of ours for what compares, verifies or writes zeroes by hand, and for buffers that the device cannot use.
     bounce: Option<Buffer>,
 }
 
@@ -35,10 +45,10 @@ enum Stage {
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Another entry.
+    /// Another command.
     Continue,
-    /// Another entry, once there is a bounce buffer (filled with zeroes if `true`).
-    NeedBounce(bool),
+    /// Another command, once there is a bounce buffer.
+    NeedBounce,
     /// It is over.
     Done(Result<(), BlockError>),
 }
@@ -47,8 +57,8 @@ const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl FileOperation {
-    /// `op`, whose range was checked: `len` bytes from `start` on.
-    pub(crate) fn new(op: BlockOp, slot: u32, start: u64, len: usize) -> (Self, Next) {
+    /// `op`, whose range was checked: `len` bytes from `start` on. `aligned`: the device can use its buffer.
+    pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool) -> (Self, Next) {
         let stage = match op {
             BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Stage::Read,
             BlockOp::Write { .. } => Stage::Write,
@@ -58,21 +68,37 @@ impl FileOperation {
         let next = match op {
             BlockOp::Flush => Next::Continue,
             _ if len == 0 => Next::Done(Ok(())),
-            BlockOp::Compare { .. } | BlockOp::Verify { .. } => Next::NeedBounce(false),
+            BlockOp::Compare { .. } | BlockOp::Verify { .. } => Next::NeedBounce,
+            BlockOp::Read { .. } | BlockOp::Write { .. } if !aligned => Next::NeedBounce,
             _ => Next::Continue,
         };
-        (Self { op, slot, start, len, done: 0, stage, bounce: None }, next)
+        (Self { op, start, len, done: 0, stage, bounce: None }, next)
     }
 
-    pub(crate) fn give_bounce(&mut self, bounce: Buffer) {
+    /// Lends it a bounce buffer, which has the bytes that are to be written next when this returns.
+    pub(crate) fn give_bounce(&mut self, bounce: Buffer, regions: &Regions) {
         self.bounce = Some(bounce);
+        match self.op {
+            BlockOp::WriteZeroes { .. } => regions.memory(bounce.region).fill(bounce.offset, bounce.len, 0),
+            _ => self.fill_bounce(regions),
+        }
     }
 
-    pub(crate) fn bounce(&self) -> Option<Buffer> {
-        self.bounce
+    /// Takes the bounce buffer back: it needs one again before it goes on.
+    pub(crate) fn take_bounce(&mut self) {
+        self.bounce = None;
     }
 
-    /// The part of the buffer, or of the bounce buffer, that the next entry moves.
+    /// Copies what is to be written next.
+    fn fill_bounce(&self, regions: &Regions) {
+        if let (BlockOp::Write { from, .. }, Some(_)) = (self.op, self.bounce) {
+            let to = self.window();
+            let memory = regions.memory(from.region);
+            memory.copy_to(from.offset + self.done, regions.memory(to.region), to.offset, to.len);
+        }
+    }
+
+    /// The part of the buffer, or of the bounce buffer, that the next command moves.
     fn window(&self) -> Buffer {
         let left = self.len - self.done;
         match (self.bounce, self.op.buffer()) {
@@ -82,27 +108,20 @@ impl FileOperation {
         }
     }
 
-    /// The next entry.
-    pub(crate) fn entry(&self, ring: &Ring) -> Entry {
-        let file = types::Fixed(self.slot);
+    /// The next command.
+    pub(crate) fn command(&self) -> Command {
         let at = self.start + self.done as u64;
         match self.stage {
-            Stage::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            Stage::Sync => Command::Fdatasync,
             Stage::Allocate => {
                 let mode = match self.op {
                     BlockOp::WriteZeroes { deallocate: false, .. } => ZERO_RANGE,
                     _ => PUNCH_HOLE,
                 };
-                opcode::Fallocate::new(file, self.len as u64).offset(self.start).mode(mode).build()
+                Command::Fallocate { at: self.start, len: self.len as u64, mode }
             }
-            Stage::Read | Stage::Write => {
-                let Buffer { region, offset, len } = self.window();
-                let transfer = ring.transfer(region, offset, len);
-                match self.stage {
-                    Stage::Read => transfer.read(file, at),
-                    _ => transfer.write(file, at, if self.fua() { libc::RWF_DSYNC } else { 0 }),
-                }
-            }
+            Stage::Read => Command::Read { at, into: self.window() },
+            Stage::Write => Command::Write { at, from: self.window(), dsync: self.fua() },
         }
     }
 
@@ -110,8 +129,40 @@ impl FileOperation {
         matches!(self.op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. })
     }
 
-    /// Takes the result of the entry.
-    pub(crate) fn on_result(&mut self, result: i32, ring: &Ring) -> Next {
+    /// As [`BlockOp::makes_durable`].
+    pub(crate) fn makes_durable(&self) -> bool {
+        self.op.makes_durable()
+    }
+
+    pub(crate) fn has_bounce(&self) -> bool {
+        self.bounce.is_some()
+    }
+
+    /// What the device failed to do, if the last command had this result.
+    pub(crate) fn failure(&self, result: i32) -> Failure {
+        let operation = match self.stage {
+            Stage::Read => FailedOperation::Read,
+            Stage::Write => FailedOperation::Write,
+            Stage::Allocate => FailedOperation::Allocate,
+            Stage::Sync => FailedOperation::Flush,
+        };
+        Failure { operation, byte: self.start + self.done as u64, errno: -result.min(0) }
+    }
+
+    /// Whether what was written before may be lost when the last command failed like this. A failed `fdatasync` says so. A write
+    /// that was to be durable has one inside, and does not tell which of the two failed; but past the page cache (`direct`)
+    /// errors like "no space" come from the write alone.
+    pub(crate) fn may_lose_cache(&self, error: BlockError, direct: bool) -> bool {
+        match self.stage {
+            Stage::Sync => error != BlockError::Aborted,
+            Stage::Write if self.fua() && direct => matches!(error, BlockError::Medium | BlockError::Os(_)),
+            Stage::Write => self.fua() && error != BlockError::Aborted,
+            Stage::Read | Stage::Allocate => false,
+        }
+    }
+
+    /// Takes the result of the command.
+    pub(crate) fn on_result(&mut self, result: i32, regions: &Regions) -> Next {
         if matches!(-result, libc::EAGAIN | libc::EINTR) {
             return Next::Continue;
         }
@@ -119,7 +170,7 @@ impl FileOperation {
             Stage::Sync if result < 0 => Next::Done(Err(block_error(-result))),
             Stage::Sync => Next::Done(Ok(())),
             Stage::Allocate => self.on_allocated(result),
-            Stage::Read | Stage::Write => self.on_moved(result, ring),
+            Stage::Read | Stage::Write => self.on_moved(result, regions),
         }
     }
 
@@ -131,7 +182,7 @@ impl FileOperation {
             // The file system cannot zero a range: write the zeroes.
             BlockOp::WriteZeroes { .. } if refused => {
                 self.stage = Stage::Write;
-                Next::NeedBounce(true)
+                Next::NeedBounce
             }
             _ if result < 0 => Next::Done(Err(block_error(-result))),
             BlockOp::WriteZeroes { fua: true, .. } => {
@@ -142,24 +193,36 @@ impl FileOperation {
         }
     }
 
-    fn on_moved(&mut self, result: i32, ring: &Ring) -> Next {
+    fn on_moved(&mut self, result: i32, regions: &Regions) -> Next {
         let Ok(moved) = usize::try_from(result) else { return Next::Done(Err(block_error(-result))) };
         // Nothing moved, and no error: the file is shorter than it was when it was opened.
         if moved == 0 {
             return Next::Done(Err(BlockError::Medium));
         }
         let moved = moved.min(self.len - self.done);
-        if let (BlockOp::Compare { with, .. }, Some(bounce)) = (self.op, self.bounce) {
-            let (ours, theirs) = (
-                ring.transfer(bounce.region, bounce.offset, moved),
-                ring.transfer(with.region, with.offset, with.len),
-            );
-            if !ours.memory.equals(ours.offset, theirs.memory, theirs.offset + self.done, moved) {
-                return Next::Done(Err(BlockError::CompareFailed));
+        if let Some(bounce) = self.bounce {
+            let ours = regions.memory(bounce.region);
+            let theirs = |buffer: Buffer| (regions.memory(buffer.region), buffer.offset + self.done);
+            match self.op {
+                BlockOp::Compare { with, .. } => {
+                    let (memory, offset) = theirs(with);
+                    if !ours.equals(bounce.offset, memory, offset, moved) {
+                        return Next::Done(Err(BlockError::CompareFailed));
+                    }
+                }
+                BlockOp::Read { into, .. } => {
+                    let (memory, offset) = theirs(into);
+                    ours.copy_to(bounce.offset, memory, offset, moved);
+                }
+                _ => {}
             }
         }
         self.done += moved;
-        if self.done == self.len { Next::Done(Ok(())) } else { Next::Continue }
+        if self.done == self.len {
+            return Next::Done(Ok(()));
+        }
+        self.fill_bounce(regions);
+        Next::Continue
     }
 }
 
@@ -175,3 +238,6 @@ fn block_error(errno: i32) -> BlockError {
         other => BlockError::Os(other),
     }
 }
+
+#[cfg(test)]
+mod tests;

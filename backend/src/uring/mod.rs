@@ -2,9 +2,10 @@
 
 mod error;
 pub(crate) mod file;
-mod operation;
+mod queue;
+mod regions;
 mod ring;
 
 pub use error::{RingError, Unpinned};
-pub(crate) use operation::direct_alignment;
+pub(crate) use regions::Regions;
 pub(crate) use ring::{Event, FILES_MAX, Ring};

@@ -1,9 +1,10 @@
 //! The ring: one worker's doorbell to the kernel, and the place where the worker sleeps.
 
+use super::Regions;
 use super::error::{RingError, Unpinned, classify};
-use super::operation::{self, Transfer};
-use io_uring::squeue::Entry;
-use io_uring::{IoUring, opcode, types};
+use super::file::Command;
+use super::queue::{Queue, Reaped, TaskWork};
+use super::regions::FIXED_LEN_MAX;
 use nix::sys::resource::{Resource, getrlimit};
 use nvmf_block::{BlockError, Buffer, RegionId};
 use nvmf_memory::Memory;
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Regions that a ring takes.
 const REGIONS_MAX: usize = 64;
@@ -21,29 +22,13 @@ const FIXED_MAX: u16 = 256;
 pub(crate) const FILES_MAX: u32 = 1024;
 /// Descriptors that a ring watches.
 const WATCHES_MAX: usize = 8;
-/// Bytes that the kernel takes as one fixed buffer.
-const FIXED_LEN_MAX: usize = 1 << 30;
-/// Operations that are pushed before the kernel is told of them, at the most, while the disk is what we wait for: one that answers many
-/// at once would stand still while their successors are put together.
+/// Operations that are pushed before the kernel is told of them, at the most, while the device is slower than we are: a device that
+/// answers many at once would stand still while their successors are put together.
 const EAGER: usize = 2;
-/// Polls in vain from which on that is so.
+/// Polls that found nothing from which on it is.
 const VAIN_POLLS: u8 = 4;
-/// Marks the user data of a watch.
-const WATCH: u64 = 1 << 63;
-
-struct Region {
-    memory: Memory,
-    /// The fixed buffer of each [`FIXED_LEN_MAX`] bytes, where they could be pinned.
-    fixed: Vec<Option<u16>>,
-}
-
-impl Region {
-    /// The fixed buffer that holds the whole of these bytes. What crosses from one into the next has none.
-    fn fixed(&self, offset: usize, len: usize) -> Option<u16> {
-        let (first, last) = (offset / FIXED_LEN_MAX, (offset + len.max(1) - 1) / FIXED_LEN_MAX);
-        if first == last { self.fixed.get(first).copied().flatten() } else { None }
-    }
-}
+/// How long the end of a ring waits for the kernel, unless it was drained before.
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Watch {
     fd: RawFd,
@@ -60,29 +45,19 @@ pub(crate) struct Event {
     pub(crate) result: i32,
 }
 
-/// When the kernel does what is left to do for a completion.
-#[derive(Debug, Clone, Copy)]
-enum TaskWork {
-    /// When we enter it, and only for the thread that made the ring: no interrupt per completion (Linux 6.1).
-    Deferred,
-    /// At any entry of ours (Linux 5.19).
-    Cooperative,
-}
-
 pub(crate) struct Ring {
-    ring: IoUring,
-    regions: Vec<Region>,
+    queue: Queue,
     fixed_count: u16,
     unpinned: u64,
     watches: Vec<Watch>,
-    /// Operations that the kernel has or is about to have.
-    in_flight: usize,
     /// Entries that the kernel has not been told of.
     pending: usize,
-    /// Polls of late that found nothing, though the kernel had operations: the disk is slower than we are. Halved by each that found some.
+    /// Recent polls that found nothing, though the kernel had operations. Halved by each that found some.
     vain_polls: u8,
     /// Completions that were taken from the kernel and not yet from us.
     reaped: VecDeque<Event>,
+    /// How long the end still waits.
+    drop_timeout: Duration,
     /// Not `Send`: a ring with deferred work can be entered, and so be waited for when it ends, by no other thread.
     here: PhantomData<*mut ()>,
 }
@@ -99,58 +74,46 @@ impl Ring {
     fn with(work: TaskWork, operations: u32) -> Result<Self, RingError> {
         let watches = u32::try_from(WATCHES_MAX).expect("few");
         let entries = (operations + watches).next_power_of_two();
-        let mut builder = IoUring::builder();
-        builder.setup_taskrun_flag();
-        match work {
-            TaskWork::Deferred => builder.setup_single_issuer().setup_defer_taskrun(),
-            TaskWork::Cooperative => builder.setup_coop_taskrun(),
-        };
-        let os = |source| classify(source, entries);
-        let ring: IoUring = builder.build(entries).map_err(os)?;
-        ring.submitter().register_files_sparse(FILES_MAX).map_err(os)?;
-        ring.submitter().register_buffers_sparse(u32::from(FIXED_MAX)).map_err(os)?;
+        let queue =
+            Queue::new(work, entries, FILES_MAX, FIXED_MAX).map_err(|source| classify(source, entries))?;
         Ok(Self {
-            ring,
-            regions: Vec::with_capacity(REGIONS_MAX),
+            queue,
             fixed_count: 0,
             unpinned: 0,
             watches: Vec::with_capacity(WATCHES_MAX),
-            in_flight: 0,
             pending: 0,
             vain_polls: 0,
             reaped: VecDeque::with_capacity(operations as usize),
+            drop_timeout: DROP_TIMEOUT,
             here: PhantomData,
         })
     }
 
     pub(crate) fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
-        if self.regions.len() == REGIONS_MAX {
+        if self.queue.regions().count() == REGIONS_MAX {
             return Err(BlockError::Unsupported);
         }
-        let id = RegionId(u16::try_from(self.regions.len()).expect("few"));
-        // The ring holds the memory before the kernel knows of it.
-        self.regions.push(Region { memory: memory.clone(), fixed: Vec::new() });
+        let region = self.queue.add_region(memory);
         for offset in (0..memory.len()).step_by(FIXED_LEN_MAX) {
-            let fixed = self.pin(memory, offset, (memory.len() - offset).min(FIXED_LEN_MAX))?;
-            self.regions[usize::from(id.0)].fixed.push(fixed);
+            let len = (memory.len() - offset).min(FIXED_LEN_MAX);
+            self.pin(Buffer { region, offset, len })?;
         }
-        Ok(id)
+        Ok(region)
     }
 
-    /// `None` when the memlock limit is too low, or the table full: the kernel then pins for every operation, which is slower and as safe.
-    fn pin(&mut self, memory: &Memory, offset: usize, len: usize) -> Result<Option<u16>, BlockError> {
-        let index = self.fixed_count;
-        if index == FIXED_MAX {
-            return Ok(None);
+    /// Where the memlock limit is too low, or the table full, the kernel pins for every operation, which is slower and as safe.
+    fn pin(&mut self, buffer: Buffer) -> Result<(), BlockError> {
+        if self.fixed_count == FIXED_MAX {
+            return Ok(());
         }
-        match operation::register_buffer(&self.ring, index, memory, offset, len) {
+        match self.queue.pin(buffer, self.fixed_count) {
             Ok(()) => {
                 self.fixed_count += 1;
-                Ok(Some(index))
+                Ok(())
             }
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EPERM)) => {
-                self.unpinned += len as u64;
-                Ok(None)
+                self.unpinned += buffer.len as u64;
+                Ok(())
             }
             Err(error) => Err(BlockError::Os(error.raw_os_error().unwrap_or(libc::EIO))),
         }
@@ -159,35 +122,23 @@ impl Ring {
     pub(crate) fn unpinned(&self) -> Option<Unpinned> {
         (self.unpinned > 0).then(|| Unpinned {
             bytes: self.unpinned,
-            needed: self.regions.iter().map(|region| region.memory.len() as u64).sum(),
+            needed: self.queue.regions().bytes(),
             limit: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
         })
     }
 
-    /// The memory of a buffer that lies in a region.
-    pub(crate) fn resolve(&self, buffer: &Buffer) -> Option<&Memory> {
-        let region = self.regions.get(usize::from(buffer.region.0))?;
-        region.memory.contains(buffer.offset, buffer.len).then_some(&region.memory)
+    /// The registered memory.
+    pub(crate) fn regions(&self) -> &Regions {
+        self.queue.regions()
     }
 
-    /// A part of a buffer that was resolved, for an entry.
-    pub(crate) fn transfer(&self, region: RegionId, offset: usize, len: usize) -> Transfer<'_> {
-        let region = &self.regions[usize::from(region.0)];
-        Transfer {
-            memory: &region.memory,
-            fixed: region.fixed(offset, len),
-            offset,
-            len: u32::try_from(len).expect("operations are cut to fit"),
-        }
+    pub(crate) fn set_file(&mut self, slot: u32, fd: RawFd) -> io::Result<()> {
+        self.queue.set_file(slot, fd)
     }
 
-    pub(crate) fn set_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
-        self.ring.submitter().register_files_update(slot, &[fd]).map(drop)
-    }
-
-    pub(crate) fn push(&mut self, index: usize, entry: Entry) {
-        operation::push(&mut self.ring, &entry.user_data(index as u64));
-        self.in_flight += 1;
+    /// Adds operation `index` on the file in `slot`.
+    pub(crate) fn push(&mut self, index: usize, slot: u32, command: Command) {
+        self.queue.push(index, slot, command);
         self.pending += 1;
         if self.pending >= EAGER && self.vain_polls >= VAIN_POLLS {
             self.submit();
@@ -198,7 +149,7 @@ impl Ring {
     pub(crate) fn on_poll(&mut self, found: bool) {
         if found {
             self.vain_polls /= 2;
-        } else if self.in_flight > self.pending {
+        } else if self.queue.in_flight() > self.pending {
             self.vain_polls = self.vain_polls.saturating_add(1);
         }
     }
@@ -210,20 +161,9 @@ impl Ring {
         }
     }
 
-    /// Enters the kernel: it takes what was pushed, does the work that it has deferred, and waits for `want` completions.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
-        let timespec = timeout.map(types::Timespec::from);
-        let mut arguments = types::SubmitArgs::new();
-        if let Some(timespec) = &timespec {
-            arguments = arguments.timespec(timespec);
-        }
-        let entered = self.ring.submitter().submit_with_args(want, &arguments);
-        self.pending = self.ring.submission().len();
-        match entered.map_err(|error| (error.raw_os_error(), error)) {
-            // Out of kernel memory for now, interrupted, or time is up: what is not taken stays queued for the next turn.
-            Ok(_) | Err((Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ETIME), _)) => Ok(()),
-            Err((_, error)) => Err(error),
-        }
+        self.pending = self.queue.enter(want, timeout)?;
+        Ok(())
     }
 
     /// The next completion of an operation.
@@ -232,25 +172,22 @@ impl Ring {
             self.reap();
         }
         // The flag says that completions wait for us to enter; without it there is nothing to be had by a system call.
-        if self.reaped.is_empty() && self.in_flight > 0 && self.ring.submission().taskrun() {
+        if self.reaped.is_empty() && self.queue.in_flight() > 0 && self.queue.has_task_work() {
             self.enter(0, None).expect("the kernel takes what is put together here");
             self.reap();
         }
         self.reaped.pop_front()
     }
 
-    /// Takes all completions that the kernel has posted.
     fn reap(&mut self) {
-        for cqe in self.ring.completion() {
-            let index = usize::try_from(cqe.user_data() & !WATCH).expect("an index of ours");
-            if cqe.user_data() & WATCH != 0 {
-                self.watches[index].armed = false;
-                self.watches[index].fired = true;
-            } else {
-                self.in_flight -= 1;
-                self.reaped.push_back(Event { index, result: cqe.result() });
+        let Self { queue, watches, reaped, .. } = self;
+        queue.reap(|completion| match completion {
+            Reaped::Operation(index, result) => reaped.push_back(Event { index, result }),
+            Reaped::Watch(index) => {
+                watches[index].armed = false;
+                watches[index].fired = true;
             }
-        }
+        });
     }
 
     /// Watches a descriptor: [`Ring::wait`] ends when it becomes readable.
@@ -269,68 +206,60 @@ impl Ring {
     /// Sleeps until a completion, a watched descriptor, or the end of `timeout`.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         // Watches are armed only to sleep: a busy worker polls its descriptors itself, and pays for no event.
-        for index in 0..self.watches.len() {
-            let Watch { fd, armed, .. } = self.watches[index];
-            if !armed {
-                let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
-                    .build()
-                    .user_data(WATCH | index as u64);
-                operation::push(&mut self.ring, &poll);
-                self.watches[index].armed = true;
+        for (index, watch) in self.watches.iter_mut().enumerate() {
+            if !watch.armed {
+                self.queue.push_watch(index, watch.fd);
+                watch.armed = true;
             }
         }
         self.enter(usize::from(self.reaped.is_empty()), timeout)
             .expect("the kernel takes what is put together here");
         self.reap();
     }
+
+    /// Waits until the kernel is done with all operations, or `timeout` is over; nothing waits for what it still has then.
+    pub(crate) fn drain(&mut self, timeout: Duration, mut on_event: impl FnMut(Event)) {
+        self.drop_timeout = Duration::ZERO;
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.reap();
+            self.reaped.drain(..).for_each(&mut on_event);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.queue.in_flight() == 0 || left.is_zero() || self.enter(1, Some(left)).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Drop for Ring {
-    /// Waits for the kernel to be done with our memory. What hangs in a device hangs here too: that memory must not be freed.
     fn drop(&mut self) {
-        while self.in_flight > 0 {
-            if self.enter(1, Some(Duration::from_secs(1))).is_err() {
-                // The kernel does not say any more when it is done. Its memory is lost, and not another's.
-                core::mem::forget(core::mem::take(&mut self.regions));
-                return;
-            }
-            self.reap();
-            self.reaped.clear();
-        }
-        // The kernel takes a closed ring apart later, and keeps its files, with their locks, until then. A ring that refuses here loses
-        // nothing but that time.
-        let _ = self.ring.submitter().unregister_files();
-        let _ = self.ring.submitter().unregister_buffers();
+        self.drain(self.drop_timeout, |_| ());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_large_region_is_pinned_in_parts() {
-        let region = Region { memory: Memory::alloc(1).unwrap(), fixed: vec![Some(4), None, Some(5)] };
-        const GIB: usize = FIXED_LEN_MAX;
-        assert_eq!(region.fixed(0, GIB), Some(4));
-        assert_eq!(region.fixed(GIB - 512, 1024), None, "from one into the next");
-        assert_eq!(region.fixed(GIB, 512), None, "not pinned");
-        assert_eq!(region.fixed(2 * GIB, 0), Some(5));
-        assert_eq!(region.fixed(3 * GIB, 512), None, "outside");
-    }
-
-    #[test]
-    fn a_kernel_that_cannot_defer_serves_as_well() {
+    fn a_kernel_without_deferred_work_serves_as_well() {
         let mut ring = Ring::with(TaskWork::Cooperative, 4).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        ring.set_file(0, file.as_raw_fd()).unwrap();
         for index in 0..4 {
-            ring.push(index, opcode::Nop::new().build());
+            ring.push(index, 0, Command::Fdatasync);
         }
         ring.submit();
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut seen = Vec::new();
         while seen.len() < 4 {
-            ring.wait(Some(Duration::from_secs(5)));
-            seen.extend(core::iter::from_fn(|| ring.pop()).map(|event| event.index));
+            assert!(Instant::now() < deadline, "{seen:?}");
+            ring.wait(Some(Duration::from_secs(1)));
+            seen.extend(core::iter::from_fn(|| ring.pop()).map(|event| (event.index, event.result)));
         }
-        assert_eq!(seen, [0, 1, 2, 3]);
+        seen.sort_unstable();
+        assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, 0)]);
     }
 }

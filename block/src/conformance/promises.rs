@@ -257,6 +257,23 @@ impl<B: Backend> Bench<'_, B> {
         }
     }
 
+    pub(super) fn room_for(&mut self, other: DeviceId) {
+        let op = BlockOp::Read { range: BlockRange::new(0, 1), into: self.buffer(0, 1) };
+        let mut taken = 0;
+        while taken < 100_000 {
+            self.tag += 1;
+            if self.backend.submit(Tag(self.tag), self.device, op).is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        let flush = self.backend.submit(Tag(0), other, BlockOp::Flush);
+        assert_eq!(flush, Ok(()), "{taken} operations on one device leave no room for another");
+        let completions = self.collect(taken + 1);
+        assert!(completions.iter().any(|c| c.tag == Tag(0)), "the other device's operation is lost");
+        assert!(completions.iter().all(|c| c.result == Ok(())));
+    }
+
     /// A backend that never says "full" in 100,000 operations passes too: it has found them room.
     pub(super) fn full_takes_nothing(&mut self) {
         let mut taken = 0;

@@ -1,9 +1,11 @@
 //! One worker's devices.
 
+mod at_once;
+
 use crate::disk::{Disk, Inner, Kind};
-use crate::ram;
 use crate::uring::file::{FileOperation, Next};
 use crate::uring::{Event, FILES_MAX, Ring, RingError, Unpinned};
+use at_once::AtOnce;
 use nvmf_block::{
     Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Buffer, Completion, DeviceId, Full, Geometry,
     RegionId, Tag,
@@ -20,6 +22,9 @@ use thiserror::Error;
 const BOUNCE_BUFFERS: usize = 8;
 /// Bytes in each.
 const BOUNCE_LEN: usize = 128 << 10;
+
+/// Bytes that are copied or zeroed in one poll, about: a tenth of a millisecond's work. The rest waits for the next poll.
+const AT_ONCE_BUDGET: usize = 1 << 20;
 
 /// Bytes up to which a range is borrowed. More is copied: our copy out of memory that is not in the cache is faster than the kernel's,
 /// which then finds them there.
@@ -74,17 +79,35 @@ struct Device {
     /// What can be borrowed.
     memory: Option<Memory>,
     in_flight: u32,
+    /// Bounce buffers that its operations hold.
+    bounces: usize,
     closing: bool,
 }
 
 struct Operation {
     tag: Tag,
-    device: usize,
+    /// Where the device stands, in [`Devices::devices`] and in the ring's table of files.
+    device: u32,
     file: FileOperation,
     bounce: Option<BufferIndex>,
 }
 
+/// Operations that are still in the kernel's hands, on devices that do not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{operations} operations are still in flight on {devices:?}: their memory stays allocated until the process ends"
+)]
+pub struct Hung {
+    /// How many.
+    pub operations: usize,
+    /// On which devices.
+    pub devices: Vec<DeviceId>,
+}
+
 /// One worker's devices: files and block devices through one `io_uring`, memory and null at once.
+///
+/// While several devices are attached, one of them has at most as many operations in flight as there is room left: a device that does not
+/// answer takes half of the depth, a second one half of the rest, and never all. Bounce buffers are shared out in the same way.
 ///
 /// Belongs to the thread that made it: it is not `Send`, as only that thread may enter a ring with deferred work.
 ///
@@ -93,22 +116,25 @@ struct Operation {
 /// send::<nvmf_backend::Devices>();
 /// ```
 ///
-/// Ending it waits for what the kernel still has in hand, without bound, and throws the completions away: memory that a device may
-/// still write to is never freed.
+/// Ending it waits ten seconds for what the kernel still has in hand ([`Devices::close`]: as long as its caller wants), and throws the
+/// completions away. Memory that a device may still write to is never freed: if it does not answer in time, all registered memory stays
+/// allocated until the process ends, and its file stays locked until it answers.
 pub struct Devices {
     /// Declared first, and so ended before the disks: nothing in the kernel outlives its file.
     ring: Ring,
     devices: Vec<Option<Device>>,
+    /// Devices that are there, closing ones included.
+    attached: usize,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Operations on devices without a medium, carried out when they are polled.
-    at_once: VecDeque<(Tag, usize, BlockOp)>,
+    at_once: VecDeque<AtOnce>,
     /// Operations that failed before they began.
     ready: VecDeque<Completion>,
     bounce: Pool,
     bounce_region: RegionId,
-    /// Operations that wait for a bounce buffer, in order; `true` wants zeroes.
-    awaiting_bounce: VecDeque<(usize, bool)>,
+    /// Operations that wait for a bounce buffer, in order.
+    awaiting_bounce: VecDeque<usize>,
     depth: usize,
 }
 
@@ -127,6 +153,7 @@ impl Devices {
         Ok(Self {
             ring,
             devices: Vec::new(),
+            attached: 0,
             operations: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             at_once: VecDeque::with_capacity(depth),
@@ -160,7 +187,8 @@ impl Devices {
             Kind::File(_) | Kind::Null => None,
         };
         let disk = Arc::clone(&disk.0);
-        self.devices[index] = Some(Device { id, disk, memory, in_flight: 0, closing: false });
+        self.devices[index] = Some(Device { id, disk, memory, in_flight: 0, bounces: 0, closing: false });
+        self.attached += 1;
         Ok(())
     }
 
@@ -168,8 +196,27 @@ impl Devices {
     pub fn detach(&mut self, id: DeviceId) {
         if let Some(device) = self.device_mut(id) {
             device.closing = true;
-            self.close_if_idle(slot(id) as usize);
+            self.close_if_idle(slot(id));
         }
+    }
+
+    /// Ends it: waits until the kernel is done with what is in flight, but no longer than `timeout`, and throws the completions away.
+    ///
+    /// # Errors
+    /// [`Hung`]: some devices did not answer in time.
+    pub fn close(mut self, timeout: Duration) -> Result<(), Hung> {
+        for index in core::mem::take(&mut self.awaiting_bounce) {
+            self.operations[index] = None;
+        }
+        let Self { ring, operations, .. } = &mut self;
+        ring.drain(timeout, |event| operations[event.index] = None);
+        let left: Vec<_> = self.operations.iter().flatten().map(|operation| operation.device).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let hung = self.devices.iter().enumerate().filter(|(at, _)| left.contains(&(*at as u32)));
+        let devices = hung.filter_map(|(_, device)| device.as_ref()).map(|device| device.id).collect();
+        Err(Hung { operations: left.len(), devices })
     }
 
     fn device(&self, id: DeviceId) -> Option<&Device> {
@@ -180,11 +227,13 @@ impl Devices {
         self.devices.get_mut(slot(id) as usize)?.as_mut().filter(|device| device.id == id)
     }
 
-    fn close_if_idle(&mut self, index: usize) {
-        let Some(device) = self.devices[index].take_if(|d| d.closing && d.in_flight == 0) else { return };
+    fn close_if_idle(&mut self, slot: u32) {
+        let device = &mut self.devices[slot as usize];
+        let Some(device) = device.take_if(|d| d.closing && d.in_flight == 0) else { return };
+        self.attached -= 1;
         if matches!(device.disk.kind, Kind::File(_)) {
             // The slot is emptied so that the kernel lets go of the file; if it will not, the next attach replaces it.
-            let _ = self.ring.set_file(u32::try_from(index).expect("a device id"), -1);
+            let _ = self.ring.set_file(slot, -1);
         }
     }
 
@@ -239,53 +288,48 @@ impl Devices {
         let Some(range) = op.range() else { return Ok((0, 0)) };
         let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
         let start = geometry.byte_offset(range).ok_or(BlockError::OutOfRange)?;
-        if let Some(buffer) = op.buffer() {
-            let aligned = match &device.disk.kind {
-                Kind::File(file) => buffer.offset.is_multiple_of(file.memory_alignment),
-                Kind::Ram(_) | Kind::Null => true,
-            };
-            if buffer.len != len
-                || !aligned
-                || self.ring.resolve(&buffer).is_none()
+        if let Some(buffer) = op.buffer()
+            && (buffer.len != len
                 || u32::try_from(len).is_err()
-            {
-                return Err(BlockError::BadBuffer);
-            }
+                || self.ring.regions().resolve(&buffer).is_none())
+        {
+            return Err(BlockError::BadBuffer);
         }
         Ok((start, len))
     }
 
     /// Starts an operation: `Some` when it is over already.
     fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
-        let Some(device) = self.device(id) else { return Some(Err(BlockError::Gone)) };
-        if device.closing {
+        let Some(device) = self.device(id).filter(|device| !device.closing) else {
             return Some(Err(BlockError::Gone));
-        }
+        };
         let (start, len) = match self.check(device, &op) {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
-        let is_file = matches!(device.disk.kind, Kind::File(_));
-        if let Kind::Ram(disk) = &device.disk.kind {
-            disk.prefetch(start, len);
-        }
-        if !is_file {
-            self.at_once.push_back((tag, slot(id) as usize, op));
-            if let Some(device) = self.device_mut(id) {
-                device.in_flight += 1;
+        match &device.disk.kind {
+            Kind::Ram(disk) => {
+                disk.prefetch(start, len);
+                self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len));
             }
-            return None;
+            Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len)),
+            Kind::File(_) if op.makes_durable() && device.disk.record.is_cache_lost() => {
+                return Some(Err(BlockError::CacheLost));
+            }
+            Kind::File(file) => {
+                let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
+                let (file, next) = FileOperation::new(op, start, len, aligned);
+                if let Next::Done(result) = next {
+                    return Some(result);
+                }
+                let index = self.free.pop().expect("submit has seen that there is room");
+                self.operations[index] = Some(Operation { tag, device: slot(id), file, bounce: None });
+                self.go_on(index, next);
+            }
         }
-        let (file, next) = FileOperation::new(op, slot(id), start, len);
-        if let Next::Done(result) = next {
-            return Some(result);
-        }
-        let index = self.free.pop().expect("submit has seen that there is room");
-        self.operations[index] = Some(Operation { tag, device: slot(id) as usize, file, bounce: None });
         if let Some(device) = self.device_mut(id) {
             device.in_flight += 1;
         }
-        self.go_on(index, next);
         None
     }
 
@@ -293,13 +337,13 @@ impl Devices {
     fn go_on(&mut self, index: usize, next: Next) -> Option<Completion> {
         match next {
             Next::Continue => {
-                let file = self.operation(index).file;
-                let entry = file.entry(&self.ring);
-                self.ring.push(index, entry);
+                let operation = self.operation(index);
+                let (device, command) = (operation.device, operation.file.command());
+                self.ring.push(index, device, command);
                 None
             }
-            Next::NeedBounce(zeroes) => {
-                self.awaiting_bounce.push_back((index, zeroes));
+            Next::NeedBounce => {
+                self.awaiting_bounce.push_back(index);
                 self.hand_out_bounce();
                 None
             }
@@ -311,56 +355,79 @@ impl Devices {
         self.operations[index].as_mut().expect("the kernel completes what is in flight, once")
     }
 
+    fn device_of(&mut self, index: usize) -> &mut Device {
+        let slot = self.operation(index).device;
+        self.devices[slot as usize].as_mut().expect("a device stays until its last operation completed")
+    }
+
     fn hand_out_bounce(&mut self) {
-        while !self.awaiting_bounce.is_empty()
-            && let Some(bounce) = self.bounce.take()
-        {
-            let (index, zeroes) = self.awaiting_bounce.pop_front().expect("it is not empty");
+        while self.bounce.available() > 0 {
+            let Some(at) = (0..self.awaiting_bounce.len()).find(|&at| self.may_take_bounce(at)) else {
+                return;
+            };
+            let index = self.awaiting_bounce.remove(at).expect("it was found there");
+            let bounce = self.bounce.take().expect("one is available");
             let buffer =
                 Buffer { region: self.bounce_region, offset: self.bounce.offset(bounce), len: BOUNCE_LEN };
-            if zeroes {
-                self.bounce.memory().fill(buffer.offset, buffer.len, 0);
-            }
-            let operation = self.operation(index);
+            self.device_of(index).bounces += 1;
+            let operation = self.operations[index].as_mut().expect("what waits is in flight");
             operation.bounce = Some(bounce);
-            operation.file.give_bounce(buffer);
+            operation.file.give_bounce(buffer, self.ring.regions());
             self.go_on(index, Next::Continue);
         }
     }
 
-    /// Carries out an operation that needs no kernel.
-    fn carry_out(&mut self, tag: Tag, device: usize, op: &BlockOp) -> Completion {
-        let here = self.devices[device].as_mut().expect("a device stays until its last operation completed");
-        here.in_flight -= 1;
-        let buffer = op.buffer().and_then(|b| Some((self.ring.resolve(&b)?, b.offset)));
-        let geometry = &here.disk.geometry;
-        let result = match &here.disk.kind {
-            Kind::Ram(disk) => disk.carry_out(op, geometry, buffer),
-            _ => ram::carry_out_on_null(op, op.buffer().map_or(0, |buffer| buffer.len), buffer),
-        };
-        self.close_if_idle(device);
-        Completion { tag, result }
+    /// As for the depth: a device has at most as many buffers as are left.
+    fn may_take_bounce(&mut self, waiting: usize) -> bool {
+        let index = self.awaiting_bounce[waiting];
+        self.attached == 1 || self.device_of(index).bounces < self.bounce.available()
+    }
+
+    fn put_bounce(&mut self, index: usize) {
+        if let Some(bounce) = self.operation(index).bounce.take() {
+            self.device_of(index).bounces -= 1;
+            self.bounce.put(bounce);
+        }
     }
 
     fn finish(&mut self, index: usize, result: Result<(), BlockError>) -> Completion {
+        self.put_bounce(index);
+        self.device_of(index).in_flight -= 1;
         let operation = self.operations[index].take().expect("it is in flight");
         self.free.push(index);
-        if let Some(bounce) = operation.bounce {
-            debug_assert!(operation.file.bounce().is_some());
-            self.bounce.put(bounce);
-            self.hand_out_bounce();
-        }
-        if let Some(Some(device)) = self.devices.get_mut(operation.device) {
-            device.in_flight -= 1;
-            self.close_if_idle(operation.device);
-        }
+        self.hand_out_bounce();
+        self.close_if_idle(operation.device);
         Completion { tag: operation.tag, result }
     }
 
     fn on_event(&mut self, event: Event) -> Option<Completion> {
         let mut file = self.operation(event.index).file;
-        let next = file.on_result(event.result, &self.ring);
+        let failure = file.failure(event.result);
+        let mut next = file.on_result(event.result, self.ring.regions());
         self.operation(event.index).file = file;
+        let disk = &self.device_of(event.index).disk;
+        match next {
+            Next::Done(Err(error)) if error != BlockError::CompareFailed => {
+                disk.record.on_failure(failure);
+                if let Kind::File(backing) = &disk.kind
+                    && file.may_lose_cache(error, backing.direct)
+                {
+                    disk.record.on_cache_lost(failure);
+                    next = Next::Done(Err(BlockError::CacheLost));
+                }
+            }
+            // The kernel tells of a loss once: this flush came after another one, which it told.
+            Next::Done(Ok(())) if file.makes_durable() && disk.record.is_cache_lost() => {
+                next = Next::Done(Err(BlockError::CacheLost));
+            }
+            // Long operations do not keep a bounce buffer that others wait for.
+            Next::Continue if !self.awaiting_bounce.is_empty() && file.has_bounce() => {
+                self.operation(event.index).file.take_bounce();
+                self.put_bounce(event.index);
+                next = Next::NeedBounce;
+            }
+            _ => {}
+        }
         self.go_on(event.index, next)
     }
 }
@@ -376,7 +443,12 @@ impl Backend for Devices {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        if self.in_flight() >= self.depth {
+        let room = self.depth - self.in_flight();
+        let of_its_own = self
+            .device(device)
+            .filter(|device| !device.closing)
+            .map_or(0, |device| device.in_flight as usize);
+        if room == 0 || self.attached > 1 && of_its_own >= room {
             return Err(Full);
         }
         if let Some(result) = self.start(tag, device, op) {
@@ -399,26 +471,32 @@ impl Backend for Devices {
         self.ring.submit();
     }
 
+    /// Takes in turn what is ready, what is to be carried out at once, and what the ring has: none of them starves the others.
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let room = completions.capacity();
-        while completions.len() < room
-            && let Some(completion) = self.ready.pop_front()
-        {
-            completions.push(completion);
-        }
-        while completions.len() < room
-            && let Some((tag, device, op)) = self.at_once.pop_front()
-        {
-            completions.push(self.carry_out(tag, device, &op));
-        }
-        let asked = completions.len() < room;
-        let mut found = false;
-        while completions.len() < room
-            && let Some(event) = self.ring.pop()
-        {
-            found = true;
-            if let Some(completion) = self.on_event(event) {
+        let mut budget = AT_ONCE_BUDGET;
+        let (mut asked, mut found, mut more) = (false, false, true);
+        while core::mem::take(&mut more) {
+            if completions.len() < room
+                && let Some(completion) = self.ready.pop_front()
+            {
                 completions.push(completion);
+                more = true;
+            }
+            if completions.len() < room
+                && budget > 0
+                && let Some(operation) = self.at_once.pop_front()
+            {
+                budget = budget.saturating_sub(operation.next_bytes());
+                completions.extend(self.carry_out(operation));
+                more = true;
+            }
+            if completions.len() < room {
+                asked = true;
+                if let Some(event) = self.ring.pop() {
+                    completions.extend(self.on_event(event));
+                    (found, more) = (true, true);
+                }
             }
         }
         if asked {
@@ -430,20 +508,4 @@ impl Backend for Devices {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_through_the_page_cache_conforms() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("disk.img");
-        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        let disk = Disk::open_buffered(&path, None, false).unwrap();
-        assert!(!disk.direct());
-        let mut devices = Devices::new(DevicesOptions { depth: 64 }).unwrap();
-        devices.attach(DeviceId(0), &disk).unwrap();
-        nvmf_block::conformance::check(&mut devices, DeviceId(0), &mut |devices| {
-            devices.wait(Some(Duration::from_secs(5)));
-        });
-    }
-}
+mod tests;

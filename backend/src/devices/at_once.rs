@@ -1,0 +1,60 @@
+//! Operations on devices without a medium: carried out when they are polled, long ones in pieces.
+
+use super::Devices;
+use crate::disk::Kind;
+use crate::ram;
+use nvmf_block::{BlockOp, Completion, Tag};
+
+/// Bytes of a range that are zeroed before others have their turn. A multiple of every block: blocks change as a whole.
+const FILL_PIECE: usize = 256 << 10;
+
+/// An operation on a device without a medium, whose range and buffer were checked.
+pub(super) struct AtOnce {
+    tag: Tag,
+    slot: u32,
+    op: BlockOp,
+    /// What is left of the range, in bytes.
+    start: u64,
+    len: usize,
+}
+
+impl AtOnce {
+    pub(super) fn new(tag: Tag, slot: u32, op: BlockOp, start: u64, len: usize) -> Self {
+        Self { tag, slot, op, start, len }
+    }
+
+    /// Bytes that are moved next: a piece of what can be cut, all of what cannot.
+    pub(super) fn next_bytes(&self) -> usize {
+        match self.op {
+            BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => self.len.min(FILL_PIECE),
+            BlockOp::Read { .. } | BlockOp::Write { .. } | BlockOp::Compare { .. } => self.len,
+            BlockOp::Flush | BlockOp::Verify { .. } => 0,
+        }
+    }
+}
+
+impl Devices {
+    /// Carries out an operation, or a piece of it, after which it waits for its next turn.
+    pub(super) fn carry_out(&mut self, mut operation: AtOnce) -> Option<Completion> {
+        let bytes = operation.next_bytes();
+        let device = self.devices[operation.slot as usize].as_mut();
+        let device = device.expect("a device stays until its last operation completed");
+        let buffer = operation.op.buffer().map(|b| (self.ring.regions().memory(b.region), b.offset));
+        let result = match &device.disk.kind {
+            Kind::Ram(disk) => disk.carry_out(&operation.op, operation.start, bytes, buffer),
+            _ => {
+                operation.len = bytes;
+                ram::carry_out_on_null(&operation.op, bytes, buffer)
+            }
+        };
+        if operation.len > bytes && bytes > 0 {
+            operation.start += bytes as u64;
+            operation.len -= bytes;
+            self.at_once.push_back(operation);
+            return None;
+        }
+        device.in_flight -= 1;
+        self.close_if_idle(operation.slot);
+        Some(Completion { tag: operation.tag, result })
+    }
+}

@@ -1,0 +1,243 @@
+//! The submission and completion queue, and the memory that entries name: the only unsafe code of this crate.
+//!
+//! One idea proves all of it. The kernel reads and writes memory that an entry names, until its completion. A [`Queue`] builds every entry
+//! itself, out of regions that it holds for as long as it lives; and one that ends before the last completion leaves its regions allocated
+//! for ever. So no entry outlives its memory, whatever the rest of the crate does.
+#![expect(unsafe_code, reason = "hands pointers to the kernel; see the SAFETY comments")]
+
+use super::Regions;
+use super::file::Command;
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, opcode, types};
+use nvmf_block::{Buffer, RegionId};
+use nvmf_memory::Memory;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Marks the user data of a watch.
+const WATCH: u64 = 1 << 63;
+
+/// When the kernel does what is left to do for a completion.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TaskWork {
+    /// When we enter it, and only for the thread that made the ring: no interrupt per completion (Linux 6.1).
+    Deferred,
+    /// At any entry of ours (Linux 5.19).
+    Cooperative,
+}
+
+/// What completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reaped {
+    /// An operation: its number, and bytes or a negative errno.
+    Operation(usize, i32),
+    /// A watched descriptor became readable.
+    Watch(usize),
+}
+
+/// An `io_uring`, and the memory that it may name.
+pub(super) struct Queue {
+    ring: IoUring,
+    regions: Regions,
+    /// Operations that the kernel has or is about to have.
+    in_flight: usize,
+}
+
+impl Queue {
+    /// A queue of `entries` entries, a table of `files` files and one of `buffers` fixed buffers, both empty.
+    pub(super) fn new(work: TaskWork, entries: u32, files: u32, buffers: u16) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_taskrun_flag();
+        match work {
+            TaskWork::Deferred => builder.setup_single_issuer().setup_defer_taskrun(),
+            TaskWork::Cooperative => builder.setup_coop_taskrun(),
+        };
+        let ring: IoUring = builder.build(entries)?;
+        ring.submitter().register_files_sparse(files)?;
+        ring.submitter().register_buffers_sparse(u32::from(buffers))?;
+        Ok(Self { ring, regions: Regions::default(), in_flight: 0 })
+    }
+
+    pub(super) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Adds a region: from now on entries may name it.
+    pub(super) fn add_region(&mut self, memory: &Memory) -> RegionId {
+        self.regions.add(memory)
+    }
+
+    /// Pins `len` bytes of a region as fixed buffer `index`.
+    pub(super) fn pin(&mut self, buffer: Buffer, index: u16) -> io::Result<()> {
+        let iovec = libc::iovec { iov_base: self.pointer(buffer).cast(), iov_len: buffer.len };
+        // SAFETY: the bytes lie in a region that this queue holds (see the module's comment).
+        unsafe { self.ring.submitter().register_buffers_update(u32::from(index), &[iovec], None) }?;
+        self.regions.pinned(buffer, index);
+        Ok(())
+    }
+
+    /// Places an open file in the table; -1 takes out what is there.
+    pub(super) fn set_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
+        self.ring.submitter().register_files_update(slot, &[fd]).map(drop)
+    }
+
+    /// Where a buffer lies in memory.
+    fn pointer(&self, buffer: Buffer) -> *mut u8 {
+        let memory = self.regions.resolve(&buffer).expect("a buffer outside of its region");
+        // SAFETY: the range lies inside of the allocation, as was just checked.
+        unsafe { memory.as_ptr().add(buffer.offset) }
+    }
+
+    fn entry(&self, slot: u32, command: Command) -> Entry {
+        let file = types::Fixed(slot);
+        match command {
+            Command::Read { at, into } => {
+                let (pointer, len) = (self.pointer(into), length(into));
+                match self.regions.fixed(into) {
+                    Some(index) => opcode::ReadFixed::new(file, pointer, len, index).offset(at).build(),
+                    None => opcode::Read::new(file, pointer, len).offset(at).build(),
+                }
+            }
+            Command::Write { at, from, dsync } => {
+                let (pointer, len) = (self.pointer(from).cast_const(), length(from));
+                let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+                match self.regions.fixed(from) {
+                    Some(index) => {
+                        opcode::WriteFixed::new(file, pointer, len, index).offset(at).rw_flags(flags).build()
+                    }
+                    None => opcode::Write::new(file, pointer, len).offset(at).rw_flags(flags).build(),
+                }
+            }
+            Command::Fallocate { at, len, mode } => {
+                opcode::Fallocate::new(file, len).offset(at).mode(mode).build()
+            }
+            Command::Fdatasync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Adds operation `index` on the file in `slot`.
+    pub(super) fn push(&mut self, index: usize, slot: u32, command: Command) {
+        let entry = self.entry(slot, command).user_data(index as u64);
+        self.push_entry(&entry);
+        self.in_flight += 1;
+    }
+
+    /// Adds a watch: it completes once, when the descriptor is readable.
+    pub(super) fn push_watch(&mut self, index: usize, fd: RawFd) {
+        let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+        self.push_entry(&poll.user_data(WATCH | index as u64));
+    }
+
+    fn push_entry(&mut self, entry: &Entry) {
+        // SAFETY: entries are made above, and name only memory of regions that this queue holds (see the module's comment).
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.expect("the submission queue has room for every operation");
+    }
+
+    /// Enters the kernel: it takes what was pushed, does the work that it has deferred, and waits for `want` completions. Gives the entries
+    /// that it has not taken.
+    pub(super) fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
+        let timespec = timeout.map(types::Timespec::from);
+        let mut arguments = types::SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            arguments = arguments.timespec(timespec);
+        }
+        let entered = self.ring.submitter().submit_with_args(want, &arguments);
+        let left = self.ring.submission().len();
+        match entered.map_err(|error| (error.raw_os_error(), error)) {
+            // Out of kernel memory for now, interrupted, or time is up: what is not taken stays queued for the next turn.
+            Ok(_) | Err((Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ETIME), _)) => Ok(left),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Whether completions wait for us to enter the kernel.
+    pub(super) fn has_task_work(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
+
+    /// Takes all completions that the kernel has posted.
+    pub(super) fn reap(&mut self, mut take: impl FnMut(Reaped)) {
+        for cqe in self.ring.completion() {
+            let index = usize::try_from(cqe.user_data() & !WATCH).expect("an index of ours");
+            if cqe.user_data() & WATCH != 0 {
+                take(Reaped::Watch(index));
+            } else {
+                self.in_flight -= 1;
+                take(Reaped::Operation(index, cqe.result()));
+            }
+        }
+    }
+}
+
+fn length(buffer: Buffer) -> u32 {
+    u32::try_from(buffer.len).expect("operations are cut to fit")
+}
+
+impl Drop for Queue {
+    /// The kernel takes a closed ring apart later, and keeps its files, with their locks, until then.
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            // A device may still write to the memory: it is lost, rather than another's.
+            core::mem::forget(core::mem::take(&mut self.regions));
+            return;
+        }
+        // A ring that refuses loses nothing but the time until it is taken apart.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel reads in an entry: opcode, offset, address or `fallocate` length, length or `fallocate` mode, flags, buffer.
+    fn fields(entry: &Entry) -> (u8, u64, u64, u32, u32, u16) {
+        // SAFETY: an entry is 64 bytes of integers.
+        let bytes: [u8; 64] = unsafe { std::ptr::from_ref(entry).cast::<[u8; 64]>().read() };
+        fn part<const N: usize>(bytes: &[u8; 64], at: usize) -> [u8; N] {
+            bytes[at..at + N].try_into().unwrap()
+        }
+        (
+            bytes[0],
+            u64::from_ne_bytes(part(&bytes, 8)),
+            u64::from_ne_bytes(part(&bytes, 16)),
+            u32::from_ne_bytes(part(&bytes, 24)),
+            u32::from_ne_bytes(part(&bytes, 28)),
+            u16::from_ne_bytes(part(&bytes, 40)),
+        )
+    }
+
+    #[test]
+    fn entries_have_the_kernels_flags() {
+        let mut queue = Queue::new(TaskWork::Cooperative, 4, 4, 4).unwrap();
+        let memory = Memory::alloc(8192).unwrap();
+        let region = queue.add_region(&memory);
+        let buffer = Buffer { region, offset: 4096, len: 512 };
+        let address = memory.as_ptr() as u64 + 4096;
+        let entry = |command| fields(&queue.entry(3, command));
+        assert_eq!(entry(Command::Read { at: 7, into: buffer }), (opcode::Read::CODE, 7, address, 512, 0, 0));
+        let write = |dsync| entry(Command::Write { at: 7, from: buffer, dsync });
+        assert_eq!(write(false), (opcode::Write::CODE, 7, address, 512, 0, 0));
+        assert_eq!(write(true), (opcode::Write::CODE, 7, address, 512, libc::RWF_DSYNC as u32, 0));
+        assert_eq!(
+            entry(Command::Fdatasync),
+            (opcode::Fsync::CODE, 0, 0, 0, 1, 0),
+            "1: IORING_FSYNC_DATASYNC"
+        );
+        let fallocate = Command::Fallocate { at: 7, len: 9, mode: 3 };
+        assert_eq!(entry(fallocate), (opcode::Fallocate::CODE, 7, 9, 3, 0, 0));
+
+        queue.pin(Buffer { region, offset: 0, len: 8192 }, 2).unwrap();
+        let fixed = fields(&queue.entry(3, Command::Write { at: 7, from: buffer, dsync: true }));
+        assert_eq!(fixed, (opcode::WriteFixed::CODE, 7, address, 512, libc::RWF_DSYNC as u32, 2));
+        let fixed = fields(&queue.entry(3, Command::Read { at: 7, into: buffer }));
+        assert_eq!(fixed, (opcode::ReadFixed::CODE, 7, address, 512, 0, 2));
+    }
+}
