@@ -1,10 +1,13 @@
-//! A disk with a volatile cache, a virtual clock and power cuts, for simulation.
+//! A disk with a volatile cache, a virtual clock, power cuts, flushes that fail and times in which it hangs, for simulation.
 //!
-//! The fault model. A write completes when it is in the cache; FUA makes it durable, and so does a flush that was submitted after it
-//! completed: a flush makes nothing more durable than it promises, so that who asks too early is found out. [`SimulatedDisk::crash`] cuts the power: what is
-//! durable stays, and of every block in the cache some version that was written since it was last durable may be found on
-//! the medium, or the durable one; operations in flight never complete, and each of their blocks may have been written or not, FUA or not. Blocks are never torn,
-//! as NVMe promises of a single block (AWUPF 0).
+//! The fault model. A write completes when it is in the cache. FUA makes it durable, and so does a flush that was submitted after it had
+//! completed; a flush makes nothing durable that it does not promise, so that a test sees whoever relies on more.
+//! [`SimulatedDisk::crash`] cuts the power: what is durable stays. Of a block in the cache, the medium has afterwards its durable
+//! version or any of those written since. Operations in flight never complete, and each of their blocks may have been written or
+//! not, FUA or not. Blocks are never torn, as NVMe promises of a single block (AWUPF 0).
+//!
+//! [`SimulatedDisk::fail_next_flush`]: as with the kernel's page cache, what was in the cache then is read as before, but no later flush
+//! makes it durable. The disk reports the loss until it is reopened, as [`BlockError::CacheLost`] describes.
 
 use crate::rng::Rng;
 use nvmf_block::{
@@ -46,6 +49,11 @@ pub struct SimulatedDisk {
     /// Versions written since, oldest first; the last is what reads see.
     cached: BTreeMap<u64, Vec<(Version, Block)>>,
     version: Version,
+    /// No flush makes versions up to this one durable any more: one that should have, failed.
+    lost: Version,
+    fails_next_flush: bool,
+    cache_lost: bool,
+    hangs: bool,
     rng: Rng,
 }
 
@@ -61,8 +69,36 @@ impl SimulatedDisk {
             durable: BTreeMap::new(),
             cached: BTreeMap::new(),
             version: 0,
+            lost: 0,
+            fails_next_flush: false,
+            cache_lost: false,
+            hangs: false,
             rng: Rng::new(seed),
         }))
+    }
+
+    /// The next flush, or the next operation with FUA, fails, and with it all that follow until [`SimulatedDisk::reopen`].
+    pub fn fail_next_flush(&mut self) {
+        self.fails_next_flush = true;
+    }
+
+    /// Forgets that a flush failed. What was lost by it stays so.
+    pub fn reopen(&mut self) {
+        self.cache_lost = false;
+    }
+
+    /// Whether it hangs: no operation completes until it does not any more.
+    pub fn set_hanging(&mut self, hangs: bool) {
+        self.hangs = hangs;
+    }
+
+    /// Whether an operation that makes something durable can do so now.
+    fn may_sync(&mut self) -> Result<(), BlockError> {
+        if core::mem::take(&mut self.fails_next_flush) {
+            self.lost = self.version;
+            self.cache_lost = true;
+        }
+        if self.cache_lost { Err(BlockError::CacheLost) } else { Ok(()) }
     }
 
     fn geometry(&self) -> Geometry {
@@ -99,7 +135,10 @@ impl SimulatedDisk {
     fn sync(&mut self, blocks: impl RangeBounds<u64>, until: Version) {
         for (lba, versions) in self.cached.range_mut(blocks) {
             let covered = versions.partition_point(|(version, _)| *version <= until);
-            if let Some((_, last)) = versions.drain(..covered).next_back() {
+            if covered > 0
+                && versions[covered - 1].0 > self.lost
+                && let Some((_, last)) = versions.drain(..covered).next_back()
+            {
                 self.durable.insert(*lba, last);
             }
         }
@@ -184,7 +223,12 @@ impl SimulatedDevices {
     /// When the next operation completes.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
-        self.in_flight.iter().map(|(_, operation)| operation.due).min()
+        let answering = self.in_flight.iter().filter(|(device, _)| !self.hangs(*device));
+        answering.map(|(_, operation)| operation.due).min()
+    }
+
+    fn hangs(&self, device: usize) -> bool {
+        self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
     }
 
     /// The power is cut: of the operations in flight, which never complete, some have reached the cache. Then each disk's
@@ -218,6 +262,9 @@ impl SimulatedDevices {
 
     fn carry_out(&self, device: usize, op: &BlockOp, covers: Version) -> Result<(), BlockError> {
         let mut disk = self.disks[device].borrow_mut();
+        if op.makes_durable() {
+            disk.may_sync()?;
+        }
         let size = disk.options.block_size as usize;
         let Some(range) = op.range() else {
             disk.sync(.., covers);
@@ -247,7 +294,7 @@ impl SimulatedDevices {
                 _ => {}
             }
         }
-        if matches!(op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. }) {
+        if op.makes_durable() {
             disk.sync(range.start..range.start + range.blocks, Version::MAX);
         }
         Ok(())
@@ -266,7 +313,11 @@ impl Backend for SimulatedDevices {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        if self.in_flight.len() == self.depth {
+        // As `Devices` shares its depth out.
+        let room = self.depth - self.in_flight.len();
+        let of_its_own = self.in_flight.iter().filter(|(on, _)| *on == device.0 as usize).count();
+        let shared = self.disks.len() > 1 && (device.0 as usize) < self.disks.len();
+        if room == 0 || shared && of_its_own >= room {
             return Err(Full);
         }
         let refused = self.check(device, &op).err();
@@ -304,8 +355,11 @@ impl Backend for SimulatedDevices {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         while completions.len() < completions.capacity() {
-            let due =
-                self.in_flight.iter().enumerate().filter(|(_, (_, operation))| operation.due <= self.now);
+            let due = self
+                .in_flight
+                .iter()
+                .enumerate()
+                .filter(|(_, (device, operation))| operation.due <= self.now && !self.hangs(*device));
             let Some((at, _)) = due.min_by_key(|(_, (_, operation))| (operation.due, operation.sequence))
             else {
                 return;
