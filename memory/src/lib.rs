@@ -14,8 +14,11 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod allocation;
+mod copy;
 mod pool;
 
 pub use allocation::{Memory, OutOfMemory, PAGE};
