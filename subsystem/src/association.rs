@@ -1,10 +1,13 @@
 //! A host and its controller: the few facts that queues on several workers share.
 
+use crate::budget::IoQueueBudget;
 use crate::namespace::NamespaceTable;
+use crate::orphans::Orphans;
 use crate::{Cntlid, HostId, Nqn, Options};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use nvmf_block::DeviceId;
 
 /// A subsystem of the registry. Never used twice in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +45,9 @@ pub struct Association {
     pub(crate) port: u16,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
+    /// What the host left on the devices of the subsystem, through this association or another.
+    pub(crate) orphans: Arc<Orphans>,
+    budget: Arc<IoQueueBudget>,
     /// CC.EN and CSTS.RDY: I/O queues may connect, and commands run.
     enabled: AtomicBool,
     /// Every queue closes at its next step.
@@ -50,10 +56,12 @@ pub struct Association {
     write_cache: AtomicBool,
     /// I/O queues that are connected.
     io_queues: AtomicU16,
-    /// Queues whose connection is gone, but not the last of their operations.
-    leaving: AtomicU16,
     /// I/O queues that Set Features granted; until then, the option.
     io_queues_granted: AtomicU16,
+    /// How many of those are from the budget.
+    from_budget: AtomicU16,
+    /// The host understands a retry delay (Host Behavior Support, ACRE).
+    retry_delays: AtomicBool,
     /// Moves on with each reset: an I/O queue that was connected under an older one closes.
     epoch: AtomicU32,
     /// When the last capsule came in, in milliseconds of the caller's clock.
@@ -85,6 +93,8 @@ pub(crate) struct AssociationParts {
     pub(crate) port: u16,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) orphans: Arc<Orphans>,
+    pub(crate) budget: Arc<IoQueueBudget>,
 }
 
 impl Association {
@@ -98,14 +108,17 @@ impl Association {
             port,
             options,
             counters,
+            orphans,
+            budget,
         } = parts;
         Self {
             enabled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             write_cache: AtomicBool::new(true),
             io_queues: AtomicU16::new(0),
-            leaving: AtomicU16::new(0),
             io_queues_granted: AtomicU16::new(options.io_queues_max),
+            from_budget: AtomicU16::new(0),
+            retry_delays: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             last_activity_ms: AtomicU64::new(millis(now)),
             key,
@@ -116,6 +129,8 @@ impl Association {
             port,
             options,
             counters,
+            orphans,
+            budget,
         }
     }
 
@@ -173,21 +188,19 @@ impl Association {
         self.io_queues.load(Ordering::SeqCst)
     }
 
-    /// The connection of a queue is gone while operations of it are on a device: they may yet take effect. Until they are over its
-    /// host finds no new controller here ([`crate::Refusal::Leaving`]).
-    pub fn on_queue_leaving(&self) {
-        self.leaving.fetch_add(1, Ordering::AcqRel);
+    /// The connection of an operation is gone while it is on a device: it may yet take effect. Until it is over the host's commands
+    /// for that device are answered Namespace Not Ready, on every association; and for a while the host finds no new controller
+    /// ([`crate::Refusal::Orphans`]).
+    pub fn on_operation_orphaned(&self, device: DeviceId) {
+        self.orphans.add(device);
     }
 
-    /// The last operation of such a queue is over.
-    pub fn on_queue_left(&self) {
-        self.leaving.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Whether there is such a queue.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire) > 0
+    /// Such an operation is over.
+    ///
+    /// # Panics
+    /// When there was none on the device.
+    pub fn on_orphan_done(&self, device: DeviceId) {
+        self.orphans.remove(device);
     }
 
     /// When the last capsule came in, on any queue.
@@ -215,7 +228,9 @@ impl Association {
     /// After a controller level reset.
     pub(crate) fn reset_features(&self) {
         self.set_write_cache(true);
-        self.grant_io_queues(self.options.io_queues_max);
+        self.set_retry_delays(false);
+        self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
+        self.io_queues_granted.store(self.options.io_queues_max, Ordering::Release);
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -235,8 +250,21 @@ impl Association {
         self.io_queues_granted.load(Ordering::Acquire)
     }
 
-    pub(crate) fn grant_io_queues(&self, queues: u16) {
-        self.io_queues_granted.store(queues, Ordering::Release);
+    /// Grants up to so many I/O queues, as the options and the budget allow. What was granted before goes back.
+    pub(crate) fn grant_io_queues(&self, wished: u16) -> u16 {
+        self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
+        let granted = self.budget.grant(wished.min(self.options.io_queues_max));
+        self.from_budget.store(granted, Ordering::Release);
+        self.io_queues_granted.store(granted, Ordering::Release);
+        granted
+    }
+
+    pub(crate) fn retry_delays(&self) -> bool {
+        self.retry_delays.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_retry_delays(&self, on: bool) {
+        self.retry_delays.store(on, Ordering::Relaxed);
     }
 
     pub(crate) fn write_cache(&self) -> bool {
@@ -253,6 +281,12 @@ impl Association {
         if self.last_activity_ms.load(Ordering::Relaxed) < now {
             self.last_activity_ms.fetch_max(now, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        self.budget.give_back(*self.from_budget.get_mut());
     }
 }
 

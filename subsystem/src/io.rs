@@ -22,6 +22,9 @@ const TALLY_COMMANDS: u32 = 64;
 /// and so long after the first of them, however few they are.
 const TALLY_TIME: Duration = Duration::from_secs(1);
 
+/// CRD: the time in CRDT1.
+const RETRY_DELAY: u8 = 1;
+
 /// What is left to do when an I/O command comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IoKind {
@@ -104,7 +107,17 @@ impl Io {
     /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have Invalid Field for
     /// an inactive one; hosts take only this status for a namespace that was removed.)
     fn namespace(&self, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
-        self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)
+        let namespace = self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?;
+        if self.association.orphans.any_on(namespace.device) {
+            return Err(self.not_ready());
+        }
+        Ok(namespace)
+    }
+
+    /// For commands to a device that still has operations of the host's last connection: to be tried again.
+    fn not_ready(&self) -> Status {
+        let delay = if self.association.retry_delays() { RETRY_DELAY } else { 0 };
+        Status::NAMESPACE_NOT_READY.with_crd(delay)
     }
 
     fn flush(&self, sqe: &Sqe) -> Outcome {

@@ -8,6 +8,7 @@
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
+//! | [`budget`] | I/O queues that the transport has room for |
 //! | [`limits`] | every bound |
 //!
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response. The
@@ -28,6 +29,7 @@ extern crate std;
 
 mod admin;
 pub mod association;
+pub mod budget;
 mod controller;
 mod data;
 pub mod discovery;
@@ -37,6 +39,7 @@ mod io;
 pub mod limits;
 pub mod namespace;
 pub mod options;
+mod orphans;
 pub mod page;
 pub mod queue;
 pub mod registry;
@@ -47,6 +50,7 @@ pub mod ticket;
 mod timer;
 
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
+pub use budget::IoQueueBudget;
 pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
 pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
 pub use namespace::{NamespaceDefinition, NamespaceTable};

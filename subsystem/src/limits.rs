@@ -71,6 +71,8 @@ pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
 /// controller has when its host asks for none: a host that reads the log is soon done, and one that stays says how long it may be
 /// silent.
 pub const KEEP_ALIVE_DEFAULT_MS: u32 = 120_000;
+/// The delay after which a host is to try again what was answered Namespace Not Ready, in units of 100 ms (CRDT1).
+pub const RETRY_DELAY_100MS: u16 = 20;
 /// How long a connection may live without an accepted Connect.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 

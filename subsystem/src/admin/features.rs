@@ -30,6 +30,8 @@ const SMART_WARNINGS: u32 = 0xff;
 /// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE and HDISNS, which are 0 or 1, and the two bytes of CDFE.
 const HOST_BEHAVIOR_FIELDS: usize = 6;
 const HOST_BEHAVIOR_FLAGS: usize = 4;
+/// Where ACRE is in it: the host waits as long as a status says before it tries again.
+const ACRE: usize = 0;
 
 /// Features that a controller of either type has; those of I/O controllers only.
 const FEATURES: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
@@ -261,9 +263,7 @@ fn set_queue_counts(controller: &Controller, word: u32) -> Outcome {
     }
     // A queue of Fabrics is both.
     let QueueCounts { submission, completion } = QueueCounts::parse(word);
-    let wished = u16::try_from(submission.max(completion)).unwrap_or(u16::MAX);
-    let granted = wished.min(association.options.io_queues_max);
-    association.grant_io_queues(granted);
+    let granted = association.grant_io_queues(u16::try_from(submission.max(completion)).unwrap_or(u16::MAX));
     Ok(Reply::Done(queue_counts(granted).into()))
 }
 
@@ -291,6 +291,7 @@ pub(crate) fn on_parameters(
                 return Err(status::INVALID_FIELD);
             }
             features.host_behavior = *fields;
+            controller.association.set_retry_delays(fields[ACRE] == 1);
         }
         AdminKind::Page => panic!("parameters for a page"),
     }

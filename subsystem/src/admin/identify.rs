@@ -5,7 +5,7 @@ use crate::controller::Controller;
 use crate::fabrics::VERSION;
 use crate::limits::{
     ABORTS_MAX, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES,
-    KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN,
+    KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN, RETRY_DELAY_100MS,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::ticket::Outcome;
@@ -147,6 +147,7 @@ fn nvm_controller() -> NvmController {
 /// What only an I/O controller has.
 fn identify_io(id: &mut IdentifyController) {
     id.cntrltype = TYPE_IO;
+    id.crdt1 = RETRY_DELAY_100MS.into();
     id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
     id.acl = ABORTS_MAX - 1;
     id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;

@@ -89,10 +89,10 @@ pub enum Refusal {
     /// The subsystem has as many controllers as it may.
     #[error("the subsystem has all of its {0} controllers in use")]
     Busy(u16),
-    /// The host comes back while commands of its last connection are on the disk: let in now, it would issue them again, write on, and
-    /// find the first copies on top of that.
-    #[error("commands of this host's last connection, to controller {0}, are still on the disk")]
-    Leaving(Cntlid),
+    /// The host comes back while operations of its last connection are on a device: let in now, it would issue them again, write on,
+    /// and find the first copies on top of that. Not for long: what a device that hangs keeps is then held back by namespace.
+    #[error("operations of this host's last connection, to controller {0}, are still on a device")]
+    Orphans(Cntlid),
     /// The controller is not enabled and ready.
     #[error("controller {0} is not enabled")]
     NotEnabled(Cntlid),
@@ -107,7 +107,7 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Starting | Self::Busy(_) | Self::Leaving(_) => Status::CONNECT_CONTROLLER_BUSY,
+            Self::Starting | Self::Busy(_) | Self::Orphans(_) => Status::CONNECT_CONTROLLER_BUSY,
             // The other host may leave.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
@@ -150,7 +150,7 @@ impl Refusal {
             | Self::Host { .. }
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
-            | Self::Leaving(_)
+            | Self::Orphans(_)
             | Self::QueueInUse(_) => return 0,
         };
         parameter.emit()

@@ -6,6 +6,7 @@ use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
 use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
 use crate::{
@@ -63,14 +64,18 @@ impl Registry {
         }
         let place = self.place(&names, link.port)?;
         *duplicate = self.duplicate_host(place.id, &names);
-        if let Some(cntlid) = self.leaving(place.id, &names) {
-            return Err(Refusal::Leaving(cntlid));
+        let last = self.last_association(place.id, &names);
+        if let Some(last) = last.as_ref().filter(|last| last.orphans.refuse_connect(now)) {
+            return Err(Refusal::Orphans(last.key.cntlid));
         }
         match duplicate {
             Some(duplicate) if self.options.duplicate_host_id == DuplicateHostId::Refuse => {
                 Err(Refusal::DuplicateHostId(duplicate.clone()))
             }
-            _ => self.admit_admin(now, &command, link, &names, place),
+            _ => {
+                let orphans = last.map(|last| Arc::clone(&last.orphans)).unwrap_or_default();
+                self.admit_admin(now, &command, link, &names, place, orphans)
+            }
         }
     }
 
@@ -102,12 +107,10 @@ impl Registry {
         })
     }
 
-    /// A controller of this host's whose connection is gone, but not the last of its operations.
-    fn leaving(&self, subsystem: SubsystemId, names: &Names) -> Option<Cntlid> {
+    /// An association that this host has with the subsystem: all of them share what the host left on the devices.
+    fn last_association(&self, subsystem: SubsystemId, names: &Names) -> Option<Arc<Association>> {
         let mut associations = self.associations.get(&subsystem)?.iter();
-        let leaving =
-            associations.find(|association| names.is_host_of(association) && association.is_leaving());
-        Some(leaving?.key.cntlid)
+        associations.find(|association| names.is_host_of(association)).cloned()
     }
 
     /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not count: anyone may
@@ -127,6 +130,7 @@ impl Registry {
         link: Link,
         names: &Names,
         place: Place,
+        orphans: Arc<Orphans>,
     ) -> Result<Admitted, Refusal> {
         let Place { id, controller_type, identity, content, counters } = place;
         let associations = self.associations.entry(id).or_default();
@@ -144,6 +148,8 @@ impl Registry {
             port: link.port,
             options: Arc::clone(&self.options),
             counters,
+            orphans,
+            budget: Arc::clone(&self.budget),
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));

@@ -1,11 +1,13 @@
 //! Connect: every check, with its status and the field that it names.
 
 use crate::host::*;
+use nvme_proto::admin::features::{FeatureId, SetFeatures};
 use nvme_proto::fabrics::disconnect;
 use nvme_proto::fabrics::property::{Configuration, Property};
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{SglDescriptor, Sqe};
+use nvmf_block::DeviceId;
 use nvmf_subsystem::*;
 use zerocopy::IntoBytes;
 
@@ -208,17 +210,63 @@ fn a_subsystem_with_all_controllers_in_use_is_busy_and_may_be_tried_again() {
 }
 
 #[test]
-fn a_host_that_left_commands_on_the_disk_is_to_come_back_later() {
+fn connect_of_a_host_with_orphaned_operations_is_busy() {
     let mut registry = registry(Options::default());
     let (left, ..) = Hello::admin().connect(&mut registry);
     let association = std::sync::Arc::clone(left.association().unwrap());
-    association.on_queue_leaving();
+    association.on_operation_orphaned(DeviceId(101));
     let (_, cqe, _) = Hello::admin().connect(&mut registry);
     assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
     let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
     assert_eq!(code(&other.connect(&mut registry).1), OK, "others need not wait");
-    association.on_queue_left();
+    association.on_orphan_done(DeviceId(101));
     assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK);
+}
+
+/// A disk that hangs keeps its operations for ever: the host has to get at its other disks.
+#[test]
+fn orphaned_operations_of_a_hung_disk_hold_back_its_namespace_only() {
+    let mut registry = registry(Options::default());
+    registry.add_namespace(&nqn(SUBSYSTEM), namespace(2, disk())).unwrap();
+    let (left, ..) = Hello::admin().connect(&mut registry);
+    let association = std::sync::Arc::clone(left.association().unwrap());
+    association.on_operation_orphaned(DeviceId(101));
+    let busy = |registry: &mut Registry, seconds| {
+        let now = NOW + core::time::Duration::from_secs(seconds);
+        Hello::admin().connect_at(now, registry).1.status().is(Status::CONNECT_CONTROLLER_BUSY)
+    };
+    assert!(busy(&mut registry, 0) && busy(&mut registry, 4));
+    let late = NOW + core::time::Duration::from_secs(5);
+    let (mut admin, cqe, _) = Hello::admin().connect_at(late, &mut registry);
+    assert_eq!(code(&cqe), OK);
+    enable(&mut admin);
+    let cntlid = admin.association().unwrap().key().cntlid.0;
+    let (mut io, ..) = Hello::io(1, cntlid).connect(&mut registry);
+    let read = |nsid| keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(nsid)), 512);
+    let flush = |nsid| keyed(nvme_proto::nvm::rw::flush(Nsid(nsid)), 0);
+    for sqe in [read(1), flush(1)] {
+        let cqe = ask(&mut io, &sqe);
+        assert_eq!((code(&cqe), cqe.status().dnr(), cqe.status().crd()), ((0, 0x82), false, 0));
+    }
+    let Step::Execute { ticket, .. } = capsule(&mut io, &read(2), 0) else { panic!("another disk") };
+    ticket.abandon();
+    // A host that says that it waits is told for how long.
+    let behavior = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);
+    let (ticket, _) = parameters(capsule(&mut admin, &behavior, 0));
+    let mut data = [0; 512];
+    data[0] = 1;
+    let _ = responded(admin.on_parameters(NOW, ticket, &data));
+    assert_eq!(ask(&mut io, &with_cid(read(1), 5)).status().crd(), 1);
+    association.on_orphan_done(DeviceId(101));
+    let Step::Execute { ticket, .. } = capsule(&mut io, &with_cid(read(1), 6), 0) else { panic!("a read") };
+    ticket.abandon();
+}
+
+#[test]
+#[should_panic(expected = "an operation ended that nobody had left on the device")]
+fn orphan_done_without_an_orphan_panics() {
+    let fixture = Fixture::new();
+    fixture.association().on_orphan_done(DeviceId(101));
 }
 
 /// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the host
@@ -244,7 +292,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Host { host: nqn(HOST), subsystem: name }, false),
         (Refusal::DuplicateHostId(duplicate), true),
         (Refusal::Busy(1), true),
-        (Refusal::Leaving(Cntlid(1)), true),
+        (Refusal::Orphans(Cntlid(1)), true),
         (Refusal::NotEnabled(Cntlid(1)), true),
         (Refusal::QueueInUse(Qid(1)), true),
     ] {
@@ -255,7 +303,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::DuplicateHostId(_)
             | Refusal::Starting
             | Refusal::Busy(_)
-            | Refusal::Leaving(_)
+            | Refusal::Orphans(_)
             | Refusal::NotEnabled(_)
             | Refusal::QueueInUse(_) => assert!(time_cures),
             Refusal::Format(_)

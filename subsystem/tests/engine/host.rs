@@ -118,15 +118,24 @@ impl Hello {
 
     /// Connects; returns the queue, the completion, and what the registry said beside it.
     pub(crate) fn connect(&self, registry: &mut Registry) -> (Queue, Cqe, Option<DuplicateHost>) {
-        let mut queue = Queue::new(NOW, self.link);
+        self.connect_at(NOW, registry)
+    }
+
+    /// The same at another time.
+    pub(crate) fn connect_at(
+        &self,
+        now: Duration,
+        registry: &mut Registry,
+    ) -> (Queue, Cqe, Option<DuplicateHost>) {
+        let mut queue = Queue::new(now, self.link);
         let (ticket, transfer) = parameters(capsule(&mut queue, &self.command(), 0));
         assert_eq!(transfer, Transfer::FromHost { len: 1024, source: Source::Keyed(SINK) });
-        let Step::Connect(request) = queue.on_parameters(NOW, ticket, self.data().as_bytes()) else {
+        let Step::Connect(request) = queue.on_parameters(now, ticket, self.data().as_bytes()) else {
             panic!("a Connect goes to the registry");
         };
-        let admission = registry.connect(NOW, &request);
+        let admission = registry.connect(now, &request);
         let duplicate = admission.duplicate_host_id.clone();
-        let cqe = responded(queue.on_admission(NOW, request, admission));
+        let cqe = responded(queue.on_admission(now, request, admission));
         (queue, cqe, duplicate)
     }
 }

@@ -277,19 +277,19 @@ impl Queue {
         self.abandon();
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");
+            let device = self.requests[at].device();
             for chunk in 0..self.requests[at].chunks.len() {
                 let chunk = u8::try_from(chunk).expect("few");
                 if self.request(request).chunk(chunk).stage != Stage::Executing {
                     self.release_chunk(&mut resources.buffers, request, chunk);
+                } else if let (Some((association, _)), Some(device)) = (&self.admitted, device) {
+                    // Its completion takes that back.
+                    association.on_operation_orphaned(device);
                 }
             }
         }
         self.received.clear();
         self.unsent.clear();
-        // Its last operation takes that back.
-        if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.device_pending > 0) {
-            association.on_queue_leaving();
-        }
     }
 
     /// Nobody waits for the responses any more.

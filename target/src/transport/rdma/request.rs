@@ -163,6 +163,12 @@ impl Request {
             })
     }
 
+    /// The device that the work is for.
+    #[must_use]
+    pub fn device(&self) -> Option<DeviceId> {
+        if let Some(Work::Block { device, .. }) = &self.work { Some(*device) } else { None }
+    }
+
     /// What a chunk of a read reads: the device, and the blocks.
     #[must_use]
     pub fn block_read(&self, chunk: u8) -> Option<(DeviceId, BlockRange)> {

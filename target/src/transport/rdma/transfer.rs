@@ -289,8 +289,9 @@ impl Queue {
         let (request, chunk) = (place.slot, place.chunk);
         self.device_pending -= 1;
         if self.state == QueueState::Closed {
-            if let Some((association, _)) = self.admitted.as_ref().filter(|_| self.device_pending == 0) {
-                association.on_queue_left();
+            let device = self.request(request).device();
+            if let (Some((association, _)), Some(device)) = (&self.admitted, device) {
+                association.on_orphan_done(device);
             }
             return self.release_chunk(&mut resources.buffers, request, chunk);
         }
