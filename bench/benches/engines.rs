@@ -115,6 +115,7 @@ fn namespace() -> Namespace {
         write_zeroes_deallocate: true,
         verify_blocks: 2048,
         deallocate_blocks: 2048,
+        deallocate_command_blocks: u64::MAX,
         deallocate_ranges: 1,
         compare: true,
         in_capsule_bytes: 4096,

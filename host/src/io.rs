@@ -135,6 +135,8 @@ pub struct CommandLimits {
     pub verify_blocks: u32,
     /// Blocks in one range of a deallocation; 0 when it is not supported.
     pub deallocate_blocks: u32,
+    /// Blocks in all ranges of one deallocation together.
+    pub deallocate_command_blocks: u64,
     /// Ranges in one deallocation.
     pub deallocate_ranges: u16,
     /// Compare is supported.
@@ -197,7 +199,15 @@ impl Namespace {
             return Err(BlockError::Unsupported);
         }
         let at_once = usize::from(self.limits.deallocate_ranges).min(limits::DSM_RANGES_MAX);
-        let count = at_once.min(ranges.len()).min(out.len() / DsmRange::LEN);
+        let mut left = self.limits.deallocate_command_blocks;
+        let fitting = ranges.iter().take_while(|range| {
+            let fits = range.blocks <= left;
+            left = left.saturating_sub(range.blocks);
+            fits
+        });
+        // A range that does not fit alone is refused below.
+        let fitting = fitting.count().max(1);
+        let count = at_once.min(ranges.len()).min(out.len() / DsmRange::LEN).min(fitting);
         let (now, later) = ranges.split_at(count);
         for (range, out) in now.iter().zip(out.chunks_exact_mut(DsmRange::LEN)) {
             self.split(Operation::Deallocate { range: *range })?;

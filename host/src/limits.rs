@@ -24,6 +24,8 @@ pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 pub const IN_CAPSULE_BYTES_MAX: u32 = 16 << 10;
 /// Blocks in one command: NLB is 16 bits, 0's based.
 pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
+/// Bytes in one deallocation, if the controller sets no limit (DMRSL and DMSL 0).
+pub const DEALLOCATE_BYTES_MAX: u64 = 1 << 30;
 /// Ranges in one Dataset Management command: NR is 8 bits, 0's based.
 pub const DSM_RANGES_MAX: usize = DsmRange::COUNT_MAX;
 /// Entries of a discovery log that are read; a log with more is refused.

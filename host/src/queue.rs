@@ -52,6 +52,14 @@ pub enum Violation {
         /// The CID that it named.
         cid: Cid,
     },
+    /// A response that invalidated a key which is not its command's: another command's memory is cut off, or nobody knows whose.
+    #[error("queue {}: a response invalidated the key {key:#010x}, which is not its command's", qid.0)]
+    ForeignKey {
+        /// The queue.
+        qid: Qid,
+        /// The key.
+        key: u32,
+    },
     /// A message of another length than a CQE's.
     #[error("queue {}: a response capsule of {len} bytes instead of 16", qid.0)]
     ResponseLength {

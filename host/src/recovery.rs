@@ -21,6 +21,9 @@ pub struct RecoveryPolicy {
     pub attempt_timeout: Duration,
     /// Times that one command is issued again.
     pub retries_max: u8,
+    /// Before a command that the controller failed is issued again; doubled each time, up to
+    /// [`RecoveryPolicy::reconnect_delay_max`]. The controller may ask for longer (CRD).
+    pub retry_delay: Duration,
 }
 
 impl Default for RecoveryPolicy {
@@ -32,6 +35,7 @@ impl Default for RecoveryPolicy {
             fast_io_fail_timeout: None,
             attempt_timeout: Duration::from_secs(90),
             retries_max: 3,
+            retry_delay: Duration::from_millis(100),
         }
     }
 }
@@ -56,8 +60,8 @@ pub enum Decision {
 /// What becomes of a command that was not completed successfully.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Put it back in the queue: it may be issued again once [`Recovery::may_issue`].
-    Requeue,
+    /// Put it back in the queue: it may be issued again after so long, once [`Recovery::may_issue`].
+    Requeue(Duration),
     /// Complete it with this.
     Fail(BlockError),
 }
@@ -114,21 +118,24 @@ impl Recovery {
         }
     }
 
-    /// The association is ready.
-    pub fn on_ready(&mut self, _now: Duration) {
-        if matches!(self.phase, Phase::Attempting { .. }) {
-            self.phase = Phase::Ready;
-            self.was_ready = true;
-            self.lost_at = None;
-            self.attempts = 0;
-            self.io_failed = false;
+    /// The association is ready. Gives how long the controller was away; `None` for the first association.
+    pub fn on_ready(&mut self, now: Duration) -> Option<Duration> {
+        if !matches!(self.phase, Phase::Attempting { .. }) {
+            return None;
         }
+        self.phase = Phase::Ready;
+        self.was_ready = true;
+        self.attempts = 0;
+        self.io_failed = false;
+        self.lost_at.take().map(|lost_at| now.saturating_sub(lost_at))
     }
 
     /// The association failed ([`crate::Action::Failed`]).
     pub fn on_lost(&mut self, now: Duration, error: &AssociationError) {
         if matches!(self.phase, Phase::Attempting { .. } | Phase::Ready) {
-            self.permanent |= error.is_permanent();
+            // A controller that was in use refuses its hosts while it starts up again: its subsystems come one by one.
+            let may_pass = self.was_ready && error.is_refusal();
+            self.permanent |= error.is_permanent() && !may_pass;
             self.close(now);
         }
     }
@@ -208,20 +215,39 @@ impl Recovery {
     #[must_use]
     pub fn fate_of_lost(&self, issued: u8) -> Fate {
         if self.may_queue() && issued <= self.policy.retries_max {
-            Fate::Requeue
+            Fate::Requeue(Duration::ZERO)
         } else {
             Fate::Fail(BlockError::Gone)
         }
     }
 
-    /// What becomes of a command that the controller completed with an error, having been issued `issued` times.
+    /// What becomes of a command that the controller completed with an error, having been issued `issued` times, the first failure
+    /// `waited` ago. `asked` is the time that the status asks for (CRD).
     #[must_use]
-    pub fn fate_of_failed(&self, status: Status, issued: u8) -> Fate {
-        if status::is_retryable(status) && self.may_queue() && issued <= self.policy.retries_max {
-            Fate::Requeue
+    pub fn fate_of_failed(&self, status: Status, issued: u8, waited: Duration, asked: Duration) -> Fate {
+        let again = if status::is_waiting(status) {
+            self.io_wait_max().is_none_or(|most| waited < most)
         } else {
-            Fate::Fail(status::block_error(status))
+            status::is_retryable(status) && issued <= self.policy.retries_max
+        };
+        if !again || !self.may_queue() {
+            return Fate::Fail(status::block_error(status));
         }
+        let factor = 1_u32.checked_shl(issued.saturating_sub(1).into()).unwrap_or(u32::MAX);
+        let delay = self.policy.retry_delay.saturating_mul(factor).min(self.policy.reconnect_delay_max);
+        Fate::Requeue(delay.max(asked))
+    }
+
+    /// How long I/O waits for what does not come, before it fails; `None` is for ever.
+    #[must_use]
+    pub fn io_wait_max(&self) -> Option<Duration> {
+        self.policy.ctrl_loss_timeout.into_iter().chain(self.policy.fast_io_fail_timeout).min()
+    }
+
+    /// Nothing is reconnected any more: given up, or stopped.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
     }
 
     fn close(&mut self, now: Duration) {

@@ -54,6 +54,13 @@ pub fn is_retryable(status: Status) -> bool {
     }
 }
 
+/// Whether the command waits for something to end that time alone ends: another path's turn, a namespace that is being made ready. Such a
+/// command is issued again for as long as I/O would wait for a lost connection, not a number of times.
+#[must_use]
+pub fn is_waiting(status: Status) -> bool {
+    is_retryable(status) && (status.sct() == PATH || status.is(Status::NAMESPACE_NOT_READY))
+}
+
 const ABORTED: &[Status] = &[
     Status::ABORTED_POWER_LOSS,
     Status::ABORTED_BY_REQUEST,
@@ -111,5 +118,7 @@ mod tests {
         assert!(is_retryable(Status::ANA_TRANSITION));
         assert!(!is_retryable(Status::COMPARE_FAILURE));
         assert!(!is_retryable(Status::LBA_OUT_OF_RANGE));
+        assert!(is_waiting(Status::ANA_INACCESSIBLE) && !is_waiting(Status::ANA_PERSISTENT_LOSS));
+        assert!(!is_waiting(Status::INTERNAL_ERROR));
     }
 }

@@ -27,6 +27,11 @@ impl Association {
         self.fail(AssociationError::CommandTimedOut { qid });
     }
 
+    /// No memory can be exposed on a queue, and nothing in flight holds a key that could come back.
+    pub fn on_no_key(&mut self, _now: Duration, qid: Qid, reason: &str) {
+        self.fail(AssociationError::NoKey { qid, reason: reason.into() });
+    }
+
     /// Ends the association in order: CC.SHN if the controller was enabled, then the connections.
     pub fn shutdown(&mut self, now: Duration) {
         match self.state {

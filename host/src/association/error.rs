@@ -137,11 +137,22 @@ pub enum AssociationError {
     /// The controller broke the protocol.
     #[error("the controller broke the protocol: {0}")]
     Violation(Violation),
-    /// An I/O command was not completed in time.
+    /// A command of the caller's was not completed in time.
     #[error("queue {}: a command was not completed in time", qid.0)]
     CommandTimedOut {
         /// The queue.
         qid: Qid,
+    },
+    /// Memory cannot be exposed to the controller.
+    #[error(
+        "queue {}: the RDMA provider has no key for a command's memory, although none is in use ({reason}); the device or its library may not have memory windows: use another provider",
+        qid.0
+    )]
+    NoKey {
+        /// The queue.
+        qid: Qid,
+        /// In the provider's words.
+        reason: String,
     },
 }
 
@@ -158,10 +169,19 @@ impl AssociationError {
         match self {
             Self::Config(_) | Self::AuthenticationRequired | Self::Gate(_) => true,
             // Of an I/O queue: its controller may have gone this moment, and the next association has another.
-            Self::Connect { qid, status, .. } => status.dnr() && *qid == Qid(0),
+            // A controller that is busy will not always be.
+            Self::Connect { qid, status, .. } => {
+                status.dnr() && *qid == Qid(0) && !status.is(Status::CONNECT_CONTROLLER_BUSY)
+            }
             Self::Command { status, .. } => status.dnr(),
             _ => false,
         }
+    }
+
+    /// The controller answered, and refused.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Command { .. })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::{AssociationConfig, AssociationError, ControllerInfo, Gate, Purpose};
 use crate::io::CommandLimits;
-use crate::{Cntlid, Namespace, Nsid, limits};
+use crate::{Cntlid, Namespace, Nqn, Nsid, limits};
 use alloc::string::String;
 use core::time::Duration;
 use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, NamespaceIdType, NvmController, cmic,
-    ctratt, nsfeat, oncs, sgls, vwc,
+    ctratt, oncs, sgls, vwc,
 };
 use nvmf_block::Geometry;
 use zerocopy::FromBytes;
@@ -46,6 +46,8 @@ struct NvmLimits {
     write_zeroes_bytes: u64,
     deallocate_ranges: u8,
     deallocate_blocks: u32,
+    /// All ranges of a command together: what is beyond is not deallocated, with success.
+    deallocate_command_blocks: u64,
 }
 
 /// Reads Identify Controller: checks the gates, fills in `info`.
@@ -105,7 +107,9 @@ fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
     info.serial = text(&identify.sn);
     info.model = text(&identify.mn);
     info.firmware = text(&identify.fr);
-    info.subsystem_nqn = text(&identify.subnqn);
+    // UTF-8 up to its NUL, unlike the texts above. Some controllers give none.
+    info.subsystem_nqn =
+        Nqn::from_field(&identify.subnqn).map_or_else(|_| String::new(), |nqn| nqn.as_str().into());
     info.transfer_bytes_max = power_of_pages(identify.mdts)
         .and_then(|bytes| u32::try_from(bytes).ok())
         .map_or(limits::TRANSFER_BYTES_MAX, |bytes| bytes.min(limits::TRANSFER_BYTES_MAX));
@@ -116,6 +120,8 @@ fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
     info.optional_commands = identify.oncs.get();
     info.volatile_write_cache = identify.vwc & vwc::PRESENT != 0;
     info.keep_alive_grain = Duration::from_millis(100) * u32::from(identify.kas.get());
+    info.retry_delays = [identify.crdt1, identify.crdt2, identify.crdt3]
+        .map(|hundred_ms| Duration::from_millis(100) * u32::from(hundred_ms.get()));
     info.command_quiesce = Duration::from_millis(identify.cqt.get().into());
     info.ana = identify.cmic & cmic::ANA != 0;
 }
@@ -138,19 +144,28 @@ impl ControllerIdentity {
             write_zeroes_bytes: power_of_pages(nvm.wzsl).unwrap_or(0),
             deallocate_ranges: nvm.dmrl,
             deallocate_blocks: nvm.dmrsl.get(),
+            deallocate_command_blocks: nvm.dmsl.get(),
         };
     }
 
     fn command_limits(&self, info: &ControllerInfo, block_size: u32, dlfeat: u8) -> CommandLimits {
         let has = |command: u16| info.optional_commands & command != 0;
-        let blocks = |bytes: u64| match bytes {
-            0 => limits::COMMAND_BLOCKS_MAX,
-            _ => u32::try_from(bytes / u64::from(block_size))
+        let nonzero = |value: u64, no_limit: u64| if value == 0 { no_limit } else { value };
+        // Where the controller sets no limit of its own, one command does no more than a transfer: it has to end within the time
+        // that a command may take.
+        let blocks = |bytes: u64| {
+            let bytes = nonzero(bytes, info.transfer_bytes_max.into());
+            u32::try_from(bytes / u64::from(block_size))
                 .unwrap_or(u32::MAX)
-                .clamp(1, limits::COMMAND_BLOCKS_MAX),
+                .clamp(1, limits::COMMAND_BLOCKS_MAX)
         };
         let deallocate = has(oncs::DATASET_MANAGEMENT);
-        let nonzero = |value: u32, no_limit: u32| if value == 0 { no_limit } else { value };
+        // Nothing is written, so more than a transfer; but it has to end, too.
+        let deallocate_command_blocks =
+            nonzero(self.nvm.deallocate_command_blocks, limits::DEALLOCATE_BYTES_MAX / u64::from(block_size));
+        let deallocate_blocks = nonzero(self.nvm.deallocate_blocks.into(), u64::MAX)
+            .min(deallocate_command_blocks)
+            .clamp(1, u32::MAX.into()) as u32;
         CommandLimits {
             transfer_blocks: blocks(info.transfer_bytes_max.into()),
             write_zeroes_blocks: if has(oncs::WRITE_ZEROES) {
@@ -160,8 +175,9 @@ impl ControllerIdentity {
             },
             write_zeroes_deallocate: dlfeat & WRITE_ZEROES_DEALLOCATES != 0,
             verify_blocks: if has(oncs::VERIFY) { blocks(self.nvm.verify_bytes) } else { 0 },
-            deallocate_blocks: if deallocate { nonzero(self.nvm.deallocate_blocks, u32::MAX) } else { 0 },
-            deallocate_ranges: nonzero(self.nvm.deallocate_ranges.into(), limits::DSM_RANGES_MAX as u32)
+            deallocate_blocks: if deallocate { deallocate_blocks } else { 0 },
+            deallocate_command_blocks,
+            deallocate_ranges: nonzero(self.nvm.deallocate_ranges.into(), limits::DSM_RANGES_MAX as u64)
                 as u16,
             compare: has(oncs::COMPARE),
             in_capsule_bytes: info.in_capsule_bytes,
@@ -186,7 +202,9 @@ impl Namespace {
         }
         let block_size = 1 << format.lbads;
         let command_limits = identity.command_limits(info, block_size, identify.dlfeat);
-        let optimal = identify.nsfeat & nsfeat::OPTPERF != 0;
+        // OPTPERF is bits 5:4 since NVMe 2.1, and bit 4 alone before. Each value of it but 0 says that NPWG is valid.
+        let optimal_mask = if info.version >= (2, 1, 0) { nsfeat::OPTPERF } else { nsfeat::OPTPERF_NPDG };
+        let optimal = identify.nsfeat & optimal_mask != 0;
         let geometry = Geometry {
             optimal_blocks: if optimal { u32::from(identify.npwg_z.get()) + 1 } else { 1 },
             volatile_write_cache: info.volatile_write_cache,

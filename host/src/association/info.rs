@@ -1,6 +1,6 @@
 //! What a controller says of itself.
 
-use crate::{Cntlid, FlowControl};
+use crate::{Cntlid, FlowControl, Status};
 use alloc::string::String;
 use core::time::Duration;
 
@@ -39,10 +39,21 @@ pub struct ControllerInfo {
     pub io_queue_entries: u16,
     /// Whether SQHD is reported, as Connect agreed.
     pub flow_control: FlowControl,
+    /// CRDT1 to CRDT3: after how long to retry a command whose status has CRD 1 to 3.
+    pub retry_delays: [Duration; 3],
     /// CQT: how long after a lost connection the controller may still work on its commands; zero when it does not say.
     pub command_quiesce: Duration,
     /// Reports through ANA (CMIC bit 3).
     pub ana: bool,
+}
+
+impl ControllerInfo {
+    /// After how long a command with this status may be issued again, as the controller asks (CRD).
+    #[must_use]
+    pub fn retry_delay(&self, status: Status) -> Duration {
+        let index = usize::from(status.crd());
+        index.checked_sub(1).and_then(|at| self.retry_delays.get(at)).copied().unwrap_or_default()
+    }
 }
 
 impl Default for ControllerInfo {
@@ -64,6 +75,7 @@ impl Default for ControllerInfo {
             io_queues: 0,
             io_queue_entries: 0,
             flow_control: FlowControl::Sqhd,
+            retry_delays: [Duration::ZERO; 3],
             command_quiesce: Duration::ZERO,
             ana: false,
         }

@@ -56,7 +56,8 @@ impl KeepAlive {
 }
 
 impl Association {
-    /// A command of the caller's was completed: where the controller counts traffic as life, the next Keep Alive can wait.
+    /// A command of the caller's was sent: where the controller takes commands for a sign of life, the next Keep Alive can wait. It
+    /// is the sending that counts: completions of long commands show the controller nothing.
     pub fn on_traffic(&mut self, now: Duration) {
         self.keep_alive.last_traffic = now;
     }

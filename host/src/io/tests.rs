@@ -18,6 +18,7 @@ fn namespace() -> Namespace {
             write_zeroes_deallocate: true,
             verify_blocks: limits::COMMAND_BLOCKS_MAX,
             deallocate_blocks: u32::MAX,
+            deallocate_command_blocks: 1 << 20,
             deallocate_ranges: 256,
             compare: true,
             in_capsule_bytes: 4096,
@@ -90,6 +91,34 @@ fn many_ranges_are_deallocated_a_command_full_at_a_time() {
     assert_eq!(out[..16], [0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(namespace().deallocate(&mut rest, &mut out).unwrap().unwrap().1, 44 * 16);
     assert!(namespace().deallocate(&mut rest, &mut out).unwrap().is_none());
+}
+
+#[test]
+fn deallocation_takes_no_more_blocks_than_one_command_may() {
+    let mut namespace = namespace();
+    namespace.limits.deallocate_command_blocks = 20;
+    let ranges = [BlockRange::new(0, 8), BlockRange::new(8, 12), BlockRange::new(20, 1)];
+    let mut rest = &ranges[..];
+    let mut out = [0; 4096];
+    assert_eq!(namespace.deallocate(&mut rest, &mut out).unwrap().unwrap().1, 2 * 16);
+    assert_eq!(namespace.deallocate(&mut rest, &mut out).unwrap().unwrap().1, 16);
+}
+
+#[test]
+fn fua_is_in_every_part_of_writes_and_zeroes() {
+    let range = BlockRange::new(0, 1 << 17);
+    for fua in [false, true] {
+        for operation in
+            [Operation::Write { range, fua }, Operation::WriteZeroes { range, deallocate: false, fua }]
+        {
+            let parts: Vec<Part> = namespace().split(operation).unwrap().collect();
+            assert!(parts.len() > 1);
+            for part in parts {
+                let sqe = part.command.encode(Cid(0), DataPointer::None);
+                assert_eq!(sqe[51] & 0x40 != 0, fua, "{operation:?}");
+            }
+        }
+    }
 }
 
 proptest! {

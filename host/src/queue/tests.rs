@@ -76,6 +76,36 @@ fn a_command_that_was_not_sent_leaves_no_trace() {
     }
 }
 
+#[test]
+fn completion_leaves_the_deadlines_of_others() {
+    let second = Duration::from_secs(1);
+    let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
+    let done = queue.submit("done", Some(2 * second)).unwrap();
+    let lost = queue.submit("lost", Some(3 * second)).unwrap();
+    queue.on_completion(&cqe(done, 1)).unwrap();
+    assert!(queue.poll_timeout().is_some_and(|at| at <= 3 * second));
+    assert_eq!(queue.pop_expired(2 * second), None);
+    assert_eq!(queue.poll_timeout(), Some(3 * second));
+    assert_eq!(queue.pop_expired(3 * second), Some(lost));
+}
+
+#[test]
+fn cancelled_command_takes_its_entry_back() {
+    let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
+    let sent = queue.submit(0, None).unwrap();
+    let cancelled = queue.submit(1, None).unwrap();
+    queue.cancel(cancelled);
+    // The controller has read one entry, which is all that was sent.
+    queue.on_completion(&cqe(sent, 1)).unwrap();
+    assert_eq!(queue.room(), 7);
+    let cids: Vec<Cid> = (0..7).map(|owner| queue.submit(owner, None).unwrap()).collect();
+    for (cid, head) in cids.into_iter().zip(2..=5) {
+        assert_eq!(queue.get_mut(cid).copied(), Some(usize::from(head) - 2));
+        queue.on_completion(&cqe(cid, head)).unwrap();
+    }
+    assert_eq!(queue.room(), 4, "three commands in flight, three entries unread");
+}
+
 proptest! {
     #[test]
     fn whatever_completes_no_owner_is_lost_or_doubled(

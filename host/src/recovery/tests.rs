@@ -3,6 +3,8 @@ use crate::association::Gate;
 use alloc::vec::Vec;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// More than any policy here takes to its end.
+const STEPS_MAX: usize = 10_000;
 
 fn lost() -> AssociationError {
     AssociationError::ControllerFatal
@@ -21,9 +23,10 @@ fn fail_until_over(recovery: &mut Recovery) -> Vec<(Duration, Decision)> {
     let mut now = SECOND;
     recovery.on_lost(now, &lost());
     recovery.on_closed(now, Duration::ZERO);
-    loop {
+    for _ in 0..STEPS_MAX {
         while let Some(decision) = recovery.poll_decision() {
             decisions.push((now, decision));
+            assert!(decisions.len() < STEPS_MAX, "it decides without end");
             if matches!(decision, Decision::Reconnect { .. }) {
                 recovery.on_lost(now, &lost());
                 recovery.on_closed(now, Duration::ZERO);
@@ -34,6 +37,7 @@ fn fail_until_over(recovery: &mut Recovery) -> Vec<(Duration, Decision)> {
         now = next;
         recovery.on_timeout(now);
     }
+    panic!("it is not over after {STEPS_MAX} steps: {decisions:?}");
 }
 
 #[test]
@@ -53,7 +57,7 @@ fn attempts_back_off_until_the_loss_timeout() {
 fn waiting_io_fails_early_when_asked_to_but_reconnecting_goes_on() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
     let mut recovery = ready(policy);
-    assert_eq!(recovery.fate_of_lost(1), Fate::Requeue);
+    assert_eq!(recovery.fate_of_lost(1), Fate::Requeue(Duration::ZERO));
     let decisions = fail_until_over(&mut recovery);
     let fail_io = decisions.iter().position(|decision| *decision == (6 * SECOND, Decision::FailIo));
     assert!(fail_io.is_some_and(|at| at + 2 < decisions.len()));
@@ -109,8 +113,46 @@ fn an_attempt_and_a_closing_that_hang_are_abandoned() {
 #[test]
 fn a_command_is_retried_so_often_and_not_when_told_not_to() {
     let recovery = ready(RecoveryPolicy::default());
-    assert_eq!(recovery.fate_of_failed(Status::NAMESPACE_NOT_READY, 1), Fate::Requeue);
+    let fate = |status, issued| recovery.fate_of_failed(status, issued, Duration::ZERO, Duration::ZERO);
+    let delay = Duration::from_millis(100);
+    assert_eq!(fate(Status::INTERNAL_ERROR, 1), Fate::Requeue(delay));
+    assert_eq!(fate(Status::INTERNAL_ERROR, 3), Fate::Requeue(4 * delay));
+    assert_eq!(fate(Status::INTERNAL_ERROR, 4), Fate::Fail(BlockError::Os(5)));
     assert_eq!(recovery.fate_of_lost(4), Fate::Fail(BlockError::Gone));
-    let refused = recovery.fate_of_failed(Status::LBA_OUT_OF_RANGE.with_dnr(), 1);
-    assert_eq!(refused, Fate::Fail(BlockError::OutOfRange));
+    assert_eq!(fate(Status::LBA_OUT_OF_RANGE.with_dnr(), 1), Fate::Fail(BlockError::OutOfRange));
+    let asked = recovery.fate_of_failed(Status::INTERNAL_ERROR.with_crd(1), 1, Duration::ZERO, 3 * SECOND);
+    assert_eq!(asked, Fate::Requeue(3 * SECOND), "the controller asks for more");
+}
+
+#[test]
+fn path_statuses_wait_as_long_as_a_lost_connection() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
+    for status in [Status::ANA_TRANSITION, Status::ANA_INACCESSIBLE, Status::NAMESPACE_NOT_READY] {
+        let fate = |policy, waited| ready(policy).fate_of_failed(status, 200, waited, Duration::ZERO);
+        assert_eq!(fate(policy, 59 * SECOND), Fate::Requeue(policy.reconnect_delay_max));
+        assert!(matches!(fate(policy, 60 * SECOND), Fate::Fail(_)));
+        let fast = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..policy };
+        assert!(matches!(fate(fast, 5 * SECOND), Fate::Fail(_)));
+        let never = RecoveryPolicy { ctrl_loss_timeout: None, ..policy };
+        assert!(matches!(fate(never, 1_000_000 * SECOND), Fate::Requeue(_)));
+    }
+}
+
+#[test]
+fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
+    let refused = AssociationError::Connect {
+        qid: crate::Qid(0),
+        status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+        parameter: None,
+    };
+    assert!(refused.is_permanent());
+    let mut recovery = ready(RecoveryPolicy::default());
+    for error in [lost(), refused] {
+        recovery.on_lost(SECOND, &error);
+        recovery.on_closed(SECOND, Duration::ZERO);
+        assert_eq!(recovery.poll_decision(), None, "{error}");
+        recovery.on_timeout(recovery.poll_timeout().unwrap());
+        assert!(matches!(recovery.poll_decision(), Some(Decision::Reconnect { .. })), "{error}");
+    }
+    assert_eq!(recovery.on_ready(8 * SECOND), Some(7 * SECOND), "it says how long it was away");
 }

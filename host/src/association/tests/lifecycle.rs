@@ -45,6 +45,21 @@ fn traffic_counts_as_life_where_the_controller_says_so() {
 }
 
 #[test]
+fn traffic_is_no_sign_of_life_where_the_controller_does_not_say_so() {
+    let mut controller = Controller::new();
+    // Every other bit is set.
+    controller.identify.ctratt = (!ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
+    let mut association = ready(&mut controller, config());
+    controller.seen.clear();
+    let mut now = Duration::ZERO;
+    for second in 1..=10 {
+        pass(&mut controller, &mut association, &mut now, second * SECOND);
+        association.on_traffic(now);
+    }
+    assert_eq!(controller.seen, ["keep alive"; 4]);
+}
+
+#[test]
 fn an_unanswered_or_refused_keep_alive_is_the_end() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
@@ -142,6 +157,9 @@ fn discovery_reads_the_log_once_or_stays_for_changes() {
     controller.announce(&mut association, SECOND, AsyncEvent::DISCOVERY_LOG_CHANGED.emit());
     assert_eq!(controller.serve(&mut association, SECOND), [Told::LogChanged]);
     assert_eq!(association.discovery_log().entries.len(), 0);
+    let namespaces = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+    controller.announce(&mut association, SECOND, namespaces);
+    assert_eq!(controller.serve(&mut association, SECOND), [Told::Event(namespaces)], "not scanned for");
 }
 
 #[test]

@@ -22,6 +22,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const SECOND: Duration = Duration::from_secs(1);
 const CNTLID: u16 = 7;
+/// More than anything here takes to its end.
+const STEPS_MAX: u32 = 1_000_000;
 
 /// A controller that answers as told. Commands have short names, under which they can be refused or left unanswered.
 struct Controller {
@@ -34,6 +36,9 @@ struct Controller {
     queues_granted: u16,
     crqsize: Option<u16>,
     flow_control: bool,
+    /// One I/O queue that has flow control all the same.
+    flow_control_of: Option<u16>,
+    version: u32,
     connect_dw0: u32,
     log: Vec<u8>,
     refuse: BTreeMap<&'static str, Status>,
@@ -83,6 +88,8 @@ impl Controller {
             queues_granted: 8,
             crqsize: None,
             flow_control: true,
+            flow_control_of: None,
+            version: 0x0002_0000,
             connect_dw0: CNTLID.into(),
             log: vec![0; 1024],
             refuse: BTreeMap::new(),
@@ -141,7 +148,9 @@ impl Controller {
         if self.silent == Some(name) {
             return self.unanswered.push(id);
         }
-        let sqhd = if self.flow_control { 1 } else { 0xffff };
+        let connects = (name == "connect").then(|| Connect::parse(command.sqe()).qid.0);
+        let exception = connects.is_some() && connects == self.flow_control_of;
+        let sqhd = if self.flow_control || exception { 1 } else { 0xffff };
         let mut outcome = Outcome { dw0: 0, dw1: 0, sqhd, status: Status::SUCCESS };
         let mut page = Vec::new();
         if let Some(status) = self.refuse.get(name) {
@@ -167,7 +176,7 @@ impl Controller {
                 return (self.connect_dw0, 0);
             }
             "CAP" => return (self.capabilities as u32, (self.capabilities >> 32) as u32),
-            "VS" => return (0x0002_0000, 0),
+            "VS" => return (self.version, 0),
             "CC" => self.configuration = PropertySet::parse(command.sqe()).value as u32,
             "CSTS" => {
                 let status = self.status[0];
@@ -268,7 +277,10 @@ fn pass(
     end: Duration,
 ) -> Vec<Told> {
     let mut told = Vec::new();
+    let mut steps = 0;
     while let Some(next) = association.poll_timeout().filter(|&next| next <= end) {
+        steps += 1;
+        assert!(steps < STEPS_MAX, "it waits for {next:?} without end: {told:?}");
         assert!(next >= *now, "time never goes back");
         *now = next;
         association.on_timeout(*now);

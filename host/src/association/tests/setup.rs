@@ -44,7 +44,7 @@ fn the_golden_way() {
     let disk = association.namespace(Nsid(5)).unwrap();
     assert_eq!((disk.geometry.block_size, disk.geometry.blocks, disk.uuid), (4096, 1 << 10, [5; 16]));
     assert!(disk.geometry.volatile_write_cache && disk.geometry.deallocate);
-    assert_eq!((disk.limits.transfer_blocks, disk.limits.write_zeroes_blocks), (32, 65536));
+    assert_eq!((disk.limits.transfer_blocks, disk.limits.write_zeroes_blocks), (32, 32));
     assert!(!disk.limits.compare && disk.limits.verify_blocks == 0);
     assert_eq!(association.state(), State::Ready);
 }
@@ -122,6 +122,18 @@ fn flow_control_is_off_only_when_both_say_so() {
 }
 
 #[test]
+fn queues_that_disagree_have_flow_control() {
+    for first_disables in [false, true] {
+        let mut controller = Controller::new();
+        controller.flow_control_of = Some(if first_disables { 2 } else { 1 });
+        controller.flow_control = false;
+        let config = AssociationConfig { disable_flow_control: true, io_queues: 2, ..config() };
+        let association = ready(&mut controller, config);
+        assert_eq!(association.controller().flow_control, crate::FlowControl::Sqhd, "{first_disables}");
+    }
+}
+
+#[test]
 fn a_controller_has_the_time_that_it_asked_for_to_become_ready() {
     let mut controller = Controller::new();
     controller.status = vec![0, 0, 0, 1];
@@ -155,13 +167,115 @@ fn namespaces_that_no_block_device_can_be_are_left_out() {
 }
 
 #[test]
+fn each_bit_of_identify_sets_its_field_and_no_other() {
+    type Change = fn(&mut Controller);
+    type Look = fn(&Association) -> bool;
+    fn disk(association: &Association) -> &crate::Namespace {
+        &association.namespaces()[0]
+    }
+    let table: [(&str, Change, Look); 9] = [
+        ("ANA", |c| c.identify.cmic = 1 << 3, |a| a.controller().ana),
+        ("VWC", |c| c.identify.vwc = 1, |a| disk(a).geometry.volatile_write_cache),
+        ("DSM", |c| c.identify.oncs = oncs::DATASET_MANAGEMENT.into(), |a| disk(a).geometry.deallocate),
+        ("WZ", |c| c.identify.oncs = oncs::WRITE_ZEROES.into(), |a| disk(a).limits.write_zeroes_blocks > 0),
+        ("VERIFY", |c| c.identify.oncs = oncs::VERIFY.into(), |a| disk(a).limits.verify_blocks > 0),
+        ("COMPARE", |c| c.identify.oncs = oncs::COMPARE.into(), |a| disk(a).limits.compare),
+        ("NSATTR", |c| first(c).nsattr = 1, |a| disk(a).geometry.read_only),
+        ("DLFEAT 3", |c| first(c).dlfeat = 1 << 3, |a| disk(a).limits.write_zeroes_deallocate),
+        ("DLFEAT 2:0", |c| first(c).dlfeat = 1, |a| disk(a).geometry.zero_after_deallocate),
+    ];
+    fn first(controller: &mut Controller) -> &mut IdentifyNamespace {
+        controller.namespaces.get_mut(&1).unwrap()
+    }
+    // All bits beside it set, too, but it.
+    let others: Change = |c| {
+        (c.identify.cmic, c.identify.vwc) = (!(1 << 3), !1);
+        let known = oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::VERIFY | oncs::COMPARE;
+        c.identify.oncs = (!known).into();
+        (first(c).nsattr, first(c).dlfeat) = (!1, 0);
+    };
+    for (set, (name, change, _)) in table.iter().enumerate() {
+        let mut controller = Controller::new();
+        others(&mut controller);
+        change(&mut controller);
+        let association = ready(&mut controller, config());
+        for (at, (other, _, look)) in table.iter().enumerate() {
+            assert_eq!(look(&association), at == set, "{name} is set: {other}");
+        }
+        let [deallocate, geometry] =
+            [disk(&association).limits.deallocate_blocks > 0, disk(&association).geometry.deallocate];
+        assert_eq!(deallocate, geometry);
+    }
+}
+
+#[test]
+fn optimal_size_is_valid_as_the_version_has_it() {
+    for (version, nsfeat, optimal) in [
+        (0x0002_0000, 0, 1),
+        (0x0002_0000, 1 << 4, 8),
+        (0x0002_0000, 1 << 5, 1),
+        (0x0002_0100, 0, 1),
+        (0x0002_0100, 1 << 4, 8),
+        (0x0002_0100, 1 << 5, 8),
+        (0x0002_0100, 0b11 << 4, 8),
+        (0x0002_0100, !(0b11 << 4), 1),
+    ] {
+        let mut controller = Controller::new();
+        controller.version = version;
+        let namespace = controller.namespaces.get_mut(&1).unwrap();
+        (namespace.nsfeat, namespace.npwg_z) = (nsfeat, 7.into());
+        let association = ready(&mut controller, config());
+        assert_eq!(association.namespaces()[0].geometry.optimal_blocks, optimal, "{version:x} {nsfeat:x}");
+    }
+}
+
+#[test]
+fn smallest_command_capsule_is_accepted() {
+    let mut controller = Controller::new();
+    controller.identify.ioccsz = 4.into();
+    assert_eq!(ready(&mut controller, config()).controller().in_capsule_bytes, 0);
+}
+
+#[test]
+fn command_sets_are_enabled_as_the_controller_offers_them() {
+    // CAP.CSS: NVM is bit 37, all command sets bit 43.
+    for (nvm, all, css) in [(true, false, 0), (true, true, 0), (false, true, 0b110)] {
+        let mut controller = Controller::new();
+        controller.capabilities &= !(0xff << 37);
+        controller.capabilities |= u64::from(nvm) << 37 | u64::from(all) << 43;
+        ready(&mut controller, config());
+        assert_eq!(controller.configuration >> 4 & 0b111, css, "NVM {nvm}, all {all}");
+    }
+}
+
+#[test]
+fn subsystem_nqn_is_read_as_utf_8() {
+    let mut controller = Controller::new();
+    let name = "nqn.2026-11.com.example:plaît";
+    controller.identify.subnqn[..name.len()].copy_from_slice(name.as_bytes());
+    assert_eq!(ready(&mut controller, config()).controller().subsystem_nqn, name);
+}
+
+#[test]
+fn retry_delays_are_those_of_the_status() {
+    let mut controller = Controller::new();
+    (controller.identify.crdt1, controller.identify.crdt3) = (5.into(), 20.into());
+    let association = ready(&mut controller, config());
+    let delay = |crd| association.controller().retry_delay(Status::INTERNAL_ERROR.with_crd(crd));
+    let ms = Duration::from_millis;
+    assert_eq!([delay(0), delay(1), delay(2), delay(3)], [ms(0), ms(500), ms(0), ms(2000)]);
+}
+
+#[test]
 fn limits_of_single_commands_are_obeyed() {
     let mut controller = Controller::new();
     controller.nvm.wzsl = 2;
     controller.nvm.dmrl = 4;
     controller.nvm.dmrsl = 1000.into();
+    controller.nvm.dmsl = 2500.into();
     let association = ready(&mut controller, config());
     let limits = association.namespaces()[0].limits;
+    assert_eq!(limits.deallocate_command_blocks, 2500);
     assert_eq!(
         (limits.write_zeroes_blocks, limits.deallocate_ranges, limits.deallocate_blocks),
         (4, 4, 1000)
@@ -172,6 +286,15 @@ fn limits_of_single_commands_are_obeyed() {
         let association = ready(&mut controller, config());
         assert_eq!(association.controller().transfer_bytes_max, crate::limits::TRANSFER_BYTES_MAX);
     }
+    // Without limits of their own, zeroes and deallocations end in time all the same.
+    let mut controller = Controller::new();
+    let association = ready(&mut controller, config());
+    let limits = association.namespaces()[0].limits;
+    assert_eq!(limits.write_zeroes_blocks, limits.transfer_blocks);
+    assert_eq!(u64::from(limits.deallocate_blocks) * 4096, crate::limits::DEALLOCATE_BYTES_MAX);
+    controller.nvm.dmsl = 3.into();
+    let association = ready(&mut controller, config());
+    assert_eq!(association.namespaces()[0].limits.deallocate_blocks, 3);
 }
 
 proptest! {
