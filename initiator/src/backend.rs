@@ -1,12 +1,13 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
 use crate::driver::{Driver, DriverEvent};
+use crate::log::Log;
 use crate::sleep::sleep;
 use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_host::Namespace;
+use nvmf_host::{Mismatch, Namespace};
 use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
 use nvmf_rdma_any::AnyProvider;
@@ -15,12 +16,18 @@ use std::time::Instant;
 
 /// The namespaces of a controller as devices of a [`Backend`]: device `n` is namespace `n`. No thread, no lock, no allocation per
 /// operation; the connection is kept only while [`Backend::poll`] is called.
+///
+/// A device stays the disk that it was when the backend was connected, or when its namespace first appeared: when the controller
+/// shows another disk under its number, operations wait for the first ([`ConnectionState::Foreign`]), and fail in the end.
+///
+/// A [`RegionId`] is the number of a registration with this backend. Another backend, or a [`crate::Connection`], may have given
+/// the same number to other memory: register memory with each backend that it is used with.
 pub struct RemoteBackend<P: Provider> {
     driver: Driver<P>,
     nqn: Nqn,
     start: Instant,
     regions: u16,
-    state: ConnectionState,
+    log: Log,
 }
 
 impl RemoteBackend<AnyProvider> {
@@ -29,12 +36,15 @@ impl RemoteBackend<AnyProvider> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        Self::connect_over(options.selection()?.open(Some(options.keys()))?, options)
+        let mut backend = Self::connect_over(options.open_provider()?, options)?;
+        let options = options.clone();
+        backend.driver.set_factory(Box::new(move || options.open_provider().map_err(|e| e.to_string())));
+        Ok(backend)
     }
 }
 
 impl<P: Provider> RemoteBackend<P> {
-    /// The same over a provider of the caller's.
+    /// The same over a provider of the caller's, which is not replaced when its device is lost.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
@@ -52,17 +62,14 @@ impl<P: Provider> RemoteBackend<P> {
                     Error::System { what: "cannot start a connection", reason }
                 }
             })?;
-        let mut backend =
-            Self { driver, nqn: options.nqn, start, regions: 0, state: ConnectionState::Connecting };
+        let log = Log::default();
+        let mut backend = Self { driver, nqn: options.nqn, start, regions: 0, log };
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
             match backend.driver.poll_event() {
-                Some(DriverEvent::Ready) => {
-                    backend.state = ConnectionState::Live;
-                    return Ok(backend);
-                }
-                Some(DriverEvent::Lost(error)) => lost = Some(error),
+                Some(DriverEvent::Ready { .. }) => return Ok(backend),
+                Some(DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error)) => lost = Some(error),
                 Some(DriverEvent::GaveUp) => return Err(lost.map_or(Error::Closed, association)),
                 Some(_) => {}
                 None if worked => {}
@@ -90,13 +97,18 @@ impl<P: Provider> RemoteBackend<P> {
     /// How the connection fares.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
-        self.state
+        self.driver.state()
+    }
+
+    /// The namespaces in use in whose place there is another disk now, and how it differs.
+    pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
+        self.driver.foreign()
     }
 
     /// Whether the controller was lost for good: every operation fails with [`BlockError::Gone`].
     #[must_use]
     pub fn gave_up(&self) -> bool {
-        self.state == ConnectionState::Lost
+        self.state() == ConnectionState::Lost
     }
 
     /// Sleeps until the provider brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
@@ -119,17 +131,7 @@ impl<P: Provider> RemoteBackend<P> {
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            match event {
-                DriverEvent::Lost(ref error) => tracing::warn!(%error, "the association is lost"),
-                DriverEvent::GaveUp => {
-                    tracing::error!("the controller is given up: all I/O fails from now on");
-                }
-                _ => {}
-            }
-            // What is lost for good stays so.
-            if let (Some(state), false) = (ConnectionState::after(&event), self.gave_up()) {
-                self.state = state;
-            }
+            self.log.on_event(&event);
         }
         worked
     }

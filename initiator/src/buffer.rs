@@ -7,7 +7,7 @@ use core::fmt;
 use nvmf_block::RegionId;
 use nvmf_memory::{Memory, PAGE};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of idle buffers that a connection keeps for the next operation.
 const IDLE_BYTES_MAX: usize = 64 << 20;
@@ -26,6 +26,14 @@ pub struct Buffer {
 pub(crate) struct Piece {
     pub(crate) memory: Memory,
     pub(crate) region: RegionId,
+    /// Why the provider refused to register it; empty as long as it did not.
+    pub(crate) refused: Arc<OnceLock<String>>,
+}
+
+impl Piece {
+    fn is_usable(&self) -> bool {
+        self.refused.get().is_none()
+    }
 }
 
 /// The registered memory of a connection.
@@ -51,11 +59,14 @@ impl BufferPool {
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<Buffer, Error> {
         let size = len.max(PAGE).checked_next_power_of_two().unwrap_or(usize::MAX);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(piece) = state.idle.get_mut(&size).and_then(Vec::pop) {
+        while let Some(piece) = state.idle.get_mut(&size).and_then(Vec::pop) {
             state.idle_bytes -= size;
-            return Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) });
+            if piece.is_usable() {
+                return Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) });
+            }
+            self.discard(&mut state, &piece);
         }
-        let refused = |reason: String| Error::System { what: "cannot have a buffer", reason };
+        let refused = |reason: String| Error::Memory { bytes: len as u64, reason };
         let memory = Memory::alloc(size).map_err(|e| refused(e.to_string()))?;
         let region = match state.free_regions.pop() {
             Some(region) => region,
@@ -65,7 +76,7 @@ impl BufferPool {
                 RegionId(state.regions - 1)
             }
         };
-        let piece = Piece { memory, region };
+        let piece = Piece { memory, region, refused: Arc::default() };
         // The engine reads this before it takes any operation that names the region, and after the end of what had its number before.
         self.shared_driver.note(Message::Register(piece.clone()));
         Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) })
@@ -74,13 +85,17 @@ impl BufferPool {
     fn put(&self, piece: Piece) {
         let size = piece.memory.len();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.idle_bytes + size <= IDLE_BYTES_MAX {
+        if piece.is_usable() && state.idle_bytes + size <= IDLE_BYTES_MAX {
             state.idle_bytes += size;
             state.idle.entry(size).or_default().push(piece);
         } else {
-            state.free_regions.push(piece.region);
-            self.shared_driver.note(Message::Deregister(piece.region));
+            self.discard(&mut state, &piece);
         }
+    }
+
+    fn discard(&self, state: &mut PoolState, piece: &Piece) {
+        state.free_regions.push(piece.region);
+        self.shared_driver.note(Message::Deregister(piece.region));
     }
 }
 
@@ -123,6 +138,21 @@ impl Buffer {
     /// The same bytes, named for an operation.
     pub(crate) fn name(&self) -> nvmf_block::Buffer {
         nvmf_block::Buffer { region: self.piece().region, offset: 0, len: self.len }
+    }
+
+    /// Whether it belongs to this connection.
+    pub(crate) fn is_of(&self, pool: &Arc<BufferPool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// Why the provider refused to register it, if it did.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.piece().refused.get().cloned()
+    }
+
+    /// Copies its bytes to a buffer that has at least as many.
+    pub(crate) fn copy_into(&self, other: &Self) {
+        self.piece().memory.copy_to(0, &other.piece().memory, 0, self.len);
     }
 
     fn piece(&self) -> &Piece {

@@ -1,16 +1,15 @@
 //! A controller, and the thread that keeps it.
 
 use crate::buffer::BufferPool;
-use crate::driver::DriverEvent;
 use crate::engine::{Audience, FirstError, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
 use crate::shared_driver::SharedDriver;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{ControllerInfo, DiscoveryLog, Namespace};
+use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
 use nvmf_rdma::Provider;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
 /// How a connection fares.
@@ -20,20 +19,11 @@ pub enum ConnectionState {
     Connecting,
     /// I/O flows.
     Live,
+    /// It is connected, and a namespace that was opened is another disk than it was ([`Connection::foreign`] says how): its I/O waits as
+    /// when connecting, and fails after the same time. I/O of other namespaces flows.
+    Foreign,
     /// It was given up, or closed: all I/O fails.
     Lost,
-}
-
-impl ConnectionState {
-    /// What an event makes of it; `None` when that is nothing.
-    pub(crate) fn after(event: &DriverEvent) -> Option<Self> {
-        match event {
-            DriverEvent::Ready => Some(Self::Live),
-            DriverEvent::Lost(_) => Some(Self::Connecting),
-            DriverEvent::GaveUp | DriverEvent::Closed => Some(Self::Lost),
-            DriverEvent::NamespacesChanged | DriverEvent::Admin(..) => None,
-        }
-    }
 }
 
 /// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in order, with the last handle
@@ -48,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) shared_driver: Arc<SharedDriver>,
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) pool: Arc<BufferPool>,
+    /// The disks that were opened: one under each NSID, for the life of the connection.
+    opened: Mutex<Vec<NamespaceIdentity>>,
     state: watch::Receiver<ConnectionState>,
 }
 
@@ -63,18 +55,22 @@ impl Connection {
     /// # Errors
     /// [`Error::Association`] says which layer refused, and what to do.
     pub async fn connect(options: Options) -> Result<Self, Error> {
-        let (selection, keys) = (options.selection()?, options.keys());
-        Self::connect_over(options, move || selection.open(Some(keys)).map_err(|error| error.to_string()))
-            .await
+        options.selection()?;
+        // Selected anew each time: when a device comes back, it may be another.
+        let provider = {
+            let options = options.clone();
+            move || options.open_provider().map_err(|error| error.to_string())
+        };
+        Self::connect_over(options, provider).await
     }
 
-    /// The same over a provider of the caller's, made on the connection's thread.
+    /// The same over a provider of the caller's, made on the connection's thread, and made anew there when its device is lost.
     ///
     /// # Errors
     /// As [`Connection::connect`].
     pub async fn connect_over<P: Provider + Send + 'static>(
         options: Options,
-        provider: impl FnOnce() -> Result<P, String> + Send + 'static,
+        provider: impl FnMut() -> Result<P, String> + Send + 'static,
     ) -> Result<Self, Error> {
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
@@ -91,7 +87,8 @@ impl Connection {
             .map_err(|e| system(e.to_string()))?;
         // From here on a dropped future closes the connection: `shared` is its only handle.
         let pool = BufferPool::new(Arc::clone(&shared_driver));
-        let shared = Arc::new(Shared { pool, options, shared_driver, snapshot, state });
+        let opened = Mutex::default();
+        let shared = Arc::new(Shared { pool, options, shared_driver, snapshot, opened, state });
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
@@ -139,26 +136,48 @@ impl Connection {
         self.shared.snapshot().discovery_log
     }
 
-    /// A namespace as a block device.
+    /// The namespaces that were opened and in whose place there is another disk now, and how it differs.
+    #[must_use]
+    pub fn foreign(&self) -> Vec<(Nsid, Mismatch)> {
+        self.shared.lock_snapshot().foreign.clone()
+    }
+
+    /// A namespace as a block device. It stays the disk that it is now: when the controller shows another under its number, after a
+    /// reconnect or a change, the device's I/O waits for the first ([`ConnectionState::Foreign`]), and fails in the end. A disk
+    /// without UUID, NGUID and EUI-64 can be told from another by its block size and size only.
     ///
     /// # Errors
-    /// [`Error::NoSuchNamespace`].
+    /// [`Error::NoSuchNamespace`]; [`Error::Foreign`] when this connection has opened another disk under the number.
     pub fn open(&self, nsid: Nsid) -> Result<Device, Error> {
-        let namespaces = self.namespaces();
-        if let Some(namespace) = namespaces.iter().find(|namespace| namespace.nsid == nsid) {
-            return Ok(Device::new(Arc::clone(&self.shared), nsid, namespace.geometry));
+        let snapshot = self.shared.snapshot();
+        let Some(namespace) = snapshot.namespaces.iter().find(|namespace| namespace.nsid == nsid) else {
+            return Err(Error::no_such_namespace(&self.shared.options.nqn, nsid, &snapshot.namespaces));
+        };
+        let identity = NamespaceIdentity::new(&snapshot.controller, namespace);
+        let mut opened = self.shared.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        match opened.iter().find(|opened| opened.nsid == nsid) {
+            Some(opened) => {
+                opened.check(&identity).map_err(|mismatch| Error::Foreign { nsid, mismatch })?;
+            }
+            None => {
+                opened.push(identity.clone());
+                // Before any operation on it.
+                self.shared.shared_driver.note(Message::Open(identity));
+            }
         }
-        Err(Error::no_such_namespace(&self.shared.options.nqn, nsid, &namespaces))
+        drop(opened);
+        Ok(Device::new(Arc::clone(&self.shared), nsid, namespace.geometry))
     }
 
     /// Sends an admin command ([`nvmf_host::admin`] builds them).
     ///
     /// # Errors
-    /// [`Error::Closed`], also when the connection was lost meanwhile. A status that is not success is no error here.
+    /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not known then. One
+    /// that is not answered within 60 seconds ends the association. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
         let (reply, replied) = oneshot::channel();
         self.shared.shared_driver.send(Message::Admin { command, reply });
-        replied.await.ok().flatten().ok_or(Error::Closed)
+        replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
     }
 
     /// Shuts the controller down in order and ends the thread. What other handles do from now on fails.
@@ -171,8 +190,12 @@ impl Connection {
 }
 
 impl Shared {
+    pub(crate) fn lock_snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn snapshot(&self) -> Snapshot {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock_snapshot().clone()
     }
 
     fn association_error(&self, source: nvmf_host::AssociationError) -> Error {

@@ -18,6 +18,7 @@ const COPY_LEN: usize = 1 << 20;
 pub struct Device {
     shared: Arc<Shared>,
     nsid: Nsid,
+    /// As it was when it was opened.
     geometry: Geometry,
 }
 
@@ -32,31 +33,37 @@ impl Device {
         self.nsid
     }
 
-    /// What it is.
+    /// What it is, as the controller says now: it may have grown since it was opened, and its rights may have changed. Its block size
+    /// stays.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        let snapshot = self.shared.lock_snapshot();
+        if snapshot.foreign.iter().any(|(nsid, _)| *nsid == self.nsid) {
+            return self.geometry;
+        }
+        let now = snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid);
+        now.map_or(self.geometry, |namespace| namespace.geometry)
     }
 
     /// Memory for operations, registered once and used again.
     ///
     /// # Errors
-    /// [`Error::System`] when there is none left.
+    /// [`Error::Memory`] when there is none left.
     pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
         self.shared.pool.take(len)
     }
 
-    /// Fills the buffer from `offset` on, without a copy.
+    /// Fills the buffer from `offset` on, without a copy; with one, when the buffer is another connection's.
     ///
     /// # Errors
-    /// [`Error::Misaligned`], [`Error::Io`], and what ended the connection.
+    /// [`Error::Misaligned`], [`Error::Io`], [`Error::Memory`], and what ended the connection.
     pub async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
         let range = self.range("a read", offset, buffer.len() as u64)?;
-        let op = BlockOp::Read { range, into: buffer.name() };
+        let op = |into| BlockOp::Read { range, into };
         self.with_buffer("a read", op, offset, buffer).await
     }
 
-    /// Writes the buffer at `offset`, without a copy.
+    /// Writes the buffer at `offset`, without a copy; with one, when the buffer is another connection's.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -74,7 +81,7 @@ impl Device {
 
     async fn write_with(&self, offset: u64, buffer: Buffer, fua: bool) -> Result<Buffer, Error> {
         let range = self.range("a write", offset, buffer.len() as u64)?;
-        let op = BlockOp::Write { range, from: buffer.name(), fua };
+        let op = |from| BlockOp::Write { range, from, fua };
         self.with_buffer("a write", op, offset, buffer).await
     }
 
@@ -85,7 +92,7 @@ impl Device {
     /// As [`Device::read`].
     pub async fn compare(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
         let range = self.range("a compare", offset, buffer.len() as u64)?;
-        let op = BlockOp::Compare { range, with: buffer.name() };
+        let op = |with| BlockOp::Compare { range, with };
         self.with_buffer("a compare", op, offset, buffer).await
     }
 
@@ -169,12 +176,27 @@ impl Device {
     async fn with_buffer(
         &self,
         what: &'static str,
-        op: BlockOp,
+        op: impl FnOnce(nvmf_block::Buffer) -> BlockOp,
         offset: u64,
         buffer: Buffer,
     ) -> Result<Buffer, Error> {
         let len = buffer.len() as u64;
-        self.run(what, op, offset, len, Some(buffer)).await?.ok_or(Error::Closed)
+        if buffer.is_of(&self.shared.pool) {
+            let op = op(buffer.name());
+            return self.run(what, op, offset, len, Some(buffer)).await?.ok_or(Error::Closed);
+        }
+        // Its name means other bytes here: the data go through a buffer of this connection's.
+        let own = self.buffer(buffer.len())?;
+        let op = op(own.name());
+        let reads = matches!(op, BlockOp::Read { .. });
+        if !reads {
+            buffer.copy_into(&own);
+        }
+        let own = self.run(what, op, offset, len, Some(own)).await?.ok_or(Error::Closed)?;
+        if reads {
+            own.copy_into(&buffer);
+        }
+        Ok(buffer)
     }
 
     async fn run(
@@ -187,7 +209,10 @@ impl Device {
     ) -> Result<Option<Buffer>, Error> {
         match Operation::new(&self.shared.shared_driver, self.nsid, op, buffer).await {
             Some((Ok(()), buffer)) => Ok(buffer),
-            Some((Err(source), _)) => Err(Error::Io { what, offset, len, source }),
+            Some((Err(source), buffer)) => Err(match buffer.and_then(|buffer| buffer.refused()) {
+                Some(reason) => Error::Memory { bytes: len, reason },
+                None => Error::Io { what, offset, len, source },
+            }),
             None => Err(self.shared.closed()),
         }
     }

@@ -3,14 +3,17 @@
 use crate::ConnectionState;
 use crate::buffer::Buffer;
 use crate::driver::{AdminReply, Driver, DriverEvent};
+use crate::log::Log;
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
 use crate::slot::Reply;
 use core::time::Duration;
+use nvme_proto::Nsid;
 use nvmf_block::{Completion, Tag};
-use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Namespace};
+use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 use nvmf_rdma::Provider;
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
 
@@ -20,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) controller: ControllerInfo,
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) discovery_log: DiscoveryLog,
+    /// Opened namespaces that are other disks now.
+    pub(crate) foreign: Vec<(Nsid, Mismatch)>,
     /// Why the association was lost last.
     pub(crate) lost: Option<AssociationError>,
 }
@@ -57,6 +62,15 @@ pub(crate) trait Turn: Send {
     fn rest(&mut self, now: Duration) -> Option<Duration>;
     /// Whether the connection was closed or given up.
     fn is_over(&self) -> bool;
+    /// What to sleep on, if that is not the provider of which `known` says the number.
+    fn descriptor(&self, known: Option<u32>) -> Option<Descriptor>;
+}
+
+/// What tells of a provider's news.
+pub(crate) struct Descriptor {
+    /// The provider's number: it is replaced when its device is lost.
+    pub(crate) provider: u32,
+    pub(crate) fd: Option<OwnedFd>,
 }
 
 /// The driver, and who waits for what of it.
@@ -68,12 +82,19 @@ pub(crate) struct Engine<P: Provider> {
     /// By tag.
     pending: Vec<Option<(Option<Buffer>, Reply)>>,
     free: Vec<usize>,
-    /// What found no room in the driver, and what came after it.
+    /// Operations that found no room in the driver, and what came after them for operations to come.
     backlog: VecDeque<Message>,
+    /// Messages as they come out of the mailbox.
+    incoming: VecDeque<Message>,
+    log: Log,
     admin: HashMap<u32, oneshot::Sender<Option<AdminReply>>>,
     next_admin: u32,
     closing: Vec<oneshot::Sender<()>>,
+    /// Its owner closed it: what comes from now on is not done.
+    closes: bool,
     completions: Vec<Completion>,
+    /// As the audience knows it.
+    state: ConnectionState,
     over: bool,
 }
 
@@ -87,10 +108,14 @@ impl<P: Provider> Engine<P> {
             pending: (0..operations).map(|_| None).collect(),
             free: (0..operations).rev().collect(),
             backlog: VecDeque::new(),
+            incoming: VecDeque::new(),
+            log: Log::default(),
             admin: HashMap::new(),
             next_admin: 0,
             closing: Vec::new(),
+            closes: false,
             completions: Vec::with_capacity(64),
+            state: ConnectionState::Connecting,
             over: false,
         }
     }
@@ -98,6 +123,29 @@ impl<P: Provider> Engine<P> {
     fn advance(&mut self, now: Duration) -> Duration {
         self.now = self.now.max(now);
         self.now
+    }
+
+    /// Takes a message: at once, unless it has to keep its place among the operations.
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Admin { command, reply } => {
+                self.next_admin = self.next_admin.wrapping_add(1);
+                self.admin.insert(self.next_admin, reply);
+                self.driver.submit_admin(self.next_admin, command);
+            }
+            Message::Open(identity) => self.driver.open(self.now, identity),
+            Message::Close { reply } => {
+                self.closing.extend(reply);
+                self.driver.shutdown(self.now);
+                self.closes = true;
+                // Their futures are told by the end of their replies.
+                self.backlog.clear();
+            }
+            Message::Submit(_) if self.closes => {}
+            Message::Register(_) | Message::Deregister(_) | Message::Submit(_) => {
+                self.backlog.push_back(message);
+            }
+        }
     }
 
     /// Does what waits, as far as there is room.
@@ -118,21 +166,14 @@ impl<P: Provider> Engine<P> {
         match message {
             Message::Register(piece) => {
                 if let Err(error) = self.driver.register(piece.region, &piece.memory) {
-                    // Operations on it fail as "bad buffer"; this says why.
                     tracing::error!(%error, bytes = piece.memory.len(), "cannot register a buffer");
+                    // Whoever uses it is told, and it is not used again.
+                    let _ = piece.refused.set(error.to_string());
                 }
             }
             Message::Deregister(region) => self.driver.deregister(region),
             Message::Submit(request) => return self.begin(request).map(Message::Submit),
-            Message::Admin { command, reply } => {
-                self.next_admin = self.next_admin.wrapping_add(1);
-                self.admin.insert(self.next_admin, reply);
-                self.driver.submit_admin(self.next_admin, command);
-            }
-            Message::Close { reply } => {
-                self.closing.extend(reply);
-                self.driver.shutdown(self.now);
-            }
+            message => self.receive(message),
         }
         None
     }
@@ -166,24 +207,21 @@ impl<P: Provider> Engine<P> {
 
     fn on_events(&mut self) {
         while let Some(event) = self.driver.poll_event() {
-            if let Some(state) = ConnectionState::after(&event) {
-                self.audience.state.send_replace(state);
+            // Whoever waits for the first connection is told what happens to it.
+            if self.audience.first.is_none() {
+                self.log.on_event(&event);
             }
             match event {
-                DriverEvent::Ready => {
+                DriverEvent::Ready { .. } => {
                     self.publish();
                     if let Some(first) = self.audience.first.take() {
                         let _ = first.send(Ok(()));
-                    } else {
-                        tracing::info!("connected again");
                     }
                 }
-                DriverEvent::NamespacesChanged => self.publish(),
-                DriverEvent::Lost(error) => {
-                    // Whoever waits for the first connection is told.
-                    if self.audience.first.is_none() {
-                        tracing::warn!(%error, "the association is lost");
-                    }
+                DriverEvent::NamespacesChanged | DriverEvent::Foreign(..) | DriverEvent::Restored(_) => {
+                    self.publish();
+                }
+                DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
                     self.audience.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
                 }
                 DriverEvent::Admin(number, reply) => {
@@ -207,10 +245,7 @@ impl<P: Provider> Engine<P> {
     }
 
     fn on_gave_up(&mut self) {
-        let Some(first) = self.audience.first.take() else {
-            tracing::error!("the controller is given up: all I/O fails from now on");
-            return;
-        };
+        let Some(first) = self.audience.first.take() else { return };
         let lost = self.audience.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost.clone();
         let _ = first
             .send(Err(lost
@@ -223,21 +258,30 @@ impl<P: Provider> Engine<P> {
         snapshot.controller = association.controller().clone();
         snapshot.namespaces = association.namespaces().to_vec();
         snapshot.discovery_log = association.discovery_log().clone();
+        snapshot.foreign = self.driver.foreign().collect();
     }
 }
 
 impl<P: Provider + Send> Turn for Engine<P> {
     fn read(&mut self, now: Duration, mailbox: &Mailbox) {
         self.advance(now);
-        mailbox.take(&mut self.backlog);
-        if !self.backlog.is_empty() {
-            self.catch_up();
-            self.driver.flush(self.now);
+        let mut incoming = core::mem::take(&mut self.incoming);
+        mailbox.take(&mut incoming);
+        if incoming.is_empty() {
+            self.incoming = incoming;
+            return;
         }
+        incoming.drain(..).for_each(|message| self.receive(message));
+        self.incoming = incoming;
+        self.catch_up();
+        self.driver.flush(self.now);
     }
 
     fn submit(&mut self, now: Duration, request: Request) {
         let now = self.advance(now);
+        if self.closes {
+            return;
+        }
         let refused = if self.backlog.is_empty() { self.begin(request) } else { Some(request) };
         // Behind what waits already, which may be the registration of its buffer.
         self.backlog.extend(refused.map(Message::Submit));
@@ -250,6 +294,10 @@ impl<P: Provider + Send> Turn for Engine<P> {
         worked |= self.driver.turn(now);
         worked |= self.complete();
         self.on_events();
+        let state = self.driver.state();
+        if core::mem::replace(&mut self.state, state) != state {
+            self.audience.state.send_replace(state);
+        }
         worked
     }
 
@@ -268,5 +316,21 @@ impl<P: Provider + Send> Turn for Engine<P> {
 
     fn is_over(&self) -> bool {
         self.over
+    }
+
+    fn descriptor(&self, known: Option<u32>) -> Option<Descriptor> {
+        let provider = self.driver.replaced();
+        if known == Some(provider) {
+            return None;
+        }
+        let fd = self.driver.provider().fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        // Without a descriptor the thread wakes from time to time, and tries again.
+        match fd {
+            Ok(fd) => Some(Descriptor { provider, fd }),
+            Err(error) => {
+                tracing::error!(%error, "cannot watch the RDMA provider");
+                None
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::BlockError;
-use nvmf_host::{AssociationError, Namespace};
+use nvmf_host::{AssociationError, Mismatch, Namespace};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -61,7 +61,25 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The system refused something: memory, a thread, a descriptor, the RDMA provider.
+    /// A namespace is not the disk that this connection opened under its number.
+    #[error(
+        "namespace {nsid} was opened on this connection as another disk: {mismatch}; connect anew to use this one"
+    )]
+    Foreign {
+        /// The namespace.
+        nsid: Nsid,
+        /// In what it differs.
+        mismatch: Mismatch,
+    },
+    /// There is no memory for a buffer, or the RDMA provider does not register it.
+    #[error("no memory for a buffer of {bytes} bytes: {reason}")]
+    Memory {
+        /// Bytes.
+        bytes: u64,
+        /// Who refused, and why.
+        reason: String,
+    },
+    /// The system refused something: a thread, a descriptor, the RDMA provider.
     #[error("{what}: {reason}")]
     System {
         /// What was tried.
@@ -102,7 +120,9 @@ impl Error {
         match self {
             Self::Io { source, .. } => Some(*source),
             Self::Misaligned { .. } => Some(BlockError::BadBuffer),
-            Self::Closed => Some(BlockError::Gone),
+            // ENOMEM: nothing is wrong with the disk.
+            Self::Memory { .. } => Some(BlockError::Os(12)),
+            Self::Closed | Self::Association { .. } | Self::Foreign { .. } => Some(BlockError::Gone),
             _ => None,
         }
     }

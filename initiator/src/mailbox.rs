@@ -6,6 +6,7 @@ use crate::driver::AdminReply;
 use crate::slot::Reply;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockOp, RegionId};
+use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ pub(crate) enum Message {
     Register(Piece),
     Deregister(RegionId),
     Submit(Request),
+    Open(NamespaceIdentity),
     Admin { command: AdminCommand, reply: oneshot::Sender<Option<AdminReply>> },
     Close { reply: Option<oneshot::Sender<()>> },
 }

@@ -5,7 +5,7 @@ use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
-use nvmf_rdma_any::{Preference, ProviderSelection, VerbsOptions};
+use nvmf_rdma_any::{AnyProvider, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
 /// Whom to connect to, as whom, and how. The defaults are those of kernel hosts.
@@ -78,6 +78,11 @@ impl Options {
     pub(crate) fn selection(&self) -> Result<ProviderSelection, Error> {
         let source = self.source.map(|source| source.ip());
         Ok(ProviderSelection::towards(self.address, source, self.provider, self.verbs)?)
+    }
+
+    /// A provider on that way.
+    pub(crate) fn open_provider(&self) -> Result<AnyProvider, Error> {
+        Ok(self.selection()?.open(Some(self.keys()))?)
     }
 
     /// Keys of commands that may be alive at once.

@@ -29,7 +29,7 @@
 //!    The same holds for an engine in which somebody panicked.
 
 use crate::Error;
-use crate::engine::Turn;
+use crate::engine::{Descriptor, Turn};
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::slot::Slots;
 use core::time::Duration;
@@ -266,8 +266,9 @@ impl SharedDriver {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
 
-    /// Drives until the connection is over, sleeping on `provider` in between.
-    pub(crate) fn drive_until_over(&self, provider: Option<BorrowedFd<'_>>) {
+    /// Drives until the connection is over, sleeping on the provider in between.
+    pub(crate) fn drive_until_over(&self) {
+        let mut descriptor = None;
         let mut idle_since = None;
         loop {
             if self.driven.swap(false, SeqCst) {
@@ -283,7 +284,7 @@ impl SharedDriver {
                     std::hint::spin_loop();
                 }
                 Some(false) => {
-                    self.sleep(provider);
+                    self.sleep(&mut descriptor);
                     idle_since = None;
                 }
             }
@@ -311,11 +312,14 @@ impl SharedDriver {
     }
 
     /// Sleeps until the provider, the wakeup or a deadline.
-    fn sleep(&self, provider: Option<BorrowedFd<'_>>) {
+    fn sleep(&self, descriptor: &mut Option<Descriptor>) {
         self.state.store(PARKED_ON_PROVIDER, SeqCst);
         let now = self.since_start(Instant::now());
         let until = self.with(|engine| {
             let until = engine.rest(now)?;
+            if let Some(new) = engine.descriptor(descriptor.as_ref().map(|known| known.provider)) {
+                *descriptor = Some(new);
+            }
             self.wakes_at.store(nanoseconds(until), SeqCst);
             Some(until)
         });
@@ -323,7 +327,8 @@ impl SharedDriver {
             && !self.driven.load(SeqCst)
             && self.mailbox.is_empty()
         {
-            self.wait(provider, until.saturating_sub(now));
+            let fd = descriptor.as_ref().and_then(|known| known.fd.as_ref()).map(AsFd::as_fd);
+            self.wait(fd, until.saturating_sub(now));
         }
         self.wake();
     }

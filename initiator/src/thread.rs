@@ -5,7 +5,6 @@ use crate::engine::{Audience, Engine, FirstError};
 use crate::shared_driver::SharedDriver;
 use core::time::Duration;
 use nvmf_rdma::Provider;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Whatever becomes of the thread, nobody waits for it in vain.
@@ -19,7 +18,7 @@ impl Drop for Ending {
 
 /// Runs until the connection is closed or given up. The audience hears how the first connection went.
 pub(crate) fn run<P: Provider + Send + 'static>(
-    provider: impl FnOnce() -> Result<P, String>,
+    mut provider: impl FnMut() -> Result<P, String> + Send + 'static,
     config: DriverConfig,
     shared_driver: Arc<SharedDriver>,
     mut audience: Audience,
@@ -32,17 +31,13 @@ pub(crate) fn run<P: Provider + Send + 'static>(
             StartError::Provider(reason) => FirstError::System(reason),
         })
     });
-    let driver = match driver {
-        Ok(driver) => driver,
-        Err(error) => return refuse(&mut audience, error),
-    };
-    let provider = driver.provider().fd().map(|fd| fd.try_clone_to_owned()).transpose();
-    match provider {
-        Ok(provider) => {
+    match driver {
+        Ok(mut driver) => {
+            driver.set_factory(Box::new(provider));
             ending.0.start(Box::new(Engine::new(driver, operations, audience)));
-            ending.0.drive_until_over(provider.as_ref().map(AsFd::as_fd));
+            ending.0.drive_until_over();
         }
-        Err(error) => refuse(&mut audience, FirstError::System(error.to_string())),
+        Err(error) => refuse(&mut audience, error),
     }
 }
 

@@ -108,7 +108,7 @@ impl<P: Provider> Harness<P> {
         while self.start.elapsed() < TIMEOUT {
             self.turn();
             match self.driver.poll_event() {
-                Some(DriverEvent::Ready) => return,
+                Some(DriverEvent::Ready { .. }) => return,
                 Some(DriverEvent::NamespacesChanged) | None => {}
                 Some(other) => panic!("not connected: {other:?}"),
             }

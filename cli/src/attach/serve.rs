@@ -88,7 +88,8 @@ impl Post<'_> {
         let Some(served) = &mut self.served else { return };
         served.state = match state {
             ConnectionState::Live => State::Live,
-            ConnectionState::Connecting => State::Reconnecting,
+            // Its I/O waits, too.
+            ConnectionState::Connecting | ConnectionState::Foreign => State::Reconnecting,
             ConnectionState::Lost => State::Lost,
         };
         if let Err(error) = self.registry.add(served) {

@@ -7,7 +7,7 @@ use alloc::string::String;
 use core::time::Duration;
 use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, NamespaceIdType, NvmController, cmic,
-    ctratt, oncs, sgls, vwc,
+    ctratt, nsfeat, oncs, sgls, vwc,
 };
 use nvmf_block::Geometry;
 use zerocopy::FromBytes;

@@ -1,13 +1,53 @@
 //! Queues: opened, connected, closed.
 
 use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
-use crate::transport::{Owner, QueuePair, Wiring};
+use crate::transport::{MakeError, Owner, QueuePair, Wiring};
 use core::time::Duration;
 use nvme_proto::Qid;
-use nvmf_host::{FlowControl, QueueFailure};
-use nvmf_rdma::{CmEvent, ConnectFailure, ConnectParameters, PrivateData, Provider, QueuePairId};
+use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
+use nvmf_rdma::{
+    CmEvent, ConnectFailure, ConnectParameters, DisconnectCause, PrivateData, Provider, QueuePairId,
+};
 
 impl<P: Provider> Driver<P> {
+    /// Begins a new association, over a new provider if the device of the last one may be gone.
+    pub(super) fn reconnect(&mut self, now: Duration) {
+        let made = self
+            .replace_provider()
+            .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
+        match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
+            Ok(association) => self.association = Some(association),
+            Err(error) => {
+                self.recovery.on_lost(now, &error);
+                self.events.push_back(DriverEvent::AttemptFailed(error));
+                // There is nothing to close.
+                self.recovery.on_closed(now, core::time::Duration::ZERO);
+            }
+        }
+    }
+
+    /// Makes the provider anew, with all that was registered, when it is suspected to have lost its device.
+    fn replace_provider(&mut self) -> Result<(), String> {
+        let Some(factory) = self.factory.as_mut().filter(|_| self.suspect) else { return Ok(()) };
+        let mut provider = factory()?;
+        let cq =
+            provider.create_completion_queue(self.config.completions_max()).map_err(|e| e.to_string())?;
+        let access = crate::transport::local_access(provider.capabilities().per_command_keys);
+        let mut regions = Vec::with_capacity(self.regions.len());
+        for region in &self.regions {
+            let registered = region.as_ref().map(|region| provider.register(&region.memory, access));
+            regions.push(registered.transpose().map_err(|e| e.to_string())?);
+        }
+        for (region, anew) in self.regions.iter_mut().zip(regions) {
+            if let (Some(region), Some(anew)) = (region, anew) {
+                region.region = anew;
+            }
+        }
+        (self.provider, self.cq, self.suspect) = (provider, cq, false);
+        self.replaced = self.replaced.wrapping_add(1);
+        Ok(())
+    }
+
     pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
         if let Err(failure) = self.try_open(now, qid, private_data, entries)
             && let Some(association) = &mut self.association
@@ -24,7 +64,11 @@ impl<P: Provider> Driver<P> {
         entries: u16,
     ) -> Result<(), QueueFailure> {
         let other = |error: &dyn core::fmt::Display| QueueFailure::Other(error.to_string());
-        let queue = QueuePair::new(&mut self.provider, self.cq, qid, entries).map_err(|e| other(&e))?;
+        let queue = QueuePair::new(&mut self.provider, self.cq, qid, entries).map_err(|error| {
+            // Nothing but memory is missing, or the device is gone: which of the two, the provider does not say.
+            self.suspect |= !matches!(error, MakeError::Memory(_));
+            other(&error)
+        })?;
         let parameters = ConnectParameters {
             private_data: PrivateData::new(private_data).expect("32 bytes fit"),
             // The controller reads our memory, we never read its.
@@ -58,6 +102,7 @@ impl<P: Provider> Driver<P> {
                     self.on_connect_failed(now, queue_pair, &failure)
                 }
                 CmEvent::Disconnected { queue_pair, cause } => {
+                    self.suspect |= cause == DisconnectCause::DeviceRemoved;
                     let Some(queue) = self.queue_of(queue_pair) else { continue };
                     queue.wiring = Wiring::Gone;
                     let qid = queue.qid;
@@ -150,8 +195,7 @@ impl<P: Provider> Driver<P> {
                 }
             }
         }
-        self.association_reading.clear();
-        self.admin_reading.clear();
+        self.forget_admin_in_flight();
     }
 
     /// The association is at its end.

@@ -3,25 +3,34 @@
 //! | file | what it does |
 //! |---|---|
 //! | `mod` | what goes in and out; [`Driver::turn`] |
-//! | `link` | queues: opened, connected, closed |
+//! | `link` | queues: opened, connected, closed; a provider that is lost, replaced |
+//! | `admin` | admin and Fabrics commands |
+//! | `disks` | namespaces, pinned to the disks that they were |
 //! | `operation` | block operations: issued part by part, finished, issued again after a loss |
 //!
 //! The driver has no thread, no clock and makes no system call of its own: whoever drives a [`crate::Connection`] runs
 //! [`Driver::turn`], and so does a simulator under virtual time.
 
+mod admin;
+mod disks;
 mod link;
 mod operation;
 #[cfg(test)]
 mod tests;
 
-use crate::transport::{Data, Finished, Owner, QueuePair, WorkRequest};
+pub use admin::AdminReply;
+
+use crate::ConnectionState;
+use crate::transport::{Finished, Owner, QueuePair, WorkRequest};
+use admin::{AdminCommands, KeyRefused};
 use core::time::Duration;
-use nvme_proto::Nsid;
+use disks::Disks;
+use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{
-    Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, Decision, Outcome,
-    Recovery, RecoveryPolicy, Reply,
+    Action, Association, AssociationConfig, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery,
+    RecoveryPolicy,
 };
 use nvmf_memory::Memory;
 use nvmf_rdma::{Completion, CompletionQueueId, MemoryRegion, Provider, RegisterError, ResourceError};
@@ -33,6 +42,8 @@ use std::net::SocketAddr;
 const COMPLETIONS_AT_ONCE: usize = 64;
 /// Connection events taken in one turn.
 const EVENTS_AT_ONCE: usize = 16;
+/// Between two looks at the namespaces for the sake of a status.
+const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a driver is to do.
 #[derive(Debug, Clone)]
@@ -53,30 +64,39 @@ pub struct DriverConfig {
     pub seed: u64,
 }
 
-/// The reply to an admin command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminReply {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// What the controller sent.
-    pub data: Vec<u8>,
-}
-
 /// What happens to a driver.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// Connected, for the first time or again: [`Driver::association`] tells the rest.
-    Ready,
+    /// Connected: [`Driver::association`] tells the rest.
+    Ready {
+        /// How long the controller was away; `None` for the first connection.
+        after: Option<Duration>,
+    },
     /// Namespaces came, went or changed.
     NamespacesChanged,
-    /// The association is lost; a reconnect follows, unless [`DriverEvent::GaveUp`] does.
+    /// The association was in use and is lost; a reconnect follows, unless [`DriverEvent::GaveUp`] does.
     Lost(AssociationError),
-    /// An admin command ended; `None` when its association did, first.
+    /// An attempt to connect, for the first time or again, failed; what follows is the same.
+    AttemptFailed(AssociationError),
+    /// A namespace in use is not the disk that was opened: its operations wait.
+    Foreign(Nsid, Mismatch),
+    /// The disk that was opened is there again.
+    Restored(Nsid),
+    /// An admin command ended; `None` when its association did first.
     Admin(u32, Option<AdminReply>),
     /// It is over: all I/O has failed and will fail.
     GaveUp,
     /// [`Driver::shutdown`] is done.
     Closed,
+}
+
+impl DriverConfig {
+    /// Completions that can be outstanding.
+    fn completions_max(&self) -> u32 {
+        let admin = QueuePair::completions_max(nvmf_host::limits::ADMIN_QUEUE_ENTRIES);
+        let io = QueuePair::completions_max(self.association.io_queue_entries.saturating_add(1));
+        admin + io * u32::from(self.association.io_queues)
+    }
 }
 
 struct Region {
@@ -96,18 +116,26 @@ pub struct Driver<P: Provider> {
     /// By region.
     regions: Vec<Option<Region>>,
     operations: Operations,
-    admin_waiting: VecDeque<(u32, AdminCommand)>,
-    /// What the admin commands in flight read, by their number.
-    admin_reading: Vec<(u32, u32)>,
-    /// What the association's own commands in flight read.
-    association_reading: Vec<(CommandId, u32)>,
+    disks: Disks,
+    admin: AdminCommands,
+    key_refused: Option<KeyRefused>,
+    /// When a status that raises a doubt about a namespace may make us look at the namespaces again.
+    next_doubt: Duration,
     events: VecDeque<DriverEvent>,
     completions: Vec<Completion>,
     /// The I/O queue that comes next.
     round: usize,
     closing: bool,
     shut: bool,
+    factory: Option<Factory<P>>,
+    /// The provider failed to make a queue: its device may be gone.
+    suspect: bool,
+    /// How often the provider was replaced.
+    replaced: u32,
 }
+
+/// Makes a provider anew after the device of the last one is gone.
+pub type Factory<P> = Box<dyn FnMut() -> Result<P, String> + Send>;
 
 impl<P: Provider> Driver<P> {
     /// Starts to connect.
@@ -116,9 +144,7 @@ impl<P: Provider> Driver<P> {
     /// When the configuration cannot be, or the provider refuses a completion queue.
     pub fn new(mut provider: P, config: DriverConfig, now: Duration) -> Result<Self, StartError> {
         let association = Association::new(config.association.clone(), now)?;
-        let admin = QueuePair::completions_max(nvmf_host::limits::ADMIN_QUEUE_ENTRIES);
-        let io = QueuePair::completions_max(config.association.io_queue_entries.saturating_add(1));
-        let cq = provider.create_completion_queue(admin + io * u32::from(config.association.io_queues))?;
+        let cq = provider.create_completion_queue(config.completions_max())?;
         let mut driver = Self {
             provider,
             cq,
@@ -127,14 +153,18 @@ impl<P: Provider> Driver<P> {
             queues: Vec::new(),
             regions: Vec::new(),
             operations: Operations::new(config.operations),
-            admin_waiting: VecDeque::new(),
-            admin_reading: Vec::new(),
-            association_reading: Vec::new(),
+            disks: Disks::default(),
+            admin: AdminCommands::default(),
+            key_refused: None,
+            next_doubt: Duration::ZERO,
             events: VecDeque::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
             round: 0,
             closing: false,
             shut: false,
+            factory: None,
+            suspect: false,
+            replaced: 0,
             config,
         };
         driver.act(now);
@@ -145,6 +175,31 @@ impl<P: Provider> Driver<P> {
     #[must_use]
     pub fn association(&self) -> Option<&Association> {
         self.association.as_ref()
+    }
+
+    /// Has the provider made anew when its device is lost: without this, nothing comes back from that.
+    pub fn set_factory(&mut self, factory: Factory<P>) {
+        self.factory = Some(factory);
+    }
+
+    /// How often the provider was replaced: its descriptor is another then.
+    #[must_use]
+    pub fn replaced(&self) -> u32 {
+        self.replaced
+    }
+
+    /// How the connection is.
+    #[must_use]
+    pub fn state(&self) -> ConnectionState {
+        if self.recovery.is_over() {
+            ConnectionState::Lost
+        } else if !self.recovery.may_issue() {
+            ConnectionState::Connecting
+        } else if self.foreign().next().is_some() {
+            ConnectionState::Foreign
+        } else {
+            ConnectionState::Live
+        }
     }
 
     /// The provider: its descriptor, its deadlines.
@@ -186,6 +241,7 @@ impl<P: Provider> Driver<P> {
     /// # Errors
     /// [`Full`]: nothing was taken.
     pub fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp) -> Result<(), Full> {
+        self.use_disk(nsid);
         self.operations.submit(tag, nsid, op, self.recovery.may_queue() && !self.shut)
     }
 
@@ -198,15 +254,6 @@ impl<P: Provider> Driver<P> {
     /// The operations that have ended, up to the capacity left.
     pub fn poll(&mut self, completions: &mut Vec<BlockCompletion>) {
         self.operations.poll(completions);
-    }
-
-    /// Takes an admin command of the user's; [`DriverEvent::Admin`] follows with this number.
-    pub fn submit_admin(&mut self, number: u32, command: AdminCommand) {
-        if self.recovery.may_queue() && !self.shut {
-            self.admin_waiting.push_back((number, command));
-        } else {
-            self.events.push_back(DriverEvent::Admin(number, None));
-        }
     }
 
     /// What happened.
@@ -235,7 +282,10 @@ impl<P: Provider> Driver<P> {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let queues = self.queues.iter().flatten().filter_map(QueuePair::poll_timeout).min();
         let association = self.association.as_ref().and_then(Association::poll_timeout);
-        [queues, association, self.recovery.poll_timeout(), self.provider.poll_timeout()]
+        let waiting = self.operations.poll_timeout();
+        let key = self.key_refused.map(KeyRefused::poll_timeout);
+        let (recovery, provider) = (self.recovery.poll_timeout(), self.provider.poll_timeout());
+        [queues, association, recovery, provider, waiting, key, self.disks.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
@@ -247,6 +297,7 @@ impl<P: Provider> Driver<P> {
         worked |= self.poll_connections(now);
         self.poll_timers(now);
         self.act(now);
+        self.issue_own(now);
         self.issue(now);
         for queue in self.queues.iter_mut().flatten() {
             queue.pay(&mut self.provider);
@@ -263,9 +314,6 @@ impl<P: Provider> Driver<P> {
             self.on_completion(now, &completion);
         }
         self.completions = completions;
-        if worked && let Some(association) = &mut self.association {
-            association.on_traffic(now);
-        }
         worked
     }
 
@@ -290,31 +338,29 @@ impl<P: Provider> Driver<P> {
     fn on_finished(&mut self, now: Duration, qid: usize, finished: &Finished) {
         match finished.owner {
             Owner::Operation(index) => {
-                self.operations.on_part(index, finished.outcome, &self.recovery);
+                self.on_part(now, index, finished.outcome);
             }
-            Owner::Association(id) => {
-                let len = take(&mut self.association_reading, id);
-                let data = self.slot_data(qid, finished, len);
-                if let Some(association) = &mut self.association {
-                    association.on_completion(now, id, Reply { outcome: finished.outcome, data: &data });
-                    self.act(now);
-                }
-            }
-            Owner::Admin(number) => {
-                let len = take(&mut self.admin_reading, number);
-                let data = self.slot_data(qid, finished, len);
-                let reply = AdminReply { outcome: finished.outcome, data };
-                self.events.push_back(DriverEvent::Admin(number, Some(reply)));
-            }
+            Owner::Association(id) => self.on_association_reply(now, id, qid, finished),
+            Owner::Admin(number) => self.on_user_reply(number, qid, finished),
         }
     }
 
-    fn slot_data(&self, qid: usize, finished: &Finished, len: u32) -> Vec<u8> {
-        let mut data = vec![0; len as usize];
-        if let Some(Some(queue)) = self.queues.get(qid) {
-            queue.memory.read(finished.data_offset, &mut data);
+    fn on_part(&mut self, now: Duration, index: u32, outcome: Outcome) {
+        let status = outcome.status;
+        // A controller may say so of a namespace that it has no more: whether it has is looked up before the verdict.
+        let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
+        if doubt && let Some(association) = &mut self.association {
+            self.next_doubt = now.saturating_add(DOUBT_INTERVAL);
+            association.scan(now);
         }
-        data
+        let asked = self.association.as_ref().map(|a| a.controller().retry_delay(status));
+        let recovery = &self.recovery;
+        self.operations.on_part(now, index, outcome, |begun, waited| {
+            if doubt {
+                return Fate::Requeue(Duration::ZERO);
+            }
+            recovery.fate_of_failed(status, begun, waited, asked.unwrap_or_default())
+        });
     }
 
     fn poll_timers(&mut self, now: Duration) {
@@ -335,6 +381,12 @@ impl<P: Provider> Driver<P> {
         }
         if due(self.recovery.poll_timeout()) {
             self.recovery.on_timeout(now);
+        }
+        if due(self.disks.poll_timeout()) {
+            self.fail_blocked(now);
+        }
+        if due(self.operations.poll_timeout()) {
+            self.operations.on_timeout(now);
         }
     }
 
@@ -357,22 +409,27 @@ impl<P: Provider> Driver<P> {
                 self.open_queue(now, qid, &private_data, entries)
             }
             Action::Send { qid, id, command, data } => {
-                let admin = AdminCommand { command, data };
-                if !self.send_admin(qid.0.into(), Owner::Association(id), &admin) {
-                    // Its deadline ends the wait: the queue has room for the association's commands unless the connection is dying.
-                    tracing::debug!(qid = qid.0, "no room for a command of the association's");
-                }
+                self.send_own(now, qid.0.into(), id, AdminCommand { command, data });
             }
             Action::Ready => {
                 self.on_ready();
-                self.recovery.on_ready(now);
-                self.events.push_back(DriverEvent::Ready);
+                let after = self.recovery.on_ready(now);
+                self.events.push_back(DriverEvent::Ready { after });
+                self.check_disks(now);
             }
-            Action::NamespacesChanged => self.events.push_back(DriverEvent::NamespacesChanged),
+            Action::NamespacesChanged => {
+                self.events.push_back(DriverEvent::NamespacesChanged);
+                self.check_disks(now);
+            }
             Action::DiscoveryLogChanged | Action::Event(_) => {}
             Action::Failed(error) => {
+                let was_ready = self.recovery.may_issue();
                 self.recovery.on_lost(now, &error);
-                self.events.push_back(DriverEvent::Lost(error));
+                self.events.push_back(if was_ready {
+                    DriverEvent::Lost(error)
+                } else {
+                    DriverEvent::AttemptFailed(error)
+                });
             }
             Action::CloseQueues => self.close_queues(now),
             Action::Closed => self.on_closed(now),
@@ -381,10 +438,7 @@ impl<P: Provider> Driver<P> {
 
     fn on_decision(&mut self, now: Duration, decision: Decision) {
         match decision {
-            Decision::Reconnect { .. } => match Association::new(self.config.association.clone(), now) {
-                Ok(association) => self.association = Some(association),
-                Err(error) => self.recovery.on_lost(now, &error),
-            },
+            Decision::Reconnect { .. } => self.reconnect(now),
             Decision::Abandon => {
                 self.destroy_queues();
                 self.on_closed(now);
@@ -397,37 +451,6 @@ impl<P: Provider> Driver<P> {
             }
         }
     }
-
-    /// Sends an admin or Fabrics command; `false` when there is no room.
-    fn send_admin(&mut self, queue: usize, owner: Owner, admin: &AdminCommand) -> bool {
-        let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
-        let data = match &admin.data {
-            AdminData::None => Data::None,
-            AdminData::ToController { bytes, in_capsule } => Data::Bytes { bytes, in_capsule: *in_capsule },
-            AdminData::FromController { len } => Data::IntoSlot { len: *len },
-        };
-        let sent = pair.send(&mut self.provider, owner, &admin.command, data, None, None).is_ok();
-        if let (true, AdminData::FromController { len }) = (sent, &admin.data) {
-            match owner {
-                Owner::Association(id) => self.association_reading.push((id, *len)),
-                Owner::Admin(number) => self.admin_reading.push((number, *len)),
-                Owner::Operation(_) => {}
-            }
-        }
-        sent
-    }
-
-    fn fail_admin(&mut self) {
-        self.association_reading.clear();
-        for (number, _) in self.admin_waiting.drain(..) {
-            self.events.push_back(DriverEvent::Admin(number, None));
-        }
-    }
-}
-
-/// Takes the value of a key out of a short list; 0 when it is not there.
-fn take<K: PartialEq + Copy>(list: &mut Vec<(K, u32)>, key: K) -> u32 {
-    list.iter().position(|(k, _)| *k == key).map_or(0, |at| list.swap_remove(at).1)
 }
 
 /// A driver could not start.

@@ -1,12 +1,13 @@
 //! Block operations: issued part by part, finished, issued again after a loss.
 
 use super::Driver;
+use super::disks::Admission;
 use crate::transport::{Data, Owner, Payload};
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockError, BlockOp, Buffer, Completion, Full, Tag};
 use nvmf_host::io::{PartData, Parts};
-use nvmf_host::{Fate, Outcome, Recovery};
+use nvmf_host::{Association, Fate, Outcome, Recovery};
 use nvmf_rdma::{Provider, Sge};
 use std::collections::VecDeque;
 
@@ -25,8 +26,23 @@ struct Operation {
     error: Option<BlockError>,
     /// A part failed in a way that another try may mend.
     again: bool,
+    /// Not before then.
+    not_before: Option<Duration>,
+    /// When a part of it first failed.
+    failed_at: Option<Duration>,
     /// It stands in the queue of those that have something to issue.
     queued: bool,
+    /// It stands among those that wait.
+    waits: bool,
+}
+
+/// What an operation waits for that is not room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The time at which it may be issued again.
+    Until(Duration),
+    /// The disk that was opened.
+    Disk,
 }
 
 /// Every operation of a driver. Sized once.
@@ -36,6 +52,8 @@ pub(super) struct Operations {
     free: Vec<u32>,
     /// Those that have something to issue; each issues one part in its turn, so that a long one does not hold up the short.
     queue: VecDeque<u32>,
+    /// Those that wait before they stand in the queue again.
+    waiting: Vec<(u32, Wait)>,
     done: VecDeque<Completion>,
 }
 
@@ -45,6 +63,7 @@ impl Operations {
             all: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
             queue: VecDeque::with_capacity(count as usize),
+            waiting: Vec::with_capacity(count as usize),
             done: VecDeque::with_capacity(count as usize),
         }
     }
@@ -67,7 +86,10 @@ impl Operations {
             begun: 0,
             error: None,
             again: false,
+            not_before: None,
+            failed_at: None,
             queued: true,
+            waits: false,
         };
         self.all[index as usize] = Some(operation);
         self.queue.push_back(index);
@@ -86,13 +108,24 @@ impl Operations {
         self.all[index as usize].as_mut()
     }
 
-    /// A part in flight has ended.
-    pub(super) fn on_part(&mut self, index: u32, outcome: Outcome, recovery: &Recovery) {
+    /// A part in flight has ended; `fate` says what becomes of one that failed, given how often it was begun and how long ago it
+    /// first failed.
+    pub(super) fn on_part(
+        &mut self,
+        now: Duration,
+        index: u32,
+        outcome: Outcome,
+        fate: impl FnOnce(u8, Duration) -> Fate,
+    ) {
         let Some(operation) = self.get(index) else { return };
         operation.outstanding -= 1;
         if !outcome.status.is_success() {
-            match recovery.fate_of_failed(outcome.status, operation.begun) {
-                Fate::Requeue => operation.again = true,
+            let failed_at = *operation.failed_at.get_or_insert(now);
+            match fate(operation.begun, now.saturating_sub(failed_at)) {
+                Fate::Requeue(delay) => {
+                    operation.again = true;
+                    operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
+                }
                 Fate::Fail(error) => {
                     operation.error.get_or_insert(error);
                 }
@@ -113,7 +146,10 @@ impl Operations {
         if operation.again {
             operation.again = false;
             operation.parts = None;
-            return self.enqueue(index);
+            return match operation.not_before.take() {
+                Some(at) => self.wait(index, Wait::Until(at)),
+                None => self.enqueue(index),
+            };
         }
         if operation.parts.as_ref().is_some_and(|parts| parts.remaining() == 0) {
             self.end(index, Ok(()));
@@ -121,10 +157,54 @@ impl Operations {
     }
 
     fn enqueue(&mut self, index: u32) {
-        if let Some(operation) = self.get(index)
-            && !core::mem::replace(&mut operation.queued, true)
-        {
+        let Some(operation) = self.get(index) else { return };
+        let waited = core::mem::take(&mut operation.waits);
+        if !core::mem::replace(&mut operation.queued, true) {
             self.queue.push_back(index);
+        }
+        if waited {
+            self.waiting.retain(|(waiting, _)| *waiting != index);
+        }
+    }
+
+    /// Sets an operation aside that does not stand in the queue.
+    fn wait(&mut self, index: u32, wait: Wait) {
+        if let Some(operation) = self.get(index)
+            && !core::mem::replace(&mut operation.waits, true)
+        {
+            self.waiting.push((index, wait));
+        }
+    }
+
+    /// When an operation that waits may be issued again.
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        let until = |(_, wait): &(u32, Wait)| if let Wait::Until(at) = wait { Some(*at) } else { None };
+        self.waiting.iter().filter_map(until).min()
+    }
+
+    /// Puts what waited long enough into the queue.
+    pub(super) fn on_timeout(&mut self, now: Duration) {
+        self.enqueue_waiting(|wait| matches!(wait, Wait::Until(at) if at <= now));
+    }
+
+    /// Which disks are where may have changed: what waits for its disk is looked at again.
+    pub(super) fn resume(&mut self) {
+        self.enqueue_waiting(|wait| wait == Wait::Disk);
+    }
+
+    fn enqueue_waiting(&mut self, ready: impl Fn(Wait) -> bool) {
+        while let Some(&(index, _)) = self.waiting.iter().find(|(_, wait)| ready(*wait)) {
+            self.enqueue(index);
+        }
+    }
+
+    /// Fails what has nothing in flight on a namespace.
+    pub(super) fn fail_waiting_on(&mut self, nsid: Nsid, error: BlockError) {
+        for index in 0..self.all.len() as u32 {
+            let of_it = |operation: &Operation| operation.nsid == nsid && operation.outstanding == 0;
+            if self.all[index as usize].as_ref().is_some_and(of_it) {
+                self.end(index, Err(error));
+            }
         }
     }
 
@@ -133,6 +213,9 @@ impl Operations {
         let Some(operation) = self.all[index as usize].take() else { return };
         if operation.queued {
             self.queue.retain(|&queued| queued != index);
+        }
+        if operation.waits {
+            self.waiting.retain(|(waiting, _)| *waiting != index);
         }
         self.free.push(index);
         self.done.push_back(Completion { tag: operation.tag, result });
@@ -170,26 +253,14 @@ impl<P: Provider> Driver<P> {
         if !self.recovery.may_issue() {
             return;
         }
-        self.issue_admin();
+        self.issue_admin(now);
+        // While a change is looked into, nobody knows which disk is where.
+        if self.association.as_ref().is_none_or(Association::is_scanning) {
+            return;
+        }
         while let Some(&index) = self.operations.queue.front() {
             let Some(queue) = self.next_queue() else { return };
             if !self.issue_part(now, index, queue) {
-                return;
-            }
-        }
-    }
-
-    /// The user's admin commands, as far as the association's own keep their places.
-    fn issue_admin(&mut self) {
-        let reserved = usize::from(nvmf_host::limits::ASSOCIATION_COMMANDS_MAX);
-        while self
-            .queues
-            .first()
-            .is_some_and(|queue| queue.as_ref().is_some_and(|queue| queue.room() > reserved))
-            && let Some((number, command)) = self.admin_waiting.pop_front()
-        {
-            if !self.send_admin(0, Owner::Admin(number), &command) {
-                self.admin_waiting.push_front((number, command));
                 return;
             }
         }
@@ -232,8 +303,12 @@ impl<P: Provider> Driver<P> {
             let deadline = Some(now.saturating_add(self.config.io_timeout));
             let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
             let owner = Owner::Operation(index);
-            if pair.send(&mut self.provider, owner, &part.command, data, region.as_ref(), deadline).is_err() {
-                return false;
+            match pair.send(&mut self.provider, owner, &part.command, data, region.as_ref(), deadline) {
+                Ok(()) => self.on_sent(now),
+                Err(refused) => {
+                    self.on_refused(now, queue, refused);
+                    return false;
+                }
             }
         }
         self.operations.queue.pop_front();
@@ -257,6 +332,27 @@ impl<P: Provider> Driver<P> {
             self.operations.queue.pop_front();
             self.operations.settle(index);
             return None;
+        }
+        match self.disks.admission(operation.nsid) {
+            Admission::Issue => {}
+            Admission::Wait => {
+                operation.queued = false;
+                // What was issued of it was cut for another geometry than what comes after.
+                operation.again = operation.parts.is_some();
+                self.operations.queue.pop_front();
+                self.operations.wait(index, Wait::Disk);
+                return None;
+            }
+            Admission::Fail(error) if operation.outstanding == 0 => {
+                self.operations.end(index, Err(error));
+                return None;
+            }
+            Admission::Fail(error) => {
+                operation.error = Some(error);
+                operation.queued = false;
+                self.operations.queue.pop_front();
+                return None;
+            }
         }
         if let Some(parts) = &operation.parts {
             return Some(parts.clone());
@@ -282,6 +378,10 @@ impl<P: Provider> Driver<P> {
 
     fn split(&self, nsid: Nsid, op: BlockOp) -> Result<Parts, BlockError> {
         let namespace = self.association.as_ref().and_then(|a| a.namespace(nsid)).ok_or(BlockError::Gone)?;
+        // The range counts in blocks of the disk that was opened.
+        if self.disks.block_size(nsid) != Some(namespace.geometry.block_size) {
+            return Err(BlockError::Gone);
+        }
         let parts = namespace.split(op.into())?;
         if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
             let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;

@@ -2,4 +2,6 @@
 
 mod queue_pair;
 
-pub(crate) use queue_pair::{Data, Finished, Owner, Payload, QueuePair, Wiring, WorkRequest, local_access};
+pub(crate) use queue_pair::{
+    Data, Finished, MakeError, Owner, Payload, QueuePair, Refused, Wiring, WorkRequest, local_access,
+};

@@ -60,9 +60,14 @@ pub(crate) enum Payload {
     InCapsule,
 }
 
-/// What cannot be sent now: try again after the next completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+/// Why a command was not sent: nothing of it is held.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Try again after the next completion.
+    NoRoom,
+    /// The provider has no key for its memory.
+    NoKey(RegisterError),
+}
 
 /// A command that is done with its memory.
 #[derive(Debug, Clone, Copy)]
@@ -219,6 +224,12 @@ impl QueuePair {
         self.commands.poll_timeout()
     }
 
+    /// Keys that this queue's commands hold, or that are still to be invalidated.
+    pub(crate) fn keys_in_use(&self) -> usize {
+        let held = self.requests.iter().flatten().filter(|request| request.key.is_some());
+        held.count() + self.stray_keys.len()
+    }
+
     /// Whether a command is overdue.
     pub(crate) fn expired(&mut self, now: Duration) -> bool {
         self.commands.pop_expired(now).is_some()
@@ -239,7 +250,7 @@ impl QueuePair {
     /// Sends a command.
     ///
     /// # Errors
-    /// [`NoRoom`]: nothing was sent, nothing is held.
+    /// [`Refused`]: nothing was sent, nothing is held.
     pub(crate) fn send<P: Provider>(
         &mut self,
         provider: &mut P,
@@ -248,21 +259,21 @@ impl QueuePair {
         data: Data<'_>,
         user: Option<&MemoryRegion>,
         deadline: Option<Duration>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), Refused> {
         if self.room() == 0 {
-            return Err(NoRoom);
+            return Err(Refused::NoRoom);
         }
-        let index = self.free.pop().ok_or(NoRoom)?;
+        let index = self.free.pop().ok_or(Refused::NoRoom)?;
         let Ok(cid) = self.commands.submit(index, deadline) else {
             self.free.push(index);
-            return Err(NoRoom);
+            return Err(Refused::NoRoom);
         };
         let sent = self.point(provider, index, data, user).and_then(|(pointer, key)| {
             let sqe = command.encode(cid, pointer);
             self.memory.write(self.slot_offset(index), &sqe);
             self.post(provider, index, data).map_err(|_| {
                 self.stray_keys.extend(key);
-                NoRoom
+                Refused::NoRoom
             })?;
             Ok(key)
         });
@@ -271,10 +282,10 @@ impl QueuePair {
                 self.requests[usize::from(index)] = Some(Request { owner, sent: false, outcome: None, key });
                 Ok(())
             }
-            Err(NoRoom) => {
+            Err(refused) => {
                 self.commands.cancel(cid);
                 self.free.push(index);
-                Err(NoRoom)
+                Err(refused)
             }
         }
     }
@@ -286,7 +297,7 @@ impl QueuePair {
         index: u16,
         data: Data<'_>,
         user: Option<&MemoryRegion>,
-    ) -> Result<(DataPointer, Option<RemoteKey>), NoRoom> {
+    ) -> Result<(DataPointer, Option<RemoteKey>), Refused> {
         let behind_sqe = self.slot_offset(index) + Sqe::LEN;
         let (sge, region, access) = match data {
             Data::None => return Ok((DataPointer::None, None)),
@@ -294,7 +305,7 @@ impl QueuePair {
                 let len = u32::try_from(bytes.len())
                     .ok()
                     .filter(|_| bytes.len() <= self.slot_data)
-                    .ok_or(NoRoom)?;
+                    .ok_or(Refused::NoRoom)?;
                 self.memory.write(behind_sqe, bytes);
                 if in_capsule {
                     return Ok((DataPointer::InCapsule { len }, None));
@@ -309,14 +320,14 @@ impl QueuePair {
             Data::User { sge, direction: Payload::FromController } => (sge, user, Access::REMOTE_WRITE),
         };
         if self.per_command_keys {
-            let exposed = provider.expose(self.id, sge, access).map_err(|_| NoRoom)?;
+            let exposed = provider.expose(self.id, sge, access).map_err(Refused::NoKey)?;
             let (address, key) = (exposed.address, exposed.key);
             return Ok((
                 DataPointer::Keyed { address, len: sge.len, key: key.0, invalidate: true },
                 Some(key),
             ));
         }
-        let remote = region.and_then(|region| region.remote).ok_or(NoRoom)?;
+        let remote = region.and_then(|region| region.remote).ok_or(Refused::NoRoom)?;
         let address = remote.address + sge.offset as u64;
         Ok((DataPointer::Keyed { address, len: sge.len, key: remote.key.0, invalidate: false }, None))
     }
@@ -386,7 +397,10 @@ impl QueuePair {
         };
         if let Some(request) = &mut self.requests[usize::from(index)] {
             request.outcome = Some(outcome);
-            if request.key.is_some() && request.key == completion.invalidated {
+            if let Some(key) = completion.invalidated {
+                if request.key != Some(key) {
+                    return Err(Violation::ForeignKey { qid: self.qid, key: key.0 });
+                }
                 request.key = None;
             }
             if request.key.is_some() {

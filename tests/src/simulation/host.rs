@@ -134,7 +134,7 @@ impl Host {
         let mut worked = self.driver.turn(now);
         while let Some(event) = self.driver.poll_event() {
             match event {
-                DriverEvent::Lost(error) => {
+                DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
                     self.losses += 1;
                     if super::tells_its_story() {
                         println!("{now:?}: host {} lost its association: {error}", self.number);
@@ -143,8 +143,11 @@ impl Host {
                 DriverEvent::Closed => self.closed = true,
                 DriverEvent::GaveUp if self.closed => {}
                 DriverEvent::GaveUp => panic!("host {} gave up, and was told never to", self.number),
-                DriverEvent::Ready => self.ready = true,
-                DriverEvent::NamespacesChanged | DriverEvent::Admin(..) => {}
+                DriverEvent::Ready { .. } => self.ready = true,
+                DriverEvent::Foreign(nsid, mismatch) => {
+                    panic!("host {}: namespace {nsid} is another disk: {mismatch}", self.number)
+                }
+                DriverEvent::NamespacesChanged | DriverEvent::Restored(_) | DriverEvent::Admin(..) => {}
             }
         }
         self.driver.poll(&mut self.completions);

@@ -1,0 +1,260 @@
+//! How commands and connections end: keys, late completions, time-outs, errors of parts.
+
+use super::super::DriverEvent;
+use super::rig::{BLOCK, Rig, SECOND, config, read};
+use super::target::Invalidate;
+use crate::transport::WorkRequest;
+use core::time::Duration;
+use nvme_proto::admin::log_page::LogPageId;
+use nvme_proto::opcode::AdminOpcode;
+use nvme_proto::{Nsid, Qid, Status};
+use nvmf_block::{BlockError, BlockOp, BlockRange};
+use nvmf_host::{AssociationError, Violation, admin};
+use nvmf_memory::Memory;
+use nvmf_rdma::fault::FaultOptions;
+use nvmf_rdma::{Completion, Opcode, WcStatus, WorkRequestId};
+
+fn lost(rig: &Rig) -> Option<&AssociationError> {
+    rig.events.iter().find_map(|event| if let DriverEvent::Lost(error) = event { Some(error) } else { None })
+}
+
+/// The queue pairs that the driver has.
+fn queue_pairs(rig: &Rig) -> usize {
+    rig.driver.queues.iter().flatten().count()
+}
+
+#[test]
+fn key_is_dead_before_the_operation_ends() {
+    for invalidate in [Invalidate::Own, Invalidate::None] {
+        let mut rig = Rig::ready_with(config(), |target| target.invalidate = invalidate);
+        rig.target.hold = true;
+        rig.submit(1, read(0, 1));
+        rig.run();
+        let capsule = rig.target.held[0].clone();
+        rig.target.release();
+        rig.run();
+        assert_eq!(rig.result(1), Some(Ok(())));
+        assert_eq!(rig.driver.queues.iter().flatten().map(|queue| queue.keys_in_use()).sum::<usize>(), 0);
+        rig.memory.fill(0, BLOCK, 0);
+        assert_ne!(rig.target.write_late(&capsule), WcStatus::Success);
+        let mut bytes = [0xff; BLOCK];
+        rig.memory.read(0, &mut bytes);
+        assert_eq!(bytes, [0; BLOCK]);
+    }
+}
+
+#[test]
+fn response_that_invalidates_another_commands_key_ends_the_association() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.submit(2, read(1, 1));
+    rig.run();
+    rig.target.invalidate = Invalidate::OfHeld;
+    rig.target.release();
+    rig.run();
+    let violation = lost(&rig);
+    assert!(
+        matches!(violation, Some(AssociationError::Violation(Violation::ForeignKey { qid: Qid(1), .. }))),
+        "{violation:?}"
+    );
+    (rig.target.hold, rig.target.invalidate) = (false, Invalidate::Own);
+    rig.pass(10 * SECOND);
+    assert_eq!((rig.result(1), rig.result(2)), (Some(Ok(())), Some(Ok(()))));
+}
+
+#[test]
+fn operation_ends_after_all_its_parts_and_with_the_error_of_any() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        for failing in 0..3 {
+            let mut rig = Rig::ready_with(config(), |target| target.transfer_pages = 1);
+            rig.target.hold = true;
+            rig.submit(1, rig.write(0, 48, 0xaa));
+            rig.run();
+            assert_eq!(rig.target.held.len(), 3);
+            let mut left = vec![0, 1, 2];
+            for part in order {
+                assert_eq!(rig.result(1), None, "{order:?}");
+                let at = left.iter().position(|left| *left == part).unwrap();
+                left.remove(at);
+                let failed = if part == failing { Status::WRITE_FAULT } else { Status::SUCCESS };
+                rig.target.answer(at, failed);
+                rig.run();
+            }
+            assert_eq!(rig.result(1), Some(Err(BlockError::Medium)), "{order:?}, {failing}");
+        }
+    }
+}
+
+#[test]
+fn fua_is_in_every_command_of_a_write_and_of_zeroes() {
+    let mut rig = Rig::ready_with(config(), |target| target.transfer_pages = 1);
+    let range = BlockRange::new(0, 48);
+    let BlockOp::Write { from, .. } = rig.write(0, 48, 1) else { unreachable!() };
+    rig.submit(1, BlockOp::Write { range, from, fua: true });
+    rig.submit(2, BlockOp::WriteZeroes { range, deallocate: false, fua: true });
+    rig.run();
+    assert_eq!(rig.target.seen.len(), 6);
+    assert!(rig.target.seen.iter().all(|(_, _, _, fua)| *fua), "{:?}", rig.target.seen);
+}
+
+#[test]
+fn completion_of_a_replaced_queue_pair_changes_nothing() {
+    let mut rig = Rig::ready();
+    let old = rig.driver.queues[1].as_ref().unwrap().id;
+    rig.target.disconnect();
+    rig.pass(10 * SECOND);
+    rig.events.clear();
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.run();
+    assert_ne!(rig.driver.queues[1].as_ref().unwrap().id, old);
+    let late = Completion {
+        id: WorkRequestId(1 << 32 | 1 << 16),
+        queue_pair: old,
+        opcode: Opcode::Receive,
+        status: WcStatus::Success,
+        byte_len: 16,
+        invalidated: None,
+    };
+    assert_eq!(WorkRequest::parse(late.id), (Qid(1), WorkRequest::Receive(0)));
+    rig.driver.on_completion(rig.now, &late);
+    rig.run();
+    assert!(rig.events.is_empty() && rig.result(1).is_none(), "{:?}", rig.events);
+    rig.target.release();
+    rig.run();
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+#[test]
+fn closing_that_hangs_destroys_the_queue_pairs_before_anything_is_issued_again() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.run();
+    // From now on no event of a connection's is seen.
+    let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
+    rig.driver.provider_mut().set_options(hold);
+    rig.pass(31 * SECOND);
+    assert!(matches!(lost(&rig), Some(AssociationError::CommandTimedOut { qid: Qid(1) })));
+    rig.pass(80 * SECOND);
+    assert_eq!((queue_pairs(&rig), rig.ended.len()), (2, 0), "the connections have their time to close");
+    // The loss timeout is over by then: the operation is given back.
+    rig.pass(20 * SECOND);
+    assert_eq!((queue_pairs(&rig), rig.result(1)), (0, Some(Err(BlockError::Gone))));
+}
+
+#[test]
+fn keep_alive_is_sent_while_long_commands_end() {
+    let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = true);
+    rig.target.hold = true;
+    for tag in 0..15 {
+        rig.submit(tag, read(0, 1));
+    }
+    rig.run();
+    assert_eq!(rig.target.held.len(), 15);
+    let mut silence = Duration::ZERO;
+    for _ in 0..15 {
+        let before = rig.target.keep_alives;
+        rig.target.answer(0, Status::SUCCESS);
+        rig.pass(SECOND);
+        silence = if rig.target.keep_alives > before { Duration::ZERO } else { silence + SECOND };
+        assert!(silence < 5 * SECOND, "the controller has heard no command for {silence:?}");
+    }
+}
+
+#[test]
+fn admin_command_that_is_not_answered_ends_the_association() {
+    let mut rig = Rig::ready();
+    rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
+    rig.driver.submit_admin(3, admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512));
+    rig.pass(59 * SECOND);
+    assert!(rig.events.is_empty(), "{:?}", rig.events);
+    rig.pass(2 * SECOND);
+    assert!(matches!(lost(&rig), Some(AssociationError::CommandTimedOut { qid: Qid(0) })));
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Admin(3, None))));
+}
+
+#[test]
+fn path_statuses_are_retried_with_pauses_until_the_path_is_back() {
+    let mut rig = Rig::ready();
+    rig.target.refuse = |_, io| io.then_some(Status::ANA_INACCESSIBLE);
+    rig.submit(1, read(0, 1));
+    rig.pass(SECOND);
+    assert!((2..=5).contains(&rig.target.seen.len()), "{}", rig.target.seen.len());
+    rig.pass(30 * SECOND);
+    assert_eq!(rig.result(1), None);
+    rig.target.refuse = |_, _| None;
+    rig.pass(11 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+    rig.target.refuse = |_, io| io.then_some(Status::NAMESPACE_NOT_READY);
+    rig.submit(2, read(0, 1));
+    rig.pass(75 * SECOND);
+    assert!(matches!(rig.result(2), Some(Err(_))), "as long as a lost connection is waited for");
+}
+
+#[test]
+fn refused_command_of_a_namespace_that_is_gone_says_so() {
+    let mut rig = Rig::ready();
+    rig.target.refuse = |_, io| io.then_some(Status::INVALID_FIELD.with_dnr());
+    rig.submit(1, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(1), Some(Err(BlockError::Unsupported)), "it is there");
+    assert_eq!(rig.target.seen.len(), 2);
+    rig.pass(2 * SECOND);
+    rig.target.disks.clear();
+    rig.submit(2, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(2), Some(Err(BlockError::Gone)));
+}
+
+#[test]
+fn provider_without_keys_ends_the_association_with_the_reason() {
+    let mut rig = Rig::ready();
+    let no_keys = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
+    rig.driver.provider_mut().set_options(no_keys);
+    rig.submit(1, read(0, 1));
+    rig.pass(SECOND / 2);
+    assert!(rig.events.is_empty(), "it may be a moment's shortage");
+    rig.pass(SECOND);
+    let error = lost(&rig).expect("the association is lost");
+    assert!(matches!(error, AssociationError::NoKey { qid: Qid(1), .. }), "{error}");
+    assert!(error.to_string().contains("memory windows"), "{error}");
+}
+
+#[test]
+fn provider_is_made_anew_after_its_device_was_lost() {
+    let mut rig = Rig::ready();
+    let (fabric, memory) = (rig.fabric.clone(), Memory::alloc(4096).unwrap());
+    rig.driver.register(nvmf_block::RegionId(5), &memory).unwrap();
+    rig.driver.set_factory(Box::new(move || Ok(super::rig::provider(&fabric))));
+    // The device is gone: queues cannot be made any more.
+    let gone = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
+    rig.driver.provider_mut().set_options(gone);
+    rig.target.disconnect();
+    rig.submit(1, rig.write(0, 8, 0xaa));
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.driver.replaced(), rig.result(1)), (1, Some(Ok(()))));
+    let buffer = nvmf_block::Buffer { region: nvmf_block::RegionId(5), offset: 0, len: BLOCK };
+    rig.submit(2, BlockOp::Read { range: BlockRange::new(0, 1), into: buffer });
+    rig.run();
+    let mut bytes = [0; BLOCK];
+    memory.read(0, &mut bytes);
+    assert_eq!((rig.result(2), bytes), (Some(Ok(())), [0xaa; BLOCK]));
+}
+
+#[test]
+fn reconnect_says_how_long_the_controller_was_away() {
+    let mut rig = Rig::ready();
+    rig.target.closed = true;
+    rig.target.disconnect();
+    rig.pass(5 * SECOND);
+    assert!(matches!(rig.events[0], DriverEvent::Lost(_)), "{:?}", rig.events);
+    assert!(matches!(rig.events[1], DriverEvent::AttemptFailed(_)), "{:?}", rig.events);
+    rig.target.closed = false;
+    rig.pass(10 * SECOND);
+    let Some(DriverEvent::Ready { after: Some(after) }) = rig.events.last() else {
+        panic!("{:?}", rig.events)
+    };
+    assert!((5 * SECOND..15 * SECOND).contains(after), "{after:?}");
+}

@@ -1,0 +1,6 @@
+//! The driver against a scripted target, over loopback and under virtual time.
+
+mod endings;
+mod identity;
+mod rig;
+mod target;

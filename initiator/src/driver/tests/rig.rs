@@ -1,0 +1,141 @@
+//! A driver and its target under one clock.
+
+use super::super::{Driver, DriverConfig, DriverEvent};
+use super::target::{Disk, Target};
+use core::time::Duration;
+use nvme_proto::{HostId, Nqn, Nsid};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, RegionId, Tag};
+use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use nvmf_memory::Memory;
+use nvmf_rdma::fault::{FaultOptions, Faulty};
+use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCKS: usize = 1024;
+/// The memory that operations use.
+pub(super) const REGION: RegionId = RegionId(0);
+/// More than anything here takes.
+const STEPS_MAX: u32 = 200_000;
+
+pub(super) struct Rig {
+    pub(super) driver: Driver<Faulty<Loopback>>,
+    pub(super) target: Target,
+    pub(super) fabric: Fabric,
+    pub(super) memory: Memory,
+    pub(super) now: Duration,
+    pub(super) ended: Vec<(u64, Result<(), BlockError>)>,
+    pub(super) events: Vec<DriverEvent>,
+}
+
+pub(super) fn config() -> DriverConfig {
+    let nqn = |text: &str| text.parse::<Nqn>().unwrap();
+    let association = AssociationConfig::new(
+        nqn("nqn.2026-11.com.example:disk"),
+        nqn("nqn.2026-11.com.example:host"),
+        HostId([1; 16]),
+    );
+    DriverConfig {
+        address: "192.0.2.1:4420".parse().unwrap(),
+        source: None,
+        association: AssociationConfig { io_queue_entries: 16, ..association },
+        recovery: RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() },
+        io_timeout: 30 * SECOND,
+        operations: 64,
+        seed: 7,
+    }
+}
+
+pub(super) fn provider(fabric: &Fabric) -> Faulty<Loopback> {
+    Faulty::new(fabric.provider(), FaultOptions::default())
+}
+
+impl Rig {
+    /// A driver that is in use, and a target with disk 1 as namespace 1.
+    pub(super) fn ready() -> Self {
+        Self::ready_with(config(), |_| {})
+    }
+
+    pub(super) fn ready_with(config: DriverConfig, prepare: impl FnOnce(&mut Target)) -> Self {
+        let mut rig = Self::start(config, prepare);
+        rig.run();
+        assert!(matches!(rig.events[..], [DriverEvent::Ready { .. }]), "{:?}", rig.events);
+        rig.events.clear();
+        rig
+    }
+
+    fn start(config: DriverConfig, prepare: impl FnOnce(&mut Target)) -> Self {
+        let options = FabricOptions { descriptor: false, ..FabricOptions::default() };
+        let fabric = Fabric::with_options(options);
+        let mut target = Target::new(&fabric, config.address);
+        target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+        prepare(&mut target);
+        let provider = provider(&fabric);
+        let memory = Memory::alloc(64 << 10).unwrap();
+        let mut driver = Driver::new(provider, config, Duration::ZERO).unwrap();
+        driver.register(REGION, &memory).unwrap();
+        let (now, ended, events) = (Duration::ZERO, Vec::new(), Vec::new());
+        Self { driver, target, fabric, memory, now, ended, events }
+    }
+
+    /// Lets both do what there is to do now.
+    pub(super) fn run(&mut self) {
+        for _ in 0..STEPS_MAX {
+            let worked = self.driver.turn(self.now) | self.target.turn(self.now);
+            let mut completions = Vec::with_capacity(64);
+            self.driver.poll(&mut completions);
+            self.ended.extend(completions.iter().map(|done| (done.tag.0, done.result)));
+            let before = self.events.len();
+            while let Some(event) = self.driver.poll_event() {
+                self.events.push(event);
+            }
+            if !worked && completions.is_empty() && self.events.len() == before {
+                return;
+            }
+        }
+        panic!("something is to be done without end");
+    }
+
+    /// Lets so much time pass.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run();
+        for _ in 0..STEPS_MAX {
+            let Some(next) = self.driver.poll_timeout().filter(|&next| next <= end) else {
+                self.now = end;
+                return self.run();
+            };
+            // A provider that holds something back wants to be polled at once: then time goes on in small steps.
+            self.now = next.max(self.now + Duration::from_millis(10)).min(end);
+            self.run();
+            if self.now == end {
+                return;
+            }
+        }
+        panic!("deadlines come without end");
+    }
+
+    pub(super) fn submit(&mut self, tag: u64, op: BlockOp) {
+        self.driver.submit(Tag(tag), Nsid(1), op).unwrap();
+    }
+
+    /// The result of an operation that has ended.
+    pub(super) fn result(&self, tag: u64) -> Option<Result<(), BlockError>> {
+        self.ended.iter().find(|(ended, _)| *ended == tag).map(|(_, result)| *result)
+    }
+
+    /// A write of so many blocks of one byte.
+    pub(super) fn write(&self, start: u64, blocks: u64, byte: u8) -> BlockOp {
+        let buffer = buffer(blocks);
+        self.memory.fill(0, buffer.len, byte);
+        BlockOp::Write { range: BlockRange::new(start, blocks), from: buffer, fua: false }
+    }
+}
+
+pub(super) fn buffer(blocks: u64) -> Buffer {
+    Buffer { region: REGION, offset: 0, len: blocks as usize * BLOCK }
+}
+
+pub(super) fn read(start: u64, blocks: u64) -> BlockOp {
+    BlockOp::Read { range: BlockRange::new(start, blocks), into: buffer(blocks) }
+}

@@ -1,0 +1,469 @@
+//! A target in the same process that does what a test tells it: NVMe/RDMA over loopback, without an engine behind it.
+
+use core::time::Duration;
+use nvme_proto::admin::features::QueueCounts;
+use nvme_proto::admin::identify::{
+    Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace, NamespaceIdType,
+    NvmController, oncs, sgls, vwc,
+};
+use nvme_proto::fabrics::connect::{Connect, Connected};
+use nvme_proto::fabrics::fabrics_type;
+use nvme_proto::fabrics::property::{Capabilities, Property, PropertyGet, PropertySet};
+use nvme_proto::nvm::{DsmRange, ReadWrite};
+use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
+use nvme_proto::rdma::{AcceptData, Request};
+use nvme_proto::sgl::Sgl;
+use nvme_proto::{Cntlid, Cqe, Qid, Sqe, Status};
+use nvmf_memory::Memory;
+use nvmf_rdma::loopback::{Fabric, Loopback};
+use nvmf_rdma::{
+    Access, CmEvent, Completion, CompletionQueueId, ConnectParameters, MemoryRegion, Opcode, Payload,
+    PrivateData, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, RemoteKey, RemoteMemory,
+    SendOperation, SendRequest, Sge, WcStatus, WorkRequestId,
+};
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Bytes of a capsule: an SQE and what may come behind it.
+const CAPSULE: usize = Sqe::LEN + 4096;
+/// Receives of a queue.
+const RECEIVES: usize = 64;
+/// Bytes of the memory that data pass through.
+const SCRATCH: usize = 1 << 20;
+
+pub(super) const CNTLID: u16 = 1;
+
+/// What a namespace is made of.
+pub(super) struct Disk {
+    pub(super) uuid: [u8; 16],
+    pub(super) block_size: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Disk {
+    pub(super) fn new(uuid: u8, block_size: usize, blocks: usize) -> Self {
+        Self { uuid: [uuid; 16], block_size, bytes: vec![uuid; block_size * blocks] }
+    }
+}
+
+/// Which key a response invalidates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Invalidate {
+    Own,
+    None,
+    /// That of the oldest command that is held back.
+    OfHeld,
+}
+
+/// A command of the host's.
+#[derive(Clone)]
+pub(super) struct Capsule {
+    pub(super) qp: QueuePairId,
+    pub(super) sqe: Sqe,
+    data: Vec<u8>,
+}
+
+struct Queue {
+    qid: Option<Qid>,
+    memory: Memory,
+    region: MemoryRegion,
+    /// Commands taken, and so SQHD; the host's queue has so many entries.
+    head: u16,
+    entries: u16,
+}
+
+pub(super) struct Target {
+    provider: Loopback,
+    cq: CompletionQueueId,
+    scratch: Memory,
+    region: MemoryRegion,
+    queues: BTreeMap<QueuePairId, Queue>,
+    completions: Vec<Completion>,
+    pub(super) disks: BTreeMap<u32, Disk>,
+    pub(super) write_cache: bool,
+    pub(super) transfer_pages: u8,
+    pub(super) traffic_based_keep_alive: bool,
+    pub(super) invalidate: Invalidate,
+    /// Commands that get this status.
+    pub(super) refuse: fn(&Capsule, bool) -> Option<Status>,
+    /// I/O commands are held back.
+    pub(super) hold: bool,
+    /// Admin commands are held back that the host's user sent, or anyone: those with this opcode.
+    pub(super) hold_admin: Option<AdminOpcode>,
+    pub(super) held: Vec<Capsule>,
+    /// It takes no connection.
+    pub(super) closed: bool,
+    /// The I/O commands that came: opcode, NSID, first block, FUA.
+    pub(super) seen: Vec<(NvmOpcode, u32, u64, bool)>,
+    pub(super) keep_alives: u32,
+    event_requests: Vec<Capsule>,
+    configuration: u32,
+}
+
+impl Target {
+    pub(super) fn new(fabric: &Fabric, address: std::net::SocketAddr) -> Self {
+        let mut provider = fabric.provider();
+        let cq = provider.create_completion_queue(4096).unwrap();
+        provider.listen(address, 16).unwrap();
+        let scratch = Memory::alloc(SCRATCH).unwrap();
+        let region = provider.register(&scratch, Access::LOCAL_WRITE).unwrap();
+        Self {
+            provider,
+            cq,
+            scratch,
+            region,
+            queues: BTreeMap::new(),
+            completions: Vec::with_capacity(64),
+            disks: BTreeMap::new(),
+            write_cache: true,
+            transfer_pages: 0,
+            traffic_based_keep_alive: false,
+            invalidate: Invalidate::Own,
+            refuse: |_, _| None,
+            hold: false,
+            hold_admin: None,
+            held: Vec::new(),
+            closed: false,
+            seen: Vec::new(),
+            keep_alives: 0,
+            event_requests: Vec::new(),
+            configuration: 0,
+        }
+    }
+
+    /// Does what there is to do; whether that was something.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.provider.poll_cm(now) {
+            worked = true;
+            self.on_event(now, &event);
+        }
+        let mut completions = core::mem::take(&mut self.completions);
+        self.provider.poll_cq(self.cq, &mut completions);
+        for completion in completions.drain(..) {
+            worked = true;
+            self.on_completion(&completion);
+        }
+        self.completions.append(&mut completions);
+        self.completions.reserve(64);
+        self.provider.flush();
+        worked
+    }
+
+    /// Ends every connection, as a target that stops does. What was held back is dropped.
+    pub(super) fn disconnect(&mut self) {
+        self.forget();
+        for qp in core::mem::take(&mut self.queues).into_keys() {
+            self.provider.disconnect(qp);
+            self.provider.destroy_queue_pair(qp);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.held.clear();
+        self.event_requests.clear();
+        self.configuration = 0;
+    }
+
+    /// Announces a change of the namespaces.
+    pub(super) fn announce(&mut self) {
+        let request = self.event_requests.remove(0);
+        let event = nvme_proto::admin::async_event::AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+        self.respond(&request, Status::SUCCESS, event, None);
+        self.provider.flush();
+    }
+
+    /// Carries out the oldest command that is held back.
+    pub(super) fn release(&mut self) {
+        let capsule = self.held.remove(0);
+        self.execute(&capsule);
+        self.provider.flush();
+    }
+
+    /// Answers a command that is held back without carrying it out.
+    pub(super) fn answer(&mut self, at: usize, status: Status) {
+        let capsule = self.held.remove(at);
+        self.respond(&capsule, status, 0, None);
+        self.provider.flush();
+    }
+
+    /// Sends the host a response to a command that it may have forgotten.
+    pub(super) fn write_late(&mut self, capsule: &Capsule) -> WcStatus {
+        self.deliver(capsule, &[0xbb; 512])
+    }
+
+    fn on_event(&mut self, now: Duration, event: &CmEvent) {
+        match event {
+            CmEvent::ConnectRequest { request, .. } if self.closed => {
+                self.provider.reject(*request, &PrivateData::EMPTY);
+            }
+            CmEvent::ConnectRequest { request, private_data, .. } => {
+                let asked = Request::parse(private_data.as_bytes()).unwrap();
+                let attributes = QueuePairAttributes {
+                    send_cq: self.cq,
+                    receive_cq: self.cq,
+                    shared_receive_queue: None,
+                    max_send: 256,
+                    max_receive: RECEIVES as u32,
+                };
+                let qp = self.provider.create_queue_pair(&attributes).unwrap();
+                let memory = Memory::alloc(CAPSULE * (RECEIVES + 1)).unwrap();
+                let region = self.provider.register(&memory, Access::LOCAL_WRITE).unwrap();
+                let queue = Queue { qid: None, memory, region, head: 0, entries: asked.hrqsize };
+                self.queues.insert(qp, queue);
+                (0..RECEIVES).for_each(|index| self.post_receive(qp, index));
+                let data = AcceptData::new(asked.hrqsize);
+                let parameters = ConnectParameters {
+                    private_data: PrivateData::new(data.as_bytes()).unwrap(),
+                    responder_resources: 0,
+                    initiator_depth: 16,
+                    timeout: Duration::from_secs(3),
+                };
+                self.provider.accept(now, *request, qp, &parameters).unwrap();
+            }
+            CmEvent::Disconnected { queue_pair, .. } => {
+                self.provider.destroy_queue_pair(*queue_pair);
+                self.queues.remove(queue_pair);
+                if self.queues.is_empty() {
+                    self.forget();
+                }
+            }
+            CmEvent::Established { .. } | CmEvent::ConnectFailed { .. } => {}
+        }
+    }
+
+    fn post_receive(&mut self, qp: QueuePairId, index: usize) {
+        let key = self.queues[&qp].region.local_key;
+        let buffer = Sge { local_key: key, offset: index * CAPSULE, len: CAPSULE as u32 };
+        let id = WorkRequestId(index as u64);
+        self.provider.post_receive(qp, ReceiveRequest { id, buffer }).unwrap();
+    }
+
+    fn on_completion(&mut self, completion: &Completion) {
+        if completion.opcode != Opcode::Receive || !completion.status.is_success() {
+            return;
+        }
+        let (qp, index) = (completion.queue_pair, completion.id.0 as usize);
+        let Some(queue) = self.queues.get_mut(&qp) else { return };
+        queue.head = (queue.head + 1) % queue.entries;
+        let mut bytes = vec![0; completion.byte_len as usize];
+        queue.memory.read(index * CAPSULE, &mut bytes);
+        self.post_receive(qp, index);
+        let (sqe, data) = Sqe::read_from_prefix(&bytes).unwrap();
+        let capsule = Capsule { qp, sqe, data: data.to_vec() };
+        if fabrics_type(&capsule.sqe) == Some(FabricsType::CONNECT) {
+            let qid = Connect::parse(&capsule.sqe).qid;
+            self.queues.get_mut(&qp).unwrap().qid = Some(qid);
+        }
+        if self.is_io(&capsule) {
+            let rw = ReadWrite::parse(&capsule.sqe);
+            self.seen.push((NvmOpcode(capsule.sqe.opcode), capsule.sqe.nsid().0, rw.slba, rw.fua));
+            if self.hold {
+                return self.held.push(capsule);
+            }
+        } else if self.hold_admin == Some(AdminOpcode(capsule.sqe.opcode)) {
+            return self.held.push(capsule);
+        }
+        self.execute(&capsule);
+    }
+
+    fn is_io(&self, capsule: &Capsule) -> bool {
+        let qid = self.queues.get(&capsule.qp).and_then(|queue| queue.qid);
+        qid.is_some_and(|qid| !qid.is_admin()) && fabrics_type(&capsule.sqe).is_none()
+    }
+
+    fn execute(&mut self, capsule: &Capsule) {
+        let io = self.is_io(capsule);
+        if let Some(status) = (self.refuse)(capsule, io) {
+            return self.respond(capsule, status, 0, None);
+        }
+        if io { self.execute_io(capsule) } else { self.execute_admin(capsule) }
+    }
+
+    fn execute_io(&mut self, capsule: &Capsule) {
+        let nsid = capsule.sqe.nsid().0;
+        let Some(block_size) = self.disks.get(&nsid).map(|disk| disk.block_size) else {
+            return self.respond(capsule, Status::INVALID_NAMESPACE.with_dnr(), 0, None);
+        };
+        let opcode = NvmOpcode(capsule.sqe.opcode);
+        let rw = ReadWrite::parse(&capsule.sqe);
+        let start = rw.slba as usize * block_size;
+        let range = start..start + rw.blocks as usize * block_size;
+        let mut status = Status::SUCCESS;
+        match opcode {
+            NvmOpcode::READ => {
+                let bytes = self.disks[&nsid].bytes[range].to_vec();
+                self.deliver(capsule, &bytes);
+            }
+            NvmOpcode::WRITE => {
+                let bytes = self.fetch(capsule);
+                self.disks.get_mut(&nsid).unwrap().bytes[range].copy_from_slice(&bytes);
+            }
+            NvmOpcode::COMPARE => {
+                let bytes = self.fetch(capsule);
+                if self.disks[&nsid].bytes[range] != bytes {
+                    status = Status::COMPARE_FAILURE;
+                }
+            }
+            NvmOpcode::WRITE_ZEROES => self.disks.get_mut(&nsid).unwrap().bytes[range].fill(0),
+            NvmOpcode::DATASET_MANAGEMENT => {
+                let range = DsmRange::read_from_bytes(&self.fetch(capsule)[..16]).unwrap();
+                let start = range.slba.get() as usize * block_size;
+                let end = start + range.blocks.get() as usize * block_size;
+                self.disks.get_mut(&nsid).unwrap().bytes[start..end].fill(0);
+            }
+            _ => {}
+        }
+        self.respond(capsule, status, 0, None);
+    }
+
+    fn execute_admin(&mut self, capsule: &Capsule) {
+        let sqe = &capsule.sqe;
+        let mut result = 0_u64;
+        match (AdminOpcode(sqe.opcode), fabrics_type(sqe)) {
+            (_, Some(FabricsType::CONNECT)) => {
+                let connected = Connected {
+                    cntlid: Cntlid(CNTLID),
+                    authentication_required: false,
+                    secure_channel_required: false,
+                };
+                result = connected.emit().into();
+            }
+            (_, Some(FabricsType::PROPERTY_SET)) => {
+                self.configuration = PropertySet::parse(sqe).value as u32;
+            }
+            (_, Some(_)) => {
+                result = match PropertyGet::parse(sqe).property {
+                    Property::CAP => Capabilities::new(128, 15).0,
+                    Property::VS => 0x0002_0000,
+                    // Ready, or shut down, as CC has it.
+                    _ if self.configuration >> 14 & 0b11 != 0 => 0b1001,
+                    _ => 1,
+                };
+            }
+            (AdminOpcode::ASYNC_EVENT_REQUEST, _) => {
+                return self.event_requests.push(Capsule { qp: capsule.qp, sqe: *sqe, data: Vec::new() });
+            }
+            (AdminOpcode::IDENTIFY, _) => {
+                let page = self.identify(&Identify::parse(sqe));
+                self.deliver(capsule, &page);
+            }
+            (AdminOpcode::GET_LOG_PAGE, _) => {
+                let len = sqe.sgl.parse().map_or(0, |sgl| sgl.len());
+                self.deliver(capsule, &vec![0; len as usize]);
+            }
+            (AdminOpcode::SET_FEATURES, _) if sqe.cdw10.get() == 7 => {
+                result = QueueCounts { submission: 4, completion: 4 }.emit().into();
+            }
+            (AdminOpcode::KEEP_ALIVE, _) => self.keep_alives += 1,
+            _ => {}
+        }
+        self.respond(capsule, Status::SUCCESS, result as u32, Some((result >> 32) as u32));
+    }
+
+    fn identify(&self, identify: &Identify) -> Vec<u8> {
+        let nsid = identify.nsid.0;
+        match identify.cns {
+            Cns::CONTROLLER => {
+                let mut page = IdentifyController::new();
+                page.cntlid = CNTLID.into();
+                page.kas = 10.into();
+                page.ioccsz = ((CAPSULE / 16) as u32).into();
+                page.iorcsz = 1.into();
+                page.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
+                page.mdts = self.transfer_pages;
+                page.oaes = (1 << 8).into();
+                page.oncs = (oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::COMPARE).into();
+                page.vwc = if self.write_cache { vwc::PRESENT } else { 0 };
+                page.ctratt = u32::from(self.traffic_based_keep_alive).wrapping_shl(6).into();
+                page.aerl = 3;
+                page.msdbd = 1;
+                page.as_bytes().to_vec()
+            }
+            Cns::COMMAND_SET_CONTROLLER => NvmController::new_zeroed().as_bytes().to_vec(),
+            Cns::ACTIVE_NAMESPACES => IdList::new(self.disks.keys().copied()).as_bytes().to_vec(),
+            Cns::NAMESPACE => {
+                let mut page = IdentifyNamespace::new_zeroed();
+                if let Some(disk) = self.disks.get(&nsid) {
+                    page.nsze = ((disk.bytes.len() / disk.block_size) as u64).into();
+                    page.lbaf[0].lbads = disk.block_size.trailing_zeros() as u8;
+                }
+                page.as_bytes().to_vec()
+            }
+            _ => {
+                let mut page = [0; 4096];
+                let uuid = self.disks.get(&nsid).map_or([0; 16], |disk| disk.uuid);
+                DescriptorWriter::new(&mut page).push(NamespaceIdType::UUID, &uuid);
+                page.to_vec()
+            }
+        }
+    }
+
+    /// The data that come with a command, or that it points at.
+    fn fetch(&mut self, capsule: &Capsule) -> Vec<u8> {
+        let Ok(Sgl::Keyed { address, len, key, .. }) = capsule.sqe.sgl.parse() else {
+            return capsule.data.clone();
+        };
+        let remote = RemoteMemory { key: RemoteKey(key), address, len };
+        let into = Sge { local_key: self.region.local_key, offset: 0, len };
+        let status = self.transfer(capsule.qp, SendOperation::Read { into, remote });
+        assert_eq!(status, WcStatus::Success, "the host exposed what it points at");
+        let mut bytes = vec![0; len as usize];
+        self.scratch.read(0, &mut bytes);
+        bytes
+    }
+
+    fn deliver(&mut self, capsule: &Capsule, bytes: &[u8]) -> WcStatus {
+        let Ok(Sgl::Keyed { address, len, key, .. }) = capsule.sqe.sgl.parse() else { panic!("no key") };
+        let bytes = &bytes[..bytes.len().min(len as usize)];
+        self.scratch.write(0, bytes);
+        let remote = RemoteMemory { key: RemoteKey(key), address, len };
+        let from = Sge { local_key: self.region.local_key, offset: 0, len: bytes.len() as u32 };
+        self.transfer(capsule.qp, SendOperation::Write { payload: Payload::Gather(&[from]), remote })
+    }
+
+    /// Posts and waits: nothing is under way for long on this fabric.
+    fn transfer(&mut self, qp: QueuePairId, operation: SendOperation<'_>) -> WcStatus {
+        const ID: WorkRequestId = WorkRequestId(1 << 40);
+        if self.provider.post_send(qp, SendRequest { id: ID, operation, signaled: true }).is_err() {
+            return WcStatus::Flushed;
+        }
+        let mut others = Vec::new();
+        for _ in 0..100 {
+            let mut completions = Vec::with_capacity(64);
+            self.provider.flush();
+            self.provider.poll_cq(self.cq, &mut completions);
+            let status = completions.iter().find(|done| done.id == ID).map(|done| done.status);
+            others.extend(completions.into_iter().filter(|done| done.id != ID));
+            if let Some(status) = status {
+                self.completions.append(&mut others);
+                return status;
+            }
+        }
+        panic!("a transfer does not end");
+    }
+
+    fn respond(&mut self, capsule: &Capsule, status: Status, dw0: u32, dw1: Option<u32>) {
+        let Some(queue) = self.queues.get(&capsule.qp) else { return };
+        let mut cqe = Cqe::new(capsule.sqe.cid(), status, dw0);
+        if let Some(dw1) = dw1 {
+            cqe = cqe.with_result(u64::from(dw1) << 32 | u64::from(dw0));
+        }
+        cqe.sqhd = queue.head.into();
+        let key = |sqe: &Sqe| match sqe.sgl.parse() {
+            Ok(Sgl::Keyed { key, len: 1.., .. }) => Some(RemoteKey(key)),
+            _ => None,
+        };
+        let invalidate = match self.invalidate {
+            Invalidate::Own => key(&capsule.sqe),
+            Invalidate::None => None,
+            Invalidate::OfHeld if self.is_io(capsule) => self.held.first().and_then(|held| key(&held.sqe)),
+            Invalidate::OfHeld => key(&capsule.sqe),
+        };
+        let payload = Payload::Inline(cqe.as_bytes());
+        let operation = SendOperation::Send { payload, invalidate, solicited: false };
+        let request = SendRequest { id: WorkRequestId(1 << 41), operation, signaled: true };
+        // A connection that is gone takes no response.
+        let _ = self.provider.post_send(capsule.qp, request);
+    }
+}

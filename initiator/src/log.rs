@@ -1,0 +1,42 @@
+//! What a connection's life leaves in the log.
+
+use crate::driver::DriverEvent;
+use nvmf_host::AssociationError;
+
+/// Says each thing once: a target that is away for a day is not a line for every attempt to reach it.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    /// Why the last attempt failed.
+    failed: Option<AssociationError>,
+}
+
+impl Log {
+    pub(crate) fn on_event(&mut self, event: &DriverEvent) {
+        match event {
+            DriverEvent::Ready { after } => {
+                self.failed = None;
+                if let Some(after) = after {
+                    tracing::info!("connected again after {:.1} s", after.as_secs_f64());
+                }
+            }
+            DriverEvent::Lost(error) => tracing::warn!(%error, "the association is lost: reconnecting"),
+            DriverEvent::AttemptFailed(error) if self.failed.as_ref() == Some(error) => {
+                tracing::debug!(%error, "cannot connect again yet");
+            }
+            DriverEvent::AttemptFailed(error) => {
+                tracing::warn!(%error, "cannot connect again yet");
+                self.failed = Some(error.clone());
+            }
+            DriverEvent::Foreign(nsid, mismatch) => tracing::error!(
+                "namespace {nsid} is not the disk that was opened: {mismatch}. Its I/O waits; give the namespace its disk back, or close it and open it anew"
+            ),
+            DriverEvent::Restored(nsid) => {
+                tracing::info!("namespace {nsid} is the disk that was opened again: its I/O goes on");
+            }
+            DriverEvent::GaveUp => {
+                tracing::error!("the controller is given up: all I/O fails from now on");
+            }
+            DriverEvent::NamespacesChanged | DriverEvent::Admin(..) | DriverEvent::Closed => {}
+        }
+    }
+}
