@@ -287,21 +287,6 @@ fn a_file_that_shrank_is_a_medium_that_fails() {
     assert_eq!(run(&mut devices, BlockOp::Verify { range: across }), Err(BlockError::Medium));
 }
 
-/// `NVMF_TEST_BLOCK_DEVICE=/dev/loop9 cargo test -p nvmf-backend -- --ignored`: what is on the device is lost.
-#[test]
-#[ignore = "needs a block device to overwrite, named by NVMF_TEST_BLOCK_DEVICE"]
-fn a_block_device_conforms() {
-    let path = std::env::var_os("NVMF_TEST_BLOCK_DEVICE").expect("NVMF_TEST_BLOCK_DEVICE names a device");
-    let spec = DiskSpec::Path { path: path.into(), create: None };
-    conformance::check(&mut devices(&spec, None, false), DEVICE, &mut waiting());
-    conformance::check(&mut devices(&spec, Some(4096), false), DEVICE, &mut waiting());
-    let first = Disk::open(&spec, None, false).unwrap();
-    let second = Disk::open(&spec, None, false).unwrap_err().to_string();
-    assert!(second.contains("is in use"), "{second}");
-    drop(first);
-    conformance::check(&mut devices(&spec, None, true), DEVICE, &mut waiting());
-}
-
 #[test]
 fn a_buffer_at_any_address_is_used() {
     let folder = tempfile::tempdir().unwrap();
