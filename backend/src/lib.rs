@@ -1,22 +1,22 @@
-//! The storage devices: what stands behind a namespace.
+//! Storage backend: files, block devices, memory and null disks.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`disk`] | opening: a file, a block device, memory, null; everything that can be wrong is found here |
-//! | [`devices`] | [`Devices`]: one worker's devices behind [`nvmf_block::Backend`], and the ring that the worker sleeps in |
-//! | [`uring`] | the ring itself, and the operations on files |
+//! | [`disk`] | opening a disk, with all checks; its identity and its failures |
+//! | [`devices`] | [`Devices`]: one worker's devices as a [`nvmf_block::Backend`], and the ring it sleeps in |
+//! | [`uring`] | the ring, and operations on files |
 //! | [`ram`] | memory and null disks |
-//! | [`decorator`] | backends around backends: delays, faults, write protection |
-//! | [`simulated`] | a disk with a volatile cache, a virtual clock and power cuts |
+//! | [`decorator`] | backends that wrap another: delays, faults, write protection |
+//! | [`simulated`] | a disk with a volatile cache, a virtual clock, power cuts, failed flushes and hangs |
 //!
 //! | kind | volatile cache | deallocate | block size by default |
 //! |---|---|---|---|
-//! | file | yes: `fdatasync` makes durable | punches holes, reads zeroes | 4096, or 512 if its size is no multiple of 4096 |
-//! | block device | what the kernel says | yes, where the device can | its logical block size |
-//! | memory | no | zeroes | 4096, or 512 likewise |
+//! | file | yes; a flush is `fdatasync` | punches holes, reads zeroes | 4096; 512 if the size requires it |
+//! | block device | as the kernel says; yes through the page cache | where the device can | its logical block size |
+//! | memory | no | zeroes | likewise |
 //! | null | no | does nothing | likewise |
 //!
-//! What it does not do: it knows neither NVMe nor RDMA, and starts no thread.
+//! It does not depend on NVMe or RDMA, starts no thread, and logs nothing.
 
 pub mod decorator;
 pub mod devices;

@@ -1,19 +1,19 @@
-//! Disks without a medium.
+//! Memory disks and null disks.
 
 use nvmf_block::{BlockError, BlockOp};
 use nvmf_memory::{Memory, OutOfMemory};
 
-/// Bytes fetched ahead for one operation: of a longer one the rest comes by itself.
+/// Bytes that are prefetched for an operation. For more, the processor's own prefetcher does the rest.
 const PREFETCH_MAX: usize = 8 * 1024;
 
-/// Memory as a disk. Workers share it: what one wrote, another reads; blocks that two write at once may mix, as on any disk.
+/// A disk in memory, shared by all workers. Where two write the same bytes at once, the result may be a mixture.
 #[derive(Debug)]
 pub(crate) struct RamDisk {
     memory: Memory,
 }
 
 impl RamDisk {
-    /// `bytes` zeroes. They take their memory now, not when they are first written.
+    /// A disk of `bytes` zeroes. All memory is allocated now, not when it is first written.
     pub(crate) fn new(bytes: u64) -> Result<Self, OutOfMemory> {
         let bytes = usize::try_from(bytes).map_err(|_| OutOfMemory { len: usize::MAX })?;
         let memory = Memory::alloc(bytes)?;
@@ -25,16 +25,16 @@ impl RamDisk {
         &self.memory
     }
 
-    /// Has the processor fetch what an operation will copy: several that wait are fetched at once, where one copy after the other would
-    /// wait for the memory each time.
+    /// Has the processor fetch what an operation will copy. Several operations are fetched at the same time, where
+    /// each copy would wait for the memory by itself.
     pub(crate) fn prefetch(&self, at: u64, len: usize) {
         if let Ok(at) = usize::try_from(at) {
             self.memory.prefetch(at, len.min(PREFETCH_MAX));
         }
     }
 
-    /// Carries out an operation on `len` bytes from `at` on, which lie on the disk, and whose buffer, if it has one, begins at an offset of a
-    /// memory.
+    /// Carries out an operation on the `len` bytes at `at`, which are within the disk. `buffer`: memory and offset of
+    /// its data.
     pub(crate) fn carry_out(
         &self,
         op: &BlockOp,
@@ -58,7 +58,7 @@ impl RamDisk {
     }
 }
 
-/// Carries out an operation on nothing.
+/// Carries out an operation on a null disk.
 pub(crate) fn carry_out_on_null(
     op: &BlockOp,
     len: usize,

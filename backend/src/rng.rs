@@ -1,6 +1,6 @@
-//! Chance from a seed.
+//! Random numbers from a seed.
 
-/// SplitMix64: small, fast, the same everywhere. Not for secrets.
+/// SplitMix64: small, fast, reproducible; not for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
 
@@ -21,7 +21,7 @@ impl Rng {
         self.next() % bound
     }
 
-    /// Whether something of this chance, in a million, happens now.
+    /// True with a chance of `ppm` in a million.
     pub(crate) fn happens(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }

@@ -1,13 +1,16 @@
-//! A disk with a volatile cache, a virtual clock, power cuts, flushes that fail and times in which it hangs, for simulation.
+//! A disk with a volatile cache, a virtual clock, power cuts, flushes that fail and times in which it hangs, for
+//! simulation.
 //!
-//! The fault model. A write completes when it is in the cache. FUA makes it durable, and so does a flush that was submitted after it had
-//! completed; a flush makes nothing durable that it does not promise, so that a test sees whoever relies on more.
-//! [`SimulatedDisk::crash`] cuts the power: what is durable stays. Of a block in the cache, the medium has afterwards its durable
-//! version or any of those written since. Operations in flight never complete, and each of their blocks may have been written or
-//! not, FUA or not. Blocks are never torn, as NVMe promises of a single block (AWUPF 0).
+//! The fault model. A write completes when it is in the cache. FUA makes it durable, and so does a flush that was
+//! submitted after it had completed; a flush makes nothing durable that it does not promise, so that a test sees
+//! whoever relies on more. [`SimulatedDisk::crash`] cuts the power: what is durable stays. Of a block in the cache,
+//! the medium has afterwards its durable version or any of those written since. Operations in flight never complete,
+//! and each of their blocks may have been written or not, FUA or not. Blocks are never torn, as NVMe promises of a
+//! single block (AWUPF 0).
 //!
-//! [`SimulatedDisk::fail_next_flush`]: as with the kernel's page cache, what was in the cache then is read as before, but no later flush
-//! makes it durable. The disk reports the loss until it is reopened, as [`BlockError::CacheLost`] describes.
+//! [`SimulatedDisk::fail_next_flush`]: as with the kernel's page cache, what was in the cache then is read as before,
+//! but no later flush makes it durable. The disk reports the loss until it is reopened, as [`BlockError::CacheLost`]
+//! describes.
 
 use crate::rng::Rng;
 use nvmf_block::{
@@ -21,19 +24,19 @@ use std::ops::RangeBounds;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that are borrowed at once, at the most.
+/// The most bytes that are borrowed at once.
 const BORROWS: usize = 64 << 10;
 
-/// How a disk behaves.
+/// The properties of a simulated disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedOptions {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks.
     pub blocks: u64,
-    /// An operation takes from here …
+    /// The shortest latency of an operation.
     pub latency_min: Duration,
-    /// … to here, at random: so they are reordered.
+    /// The longest. Latencies are random, so operations are reordered.
     pub latency_max: Duration,
 }
 
@@ -41,15 +44,15 @@ type Block = Rc<[u8]>;
 /// Counts the blocks that were written to a disk.
 type Version = u64;
 
-/// The medium and its cache; outlives the devices that use it, and crashes.
+/// The medium and its cache. It outlives the [`SimulatedDevices`] that use it.
 pub struct SimulatedDisk {
     options: SimulatedOptions,
-    /// What a power cut cannot take.
+    /// What survives a power cut.
     durable: BTreeMap<u64, Block>,
-    /// Versions written since, oldest first; the last is what reads see.
+    /// Versions written since, oldest first; reads return the last.
     cached: BTreeMap<u64, Vec<(Version, Block)>>,
     version: Version,
-    /// No flush makes versions up to this one durable any more: one that should have, failed.
+    /// Versions up to this one can no longer become durable: the flush that should have made them so failed.
     lost: Version,
     fails_next_flush: bool,
     cache_lost: bool,
@@ -57,7 +60,7 @@ pub struct SimulatedDisk {
     rng: Rng,
 }
 
-/// A disk that several simulated devices, one after the other, use.
+/// A disk that several [`SimulatedDevices`] use, one after the other.
 pub type SharedDisk = Rc<RefCell<SimulatedDisk>>;
 
 impl SimulatedDisk {
@@ -77,22 +80,22 @@ impl SimulatedDisk {
         }))
     }
 
-    /// The next flush, or the next operation with FUA, fails, and with it all that follow until [`SimulatedDisk::reopen`].
+    /// Fails the next flush or operation with FUA, and all after it until [`SimulatedDisk::reopen`].
     pub fn fail_next_flush(&mut self) {
         self.fails_next_flush = true;
     }
 
-    /// Forgets that a flush failed. What was lost by it stays so.
+    /// Ends the failures of flushes. Lost data stay lost.
     pub fn reopen(&mut self) {
         self.cache_lost = false;
     }
 
-    /// Whether it hangs: no operation completes until it does not any more.
+    /// While a disk hangs, none of its operations completes.
     pub fn set_hanging(&mut self, hangs: bool) {
         self.hangs = hangs;
     }
 
-    /// Whether an operation that makes something durable can do so now.
+    /// Whether a flush or an operation with FUA succeeds now.
     fn may_sync(&mut self) -> Result<(), BlockError> {
         if core::mem::take(&mut self.fails_next_flush) {
             self.lost = self.version;
@@ -114,7 +117,7 @@ impl SimulatedDisk {
         vec![0; self.options.block_size as usize].into()
     }
 
-    /// What a read of a block sees now.
+    /// A block's content as a read returns it.
     #[must_use]
     pub fn block(&self, lba: u64) -> Block {
         let cached = self.cached.get(&lba).and_then(|versions| versions.last()).map(|(_, block)| block);
@@ -158,17 +161,17 @@ impl SimulatedDisk {
 
 struct InFlight {
     due: Duration,
-    /// Breaks ties, so that the order never depends on anything but the seed.
+    /// Orders operations that are due at the same time, so that the seed alone decides the order.
     sequence: u64,
     tag: Tag,
     op: BlockOp,
-    /// What had completed on the disk when it was submitted: a flush covers that.
+    /// The disk's version when it was submitted, which a flush covers.
     covers: Version,
-    /// Refused when it was submitted; it completes all the same.
+    /// The error of an operation that was refused when it was submitted; it completes later, as others do.
     refused: Option<BlockError>,
 }
 
-/// The operation without FUA: one that the power cut caught may be durable in part.
+/// The operation without FUA: a power cut may leave part of it.
 fn unforced(op: BlockOp) -> BlockOp {
     match op {
         BlockOp::Write { range, from, .. } => BlockOp::Write { range, from, fua: false },
@@ -179,13 +182,13 @@ fn unforced(op: BlockOp) -> BlockOp {
     }
 }
 
-/// Simulated devices, one disk each, under a virtual clock. Of reads that can be borrowed one in two is, and
-/// spoils with [`Backend::flush`] what it has borrowed.
+/// Simulated devices, one disk each, under a virtual clock. Every second read that can be borrowed is;
+/// [`Backend::flush`] overwrites the borrowed bytes, so that a test sees a use after that.
 pub struct SimulatedDevices {
     disks: Vec<SharedDisk>,
     regions: Vec<Memory>,
     borrows: Memory,
-    /// Bytes of them that are out.
+    /// Bytes of it that are borrowed.
     borrowed: usize,
     in_flight: Vec<(usize, InFlight)>,
     depth: usize,
@@ -195,7 +198,7 @@ pub struct SimulatedDevices {
 }
 
 impl SimulatedDevices {
-    /// Devices of which device `n` is `disks[n]`, with `depth` operations at once.
+    /// Device `n` is `disks[n]`; `depth` operations may be in flight.
     ///
     /// # Panics
     /// Without memory.
@@ -215,7 +218,7 @@ impl SimulatedDevices {
         }
     }
 
-    /// Moves the clock; it only ever grows.
+    /// Advances the clock to `now`; it never goes back.
     pub fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
@@ -231,8 +234,8 @@ impl SimulatedDevices {
         self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
     }
 
-    /// The power is cut: of the operations in flight, which never complete, some have reached the cache. Then each disk's
-    /// [`SimulatedDisk::crash`] is called.
+    /// Cuts the power: some of the operations in flight reach the cache, none completes. Then calls each disk's
+    /// [`SimulatedDisk::crash`].
     pub fn crash(mut self) {
         for (device, operation) in core::mem::take(&mut self.in_flight) {
             if operation.op.writes() && operation.refused.is_none() && self.rng.below(2) == 0 {
@@ -348,7 +351,7 @@ impl Backend for SimulatedDevices {
         Some(BorrowedRead { memory: &self.borrows, offset })
     }
 
-    /// Nothing to ring: the clock alone brings completions. But borrows are over.
+    /// Ends borrowed reads. Operations need no flush: they complete by the clock.
     fn flush(&mut self) {
         self.borrows.fill(0, core::mem::take(&mut self.borrowed), 0xa5);
     }

@@ -1,5 +1,5 @@
-//! Block devices: a loop device of our own, where the system lets us have one (root, and the kernel's loop driver); and one that is
-//! named by the environment.
+//! Block devices: a loop device where the system permits one (root, and the loop driver), and a device named in the
+//! environment.
 
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec, IdentitySource};
 use nvmf_block::{Backend, BlockOp, BlockRange, Buffer, DeviceId, Tag, conformance};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 const DEVICE: DeviceId = DeviceId(0);
 
-/// A loop device, which goes when this is closed, or the process ends.
+/// A loop device. The kernel detaches it when this is dropped or the process ends.
 struct Loop {
     path: PathBuf,
     open: File,
 }
 
 impl Loop {
-    /// One of this file; `None`, said on the error output, where that is not possible.
+    /// A loop device on `file`; `None`, with a message, where that is not possible.
     fn new(file: &Path) -> Option<Self> {
         let losetup = |arguments: &[&str], path: &Path| {
             let output = Command::new("losetup").args(arguments).arg(path).output();
@@ -33,7 +33,7 @@ impl Loop {
         };
         let path = PathBuf::from(losetup(&["--find", "--show"], file)?.trim());
         let open = File::open(&path).expect("it was just made");
-        // It is open, so it goes when the last who has it open closes it.
+        // It is open, so the kernel detaches it at the last close.
         losetup(&["--detach"], &path)?;
         Some(Self { path, open })
     }
@@ -42,7 +42,7 @@ impl Loop {
         Disk::open(&DiskSpec::Path { path: self.path.clone(), create: None }, block_size, read_only).unwrap()
     }
 
-    /// Flushes that the device has completed, as the kernel counts them.
+    /// The kernel's count of completed flushes of the device.
     fn flushes(&self) -> u64 {
         let number = self.open.metadata().unwrap().rdev();
         let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
@@ -129,7 +129,7 @@ fn a_loop_device_has_the_uuid_of_its_file() {
     assert_eq!(file.identity().unwrap(), Some(identity));
 }
 
-/// `NVMF_TEST_BLOCK_DEVICE=/dev/sdx cargo test -p nvmf-backend -- --ignored`: what is on the device is lost.
+/// `NVMF_TEST_BLOCK_DEVICE=/dev/sdx cargo test -p nvmf-backend -- --ignored`. The device is overwritten.
 #[test]
 #[ignore = "needs a block device to overwrite, named by NVMF_TEST_BLOCK_DEVICE"]
 fn a_block_device_conforms() {

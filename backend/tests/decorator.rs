@@ -1,4 +1,4 @@
-//! Decorators keep the promises of what they decorate, and break those that they are asked to.
+//! Decorators conform when they change nothing, and fail operations as they are told to.
 
 use nvmf_backend::decorator::{Delay, Fault, FaultOptions, ReadOnly};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
@@ -42,7 +42,7 @@ fn decorators_of_a_file_conform() {
 }
 
 #[test]
-fn chosen_blocks_fail_until_they_are_healed() {
+fn chosen_blocks_fail_until_cleared() {
     let inner = devices(&DiskSpec::Memory { size: 1 << 20 });
     let mut fault = Fault::new(inner, FaultOptions::default(), 1);
     let verify = |fault: &mut Fault<Devices>, start, blocks| {
@@ -62,7 +62,7 @@ fn chosen_blocks_fail_until_they_are_healed() {
 }
 
 #[test]
-fn who_never_polls_is_told_that_it_is_full() {
+fn a_decorator_that_is_never_polled_becomes_full() {
     let mut devices = ReadOnly::new(devices(&DiskSpec::Null { size: 4096 }));
     let op = BlockOp::Deallocate { range: BlockRange::new(0, 1) };
     let taken = (0..1_000_000).take_while(|&tag| devices.submit(Tag(tag), DEVICE, op).is_ok()).count();
@@ -73,7 +73,7 @@ fn who_never_polls_is_told_that_it_is_full() {
 }
 
 #[test]
-fn faults_happen_as_often_as_they_should() {
+fn faults_happen_at_the_chosen_rate() {
     let options = FaultOptions { flush_error_ppm: 500_000, ..FaultOptions::default() };
     let mut fault = Fault::new(devices(&DiskSpec::Null { size: 4096 }), options, 7);
     let mut completions = Vec::with_capacity(32);

@@ -1,4 +1,4 @@
-//! The devices as its users see it: every kind of disk passes the same suite.
+//! Every kind of disk passes the conformance suite; and what goes beyond it.
 
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec, OpenError};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Tag, conformance};
@@ -19,7 +19,7 @@ fn devices(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Devices
     devices
 }
 
-/// Waits for a moment, and fails when a minute is over: a lost completion is to fail a test, and not to keep it waiting.
+/// Waits briefly each time, and panics after a minute, so that a lost completion fails the test.
 fn waiting() -> impl FnMut(&mut Devices) {
     let deadline = Instant::now() + Duration::from_secs(60);
     move |devices| {
@@ -63,7 +63,7 @@ fn a_file_without_direct_io_conforms() {
 }
 
 #[test]
-fn memory_conforms() {
+fn a_memory_disk_conforms() {
     conformance::check(
         &mut devices(&DiskSpec::Memory { size: 1 << 20 }, None, false),
         DEVICE,
@@ -72,7 +72,7 @@ fn memory_conforms() {
 }
 
 #[test]
-fn null_conforms_as_far_as_nothing_can() {
+fn a_null_disk_conforms_except_for_content() {
     conformance::check_forgetful(
         &mut devices(&DiskSpec::Null { size: 1 << 40 }, None, false),
         DEVICE,
@@ -161,7 +161,7 @@ fn a_detached_device_is_gone() {
 }
 
 #[test]
-fn what_was_meant_for_a_device_that_went_does_not_reach_another() {
+fn an_operation_for_a_detached_device_does_not_reach_its_successor() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     let disk = Disk::open(&file(&path), None, false).unwrap();
@@ -195,7 +195,7 @@ fn file_devices(path: &Path, bytes: usize) -> (Devices, Memory, Buffer) {
 }
 
 #[test]
-fn a_busy_worker_needs_no_wait() {
+fn polling_alone_brings_completions() {
     let folder = tempfile::tempdir().unwrap();
     let (mut devices, _memory, from) = file_devices(&folder.path().join("disk.img"), 4096);
     let mut completions = Vec::with_capacity(1);
@@ -213,7 +213,7 @@ fn a_busy_worker_needs_no_wait() {
 }
 
 #[test]
-fn what_was_reaped_and_not_polled_ends_the_wait() {
+fn wait_returns_while_completions_are_unpolled() {
     let folder = tempfile::tempdir().unwrap();
     let (mut devices, _memory, from) = file_devices(&folder.path().join("disk.img"), 4096);
     for tag in 0..8 {
@@ -243,17 +243,17 @@ fn drop_waits_for_operations_in_flight() {
         devices.submit(Tag(0), DEVICE, op).unwrap();
     }
     devices.flush();
-    // Ours goes first: the devices holds the memory for as long as the kernel reads it.
+    // The ring keeps the memory allocated while the kernel reads it.
     drop(memory);
     drop(devices);
-    // Not even for a moment is the file still in use: asked of the kernel, as `Disk::open` would wait.
+    // The file is no longer in use. The kernel is asked directly because `Disk::open` retries.
     let again = std::fs::File::open(&path).unwrap();
-    again.try_lock().expect("the devices have let go of its file");
+    again.try_lock().expect("the file is unlocked");
     assert!(std::fs::read(&path).unwrap().iter().all(|&byte| byte == 0xc3));
 }
 
 #[test]
-fn long_compares_wait_their_turn_for_a_bounce_buffer() {
+fn long_compares_share_bounce_buffers() {
     let folder = tempfile::tempdir().unwrap();
     let (mut devices, memory, all) = file_devices(&folder.path().join("disk.img"), 4 << 20);
     memory.fill(0, 4 << 20, 0x11);
@@ -276,7 +276,7 @@ fn long_compares_wait_their_turn_for_a_bounce_buffer() {
 }
 
 #[test]
-fn a_file_that_shrank_is_a_medium_that_fails() {
+fn a_file_that_shrank_is_a_medium_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     let (mut devices, _memory, into) = file_devices(&path, 8192);
@@ -337,32 +337,32 @@ fn a_watched_descriptor_ends_the_wait() {
     devices.poll(&mut Vec::with_capacity(1));
     assert!(!devices.take_fired(watch));
     let thread = std::thread::spawn(move || std::io::Write::write_all(&mut &writer, b"x").map(|()| writer));
-    // Bounded by the minute; ends as soon as the byte is there.
+    // Returns as soon as the byte is there.
     devices.wait(Some(Duration::from_secs(60)));
     assert!(devices.take_fired(watch) && !devices.take_fired(watch));
-    // It is still readable, so the next wait ends too.
+    // The descriptor is still readable, so the next wait returns too.
     devices.wait(Some(Duration::from_secs(60)));
     assert!(devices.take_fired(watch));
     drop(thread.join().unwrap());
 }
 
-/// Set for the child process: the file that it opens, and keeps.
+/// Tells the child process which file to open.
 const OWNED: &str = "NVMF_TEST_OWNED_FILE";
 
-/// Runs twice: in the child, which is killed, it is the owner.
+/// Runs in the child, too, which opens the file and is killed.
 #[test]
-fn the_file_of_a_killed_process_can_be_opened_at_once() {
+fn a_killed_process_releases_its_file() {
     if let Some(path) = std::env::var_os(OWNED) {
         let _devices = devices(&file(Path::new(&path)), None, false);
         println!("{OWNED}");
-        // Until the parent kills us, or is gone itself.
+        // Until the parent kills this process, or ends itself.
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_file_of_a_killed_process_can_be_opened_at_once", "--nocapture"])
+        .args(["--exact", "a_killed_process_releases_its_file", "--nocapture"])
         .env(OWNED, &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -373,5 +373,5 @@ fn the_file_of_a_killed_process_can_be_opened_at_once() {
     assert!(matches!(Disk::open(&file(&path), None, false), Err(OpenError::InUse { .. })));
     child.kill().unwrap();
     child.wait().unwrap();
-    Disk::open(&file(&path), None, false).expect("nobody has the file any more");
+    Disk::open(&file(&path), None, false).expect("the file is free");
 }

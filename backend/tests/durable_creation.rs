@@ -1,11 +1,11 @@
-//! A new disk's file, its folder and its UUID are flushed before anybody relies on them: whoever skips the flush does not see it fail.
+//! A new file, its folder and its UUID are synced: these tests have the sync fail, and expect the error.
 #![expect(unsafe_code, reason = "a filter of system calls has no safe wrapper; see the SAFETY comment")]
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W, sock_fprog};
 use nvmf_backend::{Disk, DiskSpec, IdentitySource, OpenError};
 use std::path::{Path, PathBuf};
 
-/// From now on this system call fails with EIO in this thread.
+/// Makes a system call fail with EIO in this thread, from now on.
 fn fail_system_call(number: libc::c_long) {
     nix::sys::prctl::set_no_new_privs().unwrap();
     let number = u32::try_from(number).unwrap();

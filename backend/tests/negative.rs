@@ -1,4 +1,4 @@
-//! The suite finds what it is there to find: each of these backends breaks one promise.
+//! Negative tests of the conformance suite: each of these backends breaks one promise, and the suite must notice.
 
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{
@@ -14,33 +14,33 @@ const SECOND: DeviceId = DeviceId(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
     None,
-    /// Writes past the end are cut at the end.
+    /// Truncates writes that go past the end.
     CutsWrites,
-    /// A write with a buffer of the wrong length writes what there is.
+    /// Accepts a write whose buffer has the wrong length.
     TakesShortBuffers,
-    /// Unknown devices are the first device.
+    /// Takes unknown devices for the first one.
     KnowsEveryDevice,
-    /// Every tenth completion comes twice.
+    /// Completes every tenth operation twice.
     CompletesTwice,
-    /// Every tenth operation never completes.
+    /// Never completes every tenth operation.
     ForgetsOperations,
-    /// A refused operation completes all the same.
+    /// Completes operations for which there was no room.
     FullTakes,
-    /// The vector grows.
+    /// Reallocates the vector of completions.
     PollGrows,
-    /// All buffers lie in the first region.
+    /// Takes all buffers from one region.
     OneRegion,
-    /// Compares without looking.
+    /// Compare always succeeds.
     AlwaysEqual,
-    /// Zeroes without zeroing.
+    /// Write Zeroes writes nothing.
     NoZeroes,
-    /// Writes the block before.
+    /// Writes one block too early.
     OffByOne,
-    /// Deallocation of nothing is an error.
+    /// An empty deallocation is an error.
     RefusesNothing,
-    /// A borrowed read begins a byte late.
+    /// A borrowed read begins one byte late.
     BorrowsElsewhere,
-    /// Two devices have one room, which one of them may fill.
+    /// One device may take all the room.
     SharesNothing,
 }
 

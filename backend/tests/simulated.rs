@@ -1,4 +1,4 @@
-//! The simulated disk, and what a power cut leaves of it.
+//! The simulated disk: conformance, power cuts, failed flushes, hangs.
 
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, Buffer, DeviceId, Tag, conformance};
@@ -27,7 +27,7 @@ fn a_simulated_disk_conforms() {
 }
 
 #[test]
-fn what_was_flushed_survives_a_power_cut_and_the_rest_may_not() {
+fn flushed_data_survive_a_power_cut() {
     let mut lost = 0;
     for seed in 0..50 {
         let mut devices = simulated(seed);
@@ -62,7 +62,7 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_may_not() {
 }
 
 #[test]
-fn a_simulated_flush_covers_what_had_completed_and_no_more() {
+fn a_simulated_flush_covers_completed_writes_only() {
     let options = SimulatedOptions {
         block_size: 512,
         blocks: 8,
@@ -80,7 +80,7 @@ fn a_simulated_flush_covers_what_had_completed_and_no_more() {
         let mut all = Vec::with_capacity(8);
         devices.submit(Tag(0), DeviceId(0), write(0)).unwrap();
         devices.poll(&mut all);
-        // The write is in flight while the flush is submitted: it completes first, and is not covered.
+        // The write is in flight when the flush is submitted, so it is not covered, although it completes first.
         devices.submit(Tag(1), DeviceId(0), write(1)).unwrap();
         devices.submit(Tag(2), DeviceId(0), BlockOp::Flush).unwrap();
         devices.poll(&mut all);
@@ -110,7 +110,7 @@ fn run(devices: &mut SimulatedDevices, op: BlockOp) -> Result<(), BlockError> {
 }
 
 #[test]
-fn a_failed_flush_is_reported_until_reopened_and_loses_what_was_cached() {
+fn a_failed_simulated_flush_loses_cached_data() {
     let mut kept = 0;
     for seed in 0..50 {
         let (disk, mut devices) = small(seed);
@@ -136,7 +136,7 @@ fn a_failed_flush_is_reported_until_reopened_and_loses_what_was_cached() {
 }
 
 #[test]
-fn a_hanging_disk_answers_when_it_stops_hanging() {
+fn a_hanging_disk_completes_later() {
     let (disk, mut devices) = small(1);
     disk.borrow_mut().set_hanging(true);
     devices.submit(Tag(7), DeviceId(0), BlockOp::Flush).unwrap();

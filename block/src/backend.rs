@@ -8,71 +8,74 @@ use nvmf_memory::Memory;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u32);
 
-/// The submitter's name for an operation; comes back in its [`Completion`]. The backend never looks into it.
+/// The submitter's identifier of an operation, returned in its [`Completion`]. The backend does not interpret it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(pub u64);
 
-/// One operation's end.
+/// The result of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     /// As submitted.
     pub tag: Tag,
-    /// How it went.
+    /// Success, or why it failed.
     pub result: Result<(), BlockError>,
 }
 
-/// The backend, or the device, has as many operations in flight as it takes: poll, then submit again. There may be room for another
-/// device.
+/// The backend or the device has as many operations in flight as it accepts: poll, then submit again. Another device
+/// may still have room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the backend's or the device's queue is full")]
 pub struct Full;
 
-/// The bytes of a range, where the device has them.
+/// A range of a memory device, read in place.
 #[derive(Debug, Clone, Copy)]
 pub struct BorrowedRead<'a> {
-    /// In which memory.
+    /// The memory that holds the range.
     pub memory: &'a Memory,
-    /// Where they begin in it.
+    /// Where the range begins in it, in bytes.
     pub offset: usize,
 }
 
-/// One worker's way to its devices.
+/// One worker's access to its devices.
 ///
 /// - An accepted operation completes exactly once, through [`Backend::poll`], success or not; never inside `submit`.
-/// - Operations in flight are not ordered among each other. [`BlockOp::Flush`] covers what *completed* before it was submitted.
-/// - The backend validates the range, the buffer and the access itself: it alone knows what the device is now.
-/// - A buffer belongs to the operation from `submit` to its completion: the backend holds the memory, so that no
-///   drop of the submitter's can free it.
-/// - A device never has so many operations in flight that there is no room for one of another device: one that hangs does not stop the
-///   others. With a single device it may have all.
-/// - Nothing blocks, nothing allocates once running.
+/// - Operations in flight are not ordered among each other. [`BlockOp::Flush`] covers what *completed* before it was
+///   submitted.
+/// - The backend validates the range, the buffer and the access itself, because only it knows the device's current
+///   state.
+/// - A buffer belongs to the operation from `submit` to its completion: the backend holds the memory, so dropping the
+///   submitter's handle does not free it.
+/// - One device's operations never take all the room while there are other devices, so a device that hangs does not
+///   stop the others. A single device may take all of it.
+/// - No method blocks. After start-up, none allocates.
 pub trait Backend {
     /// Makes `memory` usable in [`crate::Buffer`]s. Regions live as long as the backend.
     ///
     /// # Errors
-    /// [`BlockError::Os`] when the kernel refuses to pin it (see the memlock limit), [`BlockError::Unsupported`] past the
-    /// number of regions that it takes.
+    /// [`BlockError::Os`] when the kernel refuses to pin it (see the memlock limit), [`BlockError::Unsupported`] past
+    /// the number of regions that it takes.
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError>;
 
-    /// What a device is now; `None` when there is none of that id.
+    /// A device's current geometry; `None` when there is no device of that id.
     fn geometry(&self, device: DeviceId) -> Option<Geometry>;
 
-    /// Takes an operation. It may wait in the backend until [`Backend::flush`].
+    /// Accepts an operation. It may wait in the backend until [`Backend::flush`].
     ///
     /// # Errors
-    /// [`Full`]: nothing was taken.
+    /// [`Full`]: the operation was not accepted.
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full>;
 
-    /// Where the bytes of a range lie, of a device that is memory: a read without a copy, done when this returns. Operations that are polled
-    /// later change them, those of this backend whole blocks at a time, those of others that have the device at any moment. `None`: the read is to be submitted, and its completion says how it went.
+    /// Reads a range in place, without a copy, from a device that is memory; the read is complete when this returns.
+    /// The bytes change when later operations are polled: those of this backend change whole blocks, those of other
+    /// workers may change any byte at any time. `None`: submit a read instead.
     fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let _ = (device, range);
         None
     }
 
-    /// Rings the doorbell for all that was submitted since the last.
+    /// Starts all operations that were submitted since the last flush.
     fn flush(&mut self);
 
-    /// Appends the completions that are there now, up to the capacity left in `completions`; never grows it.
+    /// Appends the completions available now to `completions`, within its capacity: it never reallocates.
     fn poll(&mut self, completions: &mut Vec<Completion>);
 }

@@ -1,6 +1,7 @@
-//! The suite that every backend passes: files, memory, decorators, and the remote disk.
+//! The test suite that every backend passes: files, memory, decorators, and the remote disk.
 //!
-//! Asserts only what [`Backend`] promises. Call it from a test with a device of at least [`BLOCKS_MIN`] blocks whose content may be overwritten.
+//! It asserts only what [`Backend`] promises. Call it from a test, with a device of at least [`BLOCKS_MIN`] blocks
+//! whose content may be overwritten.
 
 mod promises;
 
@@ -13,7 +14,7 @@ use nvmf_memory::Memory;
 
 /// Blocks that a device needs for the suite.
 pub const BLOCKS_MIN: u64 = 64;
-/// Times that the suite waits for completions before it gives up.
+/// How often the suite waits for completions before it fails.
 const WAITS_MAX: usize = 100_000;
 
 /// The backend under test, a device of it, and how to wait.
@@ -23,8 +24,8 @@ struct Bench<'a, B: Backend> {
     geometry: Geometry,
     memory: Memory,
     region: RegionId,
-    /// Called when nothing completed: blocks for a moment, or moves a virtual clock on. The suite has no clock: one that blocks has to panic
-    /// when it has waited for too long.
+    /// Called when nothing completed: blocks briefly, or advances a virtual clock. The suite has no clock of its own:
+    /// a function that blocks must panic when the test takes too long.
     wait: &'a mut dyn FnMut(&mut B),
     tag: u64,
 }
@@ -32,7 +33,7 @@ struct Bench<'a, B: Backend> {
 /// Runs the whole suite.
 ///
 /// # Panics
-/// At the first promise that the backend does not keep.
+/// At the first promise that the backend breaks.
 pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut(&mut B)) {
     let geometry = backend.geometry(device).expect("the device is there");
     assert!(geometry.blocks >= BLOCKS_MIN, "the suite needs {BLOCKS_MIN} blocks");
@@ -43,24 +44,24 @@ pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut
     if geometry.read_only {
         bench.read_only();
         bench.many_at_once();
-        bench.poll_takes_what_there_is_room_for();
+        bench.poll_stays_within_capacity();
         bench.quiet();
         return;
     }
-    bench.what_is_refused_changes_nothing();
-    bench.what_is_written_is_read();
+    bench.a_refused_operation_changes_nothing();
+    bench.reads_return_what_was_written();
     bench.a_borrowed_read_is_what_a_read_returns();
-    bench.buffers_lie_where_they_are_said_to();
+    bench.buffers_are_used_at_their_offset();
     bench.zeroes();
     bench.compare_and_verify();
     bench.many_at_once();
-    bench.writes_at_once_all_land();
-    bench.poll_takes_what_there_is_room_for();
-    bench.full_takes_nothing();
+    bench.concurrent_writes_are_all_done();
+    bench.poll_stays_within_capacity();
+    bench.full_accepts_nothing();
     bench.quiet();
 }
 
-/// The suite for a device that keeps nothing of what is written.
+/// The suite for a device that does not store what is written.
 ///
 /// # Panics
 /// As [`check`].
@@ -71,12 +72,12 @@ pub fn check_forgetful<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut
     let mut bench = Bench { backend, device, geometry, memory, region, wait, tag: 0 };
     bench.refusals();
     bench.many_at_once();
-    bench.poll_takes_what_there_is_room_for();
-    bench.full_takes_nothing();
+    bench.poll_stays_within_capacity();
+    bench.full_accepts_nothing();
     bench.quiet();
 }
 
-/// The suite for two devices of one backend: as many operations as one of them takes leave room for the other.
+/// Checks with two devices of one backend that operations on one of them leave room for the other.
 ///
 /// # Panics
 /// As [`check`].
@@ -101,7 +102,7 @@ impl<B: Backend> Bench<'_, B> {
         self.geometry.block_size as usize
     }
 
-    /// `blocks` blocks of the buffer from block `at` of it on.
+    /// `blocks` blocks of the test's memory, starting at block `at`.
     fn buffer(&self, at: usize, blocks: usize) -> Buffer {
         Buffer { region: self.region, offset: at * self.size(), len: blocks * self.size() }
     }
@@ -113,7 +114,7 @@ impl<B: Backend> Bench<'_, B> {
         tag
     }
 
-    /// Waits for this many completions; no more come than were submitted.
+    /// Waits for `count` completions, and checks that there are no more.
     fn collect(&mut self, count: usize) -> Vec<Completion> {
         let mut all = Vec::with_capacity(count);
         let mut some = Vec::with_capacity(4);
@@ -171,7 +172,7 @@ impl<B: Backend> Bench<'_, B> {
         bytes
     }
 
-    /// Nothing completes that was not asked for.
+    /// Checks that nothing completes that was not submitted.
     fn quiet(&mut self) {
         let mut some = Vec::with_capacity(4);
         for _ in 0..8 {

@@ -2,18 +2,18 @@
 
 use core::fmt;
 
-/// What a device is, fixed while it is open but for a resize, which replaces the whole value.
+/// The properties of a device. They stay the same while it is open; a resize replaces the whole value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes in a logical block: a power of two, 512 to 65536.
     pub block_size: u32,
     /// Logical blocks in the device.
     pub blocks: u64,
-    /// Blocks that the device prefers to move at once, aligned (1 when it does not care).
+    /// Blocks in the device's preferred transfer, and their alignment (1: no preference).
     pub optimal_blocks: u32,
-    /// A completed write may be lost with the power unless a flush or FUA followed.
+    /// A power loss may undo a completed write unless it had FUA or was flushed.
     pub volatile_write_cache: bool,
-    /// [`crate::BlockOp::Deallocate`] frees space (elsewhere it is accepted and does nothing).
+    /// [`crate::BlockOp::Deallocate`] frees space. Where this is false it is accepted and does nothing.
     pub deallocate: bool,
     /// Blocks that were deallocated read back as zeroes.
     pub zero_after_deallocate: bool,
@@ -58,7 +58,7 @@ impl Geometry {
         usize::try_from(range.blocks.checked_mul(u64::from(self.block_size))?).ok()
     }
 
-    /// Whether the whole of `range` lies on the device.
+    /// Whether the whole range is on the device.
     #[must_use]
     pub fn contains(&self, range: BlockRange) -> bool {
         range.end().is_some_and(|end| end <= self.blocks)
@@ -71,7 +71,7 @@ impl Geometry {
     }
 }
 
-/// `blocks` logical blocks from `start` on. May be empty; may be nonsense until [`Geometry::contains`] says otherwise.
+/// `blocks` logical blocks from `start` on. It may be empty, and is not checked: see [`Geometry::contains`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockRange {
     /// The first block.
@@ -93,7 +93,7 @@ impl BlockRange {
         self.start.checked_add(self.blocks)
     }
 
-    /// Cuts off the first `blocks` blocks: (they, the rest).
+    /// Splits into the first `blocks` blocks and the rest.
     #[must_use]
     pub fn split_at(&self, blocks: u64) -> (Self, Self) {
         let first = blocks.min(self.blocks);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_at_the_edge_of_the_device_and_of_u64() {
+    fn ranges_are_checked_without_overflow() {
         let geometry = Geometry::new(512, 100);
         assert_eq!(geometry.bytes_in(BlockRange::new(99, 1)), Some(512));
         assert_eq!(geometry.bytes_in(BlockRange::new(100, 0)), Some(0));

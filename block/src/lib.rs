@@ -1,13 +1,13 @@
-//! Sectors: what a block device is, whatever stands behind it.
+//! Block devices: geometry, operations, errors, and the contract of a storage backend.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`geometry`] | block size, capacity, what the device can do; [`BlockRange`] with checked arithmetic |
-//! | [`op`] | [`BlockOp`], the buffers that it names, [`BlockError`] |
+//! | [`op`] | [`BlockOp`], the buffers that it uses, [`BlockError`] |
 //! | [`backend`] | [`Backend`]: submit, flush, poll |
-//! | [`conformance`] | the suite that every backend passes, decorators and the remote disk included |
+//! | [`conformance`] | the test suite that every backend passes, decorators and the remote disk included |
 //!
-//! What it does not do: it opens nothing, and knows neither NVMe nor RDMA.
+//! It opens nothing, and does not depend on NVMe or RDMA.
 #![no_std]
 #![forbid(unsafe_code)]
 

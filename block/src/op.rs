@@ -1,4 +1,4 @@
-//! What can be asked of a device, and what it can answer.
+//! Operations on a device, and their errors.
 
 use crate::BlockRange;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub u16);
 
-/// `len` bytes at `offset` of a registered region. Plain numbers: the backend checks them against the region, which it holds.
+/// `len` bytes at `offset` of a registered region. The backend checks them against the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
     /// The region.
@@ -18,7 +18,7 @@ pub struct Buffer {
     pub len: usize,
 }
 
-/// One operation on one device. Buffers are exactly as long as their range.
+/// One operation on one device. A buffer is exactly as long as its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockOp {
     /// Device to memory.
@@ -32,23 +32,23 @@ pub enum BlockOp {
     Write {
         /// What to overwrite.
         range: BlockRange,
-        /// With what.
+        /// The data.
         from: Buffer,
-        /// Durable before it completes (force unit access).
+        /// Force unit access: the data are durable when the write completes.
         fua: bool,
     },
-    /// Everything that completed before this was submitted is durable when it completes.
+    /// Makes durable everything that completed before the flush was submitted.
     Flush,
     /// The range reads as zeroes afterwards.
     WriteZeroes {
         /// The range.
         range: BlockRange,
-        /// The space may be given back to the file system.
+        /// The device may free the space.
         deallocate: bool,
-        /// Durable before it completes.
+        /// Force unit access: the zeroes are durable when the operation completes.
         fua: bool,
     },
-    /// The range's content is no longer needed (a hint: reads give old bytes or zeroes, never another's).
+    /// A hint that the range's content is no longer needed: reads return the old bytes or zeroes, never data of others.
     Deallocate {
         /// The range.
         range: BlockRange,
@@ -57,18 +57,18 @@ pub enum BlockOp {
     Compare {
         /// The range.
         range: BlockRange,
-        /// What it is held against.
+        /// The expected bytes.
         with: Buffer,
     },
-    /// Reads the range and throws it away: an error says that it cannot be read.
+    /// Reads the range and discards the data, to find out whether it can be read.
     Verify {
         /// The range.
         range: BlockRange,
     },
 }
 
-/// A buffer whose offset is a multiple of this is used as it is by nearly every device. Others are taken too: where a device cannot use one,
-/// the backend copies.
+/// Nearly every device can use a buffer whose offset is a multiple of this. Where a device cannot use a buffer, the
+/// backend copies the data.
 pub const MEMORY_ALIGNMENT: usize = 512;
 
 impl BlockOp {
@@ -97,7 +97,7 @@ impl BlockOp {
         }
     }
 
-    /// Whether its success says that something is durable: a flush, or what has FUA.
+    /// Whether its success means that data are durable: a flush, or an operation with FUA.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
         matches!(self, Self::Flush | Self::Write { fua: true, .. } | Self::WriteZeroes { fua: true, .. })
@@ -110,16 +110,16 @@ impl BlockOp {
     }
 }
 
-/// Why a device did not do what it was asked.
+/// Why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlockError {
     /// The range leaves the device.
     #[error("the range lies beyond the end of the device")]
     OutOfRange,
-    /// The buffer is not as long as the range, not in its region, or not aligned as the device needs it.
-    #[error("the buffer does not fit the range or the device's alignment")]
+    /// The buffer is not as long as the range, or not in its region.
+    #[error("the buffer does not match the range, or is not in its region")]
     BadBuffer,
-    /// The device does not take writes.
+    /// The device does not accept writes.
     #[error("the device is read-only")]
     ReadOnly,
     /// The file system or thin pool behind the device is full.
@@ -128,23 +128,23 @@ pub enum BlockError {
     /// The medium could not be read or written.
     #[error("the medium failed")]
     Medium,
-    /// A flush of the device failed once: writes that it acknowledged before may be lost. Every flush and every write with FUA fails like
-    /// this from then on, by whomever, until the device is opened anew; trying again is useless.
-    #[error("a flush failed: writes that were acknowledged may be lost; the device has to be opened anew")]
+    /// A flush failed, so acknowledged writes may be lost. From then on every flush and every operation with FUA
+    /// fails with this error, for all users of the device, until it is reopened. A retry does not help.
+    #[error("a flush of the device failed, so acknowledged writes may be lost; the device must be reopened")]
     CacheLost,
-    /// The range does not equal the buffer.
+    /// The range and the buffer differ.
     #[error("the compared data differ")]
     CompareFailed,
-    /// The device cannot do this at all.
+    /// The device does not support the operation.
     #[error("the device does not support the operation")]
     Unsupported,
     /// The device is gone (removed, closed, connection lost). Whether a write took effect is not known.
     #[error("the device is gone")]
     Gone,
-    /// The operation was cancelled before it was done. Whether a write took effect is not known.
+    /// The operation was cancelled. Whether a write took effect is not known.
     #[error("the operation was aborted")]
     Aborted,
-    /// Anything else that the operating system said.
+    /// Another error of the operating system.
     #[error("the device failed with errno {0}")]
     Os(i32),
 }

@@ -1,4 +1,4 @@
-//! The one allocation.
+//! Page-aligned memory, shared by handles.
 #![expect(unsafe_code, reason = "owns raw memory that devices write to; see the SAFETY comments")]
 
 use crate::copy;
@@ -11,30 +11,30 @@ use core::ptr::NonNull;
 /// Alignment and granularity of every [`Memory`], in bytes.
 pub const PAGE: usize = 4096;
 
-/// Bytes that a processor fetches at once.
+/// Bytes in a cache line.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// What is as long as this is better off in huge pages.
+/// Allocations of at least this size ask for huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A zeroed, page-aligned allocation that devices may read and write while any handle to it lives.
 ///
-/// Cloning shares it. A provider or ring that has work in flight on it holds a clone, which is what makes the
-/// safe interface sound: the bytes cannot be freed under a device.
+/// A clone is another handle to the same bytes. A provider or ring with work in flight on them holds a handle, so
+/// they cannot be freed while a device uses them: this makes the safe interface sound.
 #[derive(Clone)]
 pub struct Memory(Arc<Share>);
 
-/// What clones of a handle count, and where the bytes are.
+/// What the clones of a handle share: their reference count, and the location of the bytes.
 struct Share {
     /// The first page boundary in the allocation.
     base: NonNull<u8>,
-    /// Bytes from there.
+    /// Usable bytes from there.
     len: usize,
     allocation: Arc<Allocation>,
 }
 
-/// What the allocator gave: a page more than is used, at whatever alignment.
+/// The allocator's block: a page larger than is used, so that a page-aligned part of it is large enough.
 struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
@@ -46,8 +46,8 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 // SAFETY: as for the allocation, which it keeps alive.
 unsafe impl Send for Share {}
-// SAFETY: the bytes are accessed through `copy` only, whose accesses count as atomic, so those of two threads are no data race. No
-// reference to them is ever made.
+// SAFETY: the bytes are accessed through `copy` only, whose accesses count as atomic, so those of two threads are no
+// data race. No reference to them is ever made.
 unsafe impl Sync for Share {}
 
 impl Drop for Allocation {
@@ -57,7 +57,7 @@ impl Drop for Allocation {
     }
 }
 
-/// The system has no memory of this size left.
+/// The allocation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Bytes asked for.
@@ -80,12 +80,12 @@ impl Memory {
     /// `len` zeroed bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses, or when `len` is no size that memory can have.
+    /// [`OutOfMemory`] when the allocator fails, or `len` exceeds the address space.
     pub fn alloc(len: usize) -> Result<Self, OutOfMemory> {
         let error = OutOfMemory { len };
         let len = len.max(1).checked_next_multiple_of(PAGE).ok_or(error)?;
-        // Aligned by hand: an allocator that is asked for page alignment zeroes, and so touches, every page, where one that is not
-        // takes untouched zero pages from the kernel.
+        // Aligned by hand: for an aligned allocation the allocator zeroes, and so touches, every page. For others it
+        // takes zero pages from the kernel.
         let layout = Layout::from_size_align(len.checked_add(PAGE).ok_or(error)?, 16).map_err(|_| error)?;
         // SAFETY: the layout has a non-zero size (at least two pages).
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
@@ -93,14 +93,15 @@ impl Memory {
         // SAFETY: the padding is less than the page that was asked for in excess, so `len` bytes follow it.
         let base = unsafe { start.add(padding) };
         if len >= HUGE_PAGE {
-            // A wish: what the system does about it changes how fast the memory is, and nothing else.
-            // SAFETY: whole pages of our own, which no one uses yet; the advice leaves their content as it is.
+            // Only advice: the memory works without huge pages.
+            // SAFETY: whole pages of this allocation, which nobody uses yet; the advice does not change their content.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
         Ok(Self(Arc::new(Share { base, len, allocation: Arc::new(Allocation { start, layout }) })))
     }
 
-    /// The same memory behind a count of its own: threads that clone one handle all the time would fight over its count.
+    /// A handle to the same memory with its own reference count, for another thread: threads that clone the same
+    /// handle contend for its count.
     #[must_use]
     pub fn share(&self) -> Self {
         let Share { base, len, ref allocation } = *self.0;
@@ -113,36 +114,36 @@ impl Memory {
         self.0.len
     }
 
-    /// Never: there is at least one page.
+    /// Always false: there is at least one page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Where it begins. To follow the pointer is unsafe: the caller holds a handle for as long as it does so, stays
-    /// within [`Memory::len`], and makes no reference out of it.
+    /// The address of the first byte. Who dereferences it holds a handle meanwhile, stays within [`Memory::len`], and
+    /// makes no reference out of it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base.as_ptr()
     }
 
-    /// Whether `[offset, offset + len)` lies inside.
+    /// Whether `[offset, offset + len)` is within the memory.
     #[must_use]
     pub fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len())
     }
 
-    /// Copies out of it, from `offset`.
+    /// Copies bytes at `offset` into a slice.
     ///
     /// # Panics
-    /// When the range is not inside: offsets are ours, and checked before a peer's word reaches here.
+    /// When the range is not within the memory. Offsets that come from a peer are checked before.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(self.contains(offset, into.len()), "read of {} at {offset} in {}", into.len(), self.len());
         // SAFETY: the range was checked; `into` is the caller's alone.
         unsafe { copy::read(self.as_ptr().add(offset), into) }
     }
 
-    /// Copies into it, at `offset`.
+    /// Copies a slice to `offset`.
     ///
     /// # Panics
     /// As [`Memory::read`].
@@ -162,7 +163,7 @@ impl Memory {
         unsafe { copy::fill(self.as_ptr().add(offset), len, byte) }
     }
 
-    /// Copies `len` bytes at `offset` to `to_offset` of `to`, which may be this memory and may overlap.
+    /// Copies `len` bytes at `offset` to `to_offset` of `to`. The ranges may overlap.
     ///
     /// # Panics
     /// As [`Memory::read`].
@@ -172,7 +173,7 @@ impl Memory {
         unsafe { copy::copy(self.as_ptr().add(offset), to.as_ptr().add(to_offset), len) }
     }
 
-    /// Has the processor fetch `len` bytes at `offset`, which are about to be read or written. Changes nothing but the time that this takes.
+    /// Has the processor fetch `len` bytes at `offset` into its cache, for a copy that follows soon.
     ///
     /// # Panics
     /// As [`Memory::read`].
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_and_the_edges_hold() {
+    fn bytes_are_read_as_written_within_bounds() {
         let memory = Memory::alloc(5000).unwrap();
         assert_eq!(memory.len(), 2 * PAGE);
         assert_eq!(memory.as_ptr() as usize % PAGE, 0);
@@ -232,7 +233,7 @@ mod tests {
         Memory::alloc(1).unwrap().write(PAGE - 1, b"ab");
     }
 
-    /// Under Miri this says that there is no data race; elsewhere, that every byte is one that somebody wrote.
+    /// Miri checks that there is no data race. Without it, this checks that every byte is one that was written.
     #[test]
     fn threads_may_copy_the_same_bytes_at_once() {
         const LEN: usize = if cfg!(miri) { 64 } else { 2 * PAGE };

@@ -1,14 +1,14 @@
 //! Copying bytes that others may change meanwhile.
 //!
-//! Threads that share a [`Memory`](crate::Memory) may read and write the same bytes at once, from safe code: a memory disk does, when two
-//! workers use one block. Rust's own copies (`ptr::copy`, a loop) would be a data race then, which is undefined behaviour even if nobody cares
-//! about the outcome. Atomic accesses are none. So what happens here is, by definition, that of the loops in [`by_bytes`]: relaxed atomic
-//! loads and stores of single bytes, in any order, some of them maybe more than once. Bytes of two writers may mix; nothing else can go
-//! wrong.
+//! Threads that share a [`Memory`](crate::Memory) may read and write the same bytes at once, from safe code: a memory
+//! disk does, when two workers use one block. Rust's own copies (`ptr::copy`, a loop) would be a data race then,
+//! which is undefined behaviour even if nobody cares about the outcome. Atomic accesses are none. So what happens
+//! here is, by definition, that of the loops in [`by_bytes`]: relaxed atomic loads and stores of single bytes, in any
+//! order, some of them maybe more than once. Bytes of two writers may mix; nothing else can go wrong.
 //!
-//! Compilers make slow code of such loops. The C library's `memmove` and `memset` are machine code that has the same effect, if the
-//! compiler does not know what it calls: for one that it does know, it might assume that nobody else touches the bytes. It knows
-//! nothing of what inline assembly calls.
+//! Compilers make slow code of such loops. The C library's `memmove` and `memset` are machine code that has the same
+//! effect, if the compiler does not know what it calls: for one that it does know, it might assume that nobody else
+//! touches the bytes. It knows nothing of what inline assembly calls.
 #![expect(unsafe_code, reason = "copies raw memory; see the SAFETY comments")]
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
@@ -19,8 +19,8 @@ mod opaque {
     /// As for [`super::copy`].
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a call by the System V ABI: the stack is aligned, and everything that it may change is named. That the bytes are
-        // there is the caller's word.
+        // SAFETY: a call by the System V ABI: the stack is aligned, and everything that it may change is named. That
+        // the bytes are there is the caller's word.
         unsafe {
             asm!("call {memmove}", memmove = sym libc::memmove,
                 in("rdi") to, in("rsi") from, in("rdx") len, lateout("rax") _, clobber_abi("C"));

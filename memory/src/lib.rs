@@ -2,15 +2,15 @@
 //!
 //! | item | what it is |
 //! |---|---|
-//! | [`Memory`] | one pinned-down allocation, shared by handle; it lives as long as its last holder |
-//! | [`Pool`] | fixed-size buffers cut from a [`Memory`], handed out by index |
+//! | [`Memory`] | one allocation at a fixed address, shared by handles and freed with the last of them |
+//! | [`Pool`] | fixed-size buffers in a [`Memory`], identified by index |
 //!
-//! Contract: a device, the kernel or a peer may read and write this memory at any moment, so nobody ever
-//! holds a `&[u8]` or `&mut [u8]` into it. Bytes go in and out by copy ([`Memory::read`], [`Memory::write`]), or
-//! stay where they are and are named by (offset, length) in a work request.
+//! Contract: a device, the kernel, a peer or another thread may read and write this memory at any time, so there is
+//! never a `&[u8]` or `&mut [u8]` into it. Bytes are copied in and out ([`Memory::read`], [`Memory::write`]), or a
+//! work request names them by offset and length.
 //!
-//! Large allocations wish for huge pages, and are as right without them. What it does not do: locking and registration belong
-//! to whoever holds the device.
+//! Large allocations ask for huge pages, and work without them. Pinning and registration are left to the owner of the
+//! device.
 #![no_std]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! Fixed-size buffers cut from one allocation.
+//! Fixed-size buffers in one allocation.
 
 use crate::{Memory, OutOfMemory};
 use alloc::vec::Vec;
@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufferIndex(u32);
 
-/// Equal buffers in one [`Memory`], last returned first handed out (it is the one that is warm in the cache).
+/// Buffers of equal size in one [`Memory`]. The one returned last is taken first, because it is most likely in the
+/// cache.
 ///
-/// Belongs to one thread; allocates only when made.
+/// Allocates only when it is made.
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
@@ -30,7 +31,7 @@ impl Pool {
         Ok(Self { memory, buffer_len, free: (0..last).rev().collect(), taken: alloc::vec![false; count] })
     }
 
-    /// The memory that they are cut from: this is what gets registered.
+    /// The memory that holds the buffers, for registration.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -48,26 +49,26 @@ impl Pool {
         self.free.len()
     }
 
-    /// Buffers in all.
+    /// The number of buffers.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.taken.len()
     }
 
-    /// A buffer, or `None` when all are out: the caller waits its turn.
+    /// Takes a buffer; `None` when all are in use.
     pub fn take(&mut self) -> Option<BufferIndex> {
         let index = self.free.pop()?;
         self.taken[index as usize] = true;
         Some(BufferIndex(index))
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer.
     ///
     /// # Panics
-    /// When it is not out: it was given back twice, or belongs to another pool.
+    /// When the buffer is not in use: it was returned twice, or belongs to another pool.
     pub fn put(&mut self, buffer: BufferIndex) {
         let taken = &mut self.taken[buffer.0 as usize];
-        assert!(core::mem::replace(taken, false), "buffer {} given back twice", buffer.0);
+        assert!(core::mem::replace(taken, false), "buffer {} returned twice", buffer.0);
         self.free.push(buffer.0);
     }
 
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_buffer_is_handed_out_once() {
+    fn every_buffer_is_taken_once() {
         let mut pool = Pool::new(3, 100).unwrap();
         let taken: Vec<_> = core::iter::from_fn(|| pool.take()).collect();
         let mut offsets: Vec<_> = taken.iter().map(|&b| pool.offset(b)).collect();
@@ -94,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
-    fn giving_back_twice_is_our_bug() {
+    #[should_panic(expected = "returned twice")]
+    fn a_buffer_returned_twice_panics() {
         let mut pool = Pool::new(1, 1).unwrap();
         let buffer = pool.take().unwrap();
         pool.put(buffer);

@@ -1,16 +1,16 @@
-//! Completions that come late.
+//! Delayed completions.
 
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Completions that are held back at once; the others wait in the backend behind.
+/// Completions that are delayed at once. Others wait in the wrapped backend.
 const HELD_MAX: usize = 1024;
-/// Completions that are taken over at once.
+/// Completions that are polled at once.
 const BATCH: usize = 64;
 
-/// Holds every completion back for a fixed time, by the clock that [`Delay::advance`] moves.
+/// Delays every completion by a fixed time, on the clock that [`Delay::advance`] moves.
 pub struct Delay<B> {
     inner: B,
     delay: Duration,
@@ -26,18 +26,18 @@ impl<B: Backend> Delay<B> {
         Self { inner, delay, now: Duration::ZERO, held, fresh: Vec::with_capacity(BATCH) }
     }
 
-    /// Moves the clock; it only ever grows.
+    /// Advances the clock to `now`; it never goes back.
     pub fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
-    /// When the next completion that is held back comes.
+    /// When the next delayed completion is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         self.held.front().map(|(due, _)| *due)
     }
 
-    /// The backend behind it.
+    /// The wrapped backend.
     pub fn inner_mut(&mut self) -> &mut B {
         &mut self.inner
     }

@@ -1,4 +1,4 @@
-//! Operations that fail.
+//! Injected failures.
 
 use super::OWN_MAX;
 use crate::rng::Rng;
@@ -8,20 +8,21 @@ use nvmf_block::{
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 
-/// Which operations fail, in chances of a million.
+/// How often operations fail, in parts per million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultOptions {
     /// Reads, compares and verifies that fail with [`BlockError::Medium`].
     pub read_error_ppm: u32,
-    /// Writes, zeroes and deallocations that fail with [`BlockError::Medium`], untried.
+    /// Writes, zeroes and deallocations that fail with [`BlockError::Medium`], without being tried.
     pub write_error_ppm: u32,
-    /// Flushes that fail with [`BlockError::Medium`], untried.
+    /// Flushes that fail with [`BlockError::Medium`], without being tried.
     pub flush_error_ppm: u32,
-    /// Submissions that are told [`Full`].
+    /// Submissions that return [`Full`].
     pub full_ppm: u32,
 }
 
-/// Fails operations by chance, from a seed, and all those that touch chosen blocks. An operation that it fails never reaches the backend behind it.
+/// Fails operations at random, from a seed, and every operation on chosen blocks. The wrapped backend never sees an
+/// operation that fails here.
 pub struct Fault<B> {
     inner: B,
     options: FaultOptions,
@@ -37,12 +38,12 @@ impl<B: Backend> Fault<B> {
         Self { inner, options, rng: Rng::new(seed), bad: Vec::new(), failed }
     }
 
-    /// From now on, whatever touches one of these blocks fails with `error`.
+    /// From now on, operations on any of these blocks fail with `error`.
     pub fn fail(&mut self, device: DeviceId, range: BlockRange, error: BlockError) {
         self.bad.push((device, range, error));
     }
 
-    /// No block is bad any more; chance goes on.
+    /// Clears the chosen blocks. Random failures continue.
     pub fn heal(&mut self) {
         self.bad.clear();
     }
@@ -59,7 +60,7 @@ impl<B: Backend> Fault<B> {
         bad.map(|(_, _, error)| *error).or(by_chance)
     }
 
-    /// The backend behind it.
+    /// The wrapped backend.
     pub fn inner_mut(&mut self) -> &mut B {
         &mut self.inner
     }

@@ -1,4 +1,4 @@
-//! Backends around backends.
+//! Backends that wrap another backend.
 
 mod delay;
 mod fault;
@@ -8,5 +8,5 @@ pub use delay::Delay;
 pub use fault::{Fault, FaultOptions};
 pub use read_only::ReadOnly;
 
-/// Completions of a decorator's own making that wait to be polled: past them it is full.
+/// Completions made by a decorator that wait to be polled. With more than these it is full.
 const OWN_MAX: usize = 1024;

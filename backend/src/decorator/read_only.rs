@@ -1,23 +1,23 @@
-//! Devices that take no writes.
+//! Write protection.
 
 use super::OWN_MAX;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 
-/// Refuses what would change a device.
+/// Refuses operations that would change a device.
 pub struct ReadOnly<B> {
     inner: B,
     refused: VecDeque<Completion>,
 }
 
 impl<B: Backend> ReadOnly<B> {
-    /// Protects all devices of `inner`.
+    /// Write-protects all devices of `inner`.
     pub fn new(inner: B) -> Self {
         Self { inner, refused: VecDeque::with_capacity(OWN_MAX) }
     }
 
-    /// The backend behind it.
+    /// The wrapped backend.
     pub fn inner_mut(&mut self) -> &mut B {
         &mut self.inner
     }
@@ -34,7 +34,7 @@ impl<B: Backend> Backend for ReadOnly<B> {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        // What is not there is gone, and not read-only: the backend behind says so.
+        // For a device that does not exist, the wrapped backend answers.
         if op.writes() && self.inner.geometry(device).is_some() {
             if self.refused.len() == OWN_MAX {
                 return Err(Full);

@@ -1,19 +1,20 @@
-//! Operations on devices without a medium: carried out when they are polled, long ones in pieces.
+//! Operations on memory and null disks: carried out by `poll`, long fills in pieces.
 
 use super::Devices;
 use crate::disk::Kind;
 use crate::ram;
 use nvmf_block::{BlockOp, Completion, Tag};
 
-/// Bytes of a range that are zeroed before others have their turn. A multiple of every block: blocks change as a whole.
+/// Bytes that are zeroed before other operations get their turn. A multiple of all block sizes, so that blocks change
+/// as a whole.
 const FILL_PIECE: usize = 256 << 10;
 
-/// An operation on a device without a medium, whose range and buffer were checked.
+/// An operation on a memory or null disk, whose range and buffer were checked.
 pub(super) struct AtOnce {
     tag: Tag,
     slot: u32,
     op: BlockOp,
-    /// What is left of the range, in bytes.
+    /// The rest of the range, in bytes.
     start: u64,
     len: usize,
 }
@@ -23,7 +24,7 @@ impl AtOnce {
         Self { tag, slot, op, start, len }
     }
 
-    /// Bytes that are moved next: a piece of what can be cut, all of what cannot.
+    /// Bytes of the next piece. Only fills are cut.
     pub(super) fn next_bytes(&self) -> usize {
         match self.op {
             BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => self.len.min(FILL_PIECE),
@@ -34,7 +35,7 @@ impl AtOnce {
 }
 
 impl Devices {
-    /// Carries out an operation, or a piece of it, after which it waits for its next turn.
+    /// Carries out an operation or the next piece of it. `None`: it is queued again for the rest.
     pub(super) fn carry_out(&mut self, mut operation: AtOnce) -> Option<Completion> {
         let bytes = operation.next_bytes();
         let device = self.devices[operation.slot as usize].as_mut();

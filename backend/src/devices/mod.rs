@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Buffers for what compares, verifies, or writes zeroes by hand.
+/// Bounce buffers: for Compare, Verify, zeroes that are written, and buffers that a device cannot use.
 const BOUNCE_BUFFERS: usize = 8;
 /// Bytes in each.
 const BOUNCE_LEN: usize = 128 << 10;
 
-/// Bytes that are copied or zeroed in one poll, about: a tenth of a millisecond's work. The rest waits for the next poll.
+/// Approximate number of bytes that are copied or zeroed in one poll, which takes about 100 µs. The rest is left to
+/// the next poll.
 const AT_ONCE_BUDGET: usize = 1 << 20;
 
-/// Bytes up to which a range is borrowed. More is copied: our copy out of memory that is not in the cache is faster than the kernel's,
-/// which then finds them there.
+/// The largest range that is borrowed, in bytes. A larger one is copied: our copy from memory that is not cached is
+/// faster than the kernel's, which finds the copy in the cache.
 const BORROW_MAX: usize = 8 << 10;
 
 /// How many operations a worker's devices have in flight.
@@ -64,9 +65,9 @@ pub enum DevicesError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchId(usize);
 
-/// Devices that one worker takes. An id has the slot that remains when it is divided by this.
+/// Devices that one worker can have. A device's slot is its id modulo this number.
 ///
-/// Two ids of one slot are two devices: an operation for one that went never reaches another that came.
+/// Ids that share a slot are different devices: an operation for a detached one never reaches its successor.
 pub const DEVICES_MAX: u32 = FILES_MAX;
 
 fn slot(id: DeviceId) -> u32 {
@@ -76,7 +77,7 @@ fn slot(id: DeviceId) -> u32 {
 struct Device {
     id: DeviceId,
     disk: Arc<Inner>,
-    /// What can be borrowed.
+    /// The memory of a memory disk, for borrowed reads.
     memory: Option<Memory>,
     in_flight: u32,
     /// Bounce buffers that its operations hold.
@@ -86,60 +87,62 @@ struct Device {
 
 struct Operation {
     tag: Tag,
-    /// Where the device stands, in [`Devices::devices`] and in the ring's table of files.
+    /// The device's slot, in [`Devices::devices`] and in the ring's table of files.
     device: u32,
     file: FileOperation,
     bounce: Option<BufferIndex>,
 }
 
-/// Operations that are still in the kernel's hands, on devices that do not answer.
+/// Devices that did not complete their operations in time.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "{operations} operations are still in flight on {devices:?}: their memory stays allocated until the process ends"
 )]
 pub struct Hung {
-    /// How many.
+    /// Operations in flight.
     pub operations: usize,
-    /// On which devices.
+    /// Their devices.
     pub devices: Vec<DeviceId>,
 }
 
-/// One worker's devices: files and block devices through one `io_uring`, memory and null at once.
+/// One worker's devices: files and block devices through one `io_uring`, and memory and null disks.
 ///
-/// While several devices are attached, one of them has at most as many operations in flight as there is room left: a device that does not
-/// answer takes half of the depth, a second one half of the rest, and never all. Bounce buffers are shared out in the same way.
+/// While several devices are attached, a device may have at most as many operations in flight as there is room left.
+/// So one device that hangs takes half of the depth, and a second one half of the rest. Bounce buffers are shared by
+/// the same rule.
 ///
-/// Belongs to the thread that made it: it is not `Send`, as only that thread may enter a ring with deferred work.
+/// It is not `Send`: only the thread that made a ring with deferred work may enter it.
 ///
 /// ```compile_fail
 /// fn send<T: Send>() {}
 /// send::<nvmf_backend::Devices>();
 /// ```
 ///
-/// Ending it waits ten seconds for what the kernel still has in hand ([`Devices::close`]: as long as its caller wants), and throws the
-/// completions away. Memory that a device may still write to is never freed: if it does not answer in time, all registered memory stays
-/// allocated until the process ends, and its file stays locked until it answers.
+/// Dropping it waits up to ten seconds for operations in flight ([`Devices::close`] takes another limit), and
+/// discards the completions. Memory that a device may still write to is never freed: if a device does not answer in
+/// time, all registered memory stays allocated until the process ends, and the device's file stays locked until it
+/// answers.
 pub struct Devices {
-    /// Declared first, and so ended before the disks: nothing in the kernel outlives its file.
+    /// Declared first, so that it is dropped before the disks.
     ring: Ring,
     devices: Vec<Option<Device>>,
-    /// Devices that are there, closing ones included.
+    /// The number of devices, including closing ones.
     attached: usize,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
-    /// Operations on devices without a medium, carried out when they are polled.
+    /// Operations on memory and null disks, carried out by `poll`.
     at_once: VecDeque<AtOnce>,
-    /// Operations that failed before they began.
+    /// Completions of operations that failed when they were submitted.
     ready: VecDeque<Completion>,
     bounce: Pool,
     bounce_region: RegionId,
-    /// Operations that wait for a bounce buffer, in order.
+    /// Operations that wait for a bounce buffer, first come first.
     awaiting_bounce: VecDeque<usize>,
     depth: usize,
 }
 
 impl Devices {
-    /// No devices yet.
+    /// A ring, without devices.
     ///
     /// # Errors
     /// [`DevicesError`].
@@ -165,7 +168,7 @@ impl Devices {
         })
     }
 
-    /// Makes a disk this worker's device `id`.
+    /// Attaches a disk as device `id`.
     ///
     /// # Errors
     /// [`DevicesError::Device`], [`DevicesError::File`].
@@ -182,7 +185,7 @@ impl Devices {
             self.devices.resize_with(index + 1, || None);
         }
         let memory = match &disk.0.kind {
-            // Its borrowers count their holds: each worker has a count of its own.
+            // Borrowed reads count references: each worker has its own counter.
             Kind::Ram(disk) => Some(disk.memory().share()),
             Kind::File(_) | Kind::Null => None,
         };
@@ -192,7 +195,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Lets a device go: what is in flight completes, what is submitted from now on fails with [`BlockError::Gone`].
+    /// Detaches a device: operations in flight complete; later ones fail with [`BlockError::Gone`].
     pub fn detach(&mut self, id: DeviceId) {
         if let Some(device) = self.device_mut(id) {
             device.closing = true;
@@ -200,10 +203,10 @@ impl Devices {
         }
     }
 
-    /// Ends it: waits until the kernel is done with what is in flight, but no longer than `timeout`, and throws the completions away.
+    /// Waits up to `timeout` for operations in flight, discards their completions, and closes the ring.
     ///
     /// # Errors
-    /// [`Hung`]: some devices did not answer in time.
+    /// [`Hung`]: operations did not complete in time. Registered memory stays allocated.
     pub fn close(mut self, timeout: Duration) -> Result<(), Hung> {
         for index in core::mem::take(&mut self.awaiting_bounce) {
             self.operations[index] = None;
@@ -232,24 +235,24 @@ impl Devices {
         let Some(device) = device.take_if(|d| d.closing && d.in_flight == 0) else { return };
         self.attached -= 1;
         if matches!(device.disk.kind, Kind::File(_)) {
-            // The slot is emptied so that the kernel lets go of the file; if it will not, the next attach replaces it.
+            // The kernel releases the file. If this fails, the next attach to the slot replaces it.
             let _ = self.ring.set_file(slot, -1);
         }
     }
 
-    /// Whether some registered memory could not be pinned because of the memlock limit: everything works, slower.
+    /// Whether some registered memory could not be pinned because of the memlock limit. I/O works, slower.
     #[must_use]
     pub fn unpinned(&self) -> bool {
         self.unpinned_memory().is_some()
     }
 
-    /// What could not be pinned, and what to do about it: for one line of the log, once all memory is registered.
+    /// The memory that could not be pinned, for the log; complete once all memory is registered.
     #[must_use]
     pub fn unpinned_memory(&self) -> Option<Unpinned> {
         self.ring.unpinned()
     }
 
-    /// Watches a descriptor while waiting; `None` past the few that can be watched. It stays open for as long as this does.
+    /// Has [`Devices::wait`] watch a descriptor, which must stay open; `None` when too many are watched.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "takes a plain number as well as a borrowed descriptor"
@@ -258,19 +261,20 @@ impl Devices {
         self.ring.watch(fd.as_raw_fd()).map(WatchId)
     }
 
-    /// Whether a watched descriptor has become readable since this was last asked.
+    /// Whether a watched descriptor has become readable since the last call.
     pub fn take_fired(&mut self, watch: WatchId) -> bool {
         self.ring.take_fired(watch.0)
     }
 
-    /// Operations that have not been polled yet.
+    /// Operations whose completions have not been polled.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.depth - self.free.len() + self.at_once.len() + self.ready.len()
     }
 
-    /// Rings the doorbell and sleeps until there may be something to poll, a watched descriptor is readable, or `timeout` is over.
-    /// Without a timeout, something must be in flight or watched. A descriptor that is still readable ends the next wait too.
+    /// Starts what was submitted, and sleeps until there may be completions to poll, a watched descriptor is
+    /// readable, or `timeout` is over. Without a timeout, something must be in flight or watched. A descriptor that
+    /// stays readable ends every wait.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         if self.ready.is_empty() && self.at_once.is_empty() {
             self.ring.wait(timeout);
@@ -279,7 +283,7 @@ impl Devices {
         }
     }
 
-    /// Checks an operation against its device: its place in the file and its bytes.
+    /// Checks an operation against its device's geometry. Returns the range's first byte and its length.
     fn check(&self, device: &Device, op: &BlockOp) -> Result<(u64, usize), BlockError> {
         let geometry = &device.disk.geometry;
         if op.writes() && geometry.read_only {
@@ -298,7 +302,7 @@ impl Devices {
         Ok((start, len))
     }
 
-    /// Starts an operation: `Some` when it is over already.
+    /// Starts an operation. `Some`: it is complete already.
     fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
         let Some(device) = self.device(id).filter(|device| !device.closing) else {
             return Some(Err(BlockError::Gone));
@@ -313,9 +317,6 @@ impl Devices {
                 self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len));
             }
             Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len)),
-            Kind::File(_) if op.makes_durable() && device.disk.record.is_cache_lost() => {
-                return Some(Err(BlockError::CacheLost));
-            }
             Kind::File(file) => {
                 let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
                 let (file, next) = FileOperation::new(op, start, len, aligned);
@@ -333,7 +334,7 @@ impl Devices {
         None
     }
 
-    /// Does what an operation needs next; `Some` when it is over, and its place free.
+    /// Does an operation's next step. `Some`: it is complete.
     fn go_on(&mut self, index: usize, next: Next) -> Option<Completion> {
         match next {
             Next::Continue => {
@@ -377,7 +378,7 @@ impl Devices {
         }
     }
 
-    /// As for the depth: a device has at most as many buffers as are left.
+    /// The rule for the depth: a device has at most as many buffers as are free.
     fn may_take_bounce(&mut self, waiting: usize) -> bool {
         let index = self.awaiting_bounce[waiting];
         self.attached == 1 || self.device_of(index).bounces < self.bounce.available()
@@ -416,11 +417,11 @@ impl Devices {
                     next = Next::Done(Err(BlockError::CacheLost));
                 }
             }
-            // The kernel tells of a loss once: this flush came after another one, which it told.
+            // The kernel reports a loss once: the flushes after that one would succeed.
             Next::Done(Ok(())) if file.makes_durable() && disk.record.is_cache_lost() => {
                 next = Next::Done(Err(BlockError::CacheLost));
             }
-            // Long operations do not keep a bounce buffer that others wait for.
+            // A long operation returns its bounce buffer after each piece if others wait.
             Next::Continue if !self.awaiting_bounce.is_empty() && file.has_bounce() => {
                 self.operation(event.index).file.take_bounce();
                 self.put_bounce(event.index);
@@ -471,7 +472,7 @@ impl Backend for Devices {
         self.ring.submit();
     }
 
-    /// Takes in turn what is ready, what is to be carried out at once, and what the ring has: none of them starves the others.
+    /// Alternates between failed operations, memory and null disks, and the ring, so that none starves the others.
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let room = completions.capacity();
         let mut budget = AT_ONCE_BUDGET;
@@ -502,7 +503,7 @@ impl Backend for Devices {
         if asked {
             self.ring.on_poll(found);
         }
-        // An operation that goes on has a new entry in the queue.
+        // Operations of several steps have pushed new entries.
         self.ring.submit();
     }
 }

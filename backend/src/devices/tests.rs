@@ -50,14 +50,14 @@ fn run(devices: &mut Devices, op: BlockOp) -> Result<(), BlockError> {
     results(devices, 1)[0].1
 }
 
-/// Has a hanging device take all that it can.
+/// Submits to a hanging device until it is full.
 fn fill_up(devices: &mut Devices, op: BlockOp) -> usize {
     let taken = (0..10_000).take_while(|&tag| devices.submit(Tag(tag), HUNG, op).is_ok()).count();
     devices.flush();
     taken
 }
 
-/// Ends devices of which one hangs, without waiting for it.
+/// Closes without waiting for the device that hangs.
 fn leave(devices: Devices) {
     assert!(devices.close(Duration::ZERO).is_err(), "a device hangs");
 }
@@ -93,7 +93,7 @@ fn a_failed_flush_fails_every_later_one_until_the_disk_is_reopened() {
     assert_eq!(run(&mut workers[0], BlockOp::Flush), Ok(()));
     assert_eq!(disk.health(), crate::Health::default());
 
-    // A pipe cannot be synced: this flush fails, and the ones after it would succeed.
+    // A pipe cannot be synced, so this flush fails; later ones would succeed.
     workers[0].ring.set_file(slot(DEVICE), pipe.as_raw_fd()).unwrap();
     assert_eq!(run(&mut workers[0], BlockOp::Flush), Err(BlockError::CacheLost));
     let Kind::File(backing) = &disk.0.kind else { unreachable!("it is a file") };
@@ -151,11 +151,11 @@ fn a_failure_is_recorded_with_operation_byte_and_errno() {
     let failure = crate::Failure { operation: FailedOperation::Read, byte, errno: 0 };
     assert_eq!(disk.health(), crate::Health { failures: 1, last: Some(failure), cache_lost: None });
 
-    // Punching a hole is more than a pipe can do.
+    // The read end of a pipe cannot be written to.
     let (pipe, _writer) = std::io::pipe().unwrap();
     devices.ring.set_file(slot(DEVICE), pipe.as_raw_fd()).unwrap();
     let write = BlockOp::Write { range: BlockRange::new(3, 2), from: into, fua: false };
-    assert_eq!(run(&mut devices, write), Err(BlockError::ReadOnly), "its end for reading");
+    assert_eq!(run(&mut devices, write), Err(BlockError::ReadOnly));
     let failure = crate::Failure { operation: FailedOperation::Write, byte: 3 * 4096, errno: libc::EBADF };
     assert_eq!(disk.health(), crate::Health { failures: 2, last: Some(failure), cache_lost: None });
 }

@@ -18,7 +18,7 @@ pub(super) fn open(
     let os = |source| OpenError::Os { path: path.to_owned(), source };
     let limits = Limits::new(|name| queue_attribute(metadata.rdev(), name));
     let Limits { block_size: least, direct, .. } = limits;
-    // O_EXCL on a block device: nobody else has it mounted or claimed, and nobody will.
+    // O_EXCL on a block device: refused if it is mounted or claimed, and nobody can do so later.
     let flags = if direct { libc::O_DIRECT } else { 0 } | if read_only { 0 } else { libc::O_EXCL };
     let mut file =
         retrying(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
@@ -43,13 +43,13 @@ pub(super) fn open(
     Ok((Kind::File(FileDisk { file, memory_alignment: limits.memory_alignment, direct }), geometry))
 }
 
-/// What the kernel says of a block device, and what follows from it.
+/// The properties of a block device, from the kernel's attributes.
 #[derive(Debug, PartialEq, Eq)]
 struct Limits {
     block_size: u32,
     physical_block_size: Option<u32>,
     memory_alignment: usize,
-    /// Past the page cache.
+    /// Bypasses the page cache.
     direct: bool,
     volatile_write_cache: bool,
     deallocate: bool,
@@ -59,7 +59,7 @@ impl Limits {
     fn new(attribute: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name| attribute(name).and_then(|text| text.parse::<u32>().ok());
         let block_size = number("logical_block_size").unwrap_or(512);
-        // Linux 6.0 says what the device needs; before, a block's alignment does.
+        // Since Linux 6.0 the kernel tells the alignment. Before, a block's alignment is enough.
         let memory_alignment =
             number("dma_alignment").map_or(block_size, |mask| mask.saturating_add(1)) as usize;
         let direct = memory_alignment <= PAGE;
@@ -75,13 +75,13 @@ impl Limits {
     }
 }
 
-/// Whether completed writes may be lost with the power, as the kernel has it now. Of a regular file they always may.
+/// Whether a power loss may undo completed writes, by the kernel's attributes now. For a regular file it always may.
 pub(super) fn volatile_write_cache(file: &File, direct: bool) -> bool {
     let Some(number) = device_number(file) else { return true };
     !direct || Limits::new(|name| queue_attribute(number, name)).volatile_write_cache
 }
 
-/// The bytes that a device, or the one that a file lies on, writes as a whole.
+/// The physical block size of a device, or of the device of a file's file system.
 pub(super) fn atomic_unit(file: &File) -> Option<u32> {
     let number = device_number(file).or_else(|| file.metadata().ok().map(|metadata| metadata.dev()))?;
     Limits::new(|name| queue_attribute(number, name)).physical_block_size

@@ -1,4 +1,4 @@
-//! What can be wrong with a disk.
+//! Errors of opening a disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,72 +7,72 @@ use thiserror::Error;
 /// Why a disk could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// There is nothing of that name.
+    /// The path does not exist.
     #[error("{} does not exist: create it (truncate -s 10G {}), or give a size to have it made", path.display(), path.display())]
     Missing {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// It is neither file nor block device.
+    /// The path is neither a file nor a block device.
     #[error("{} is neither a file nor a block device", path.display())]
     WrongKind {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Another process, or another namespace, has it.
+    /// Another process or namespace uses the disk.
     #[error("{} is in use: another process or namespace has it open or mounted (see: fuser -v {})", path.display(), path.display())]
     InUse {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Its size does not go with its block size.
+    /// The size is not a multiple of the block size.
     #[error(
         "{what} has {bytes} bytes, which is no multiple of its {block_size}-byte blocks: resize it, or choose a smaller block size"
     )]
     Size {
-        /// Of what.
+        /// The disk.
         what: String,
         /// Bytes.
         bytes: u64,
         /// Bytes in a block.
         block_size: u32,
     },
-    /// There is nothing in it.
+    /// The size is 0.
     #[error("{what} is empty: give it a size first (truncate -s 10G …)")]
     Empty {
-        /// What.
+        /// The disk.
         what: String,
     },
-    /// The device's own blocks are larger.
+    /// The block size is smaller than the device's.
     #[error("{} has blocks of {least} bytes: block size {block_size} is too small", path.display())]
     BlockSize {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Its own.
+        /// The device's block size.
         least: u32,
-        /// What was asked for.
+        /// The block size asked for.
         block_size: u32,
     },
-    /// Not a size that blocks have.
+    /// The block size is invalid.
     #[error("{what} cannot have blocks of {block_size} bytes: choose a power of two from 512 to 65536")]
     NoBlockSize {
-        /// What.
+        /// The disk.
         what: String,
-        /// What was asked for.
+        /// The block size asked for.
         block_size: u32,
     },
-    /// No memory of that size.
+    /// Not enough memory for a memory disk.
     #[error("cannot have {bytes} bytes of memory for a memory disk")]
     Memory {
         /// Bytes.
         bytes: u64,
     },
-    /// The system refused.
+    /// The operating system's error.
     #[error("cannot open {}: {source}{}", path.display(), hint(source))]
     Os {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
 }

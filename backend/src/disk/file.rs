@@ -10,17 +10,17 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The least block, and the alignment of memory when the page cache copies anyway.
+/// The requirements of I/O through the page cache.
 const BUFFERED: Alignment = Alignment { memory: 1, block: 512 };
 
-/// What I/O on a file asks for, in bytes.
+/// The alignment that I/O on a file requires, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Alignment {
     memory: usize,
     block: u32,
 }
 
-/// Makes a sparse file of `bytes` bytes for its owner alone, so that it is still there after a power cut.
+/// Creates a sparse file of `bytes` bytes, readable by its owner only, and makes it durable.
 pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), OpenError> {
     whole_blocks(&path.display().to_string(), bytes, asked, 512)?;
     let os = |source| OpenError::Os { path: path.to_owned(), source };
@@ -28,14 +28,14 @@ pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), 
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = file.set_len(bytes).and_then(|()| file.sync_data()).and_then(|()| sync_folder(folder));
     made.map_err(|error| {
-        // An empty file would only be in the way of the next try.
+        // A file that stayed behind would be in the way of the next try.
         let _ = std::fs::remove_file(path);
         os(error)
     })
 }
 
-/// A file's name is its folder's content: a flush of the file alone does not promise to keep it. Folders that we may not read, and
-/// file systems that cannot flush a folder, keep names as they keep them.
+/// Makes a file's name durable: it is content of its folder, which a flush of the file need not cover. For folders
+/// that we may not read, and file systems that cannot flush a folder, there is nothing more to do.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(error)
@@ -50,7 +50,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a regular file past the page cache where its file system can, else (or if `direct` is not wanted) through it.
+/// Opens a regular file; with `direct`, bypassing the page cache where its file system can.
 pub(super) fn open(
     path: &Path,
     asked: Option<u32>,
@@ -59,14 +59,14 @@ pub(super) fn open(
 ) -> Result<(Kind, Geometry), OpenError> {
     let os = |source| OpenError::Os { path: path.to_owned(), source };
     let open = |flags| OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path);
-    let past_the_cache = match open(if direct { libc::O_DIRECT } else { 0 }) {
+    let bypassing = match open(if direct { libc::O_DIRECT } else { 0 }) {
         Ok(file) if direct => direct_needs(&file).map_err(os)?.map(|needs| (file, needs)),
         Ok(_) => None,
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => None,
         Err(error) => return Err(os(error)),
     };
-    let direct = past_the_cache.is_some();
-    let (file, needs) = match past_the_cache {
+    let direct = bypassing.is_some();
+    let (file, needs) = match bypassing {
         Some(opened) => opened,
         None => (open(0).map_err(os)?, BUFFERED),
     };
@@ -88,8 +88,8 @@ pub(super) fn open(
     Ok((Kind::File(FileDisk { file, memory_alignment: needs.memory, direct }), geometry))
 }
 
-/// What direct I/O on this file asks for; `None` when there is none. What the kernel says goes before a try, as a read of a hole in a
-/// sparse file succeeds whatever its alignment.
+/// The alignment that direct I/O on this file requires; `None` when there is no direct I/O. The kernel's answer is
+/// preferred to a try, because a read of a hole in a sparse file succeeds with any alignment.
 fn direct_needs(file: &File) -> io::Result<Option<Alignment>> {
     match direct_alignment(file) {
         Some((0, _) | (_, 0) | (_, 65537..)) => Ok(None),
@@ -99,8 +99,8 @@ fn direct_needs(file: &File) -> io::Result<Option<Alignment>> {
     }
 }
 
-/// What direct I/O on `file` asks for, in bytes: the alignment of memory, and that of offsets and lengths (0: there is no
-/// direct I/O). `None` when the kernel does not tell (before Linux 6.1, and on some file systems).
+/// The kernel's answer, in bytes: the alignment of memory, and that of offsets and lengths (0: no direct I/O). `None`
+/// when it gives none (before Linux 6.1, and on some file systems).
 fn direct_alignment(file: &File) -> Option<(u32, u32)> {
     let answer = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     StatxFlags::from_bits_retain(answer.stx_mask)
@@ -108,11 +108,11 @@ fn direct_alignment(file: &File) -> Option<(u32, u32)> {
         .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align))
 }
 
-/// The least alignment with which a direct read succeeds.
+/// The smallest alignment with which a direct read succeeds.
 fn tried_alignment(file: &File) -> io::Result<Option<Alignment>> {
     let mut space = vec![0_u8; 4 * PAGE];
     for (memory, block) in [(512, 512), (512, 4096), (PAGE, 4096)] {
-        // Wherever the allocator put the buffer: it is aligned so, and to no more.
+        // Aligned to `memory` and to no more, wherever the allocator put the buffer.
         let start = (3 * memory - space.as_ptr() as usize % (2 * memory)) % (2 * memory);
         match nix::sys::uio::pread(file, &mut space[start..start + block as usize], 0) {
             Ok(_) => return Ok(Some(Alignment { memory, block })),

@@ -1,11 +1,11 @@
-//! What went wrong with a disk since it was opened. Workers record it, and whoever logs asks for it.
+//! Failures of a disk since it was opened: workers record them, for a control plane that polls and logs them.
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a device was doing when it failed.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailedOperation {
     /// Reading, also to compare or verify.
@@ -14,7 +14,7 @@ pub enum FailedOperation {
     Write,
     /// Zeroing or deallocating a range.
     Allocate,
-    /// Making durable what was written before.
+    /// A flush of the write cache.
     Flush,
 }
 
@@ -23,9 +23,9 @@ pub enum FailedOperation {
 pub struct Failure {
     /// What failed.
     pub operation: FailedOperation,
-    /// Where on the device, in bytes.
+    /// The position on the device, in bytes.
     pub byte: u64,
-    /// The system's error number; 0 where the device ended before its time.
+    /// The system's error number; 0 when the device turned out to be shorter than its size.
     pub errno: i32,
 }
 
@@ -45,19 +45,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How a disk is, over all workers, since it was opened. What hosts ask in vain (beyond the end, write-protected) is no failure.
+/// Failures of a disk over all workers since it was opened. Refused requests (out of range, write-protected) do not
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Health {
     /// Operations that the device failed.
     pub failures: u64,
     /// The last of them.
     pub last: Option<Failure>,
-    /// The failure after which acknowledged writes may be lost. While this is there, every flush and every write with FUA fails with
-    /// [`BlockError::CacheLost`](nvmf_block::BlockError::CacheLost). It goes only when the disk is opened anew.
+    /// The failure after which acknowledged writes may be lost. Every flush and every operation with FUA fails since
+    /// then, with [`BlockError::CacheLost`](nvmf_block::BlockError::CacheLost), until the disk is reopened.
     pub cache_lost: Option<Failure>,
 }
 
-/// The record behind a [`Health`]. Only failures write to it; whether the cache is lost costs a flush one load.
+/// The record behind [`Health`]. It is written only on a failure; a flush reads one atomic.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     failures: AtomicU64,
@@ -71,7 +72,7 @@ impl Record {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The first failure counts; later ones change nothing.
+    /// Keeps the first failure.
     pub(crate) fn on_cache_lost(&self, failure: Failure) {
         let _ = self.cache_lost.set(failure);
     }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_where_and_why() {
+    fn a_failure_is_displayed_with_operation_byte_and_errno() {
         let failure = |operation, errno| Failure { operation, byte: 8192, errno }.to_string();
         assert!(
             failure(FailedOperation::Write, libc::ENOSPC)
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_loss_of_the_cache_stays() {
+    fn the_first_cache_loss_is_kept() {
         let record = Record::default();
         let failure = |byte| Failure { operation: FailedOperation::Flush, byte, errno: libc::EIO };
         assert_eq!(record.health(), Health::default());

@@ -1,16 +1,20 @@
-//! Which disk this is: a UUID that belongs to the backing, whatever name, number or target it is exported under.
+//! The identity of a disk: a UUID that belongs to the file or device behind it, and not to the name under which it is
+//! exported.
 //!
-//! | backing | its UUID | stable over | new after |
-//! |---|---|---|---|
-//! | file with extended attributes | kept in the attribute `user.nvmf.uuid` | restart, rename, move or restore that keeps attributes | a copy without attributes |
-//! | file without them, or not yet written to | derived from its inode number and time of birth | restart, rename | any copy, a move to another file system |
-//! | file system that knows no time of birth | derived from file system and inode number | as above | as above, but a new file may get an old inode's number |
-//! | block device | derived from what the kernel identifies it by | restart, renumbering, another port or controller | another device, a partition that begins elsewhere |
-//! | loop device | that of its file | as for the file | as for the file |
-//! | memory, null | random | clones of one [`Disk`](super::Disk) | every opening |
+//! - **File:** stored in the extended attribute `user.nvmf.uuid`, which a writable disk gets when it has none. Stable over
+//!   restarts, renames, and copies or restores that keep attributes. A copy without attributes gets a UUID of its own.
+//! - **File without that attribute**, because its file system has none or the disk is read-only: derived from inode number and
+//!   birth time. Stable over restarts and renames, and kept when the file gets the attribute later. Any copy, and any move to
+//!   another file system, changes it.
+//! - **The same on a file system without birth times:** derived from file system and inode number. A new file may reuse the
+//!   inode number of a deleted one, and then has its UUID.
+//! - **Block device:** derived from its WWID, device-mapper UUID or MD UUID, and the first sector of a partition. Stable over
+//!   restarts, renaming and moving to another port. Devices without any of these have none.
+//! - **Loop device:** that of its file, or derived from it if it begins at an offset.
+//! - **Memory, null:** random, new at each opening, shared by the clones of a [`Disk`](super::Disk).
 //!
-//! A copy that keeps attributes (`cp -a`, `rsync -X`, a snapshot of the file system) keeps the UUID too. Before both are exported, one of
-//! them has to lose it: `setfattr -x user.nvmf.uuid FILE`.
+//! A copy that keeps attributes (`cp -a`, `rsync -X`, a snapshot of the file system) has the same UUID. Before both
+//! are exported, remove it from one of them: `setfattr -x user.nvmf.uuid FILE`.
 
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use rustix::io::Errno;
@@ -22,32 +26,33 @@ use uuid::Uuid;
 
 /// The attribute that holds a file's UUID, in its hyphenated form.
 const ATTRIBUTE: &str = "user.nvmf.uuid";
-/// What derived UUIDs (version 5) are derived in.
+/// The namespace of derived UUIDs (version 5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x7a6f_3a52_0c1d_4b6e_9d57_5b1f_2f0e_c184);
-/// Loop devices upon loop devices that are followed.
+/// How many levels of loop devices are followed.
 const LOOPS_MAX: u32 = 4;
 
-/// Which disk it is.
+/// The identity of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// The same for the same backing.
+    /// The same for the same file or device.
     pub uuid: Uuid,
-    /// Where it comes from, and so what it is stable over.
+    /// Its origin, which decides what it is stable over.
     pub source: IdentitySource,
 }
 
-/// Where an identity comes from. The module's documentation says what each is stable over.
+/// The origin of an identity. What each is stable over: see the table of [`Disk::identity`](super::Disk::identity)'s
+/// module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdentitySource {
     /// The file's extended attribute `user.nvmf.uuid`.
     Attribute,
-    /// The file's inode number and time of birth: its file system keeps no attributes, or the disk is read-only and had none.
+    /// The file's inode number and birth time: it has no attribute, and none can be written.
     Birth,
-    /// The file's inode number and file system, which is all that is known of it.
+    /// The file's inode number and file system: there is no birth time either.
     Inode,
-    /// What the kernel identifies the block device by (WWID, device-mapper or MD UUID), with the start of the partition.
+    /// The block device's WWID, device-mapper UUID or MD UUID, with the start of the partition.
     Device,
-    /// Random: the disk does not outlive the process.
+    /// Random, for memory and null disks.
     Random,
 }
 
@@ -55,12 +60,12 @@ fn derived(source: IdentitySource, from: &str) -> Identity {
     Identity { uuid: Uuid::new_v5(&NAMESPACE, from.as_bytes()), source }
 }
 
-/// The identity of what does not outlive the process.
+/// The identity of a disk that does not outlive the process.
 pub(super) fn random() -> Identity {
     Identity { uuid: Uuid::new_v4(), source: IdentitySource::Random }
 }
 
-/// The identity of a file or block device; `None` for a device that the kernel has no lasting name for.
+/// The identity of a file or block device; `None` for a device without a persistent identifier.
 pub(super) fn of_file(file: &File, writable: bool) -> io::Result<Option<Identity>> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
@@ -80,7 +85,7 @@ fn of_regular_file(file: &File, writable: bool) -> io::Result<Identity> {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
         _ => return Ok(born),
     }
-    // What a read-only export of the file was known by before it stays; but an inode's number alone may come back with another file.
+    // The same UUID as a read-only export of the file had before. But an inode number alone may be reused.
     let uuid = if born.source == IdentitySource::Birth { born.uuid } else { Uuid::new_v4() };
     match fsetxattr(file, ATTRIBUTE, uuid.to_string().as_bytes(), XattrFlags::CREATE) {
         Ok(()) => file.sync_all().map(|()| stored(uuid)),
@@ -117,8 +122,8 @@ fn not_a_uuid() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// What a file's inode tells. The file system's own identifier is the last resort: some make it from the number of their device, which
-/// changes with the order in which devices are found.
+/// The identity that follows from a file's inode. The file system's identifier is used only where there is no birth
+/// time: for some file systems it is the device number, which depends on the order in which devices are found.
 fn of_inode(file: &File) -> io::Result<Identity> {
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     match statx(file, c"", AtFlags::EMPTY_PATH, wanted) {
@@ -135,7 +140,7 @@ fn of_inode(file: &File) -> io::Result<Identity> {
     }
 }
 
-/// What sysfs tells of the block device whose folder this is.
+/// The identity of the block device whose folder in sysfs this is.
 fn of_device(folder: &Path, writable: bool, loops: u32) -> io::Result<Option<Identity>> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(folder.join(name)).ok()?;
@@ -147,7 +152,7 @@ fn of_device(folder: &Path, writable: bool, loops: u32) -> io::Result<Option<Ide
         return Ok(whole.map(|whole| part(whole, &format!("partition at sector {start}"))));
     }
     if let Some(path) = read("loop/backing_file") {
-        // A file that has lost its name, or that another mount namespace has, is nothing to go by.
+        // The file may have been deleted, or belong to another mount namespace.
         let Some(file) = (loops > 0).then(|| File::open(&path).ok()).flatten() else { return Ok(None) };
         let metadata = file.metadata()?;
         let whole = if metadata.file_type().is_block_device() {
@@ -168,7 +173,7 @@ fn of_device(folder: &Path, writable: bool, loops: u32) -> io::Result<Option<Ide
     Ok(named.map(|named| derived(IdentitySource::Device, &named)))
 }
 
-/// The identity of a part of something.
+/// The identity of a part of a device or file.
 fn part(whole: Identity, which: &str) -> Identity {
     Identity { uuid: Uuid::new_v5(&whole.uuid, which.as_bytes()), ..whole }
 }
@@ -189,7 +194,8 @@ mod tests {
 
     /// Whether the file system of the temporary folder keeps user attributes.
     fn has_attributes(path: &Path) -> bool {
-        !matches!(attribute(&File::open(path).unwrap()), Err(error) if error.kind() == io::ErrorKind::Unsupported)
+        let found = attribute(&File::open(path).unwrap());
+        !matches!(found, Err(error) if error.kind() == io::ErrorKind::Unsupported)
     }
 
     #[test]
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_no_uuid_is_an_error_with_what_to_do() {
+    fn an_invalid_attribute_is_an_error_that_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         write(&path, "");
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_what_the_kernel_identifies_it_by() {
+    fn a_device_is_identified_by_the_kernels_identifier_and_its_partition() {
         let root = tempfile::tempdir().unwrap();
         let id = |folder: &Path| of_device(folder, true, LOOPS_MAX).unwrap();
         let nvme = sysfs(root.path(), "nvme0n1", "259:0");
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_device_is_its_file() {
+    fn a_loop_device_has_its_files_identity() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("disk.img");
         write(&file, "content");

@@ -1,4 +1,4 @@
-//! Opening a disk, once, before any worker uses it.
+//! Disks: opened once, before any worker uses them.
 
 mod block_device;
 mod error;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a disk may be in use before it is refused.
+/// How long to retry while a disk is in use.
 const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to open.
@@ -26,24 +26,24 @@ const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 pub enum DiskSpec {
     /// A file or a block device.
     Path {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// If it is not there: make a sparse file of this many bytes.
+        /// If it does not exist: create a sparse file of this many bytes.
         create: Option<u64>,
     },
-    /// Memory, zeroed, gone with the last handle.
+    /// Zeroed memory, freed with the last handle.
     Memory {
         /// Bytes.
         size: u64,
     },
-    /// Writes vanish, reads give zeroes.
+    /// Discards writes, reads zeroes.
     Null {
         /// Bytes.
         size: u64,
     },
 }
 
-/// An open disk. Cheap to clone; every worker attaches its own clone.
+/// An open disk. A clone is cheap; each worker attaches its own.
 #[derive(Debug, Clone)]
 pub struct Disk(pub(crate) Arc<Inner>);
 
@@ -51,9 +51,9 @@ pub struct Disk(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) kind: Kind,
     pub(crate) geometry: Geometry,
-    /// What went wrong, in all workers.
+    /// Failures, in all workers.
     pub(crate) record: health::Record,
-    /// Of a disk that does not outlive the process.
+    /// The identity of a memory or null disk.
     random: Identity,
 }
 
@@ -67,20 +67,20 @@ pub(crate) enum Kind {
 /// A file or block device.
 #[derive(Debug)]
 pub(crate) struct FileDisk {
-    /// Open, and locked against a second export for as long as it is.
+    /// Open, and locked against a second export while it is open.
     pub(crate) file: File,
-    /// How the device needs buffers to be aligned; 1 when the page cache copies anyway.
+    /// The alignment that the device needs of buffers; 1 through the page cache, which copies.
     pub(crate) memory_alignment: usize,
-    /// Past the page cache.
+    /// Bypasses the page cache.
     pub(crate) direct: bool,
 }
 
 impl Disk {
-    /// Opens it. `block_size` is the logical block's, where the default will not do. Blocks for half a second before it says that
+    /// Opens a disk. `block_size`: bytes in a logical block, instead of the default. Retries for half a second while
     /// the disk is in use.
     ///
     /// # Errors
-    /// [`OpenError`] says what is wrong, on what, and what to do.
+    /// [`OpenError`].
     pub fn open(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
         let (kind, mut geometry) = match spec {
             DiskSpec::Path { path, create } => open_path(path, *create, block_size, read_only)?,
@@ -95,7 +95,7 @@ impl Disk {
         Ok(Self::new(kind, geometry))
     }
 
-    /// Opens a regular file through the page cache: a copy more, and the file system's memory of what was read. For measurements.
+    /// Opens a regular file through the page cache, for measurements.
     ///
     /// # Errors
     /// As [`Disk::open`].
@@ -113,18 +113,18 @@ impl Disk {
         }))
     }
 
-    /// What it is.
+    /// Its geometry.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.0.geometry
     }
 
-    /// Which disk it is: a UUID that belongs to what stands behind it. `None` for a block device that the kernel has no lasting
-    /// name for; the caller decides what it is known by. A file without a UUID that is open for writing gets one, in its extended
-    /// attributes. [`IdentitySource`] says how far it can be relied on. Blocks.
+    /// The UUID of the file or device behind it; [`IdentitySource`] says what it is stable over. `None` for a block
+    /// device without a persistent identifier: then the caller chooses. A file that has none and is open for writing
+    /// gets one, stored in an extended attribute. This may block.
     ///
     /// # Errors
-    /// The file's attribute holds something else, or the system could not read, write or sync it.
+    /// The attribute holds no UUID, or cannot be read, written or synced.
     pub fn identity(&self) -> io::Result<Option<Identity>> {
         match &self.0.kind {
             Kind::File(file) => identity::of_file(&file.file, !self.0.geometry.read_only),
@@ -132,8 +132,8 @@ impl Disk {
         }
     }
 
-    /// Whether its data go past the page cache (`O_DIRECT`). Where they cannot, each is copied once more, what is written stays in this
-    /// machine's memory until it is flushed, and the kernel uses more memory than this process is seen to have.
+    /// Whether I/O bypasses the page cache (`O_DIRECT`). Otherwise data are copied once more, and writes stay in this
+    /// machine's memory until they are flushed.
     #[must_use]
     pub fn direct(&self) -> bool {
         match &self.0.kind {
@@ -142,14 +142,14 @@ impl Disk {
         }
     }
 
-    /// What went wrong with it since it was opened: cheap enough to ask every few seconds. Nothing is logged here.
+    /// Its failures since it was opened. This is cheap enough to call every few seconds; nothing is logged here.
     #[must_use]
     pub fn health(&self) -> Health {
         self.0.record.health()
     }
 
-    /// Whether completed writes may be lost with the power, asked of the kernel again: the cache mode of a block device can be changed
-    /// while it is open, which [`Disk::geometry`] does not follow.
+    /// Whether a power loss may undo completed writes, read from the kernel again: the cache mode of a block device
+    /// can change while it is open, and [`Disk::geometry`] stays as it was.
     #[must_use]
     pub fn volatile_write_cache(&self) -> bool {
         match &self.0.kind {
@@ -158,8 +158,8 @@ impl Disk {
         }
     }
 
-    /// The bytes that what stands behind it writes as a whole, even when the power goes in the middle, as far as the kernel knows:
-    /// a larger logical block may be torn then. `None` when that is unknown, or nothing survives the power anyway.
+    /// Bytes that the device below writes atomically with respect to power loss (its physical block size). A logical
+    /// block that is larger may be torn by a power loss. `None`: not known, or nothing survives a power loss.
     #[must_use]
     pub fn atomic_unit(&self) -> Option<u32> {
         match &self.0.kind {
@@ -169,7 +169,7 @@ impl Disk {
     }
 }
 
-/// The geometry of `bytes` bytes in blocks of what was asked for, or else 4096, or else 512.
+/// The geometry of `bytes` bytes, in blocks of the size asked for, else of 4096 bytes, else of 512.
 fn whole_blocks(what: &str, bytes: u64, asked: Option<u32>, least: u32) -> Result<Geometry, OpenError> {
     let fits = |size: u32| bytes.is_multiple_of(u64::from(size));
     let block_size = asked.unwrap_or(if fits(4096) { least.max(4096) } else { least });
@@ -208,8 +208,8 @@ fn open_path(
     file::open(path, asked, read_only, true)
 }
 
-/// Tries again for a while when a disk is in use: of a process that was killed, the kernel takes the ring apart, and lets go of
-/// the ring's files, some milliseconds after the process is gone. A daemon that restarts must not trip over itself.
+/// Retries while a disk is in use: after a process was killed, the kernel closes the files of its ring some
+/// milliseconds later, and a daemon that restarts must not fail on its own locks.
 fn retrying<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
@@ -222,7 +222,7 @@ fn retrying<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> 
     }
 }
 
-/// One export at a time may write a disk; any number may read it.
+/// Locks a disk: for one writer, or any number of readers.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     retrying(|| try_lock(file, path, read_only))
 }
@@ -237,7 +237,7 @@ fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> 
 
 #[cfg(test)]
 impl Disk {
-    /// A device whose reads hang: the end of a pipe that nobody writes into. The other end has to be kept.
+    /// A device whose reads hang: the read end of a pipe that nobody writes to. The caller keeps the other end open.
     pub(crate) fn hanging(block_size: u32, blocks: u64) -> (Self, std::io::PipeWriter) {
         let (reader, writer) = std::io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(reader));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_to_do() {
+    fn open_errors_say_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         assert!(open(&path, None).unwrap_err().to_string().contains("does not exist: create it"));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn block_sizes_that_no_disk_has_are_refused() {
+    fn invalid_block_sizes_are_refused() {
         for block_size in [0, 1, 256, 1000, 131_072] {
             let spec = DiskSpec::Null { size: 131_072_000 };
             let error = Disk::open(&spec, Some(block_size), false).unwrap_err().to_string();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_made_belongs_to_its_owner_alone_and_is_all_hole() {
+    fn a_created_file_is_private_and_sparse() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         drop(open(&path, Some(1 << 30)).unwrap());
@@ -300,11 +300,11 @@ mod tests {
         assert!(metadata.blocks() < 2048, "sparse");
         let path = folder.path().join("too-large.img");
         assert!(open(&path, Some(1 << 63)).is_err());
-        assert!(!path.exists(), "nothing is left of a file that could not be made");
+        assert!(!path.exists(), "a file that could not be created is removed");
     }
 
     #[test]
-    fn readers_share_a_file_and_keep_writers_out() {
+    fn readers_share_a_file_and_exclude_writers() {
         let folder = tempfile::tempdir().unwrap();
         let spec = DiskSpec::Path { path: folder.path().join("disk.img"), create: Some(1 << 20) };
         let first = Disk::open(&spec, None, true).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_direct_io_still_serves() {
+    fn a_file_system_without_direct_io_works() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let disk = open(&folder.path().join("disk.img"), Some(8192)).unwrap();
         assert_eq!(disk.geometry().bytes(), 8192);

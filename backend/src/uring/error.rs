@@ -1,4 +1,4 @@
-//! What can be wrong with a ring, and which limit to raise.
+//! Errors of setting up a ring, with the limit to raise.
 
 use super::FILES_MAX;
 use nix::sys::resource::{Resource, getrlimit};
@@ -9,13 +9,13 @@ use thiserror::Error;
 /// The ring could not be made.
 #[derive(Debug, Error)]
 pub enum RingError {
-    /// io_uring is switched off.
+    /// io_uring is not permitted.
     #[error(
         "io_uring is not allowed here: {0}; check `sysctl kernel.io_uring_disabled` (0 allows it) and the seccomp filter of the \
          container or unit (SystemCallFilter= must allow io_uring_setup, io_uring_enter, io_uring_register)"
     )]
     NotAllowed(#[source] io::Error),
-    /// The kernel has none, or too old a one.
+    /// The kernel has no io_uring, or one that is too old.
     #[error("this kernel has no usable io_uring: {0}; Linux 5.19 or later is needed")]
     NotThere(#[source] io::Error),
     /// The memlock limit leaves no room for the ring itself.
@@ -38,24 +38,24 @@ pub enum RingError {
         /// The limit now.
         limit: u64,
     },
-    /// Anything else.
+    /// Another error.
     #[error("cannot make an io_uring with {entries} entries: {source}")]
     Os {
         /// Entries asked for.
         entries: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Memory that is used without being pinned beforehand, because the memlock limit is too low: it works, slower.
+/// Memory that could not be pinned in advance because the memlock limit is too low. I/O works, slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unpinned {
     /// Bytes that could not be pinned.
     pub bytes: u64,
-    /// Bytes that these devices want pinned in all.
+    /// Bytes that this worker's devices need pinned.
     pub needed: u64,
-    /// The limit, in bytes. All devices of one user share it.
+    /// The limit, in bytes. All workers of one user share it.
     pub limit: u64,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Unpinned {
     }
 }
 
-/// What the kernel's word means for a ring of `entries` entries.
+/// Translates the kernel's error for a ring of `entries` entries.
 pub(super) fn classify(source: io::Error, entries: u32) -> RingError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RingError::NotAllowed(source),
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_refuses_is_told_with_what_to_do() {
+    fn ring_errors_say_what_to_do() {
         let text = |errno| classify(io::Error::from_raw_os_error(errno), 8).to_string();
         assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(text(libc::ENOSYS).contains("Linux 5.19"));

@@ -1,36 +1,37 @@
-//! One operation on a file: which commands it takes, one after the other, and what their results mean.
+//! An operation on a file, as a sequence of commands to the kernel. It does no I/O itself.
 
 use super::Regions;
 use crate::disk::{FailedOperation, Failure};
 use nvmf_block::{BlockError, BlockOp, Buffer};
 
-/// What the kernel is asked to do with a file.
+/// A command to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// From byte `at` of the file on into memory.
+    /// Reads from byte `at` of the file.
     Read { at: u64, into: Buffer },
-    /// From memory into the file; with `dsync` it is durable when it completes.
+    /// Writes at byte `at` of the file; with `dsync` the data are durable on completion.
     Write { at: u64, from: Buffer, dsync: bool },
-    /// Zeroes or deallocates.
+    /// Zeroes or deallocates a range, by `mode`.
     Fallocate { at: u64, len: u64, mode: i32 },
-    /// Makes durable what was written.
+    /// Makes completed writes durable.
     Fdatasync,
 }
 
-/// An operation on a file under way. It has at most one command in the ring at any moment.
+/// An operation in progress. It has at most one command in the ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileOperation {
-    /// What is to be done.
+    /// The operation.
     op: BlockOp,
-    /// Where in the file the range begins, in bytes.
+    /// The first byte of the range in the file.
     start: u64,
     /// Bytes in the range.
     len: usize,
     /// Bytes done.
     done: usize,
-    /// What the command in the ring does.
+    /// The kind of the command in the ring.
     stage: Stage,
-    /// Memory of ours for what compares, verifies or writes zeroes by hand, and for buffers that the device cannot use.
+    /// The bounce buffer, while it has one: for Compare, Verify, zeroes that are written, and a buffer that the
+    /// device cannot use.
     bounce: Option<Buffer>,
 }
 
@@ -42,14 +43,14 @@ enum Stage {
     Sync,
 }
 
-/// What comes next.
+/// The next step of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another command.
     Continue,
     /// Another command, once there is a bounce buffer.
     NeedBounce,
-    /// It is over.
+    /// It is complete.
     Done(Result<(), BlockError>),
 }
 
@@ -57,7 +58,7 @@ const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl FileOperation {
-    /// `op`, whose range was checked: `len` bytes from `start` on. `aligned`: the device can use its buffer.
+    /// `op`, whose range of `len` bytes at `start` was checked. `aligned`: the device can use its buffer.
     pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool) -> (Self, Next) {
         let stage = match op {
             BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Stage::Read,
@@ -75,7 +76,7 @@ impl FileOperation {
         (Self { op, start, len, done: 0, stage, bounce: None }, next)
     }
 
-    /// Lends it a bounce buffer, which has the bytes that are to be written next when this returns.
+    /// Gives it a bounce buffer, and fills that with the data to be written next.
     pub(crate) fn give_bounce(&mut self, bounce: Buffer, regions: &Regions) {
         self.bounce = Some(bounce);
         match self.op {
@@ -84,12 +85,12 @@ impl FileOperation {
         }
     }
 
-    /// Takes the bounce buffer back: it needs one again before it goes on.
+    /// Takes the bounce buffer away. It needs another one for its next command.
     pub(crate) fn take_bounce(&mut self) {
         self.bounce = None;
     }
 
-    /// Copies what is to be written next.
+    /// Copies the data to be written next into the bounce buffer.
     fn fill_bounce(&self, regions: &Regions) {
         if let (BlockOp::Write { from, .. }, Some(_)) = (self.op, self.bounce) {
             let to = self.window();
@@ -98,7 +99,7 @@ impl FileOperation {
         }
     }
 
-    /// The part of the buffer, or of the bounce buffer, that the next command moves.
+    /// The part of the buffer or bounce buffer that the next command uses.
     fn window(&self) -> Buffer {
         let left = self.len - self.done;
         match (self.bounce, self.op.buffer()) {
@@ -138,7 +139,7 @@ impl FileOperation {
         self.bounce.is_some()
     }
 
-    /// What the device failed to do, if the last command had this result.
+    /// The failure to record if the command in the ring has this result.
     pub(crate) fn failure(&self, result: i32) -> Failure {
         let operation = match self.stage {
             Stage::Read => FailedOperation::Read,
@@ -149,9 +150,9 @@ impl FileOperation {
         Failure { operation, byte: self.start + self.done as u64, errno: -result.min(0) }
     }
 
-    /// Whether what was written before may be lost when the last command failed like this. A failed `fdatasync` says so. A write
-    /// that was to be durable has one inside, and does not tell which of the two failed; but past the page cache (`direct`)
-    /// errors like "no space" come from the write alone.
+    /// Whether acknowledged writes may be lost when the last command failed with `error`. After a failed `fdatasync`
+    /// they may be. A write with FUA contains one, and does not tell which part failed; but when it bypasses the page
+    /// cache (`direct`), errors like "no space" come from the write itself.
     pub(crate) fn may_lose_cache(&self, error: BlockError, direct: bool) -> bool {
         match self.stage {
             Stage::Sync => error != BlockError::Aborted,
@@ -161,7 +162,7 @@ impl FileOperation {
         }
     }
 
-    /// Takes the result of the command.
+    /// Processes the result of the command.
     pub(crate) fn on_result(&mut self, result: i32, regions: &Regions) -> Next {
         if matches!(-result, libc::EAGAIN | libc::EINTR) {
             return Next::Continue;
@@ -177,9 +178,9 @@ impl FileOperation {
     fn on_allocated(&mut self, result: i32) -> Next {
         let refused = matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV);
         match self.op {
-            // A hint that cannot be followed is followed.
+            // It is only a hint.
             BlockOp::Deallocate { .. } if refused => Next::Done(Ok(())),
-            // The file system cannot zero a range: write the zeroes.
+            // The file system cannot zero a range, so zeroes are written.
             BlockOp::WriteZeroes { .. } if refused => {
                 self.stage = Stage::Write;
                 Next::NeedBounce
@@ -195,7 +196,7 @@ impl FileOperation {
 
     fn on_moved(&mut self, result: i32, regions: &Regions) -> Next {
         let Ok(moved) = usize::try_from(result) else { return Next::Done(Err(block_error(-result))) };
-        // Nothing moved, and no error: the file is shorter than it was when it was opened.
+        // No data and no error: the file is shorter than it was when it was opened.
         if moved == 0 {
             return Next::Done(Err(BlockError::Medium));
         }
@@ -226,7 +227,7 @@ impl FileOperation {
     }
 }
 
-/// What an errno of a file operation means for a disk.
+/// Translates the errno of a file operation.
 fn block_error(errno: i32) -> BlockError {
     match errno {
         libc::EIO | libc::EUCLEAN | libc::ENODATA | libc::EILSEQ => BlockError::Medium,

@@ -1,8 +1,8 @@
-//! The submission and completion queue, and the memory that entries name: the only unsafe code of this crate.
+//! The submission and completion queue, and the memory that entries refer to: the only unsafe code of this crate.
 //!
-//! One idea proves all of it. The kernel reads and writes memory that an entry names, until its completion. A [`Queue`] builds every entry
-//! itself, out of regions that it holds for as long as it lives; and one that ends before the last completion leaves its regions allocated
-//! for ever. So no entry outlives its memory, whatever the rest of the crate does.
+//! The kernel reads and writes the memory of an entry until its completion. A [`Queue`] builds every entry itself,
+//! from regions that it holds while it exists. A queue that is dropped before the last completion leaves its regions
+//! allocated for ever. So no entry outlives its memory, whatever the rest of the crate does.
 #![expect(unsafe_code, reason = "hands pointers to the kernel; see the SAFETY comments")]
 
 use super::Regions;
@@ -15,19 +15,19 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Marks the user data of a watch.
+/// Set in the user data of a watch.
 const WATCH: u64 = 1 << 63;
 
-/// When the kernel does what is left to do for a completion.
+/// When the kernel does the work that posts a completion.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TaskWork {
-    /// When we enter it, and only for the thread that made the ring: no interrupt per completion (Linux 6.1).
+    /// When the thread that made the ring enters it, without interrupts (Linux 6.1).
     Deferred,
-    /// At any entry of ours (Linux 5.19).
+    /// At any system call (Linux 5.19).
     Cooperative,
 }
 
-/// What completed.
+/// A completion.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reaped {
     /// An operation: its number, and bytes or a negative errno.
@@ -36,11 +36,11 @@ pub(super) enum Reaped {
     Watch(usize),
 }
 
-/// An `io_uring`, and the memory that it may name.
+/// An `io_uring`, and the memory that its entries may refer to.
 pub(super) struct Queue {
     ring: IoUring,
     regions: Regions,
-    /// Operations that the kernel has or is about to have.
+    /// Operations that were pushed and have not completed.
     in_flight: usize,
 }
 
@@ -67,7 +67,7 @@ impl Queue {
         self.in_flight
     }
 
-    /// Adds a region: from now on entries may name it.
+    /// Adds a region for use in commands.
     pub(super) fn add_region(&mut self, memory: &Memory) -> RegionId {
         self.regions.add(memory)
     }
@@ -81,12 +81,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Places an open file in the table; -1 takes out what is there.
+    /// Places an open file in the table; -1 empties the slot.
     pub(super) fn set_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
         self.ring.submitter().register_files_update(slot, &[fd]).map(drop)
     }
 
-    /// Where a buffer lies in memory.
+    /// The address of a buffer.
     fn pointer(&self, buffer: Buffer) -> *mut u8 {
         let memory = self.regions.resolve(&buffer).expect("a buffer outside of its region");
         // SAFETY: the range lies inside of the allocation, as was just checked.
@@ -134,13 +134,13 @@ impl Queue {
     }
 
     fn push_entry(&mut self, entry: &Entry) {
-        // SAFETY: entries are made above, and name only memory of regions that this queue holds (see the module's comment).
+        // SAFETY: the entry is built above, from regions that this queue holds (see the module's comment).
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.expect("the submission queue has room for every operation");
     }
 
-    /// Enters the kernel: it takes what was pushed, does the work that it has deferred, and waits for `want` completions. Gives the entries
-    /// that it has not taken.
+    /// Enters the kernel, which takes the pushed entries, does its deferred work, and waits for `want` completions.
+    /// Returns the number of entries that it has not taken.
     pub(super) fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let timespec = timeout.map(types::Timespec::from);
         let mut arguments = types::SubmitArgs::new();
@@ -150,18 +150,18 @@ impl Queue {
         let entered = self.ring.submitter().submit_with_args(want, &arguments);
         let left = self.ring.submission().len();
         match entered.map_err(|error| (error.raw_os_error(), error)) {
-            // Out of kernel memory for now, interrupted, or time is up: what is not taken stays queued for the next turn.
+            // Temporarily out of memory, interrupted, or timed out: entries that were not taken stay queued.
             Ok(_) | Err((Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ETIME), _)) => Ok(left),
             Err((_, error)) => Err(error),
         }
     }
 
-    /// Whether completions wait for us to enter the kernel.
+    /// Whether the kernel has completions that it posts only when it is entered.
     pub(super) fn has_task_work(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
 
-    /// Takes all completions that the kernel has posted.
+    /// Takes all posted completions.
     pub(super) fn reap(&mut self, mut take: impl FnMut(Reaped)) {
         for cqe in self.ring.completion() {
             let index = usize::try_from(cqe.user_data() & !WATCH).expect("an index of ours");
@@ -180,14 +180,15 @@ fn length(buffer: Buffer) -> u32 {
 }
 
 impl Drop for Queue {
-    /// The kernel takes a closed ring apart later, and keeps its files, with their locks, until then.
+    /// Releases the files now: the kernel destroys a closed ring some time later, and would keep their locks until
+    /// then.
     fn drop(&mut self) {
         if self.in_flight > 0 {
-            // A device may still write to the memory: it is lost, rather than another's.
+            // A device may still write to this memory, so it must not be freed.
             core::mem::forget(core::mem::take(&mut self.regions));
             return;
         }
-        // A ring that refuses loses nothing but the time until it is taken apart.
+        // On an error the kernel releases them when it destroys the ring.
         let _ = self.ring.submitter().unregister_files();
         let _ = self.ring.submitter().unregister_buffers();
     }
@@ -197,7 +198,8 @@ impl Drop for Queue {
 mod tests {
     use super::*;
 
-    /// What the kernel reads in an entry: opcode, offset, address or `fallocate` length, length or `fallocate` mode, flags, buffer.
+    /// The fields of an entry: opcode, offset, address or `fallocate` length, length or `fallocate` mode, flags,
+    /// buffer index.
     fn fields(entry: &Entry) -> (u8, u64, u64, u32, u32, u16) {
         // SAFETY: an entry is 64 bytes of integers.
         let bytes: [u8; 64] = unsafe { std::ptr::from_ref(entry).cast::<[u8; 64]>().read() };

@@ -1,18 +1,18 @@
-//! The registered memory of a ring, and the fixed buffers in it.
+//! The registered memory of a ring, and its fixed buffers.
 
 use nvmf_block::{Buffer, RegionId};
 use nvmf_memory::Memory;
 
-/// Bytes that the kernel takes as one fixed buffer.
+/// The largest fixed buffer that the kernel accepts, in bytes.
 pub(super) const FIXED_LEN_MAX: usize = 1 << 30;
 
-/// Registered memory. Regions are added, and never taken away.
+/// Registered memory. Regions are never removed.
 #[derive(Default)]
 pub(crate) struct Regions(Vec<Region>);
 
 struct Region {
     memory: Memory,
-    /// The fixed buffer of each [`FIXED_LEN_MAX`] bytes, where they could be pinned.
+    /// The index of the fixed buffer of each [`FIXED_LEN_MAX`] bytes, where they could be pinned.
     fixed: Vec<Option<u16>>,
 }
 
@@ -24,7 +24,7 @@ impl Regions {
         id
     }
 
-    /// Regions.
+    /// The number of regions.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -34,7 +34,7 @@ impl Regions {
         self.0.iter().map(|region| region.memory.len() as u64).sum()
     }
 
-    /// The memory of a buffer that lies in a region.
+    /// The memory of a buffer, if the buffer is within a region.
     pub(crate) fn resolve(&self, buffer: &Buffer) -> Option<&Memory> {
         let memory = &self.0.get(usize::from(buffer.region.0))?.memory;
         memory.contains(buffer.offset, buffer.len).then_some(memory)
@@ -45,12 +45,12 @@ impl Regions {
         &self.0[usize::from(region.0)].memory
     }
 
-    /// `buffer`, which begins at a multiple of [`FIXED_LEN_MAX`], is fixed buffer `index` now.
+    /// Records that `buffer`, at a multiple of [`FIXED_LEN_MAX`], is fixed buffer `index`.
     pub(super) fn pinned(&mut self, buffer: Buffer, index: u16) {
         self.0[usize::from(buffer.region.0)].fixed[buffer.offset / FIXED_LEN_MAX] = Some(index);
     }
 
-    /// The fixed buffer that holds the whole of a buffer. What crosses from one into the next has none.
+    /// The fixed buffer that contains a buffer. `None` for one that crosses from one fixed buffer into the next.
     pub(super) fn fixed(&self, Buffer { region, offset, len }: Buffer) -> Option<u16> {
         let (first, last) = (offset / FIXED_LEN_MAX, (offset + len.max(1) - 1) / FIXED_LEN_MAX);
         let fixed = &self.0[usize::from(region.0)].fixed;

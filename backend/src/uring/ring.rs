@@ -1,4 +1,4 @@
-//! The ring: one worker's doorbell to the kernel, and the place where the worker sleeps.
+//! The ring of one worker: when to submit, what to poll, and where to sleep.
 
 use super::Regions;
 use super::error::{RingError, Unpinned, classify};
@@ -22,12 +22,12 @@ const FIXED_MAX: u16 = 256;
 pub(crate) const FILES_MAX: u32 = 1024;
 /// Descriptors that a ring watches.
 const WATCHES_MAX: usize = 8;
-/// Operations that are pushed before the kernel is told of them, at the most, while the device is slower than we are: a device that
-/// answers many at once would stand still while their successors are put together.
+/// Operations that are pushed before they are submitted, while the device is slower than we are. A device that
+/// completes many at once would be idle while their successors are prepared.
 const EAGER: usize = 2;
-/// Polls that found nothing from which on it is.
+/// Polls without completions after which the device counts as slower.
 const VAIN_POLLS: u8 = 4;
-/// How long the end of a ring waits for the kernel, unless it was drained before.
+/// How long dropping a ring waits for the kernel, unless it was drained before.
 const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Watch {
@@ -36,10 +36,10 @@ struct Watch {
     fired: bool,
 }
 
-/// What came out of the ring.
+/// A completed command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    /// Which operation.
+    /// The operation's index.
     pub(crate) index: usize,
     /// Bytes, or a negative errno.
     pub(crate) result: i32,
@@ -50,20 +50,20 @@ pub(crate) struct Ring {
     fixed_count: u16,
     unpinned: u64,
     watches: Vec<Watch>,
-    /// Entries that the kernel has not been told of.
+    /// Entries that were pushed and not submitted.
     pending: usize,
-    /// Recent polls that found nothing, though the kernel had operations. Halved by each that found some.
+    /// Recent polls that found nothing while operations were in flight; halved by each poll that found some.
     vain_polls: u8,
-    /// Completions that were taken from the kernel and not yet from us.
+    /// Completions that were reaped and not polled.
     reaped: VecDeque<Event>,
-    /// How long the end still waits.
+    /// How long dropping the ring waits.
     drop_timeout: Duration,
-    /// Not `Send`: a ring with deferred work can be entered, and so be waited for when it ends, by no other thread.
+    /// Not `Send`: no other thread may enter a ring with deferred work, not even to wait for its end.
     here: PhantomData<*mut ()>,
 }
 
 impl Ring {
-    /// A ring for `operations` at once.
+    /// A ring for up to `operations` operations in flight.
     pub(crate) fn new(operations: u32) -> Result<Self, RingError> {
         match Self::with(TaskWork::Deferred, operations) {
             Err(RingError::NotThere(_)) => Self::with(TaskWork::Cooperative, operations),
@@ -101,7 +101,8 @@ impl Ring {
         Ok(region)
     }
 
-    /// Where the memlock limit is too low, or the table full, the kernel pins for every operation, which is slower and as safe.
+    /// Pins a buffer. If the memlock limit is too low, or the table is full, the kernel pins the memory for each
+    /// operation instead, which is slower.
     fn pin(&mut self, buffer: Buffer) -> Result<(), BlockError> {
         if self.fixed_count == FIXED_MAX {
             return Ok(());
@@ -145,7 +146,7 @@ impl Ring {
         }
     }
 
-    /// A poll found completions, or none.
+    /// Tells whether a poll found completions.
     pub(crate) fn on_poll(&mut self, found: bool) {
         if found {
             self.vain_polls /= 2;
@@ -154,10 +155,10 @@ impl Ring {
         }
     }
 
-    /// Tells the kernel of what was pushed.
+    /// Submits what was pushed.
     pub(crate) fn submit(&mut self) {
         if self.pending > 0 {
-            self.enter(0, None).expect("the kernel takes what is put together here");
+            self.enter(0, None).expect("the kernel accepts the entries built here");
         }
     }
 
@@ -171,9 +172,9 @@ impl Ring {
         if self.reaped.is_empty() {
             self.reap();
         }
-        // The flag says that completions wait for us to enter; without it there is nothing to be had by a system call.
+        // Without this flag a system call would bring no completions.
         if self.reaped.is_empty() && self.queue.in_flight() > 0 && self.queue.has_task_work() {
-            self.enter(0, None).expect("the kernel takes what is put together here");
+            self.enter(0, None).expect("the kernel accepts the entries built here");
             self.reap();
         }
         self.reaped.pop_front()
@@ -198,14 +199,14 @@ impl Ring {
         })
     }
 
-    /// Whether a watched descriptor has become readable since this was last asked.
+    /// Whether a watched descriptor has become readable since the last call.
     pub(crate) fn take_fired(&mut self, watch: usize) -> bool {
         core::mem::take(&mut self.watches[watch].fired)
     }
 
     /// Sleeps until a completion, a watched descriptor, or the end of `timeout`.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
-        // Watches are armed only to sleep: a busy worker polls its descriptors itself, and pays for no event.
+        // Watches are armed only to sleep: a busy worker polls its descriptors itself.
         for (index, watch) in self.watches.iter_mut().enumerate() {
             if !watch.armed {
                 self.queue.push_watch(index, watch.fd);
@@ -213,11 +214,11 @@ impl Ring {
             }
         }
         self.enter(usize::from(self.reaped.is_empty()), timeout)
-            .expect("the kernel takes what is put together here");
+            .expect("the kernel accepts the entries built here");
         self.reap();
     }
 
-    /// Waits until the kernel is done with all operations, or `timeout` is over; nothing waits for what it still has then.
+    /// Waits for all operations to complete, up to `timeout`. Dropping the ring does not wait again.
     pub(crate) fn drain(&mut self, timeout: Duration, mut on_event: impl FnMut(Event)) {
         self.drop_timeout = Duration::ZERO;
         let deadline = Instant::now() + timeout;

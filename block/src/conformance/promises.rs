@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use nvmf_memory::Memory;
 
 impl<B: Backend> Bench<'_, B> {
-    /// One operation of each kind that the device takes, on `range`, and with `buffer` where it has one.
+    /// One operation of each kind that the device accepts, on `range`, with `buffer` where the operation has one.
     fn one_of_each(&self, range: BlockRange, buffer: Buffer) -> Vec<BlockOp> {
         let mut all = vec![
             BlockOp::Read { range, into: buffer },
@@ -34,7 +34,7 @@ impl<B: Backend> Bench<'_, B> {
                 assert_eq!(self.run(op), Err(BlockError::OutOfRange), "{op:?}");
             }
         }
-        // So long that no buffer could be as long.
+        // Longer than any buffer.
         for (start, blocks) in [(0, end + 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
             let op = BlockOp::Verify { range: BlockRange::new(start, blocks) };
             assert_eq!(self.run(op), Err(BlockError::OutOfRange), "{op:?}");
@@ -56,12 +56,12 @@ impl<B: Backend> Bench<'_, B> {
             assert_eq!(self.run(op), Err(BlockError::Gone), "{op:?}");
         }
         self.device = device;
-        // All of this would also hold for a backend that refuses everything.
+        // A backend that refuses everything would pass the above.
         assert_eq!(self.run(BlockOp::Read { range, into: self.buffer(0, 2) }), Ok(()));
         assert_eq!(self.run(BlockOp::Flush), Ok(()));
     }
 
-    pub(super) fn what_is_refused_changes_nothing(&mut self) {
+    pub(super) fn a_refused_operation_changes_nothing(&mut self) {
         let last = self.geometry.blocks - 1;
         let (first_bytes, last_bytes) = (self.write(0, 2, 41, false), self.write(last, 1, 42, false));
         self.fill(0, 3, 43);
@@ -74,7 +74,7 @@ impl<B: Backend> Bench<'_, B> {
         }
         assert_eq!(self.read(0, 2), first_bytes);
         assert_eq!(self.read(last, 1), last_bytes);
-        // A hint about nothing is no fault: hosts do send it.
+        // An empty deallocation is no error: hosts send it.
         assert_eq!(self.run(BlockOp::Deallocate { range: BlockRange::new(0, 0) }), Ok(()));
         assert_eq!(self.read(0, 2), first_bytes);
     }
@@ -96,7 +96,7 @@ impl<B: Backend> Bench<'_, B> {
         assert!(self.backend.borrow_read(DeviceId(u32::MAX), BlockRange::new(0, 1)).is_none());
     }
 
-    pub(super) fn buffers_lie_where_they_are_said_to(&mut self) {
+    pub(super) fn buffers_are_used_at_their_offset(&mut self) {
         let size = self.size();
         let other = Memory::alloc(2 * size).expect("memory");
         let region = self.backend.register(&other).expect("a second region");
@@ -132,7 +132,7 @@ impl<B: Backend> Bench<'_, B> {
         assert_eq!(self.read(0, 1), before);
     }
 
-    pub(super) fn what_is_written_is_read(&mut self) {
+    pub(super) fn reads_return_what_was_written(&mut self) {
         let last = self.geometry.blocks - 1;
         for (start, blocks, fua) in
             [(0, 1, false), (last, 1, true), (1, 17, false), (last - 31, 32, false), (5, 64 - 5, true)]
@@ -216,8 +216,8 @@ impl<B: Backend> Bench<'_, B> {
         assert!(completions.iter().all(|c| c.result == Ok(())));
     }
 
-    /// More at once than a backend may have room for, and no two on the same block.
-    pub(super) fn writes_at_once_all_land(&mut self) {
+    /// More operations than the backend may have room for, each on its own block.
+    pub(super) fn concurrent_writes_are_all_done(&mut self) {
         let bytes = self.fill(0, 64, 99);
         let mut waiting = 0;
         for at in 0..64 {
@@ -237,7 +237,7 @@ impl<B: Backend> Bench<'_, B> {
         assert!(blocks == bytes, "a write was lost, or landed elsewhere");
     }
 
-    pub(super) fn poll_takes_what_there_is_room_for(&mut self) {
+    pub(super) fn poll_stays_within_capacity(&mut self) {
         for _ in 0..4 {
             self.submit(BlockOp::Flush);
         }
@@ -274,8 +274,8 @@ impl<B: Backend> Bench<'_, B> {
         assert!(completions.iter().all(|c| c.result == Ok(())));
     }
 
-    /// A backend that never says "full" in 100,000 operations passes too: it has found them room.
-    pub(super) fn full_takes_nothing(&mut self) {
+    /// A backend that has room for 100,000 operations passes too.
+    pub(super) fn full_accepts_nothing(&mut self) {
         let mut taken = 0;
         while taken < 100_000 {
             self.tag += 1;
