@@ -271,6 +271,11 @@ impl Association {
         self.write_cache.load(Ordering::Relaxed)
     }
 
+    /// Sets it, and says what it was.
+    pub(crate) fn replace_write_cache(&self, on: bool) -> bool {
+        self.write_cache.swap(on, Ordering::Relaxed)
+    }
+
     pub(crate) fn set_write_cache(&self, on: bool) {
         self.write_cache.store(on, Ordering::Relaxed);
     }

@@ -1,14 +1,16 @@
 //! A controller: lives with its Admin queue.
 
-use crate::admin::{AdminKind, Notification};
-use crate::admin::{ErrorLog, Events, Features, abort, features, identify, log_page};
+use crate::admin::{
+    AdminKind, AfterFlush, ErrorLog, Events, Features, Notification, abort, features, flush, identify,
+    log_page,
+};
 use crate::association::{Association, ControllerType, Notice};
 use crate::data::{self, Fit};
 use crate::discovery::DiscoveryLog;
 use crate::fabrics::{self, Change, Properties};
 use crate::flight::Flight;
 use crate::namespace::NamespaceTable;
-use crate::status;
+use crate::status::{self, Direction};
 use crate::step::Step;
 use crate::subsystem::Identity;
 use crate::ticket::{Kind, Outcome, Reply};
@@ -18,8 +20,10 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::time::Duration;
 use nvme_proto::fabrics::fabrics_type;
+use nvme_proto::fabrics::property::Configuration;
 use nvme_proto::opcode::{AdminOpcode, FabricsType};
 use nvme_proto::{Sqe, Status};
+use nvmf_block::BlockError;
 
 /// The controller of one association.
 #[derive(Debug)]
@@ -96,7 +100,7 @@ impl Controller {
             AdminOpcode::IDENTIFY => identify::on_identify(self, sqe),
             AdminOpcode::GET_LOG_PAGE => log_page::on_get_log_page(self, sqe),
             AdminOpcode::GET_FEATURES => features::on_get_features(self, now, sqe),
-            AdminOpcode::SET_FEATURES => features::on_set_features(self, sqe, in_capsule_len),
+            AdminOpcode::SET_FEATURES => features::on_set_features(self, now, sqe, in_capsule_len),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.events.on_request(sqe.cid()),
             // The capsule has fed the timer already.
             AdminOpcode::KEEP_ALIVE => Ok(Reply::Done(0)),
@@ -109,8 +113,12 @@ impl Controller {
         match fctype {
             FabricsType::PROPERTY_GET => self.properties.get(sqe, &self.association).map(Reply::Done),
             FabricsType::PROPERTY_SET => {
-                let change = self.properties.set(sqe)?;
-                self.on_change(now, change);
+                let to = self.properties.check_set(sqe)?;
+                let from = self.properties.configuration();
+                if self.properties.change_to(to) == (Change::Shutdown { normal: true }) {
+                    return flush::flush_behind(self, now, Nsid(0), AfterFlush::Configure { from, to });
+                }
+                self.configure(now, from, to);
                 Ok(Reply::Done(0))
             }
             FabricsType::CONNECT => Err(status::COMMAND_SEQUENCE_ERROR),
@@ -119,11 +127,15 @@ impl Controller {
         }
     }
 
-    fn on_change(&mut self, now: Duration, change: Change) {
-        match change {
+    /// Sets CC to `to`, if it still is `from`.
+    pub(crate) fn configure(&mut self, now: Duration, from: Configuration, to: Configuration) {
+        if self.properties.configuration() != from {
+            return;
+        }
+        match self.properties.set(to) {
             Change::None => {}
             Change::Enabled => self.association.set_enabled(true),
-            Change::Shutdown => self.leave(),
+            Change::Shutdown { .. } => self.leave(),
             Change::Reset => {
                 self.leave();
                 // A controller level reset: what the host set is as it was at first, but for the connection itself.
@@ -144,6 +156,20 @@ impl Controller {
     /// Data of Set Features.
     pub(crate) fn on_parameters(&mut self, now: Duration, kind: AdminKind, parameters: &[u8]) -> Outcome {
         features::on_parameters(self, now, kind, parameters)
+    }
+
+    /// The work of an Admin command is done, or failed on the device.
+    pub(crate) fn on_done(
+        &mut self,
+        now: Duration,
+        kind: AdminKind,
+        result: Result<(), BlockError>,
+    ) -> Outcome {
+        match (kind, result) {
+            (AdminKind::Flush { nsid, then }, result) => flush::on_flushed(self, now, nsid, then, result),
+            (_, Ok(())) => Ok(Reply::Done(0)),
+            (_, Err(error)) => Err(status::of_block_error(error, Direction::Read)),
+        }
     }
 
     /// Answers with `page`, `len` bytes of it.

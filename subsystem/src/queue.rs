@@ -212,10 +212,7 @@ impl Queue {
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(now, kind, result),
-            (State::Admin(_), Kind::Admin(_)) => match result {
-                Ok(()) => Ok(Reply::Done(0)),
-                Err(error) => Err(status::of_block_error(error, status::Direction::Read)),
-            },
+            (State::Admin(controller), Kind::Admin(kind)) => controller.on_done(now, kind, result),
             (_, kind) => panic!("{kind:?} was done on a queue of another kind"),
         };
         self.step(cid, invalidate, outcome)

@@ -1,6 +1,7 @@
 //! Get Features and Set Features.
 
-use super::AdminKind;
+use super::flush::flush_behind;
+use super::{AdminKind, AfterFlush};
 use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::limits::KEEP_ALIVE_DEFAULT_MS;
@@ -188,7 +189,12 @@ fn queue_counts(queues: u16) -> u32 {
     QueueCounts { submission: queues.into(), completion: queues.into() }.emit()
 }
 
-pub(crate) fn on_set_features(controller: &mut Controller, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+pub(crate) fn on_set_features(
+    controller: &mut Controller,
+    now: Duration,
+    sqe: &Sqe,
+    in_capsule_len: usize,
+) -> Outcome {
     let command = SetFeatures::parse(sqe);
     if !is_supported(controller, command.fid) {
         return Err(status::INVALID_FIELD);
@@ -216,7 +222,12 @@ pub(crate) fn on_set_features(controller: &mut Controller, sqe: &Sqe, in_capsule
             features.error_recovery = only(!ErrorRecovery::parse(word).deallocated_is_error, word)?;
         }
         FeatureId::VOLATILE_WRITE_CACHE => {
-            controller.association.set_write_cache(word & WRITE_CACHE_ENABLE != 0)
+            let on = word & WRITE_CACHE_ENABLE != 0;
+            // Writes go through from now on, and those before become durable.
+            if !on && controller.association.replace_write_cache(false) {
+                return flush_behind(controller, now, Nsid(0), AfterFlush::WriteCacheOff);
+            }
+            controller.association.set_write_cache(on);
         }
         FeatureId::NUMBER_OF_QUEUES => return set_queue_counts(controller, word),
         FeatureId::WRITE_ATOMICITY => features.write_atomicity = word & DISABLE_NORMAL_ATOMICITY,
@@ -293,7 +304,7 @@ pub(crate) fn on_parameters(
             features.host_behavior = *fields;
             controller.association.set_retry_delays(fields[ACRE] == 1);
         }
-        AdminKind::Page => panic!("parameters for a page"),
+        AdminKind::Page | AdminKind::Flush { .. } => panic!("parameters for {kind:?}"),
     }
     Ok(Reply::Done(0))
 }

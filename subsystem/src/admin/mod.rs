@@ -4,12 +4,16 @@ pub(crate) mod abort;
 mod error_log;
 mod event;
 pub(crate) mod features;
+pub(crate) mod flush;
 pub(crate) mod identify;
 pub(crate) mod log_page;
 
 pub(crate) use error_log::ErrorLog;
 pub(crate) use event::{Events, Notification};
 pub(crate) use features::Features;
+pub(crate) use flush::AfterFlush;
+
+use nvme_proto::Nsid;
 
 /// What is left to do when an Admin command comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,4 +24,6 @@ pub(crate) enum AdminKind {
     Timestamp,
     /// The data of the Host Behavior Support feature are on their way.
     HostBehavior,
+    /// A namespace is being flushed; those behind it follow.
+    Flush { nsid: Nsid, then: AfterFlush },
 }

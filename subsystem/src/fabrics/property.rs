@@ -17,6 +17,9 @@ const CAP_READY_WITH_MEDIA: u64 = 1 << 59;
 const CSS_NVM: u8 = 0b000;
 const CSS_ALL: u8 = 0b110;
 
+/// CC.SHN: a normal shutdown.
+const SHN_NORMAL: u8 = 0b01;
+
 /// What Property Set changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -27,7 +30,10 @@ pub(crate) enum Change {
     /// EN 1 to 0: a controller level reset.
     Reset,
     /// SHN asks for a shutdown.
-    Shutdown,
+    Shutdown {
+        /// Not an abrupt one.
+        normal: bool,
+    },
 }
 
 /// CC, and what follows from it.
@@ -57,24 +63,40 @@ impl Properties {
         }
     }
 
-    /// Only CC can be written: there is no subsystem reset (CAP.NSSRS is 0).
-    pub(crate) fn set(&mut self, sqe: &Sqe) -> Result<Change, Status> {
+    /// CC as Property Set wants it. Nothing else can be written: there is no subsystem reset (CAP.NSSRS is 0).
+    pub(crate) fn check_set(&self, sqe: &Sqe) -> Result<Configuration, Status> {
         let set = PropertySet::parse(sqe);
         if (set.property, set.size) != (Property::CC, 0) {
             return Err(status::INVALID_FIELD);
         }
-        let old = self.configuration;
         let new = Configuration(set.value as u32);
-        if new.enabled() && !old.enabled() {
+        if new.enabled() && !self.configuration.enabled() {
             check_enable(new)?;
         }
+        Ok(new)
+    }
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    pub(crate) fn set(&mut self, new: Configuration) -> Change {
+        let change = self.change_to(new);
         self.configuration = new;
-        Ok(match (old.enabled(), new.enabled()) {
+        change
+    }
+
+    /// What it means that CC becomes this.
+    pub(crate) fn change_to(&self, new: Configuration) -> Change {
+        let old = self.configuration;
+        match (old.enabled(), new.enabled()) {
             (true, false) => Change::Reset,
-            _ if new.shutdown() != 0 && old.shutdown() == 0 => Change::Shutdown,
+            _ if new.shutdown() != 0 && old.shutdown() == 0 => {
+                Change::Shutdown { normal: new.shutdown() == SHN_NORMAL }
+            }
             (false, true) => Change::Enabled,
             _ => Change::None,
-        })
+        }
     }
 
     /// CSTS. Ready falls, and a shutdown is complete, only when the last I/O queue is gone.

@@ -119,7 +119,8 @@ fn an_io_queue_needs_an_enabled_controller() {
     assert_eq!(code(&Hello::io(1, 1).connect(&mut registry).1), OK);
     assert_eq!(set(&mut admin, Property::CC, 0, 0), OK);
     refused(&mut registry);
-    assert_eq!(set(&mut admin, Property::CC, 0, Configuration::ENABLE.with_normal_shutdown().0.into()), OK);
+    let abrupt = Configuration(Configuration::ENABLE.0 | 0b10 << 14);
+    assert_eq!(set(&mut admin, Property::CC, 0, abrupt.0.into()), OK);
     refused(&mut registry);
 }
 

@@ -2,10 +2,11 @@
 
 use crate::host::*;
 use core::time::Duration;
-use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property};
+use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property, PropertySet};
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme_proto::{Sqe, admin::keep_alive::keep_alive};
+use nvmf_block::BlockError;
 use nvmf_subsystem::*;
 
 const OK: (u8, u8) = (0, 0);
@@ -107,11 +108,66 @@ fn a_reset_ends_the_io_queues_and_is_done_when_they_are_gone() {
     assert_eq!(code(&Hello::io(1, 1).connect(&mut fixture.registry).1), OK, "the association lives on");
 }
 
+/// Sets CC, and lets the flushes that it takes end like this. Returns their devices, and the status.
+fn set_cc(
+    admin: &mut Queue,
+    configuration: Configuration,
+    result: Result<(), BlockError>,
+) -> (Vec<u32>, (u8, u8)) {
+    let value = configuration.0.into();
+    let mut step = capsule(admin, &PropertySet { size: 0, property: Property::CC, value }.emit(), 0);
+    let mut flushed = Vec::new();
+    while let Step::Execute { ticket, work, transfer } = step {
+        assert_eq!(transfer, Transfer::None);
+        let Work::Block { device, op: BlockWork::Flush } = work else { panic!("{work:?}") };
+        flushed.push(device.0);
+        step = admin.on_done(NOW, ticket, result);
+    }
+    (flushed, code(&responded(step)))
+}
+
+#[test]
+fn normal_shutdown_flushes_every_namespace_with_a_write_cache() {
+    let mut fixture = Fixture::new();
+    let without = namespace(2, nvmf_block::Geometry::new(512, 10));
+    fixture.registry.add_namespace(&nqn(SUBSYSTEM), without).unwrap();
+    fixture.registry.add_namespace(&nqn(SUBSYSTEM), namespace(7, disk())).unwrap();
+    fixture.deliver();
+    let shutdown = Configuration::ENABLE.with_normal_shutdown();
+    let failed = set_cc(&mut fixture.admin, shutdown, Err(BlockError::Medium));
+    assert_eq!(failed, (vec![101], (2, 0x80)), "what is not durable is not shut down");
+    assert_eq!(csts(&mut fixture.admin).0 >> 2 & 0b11, 0, "SHST: normal operation");
+    assert!(fixture.admin.poll_step(NOW).is_none());
+    // Namespace 3 is read-only.
+    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101, 107], OK));
+    assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+}
+
+#[test]
+fn reset_while_a_shutdown_flushes_stands() {
+    let mut fixture = Fixture::new();
+    let value = Configuration::ENABLE.with_normal_shutdown().0.into();
+    let sqe = PropertySet { size: 0, property: Property::CC, value }.emit();
+    let Step::Execute { ticket, .. } = capsule(&mut fixture.admin, &with_cid(sqe, 3), 0) else {
+        panic!("a flush")
+    };
+    assert_eq!(set(&mut fixture.admin, Property::CC, 0, 0), OK);
+    assert_eq!(code(&responded(fixture.admin.on_done(NOW, ticket, Ok(())))), OK);
+    assert_eq!(get(&mut fixture.admin, Property::CC, 0), Ok(0), "the later value is the one that counts");
+}
+
+#[test]
+fn abrupt_shutdown_flushes_nothing() {
+    let mut fixture = Fixture::new();
+    let abrupt = Configuration(Configuration::ENABLE.0 | 0b10 << 14);
+    assert_eq!(set_cc(&mut fixture.admin, abrupt, Ok(())), (vec![], OK));
+}
+
 #[test]
 fn a_shutdown_is_complete_when_the_io_queues_are_gone() {
     let mut fixture = Fixture::new();
     let shutdown = Configuration::ENABLE.with_normal_shutdown();
-    assert_eq!(set(&mut fixture.admin, Property::CC, 0, shutdown.0.into()), OK);
+    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101], OK));
     assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
     assert!(!csts(&mut fixture.admin).shutdown_complete());
     let association = fixture.association();
