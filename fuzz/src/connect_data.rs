@@ -3,8 +3,11 @@
 use crate::disk::{self, LINK, START};
 use crate::input::Input;
 use nvme_proto::fabrics::connect::{ConnectData, Connected};
-use nvme_proto::{Cntlid, Cqe};
-use nvmf_subsystem::{Link, Nqn, Queue, Registry, Source, Step, Transfer, Work};
+use nvme_proto::fabrics::fabrics_type;
+use nvme_proto::opcode::FabricsType;
+use nvme_proto::{Cntlid, Cqe, Status};
+use nvmf_subsystem::{Link, Nqn, Qid, Queue, Registry, Source, Step, Transfer, Work};
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Connections one after the other, each with a Connect that is arbitrary or a good one with some bytes changed.
@@ -48,7 +51,10 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
     let in_capsule_len = if choice & 0x20 != 0 { 4096 } else { 0 };
     let request = match queue.on_capsule(START, &sqe, in_capsule_len) {
         Step::Respond(response) => {
-            assert!(!status_is_success(&response.cqe), "nothing but a Connect succeeds first");
+            let status = Cqe::read_from_bytes(&response.cqe).expect("16 bytes").status();
+            assert!(!status.is_success(), "nothing but a Connect succeeds first");
+            let is_connect = fabrics_type(&zerocopy::transmute!(sqe)) == Some(FabricsType::CONNECT);
+            assert!(!is_connect || !status.is(Status::INVALID_FIELD), "a Connect never fails like this");
             return None;
         }
         Step::Execute { ticket, work: Work::Parameters, transfer } => {
@@ -72,13 +78,16 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
     };
     let cqe = Cqe::read_from_bytes(&response.cqe).expect("16 bytes");
     assert_eq!(cqe.status().is_success(), queue.association().is_some());
-    let association = queue.association()?;
-    assert_eq!(association.host_id(), data.hostid());
+    let association = Arc::clone(queue.association()?);
+    // An I/O queue may leave it out.
+    if queue.qid() == Some(Qid(0)) || !data.hostid().is_zero() {
+        assert_eq!(association.host_id(), data.hostid());
+    }
     assert_eq!(Nqn::from_field(&data.hostnqn).as_ref(), Ok(association.host_nqn()));
     assert_eq!(Connected::parse(cqe.dw0.get()).cntlid, association.key().cntlid);
+    if queue.qid() == Some(Qid(0)) {
+        // So that I/O queues can follow.
+        disk::enable(&mut queue, START);
+    }
     Some(queue)
-}
-
-fn status_is_success(cqe: &[u8; 16]) -> bool {
-    Cqe::read_from_bytes(cqe).expect("16 bytes").status().is_success()
 }

@@ -7,6 +7,7 @@ use nvme_proto::opcode::NvmOpcode;
 use nvmf_block::BlockError;
 use nvmf_subsystem::*;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
@@ -212,22 +213,76 @@ proptest! {
         enable(&mut queue);
         run(&mut registry, &mut queue, events);
     }
+}
 
-    #[test]
-    fn any_connect_data(a: [u8; 32], at in 0usize..992, bytes in bytes()) {
-        let mut registry = registry(Options::default());
-        let mut queue = Queue::new(NOW, Hello::admin().link);
-        match queue.on_capsule(NOW, &bytes, 1024) {
-            Step::Respond(_) => {}
-            Step::Execute { ticket, .. } => {
-                let mut data = <[u8; 1024]>::try_from(zerocopy::IntoBytes::as_bytes(&Hello::admin().data())).unwrap();
-                data[at..at + 32].copy_from_slice(&a);
-                let Step::Connect(request) = queue.on_parameters(NOW, ticket, &data) else { panic!("a Connect") };
-                let admission = registry.connect(NOW, &request);
-                let _ = responded(queue.on_admission(NOW, request, admission));
-            }
-            step => panic!("{step:?}"),
+/// What became of a Connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Met {
+    RefusedByQueue,
+    RefusedByRegistry,
+    AdmittedAdmin,
+    AdmittedIo,
+}
+
+/// A Connect with some bytes of the command and of its data changed, for an Admin or an I/O queue.
+fn connect(registry: &mut Registry, qid: u16, changes: &[(usize, u8)]) -> Met {
+    let hello = if qid == 0 { Hello::admin() } else { Hello::io(qid, 1) };
+    let mut sqe: [u8; 64] = zerocopy::transmute!(hello.command());
+    let mut data = <[u8; 1024]>::try_from(zerocopy::IntoBytes::as_bytes(&hello.data())).unwrap();
+    for &(at, byte) in changes {
+        *sqe.iter_mut().chain(&mut data).nth(at).unwrap() = byte;
+    }
+    let mut queue = Queue::new(NOW, hello.link);
+    let ticket = match queue.on_capsule(NOW, &sqe, 1024) {
+        Step::Respond(response) => {
+            assert!(!responded(Step::Respond(response)).status().is_success());
+            assert_eq!(queue.in_flight(), 0);
+            return Met::RefusedByQueue;
         }
-        prop_assert_eq!(queue.in_flight(), 0);
+        step => parameters(step).0,
+    };
+    let Step::Connect(request) = queue.on_parameters(NOW, ticket, &data) else { panic!("a Connect") };
+    let admission = registry.connect(NOW, &request);
+    let admitted =
+        admission.outcome.as_ref().ok().map(|admitted| (admitted.association().key(), admitted.qid()));
+    let cqe = responded(queue.on_admission(NOW, request, admission));
+    assert_eq!(queue.in_flight(), 0);
+    let Some((key, qid)) = admitted else {
+        assert!(!cqe.status().is_success() && queue.association().is_none());
+        return Met::RefusedByRegistry;
+    };
+    assert!(cqe.status().is_success());
+    // It is what the Connect says.
+    assert_eq!(qid.0, u16::from_le_bytes([sqe[42], sqe[43]]));
+    assert_eq!((queue.qid(), cqe.dw0.get()), (Some(qid), key.cntlid.0.into()));
+    let association = std::sync::Arc::clone(queue.association().unwrap());
+    assert_eq!(association.key(), key);
+    let field = |at: usize| Nqn::from_field(data[at..at + 256].try_into().unwrap());
+    assert_eq!(field(256).as_ref(), Ok(association.subsystem_nqn()));
+    assert_eq!(field(512).as_ref(), Ok(association.host_nqn()));
+    assert!(association.host_id().0 == data[..16] || (qid.0 > 0 && data[..16] == [0; 16]));
+    assert!(qid.0 == 0 || association.key().cntlid.0 == u16::from_le_bytes([data[16], data[17]]));
+    registry.close_queue(&association, qid);
+    if qid.0 == 0 { Met::AdmittedAdmin } else { Met::AdmittedIo }
+}
+
+#[test]
+fn any_connect_is_refused_or_becomes_what_it_says() {
+    use proptest::test_runner::TestRunner;
+    let mut fixture = Fixture::new();
+    let mut runner = TestRunner::deterministic();
+    // The fields that mean something lie at the beginning of the command, of the data, and of the names.
+    let place = prop_oneof![0usize..64, 64usize..84, 320usize..340, 576usize..596, 0usize..1088];
+    let changes = prop::collection::vec((place, any::<u8>()), 0..3);
+    let strategy = (0u16..4, changes);
+    let mut met = BTreeMap::new();
+    for _ in 0..4000 {
+        let (qid, changes) = strategy.new_tree(&mut runner).unwrap().current();
+        // Queue 1 of controller 1 is the fixture's.
+        let qid = if qid == 1 { 2 } else { qid };
+        *met.entry(connect(&mut fixture.registry, qid, &changes)).or_insert(0) += 1;
+    }
+    for kind in [Met::RefusedByQueue, Met::RefusedByRegistry, Met::AdmittedAdmin, Met::AdmittedIo] {
+        assert!(met.get(&kind).is_some_and(|&count| count >= 20), "{met:?}");
     }
 }

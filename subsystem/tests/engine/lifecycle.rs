@@ -311,6 +311,18 @@ fn change_subsystem_with_one_bad_part_changes_nothing() {
 }
 
 #[test]
+fn add_subsystem_up_to_the_bound() {
+    let mut registry = Registry::new(Options::default()).unwrap();
+    let numbered = |at| definition(&format!("nqn.2026-11.com.example:{at}"), HostAccess::Any, vec![]);
+    for at in 0..limits::SUBSYSTEMS_MAX {
+        registry.add_subsystem(numbered(at)).unwrap();
+    }
+    let one_more = registry.add_subsystem(numbered(limits::SUBSYSTEMS_MAX));
+    let (count, max) = (limits::SUBSYSTEMS_MAX + 1, limits::SUBSYSTEMS_MAX);
+    assert_eq!(one_more, Err(DefinitionError::TooMany { what: "subsystems", count, max }));
+}
+
+#[test]
 fn definitions_that_hosts_could_not_live_with_are_refused() {
     let name = nqn(SUBSYSTEM);
     let mut registry = registry(Options::default());
