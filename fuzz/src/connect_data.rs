@@ -29,7 +29,7 @@ pub fn connect_data(data: &[u8]) {
     assert_eq!(registry.associations().count(), 0, "every association ends with its queues");
 }
 
-/// One connection; the queue, if it was let in.
+/// One connection; the queue, if it was admitted.
 fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
     let choice = input.u8();
     let qid = u16::from(choice >> 2 & 3);
@@ -79,7 +79,7 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
     let cqe = Cqe::read_from_bytes(&response.cqe).expect("16 bytes");
     assert_eq!(cqe.status().is_success(), queue.association().is_some());
     let association = Arc::clone(queue.association()?);
-    // An I/O queue may leave it out.
+    // The Host Identifier of an I/O queue may be 0.
     if queue.qid() == Some(Qid(0)) || !data.hostid().is_zero() {
         assert_eq!(association.host_id(), data.hostid());
     }

@@ -74,7 +74,7 @@ macro_rules! replays {
         })*
 
         #[test]
-        fn no_target_is_forgotten() {
+        fn every_target_is_replayed() {
             assert_eq!(TARGETS.map(|(name, _)| name), [$(stringify!($name)),*]);
         }
     };

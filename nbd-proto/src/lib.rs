@@ -15,9 +15,9 @@ pub const OPTION_LEN_MAX: u32 = 64 << 10;
 /// The most that one request moves.
 pub const REQUEST_LEN_MAX: u32 = 32 << 20;
 
-/// A server's first words.
+/// The first magic of a server's greeting.
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Its second, and the first of every option.
+/// The second magic of the greeting, and the magic of every option.
 pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -83,13 +83,13 @@ pub mod reply {
     pub const INFO: u32 = 3;
     /// The server does not know the option.
     pub const ERROR_UNSUPPORTED: u32 = 1 << 31 | 1;
-    /// The option makes no sense.
+    /// The option is invalid.
     pub const ERROR_INVALID: u32 = 1 << 31 | 3;
     /// There is no such export.
     pub const ERROR_UNKNOWN: u32 = 1 << 31 | 6;
 }
 
-/// Information about an export.
+/// Kinds of information about an export.
 pub mod info {
     /// Its size and transmission flags.
     pub const EXPORT: u16 = 0;
@@ -99,7 +99,7 @@ pub mod info {
 
 /// Transmission flags.
 pub mod flag {
-    /// Always.
+    /// Set by every server.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// It takes no writes.
     pub const READ_ONLY: u16 = 1 << 1;
@@ -139,7 +139,7 @@ pub fn option_reply(option: OptionKind, kind: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The data of Info and Go: the export's name and the informations asked for.
+/// The data of Info and Go: the export's name, and the kinds of information that the client requests.
 #[must_use]
 pub fn parse_go(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let (len, rest) = data.split_first_chunk::<4>()?;
@@ -160,7 +160,7 @@ pub enum Command {
     Write,
     /// Disconnect.
     Disconnect,
-    /// What was answered is durable when this is.
+    /// Makes durable every write that was answered before.
     Flush,
     /// A hint that the range is not needed.
     Trim,
@@ -193,7 +193,7 @@ pub struct Request {
     pub fua: bool,
     /// Write Zeroes only: do not punch a hole.
     pub no_hole: bool,
-    /// Comes back in the reply.
+    /// Repeated in the reply.
     pub cookie: u64,
     /// Bytes from the export's beginning.
     pub offset: u64,
@@ -256,7 +256,7 @@ impl Errno {
     pub const EPERM: Self = Self(1);
     /// The disk failed.
     pub const EIO: Self = Self(5);
-    /// The request makes no sense.
+    /// The request is invalid.
     pub const EINVAL: Self = Self(22);
     /// No space is left.
     pub const ENOSPC: Self = Self(28);
@@ -294,7 +294,7 @@ pub fn parse_simple_reply(bytes: &[u8; SIMPLE_REPLY_LEN]) -> Option<(Errno, u64)
     (u32::from_be_bytes(*magic) == SIMPLE_REPLY_MAGIC).then(|| (Errno(u32::from_be_bytes(*errno)), cookie))
 }
 
-/// The option that begins to use the export of this name; nothing about it is asked for but what is always told.
+/// The option Go for the export of this name. It requests no information beside what every server sends.
 ///
 /// # Panics
 /// When the name is longer than a length can say.
@@ -324,7 +324,7 @@ pub fn parse_option_reply(bytes: &[u8; OPTION_REPLY_LEN]) -> Option<(u32, u32)> 
     (u64::from_be_bytes(*magic) == OPTION_REPLY_MAGIC).then(|| (u32::from_be_bytes(*kind), len))
 }
 
-/// What a reply tells about an export.
+/// Information about an export, in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Info {
     /// Its bytes and transmission flags ([`flag`]).
@@ -376,7 +376,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_arrives_is_fatal(a: [u8; 16], b: [u8; 20], data: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(a: [u8; 16], b: [u8; 20], data: Vec<u8>) {
             let _ = (parse_simple_reply(&a), parse_option(&a), parse_option_reply(&b), parse_info(&data), parse_go(&data));
         }
     }

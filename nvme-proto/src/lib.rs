@@ -1,13 +1,13 @@
-//! The words: wire types of NVMe, NVMe over Fabrics, NVMe/RDMA and NVMe/TCP.
+//! Wire types of NVMe, NVMe over Fabrics, NVMe/RDMA and NVMe/TCP.
 //!
-//! Every module has two devices. The raw struct is the bytes as they are on the wire: little-endian integers of alignment 1, its size
+//! Every module has two kinds of types. The raw struct is the bytes as they are on the wire: little-endian integers of alignment 1, its size
 //! asserted at compile time, readable from any bytes of that length. The parsed value is what the bytes mean, and is
 //! smaller: `parse` is where the wire's "0's based" counts (fields that end in `_z`) become counts, and nowhere else.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`ident`], [`nqn`] | identifiers and names |
-//! | [`status`] | every status code, and how to say it |
+//! | [`status`] | every status code, and its text |
 //! | [`sqe`], [`cqe`], [`sgl`], [`opcode`] | the 64-byte submission, the 16-byte completion, and where data are |
 //! | [`admin`] | Identify, log pages, features, asynchronous events |
 //! | [`nvm`] | reads, writes and the rest of the NVM command set |

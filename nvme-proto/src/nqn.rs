@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_nqn_is_refused() {
         let longest = std::format!("nqn.{}", "x".repeat(219));
         assert!(longest.parse::<Nqn>().is_ok());
         assert_eq!(std::format!("{longest}x").parse::<Nqn>(), Err(NqnError::TooLong));

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_strange_requests_have_their_reject_status() {
+    fn invalid_requests_have_their_reject_status() {
         assert_eq!(Request::parse(&[0; 31]), Err(RejectStatus::INVALID_LENGTH));
         assert_eq!(Request::parse(&[1; 32]), Err(RejectStatus::INVALID_RECFMT));
     }

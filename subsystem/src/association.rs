@@ -1,4 +1,4 @@
-//! A host and its controller: the few facts that queues on several workers share.
+//! An association of a host with a controller: what its queues, on several workers, share.
 
 use crate::budget::IoQueueBudget;
 use crate::namespace::NamespaceTable;
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmf_block::DeviceId;
 
-/// A subsystem of the registry. Never used twice in its life.
+/// Identifies a subsystem in its registry. No two subsystems get the same one, even after a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubsystemId(pub u32);
 
@@ -22,7 +22,7 @@ pub struct AssociationKey {
     pub cntlid: Cntlid,
 }
 
-/// What a controller is for.
+/// The type of a controller (CNTRLTYPE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControllerType {
     /// It has namespaces and I/O queues.
@@ -45,7 +45,7 @@ pub struct Association {
     pub(crate) port: u16,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
-    /// What the host left on the devices of the subsystem, through this association or another.
+    /// The host's operations that outlived their connection, of this association and of its others with the subsystem.
     pub(crate) orphans: Arc<Orphans>,
     budget: Arc<IoQueueBudget>,
     /// CC.EN and CSTS.RDY: I/O queues may connect, and commands run.
@@ -62,13 +62,13 @@ pub struct Association {
     from_budget: AtomicU16,
     /// The host understands a retry delay (Host Behavior Support, ACRE).
     retry_delays: AtomicBool,
-    /// Moves on with each reset: an I/O queue that was connected under an older one closes.
+    /// Incremented by each reset: an I/O queue that was connected with an earlier value closes.
     epoch: AtomicU32,
-    /// When the last capsule came in, in milliseconds of the caller's clock.
+    /// When the last capsule was received, in milliseconds of the caller's clock.
     last_activity_ms: AtomicU64,
 }
 
-/// What the SMART / Health log counts, for the life of the subsystem.
+/// What the SMART / Health log counts, from the creation of the subsystem on.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Read commands that completed.
@@ -140,7 +140,7 @@ impl Association {
         self.key
     }
 
-    /// What the controller is for.
+    /// The type of the controller.
     #[must_use]
     pub fn controller_type(&self) -> ControllerType {
         self.controller_type
@@ -164,7 +164,7 @@ impl Association {
         self.host_id
     }
 
-    /// The port that the host came in through.
+    /// The port of the Admin queue's connection.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -188,14 +188,14 @@ impl Association {
         self.io_queues.load(Ordering::SeqCst)
     }
 
-    /// The connection of an operation is gone while it is on a device: it may yet take effect. Until it is over the host's commands
-    /// for that device are answered Namespace Not Ready, on every association; and for a while the host finds no new controller
-    /// ([`crate::Refusal::Orphans`]).
+    /// Records that an operation is still in flight on a device while its connection is gone: it may yet take effect. Until it completes,
+    /// the host's commands for that device are answered Namespace Not Ready, on every association; for the first seconds the host is
+    /// also refused a new controller ([`crate::Refusal::Orphans`]).
     pub fn on_operation_orphaned(&self, device: DeviceId) {
         self.orphans.add(device);
     }
 
-    /// Such an operation is over.
+    /// Records that such an operation completed.
     ///
     /// # Panics
     /// When there was none on the device.
@@ -203,14 +203,14 @@ impl Association {
         self.orphans.remove(device);
     }
 
-    /// When the last capsule came in, on any queue.
+    /// When the last capsule was received, on any queue.
     #[must_use]
     pub fn last_activity(&self) -> Duration {
         Duration::from_millis(self.last_activity_ms.load(Ordering::Relaxed))
     }
 
-    /// Ends the association by the operator's will: every queue gives [`crate::Step::CloseQueue`] at its next
-    /// [`crate::Queue::poll_step`]. The caller sees to it that each is polled.
+    /// Ends the association: every queue returns [`crate::Step::CloseQueue`] from its next [`crate::Queue::poll_step`]. The caller
+    /// polls each of them.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
@@ -250,7 +250,7 @@ impl Association {
         self.io_queues_granted.load(Ordering::Acquire)
     }
 
-    /// Grants up to so many I/O queues, as the options and the budget allow. What was granted before goes back.
+    /// Grants up to `wished` I/O queues, within the options and the budget. An earlier grant is returned to the budget first.
     pub(crate) fn grant_io_queues(&self, wished: u16) -> u16 {
         self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
         let granted = self.budget.grant(wished.min(self.options.io_queues_max));
@@ -280,7 +280,7 @@ impl Association {
         self.write_cache.store(on, Ordering::Relaxed);
     }
 
-    /// A capsule came in. Only the newest time is kept, whichever worker saw it.
+    /// Records that a capsule was received. The latest time of all workers is kept.
     pub(crate) fn touch(&self, now: Duration) {
         let now = millis(now);
         if self.last_activity_ms.load(Ordering::Relaxed) < now {
@@ -299,7 +299,7 @@ fn millis(now: Duration) -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// News from the registry for every worker, which hands it to each of its queues ([`crate::Queue::on_notice`]).
+/// A change in the registry. Every worker passes it to each of its queues ([`crate::Queue::on_notice`]).
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// A subsystem has these namespaces from now on.

@@ -1,9 +1,10 @@
-//! How many I/O queues the transport has room for, and how many of them are promised.
+//! How many I/O queues the transport can serve, and how many of them are granted.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// I/O queues of all controllers of a registry: what Set Features (Number of Queues) grants is taken from here, and goes back with a
-/// controller level reset or the end of the association. A host that is granted what there is not room for cannot connect at all.
+/// The I/O queues of all controllers of a registry. Set Features (Number of Queues) takes from it; a controller level reset and the end
+/// of the association give back. Hosts give up a controller of which they cannot connect every queue that they were granted, so no
+/// more is granted than the transport can serve.
 #[derive(Debug)]
 pub struct IoQueueBudget {
     total: AtomicU32,
@@ -11,14 +12,14 @@ pub struct IoQueueBudget {
 }
 
 impl Default for IoQueueBudget {
-    /// As many as controllers ask for.
+    /// No limit.
     fn default() -> Self {
         Self { total: AtomicU32::new(u32::MAX), granted: AtomicU32::new(0) }
     }
 }
 
 impl IoQueueBudget {
-    /// The transport has room for so many I/O queues of the largest size, in all. What is granted already stays granted.
+    /// Sets how many I/O queues of the largest size the transport can serve in all. Queues that are granted already stay granted.
     pub fn set_total(&self, queues: u32) {
         self.total.store(queues, Ordering::Relaxed);
     }
@@ -29,7 +30,7 @@ impl IoQueueBudget {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// Up to `wished` queues, as far as there are any, and at least one: less cannot be granted.
+    /// Takes up to `wished` queues of those that are free, and at least one: the command cannot grant none.
     pub(crate) fn grant(&self, wished: u16) -> u16 {
         let total = self.total.load(Ordering::Relaxed);
         let share = |granted: u32| {

@@ -1,4 +1,4 @@
-//! A controller: lives with its Admin queue.
+//! The controller of an association: part of its Admin queue.
 
 use crate::admin::{
     AdminKind, AfterFlush, ErrorLog, Events, Features, Notification, abort, features, flush, identify,
@@ -42,7 +42,7 @@ pub(crate) struct Controller {
     close_io_queues: bool,
 }
 
-/// What the controller has for its host.
+/// What the controller serves.
 #[derive(Debug)]
 pub(crate) enum Content {
     Namespaces(Arc<NamespaceTable>),
@@ -102,7 +102,7 @@ impl Controller {
             AdminOpcode::GET_FEATURES => features::on_get_features(self, now, sqe),
             AdminOpcode::SET_FEATURES => features::on_set_features(self, now, sqe, in_capsule_len),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.events.on_request(sqe.cid()),
-            // The capsule has fed the timer already.
+            // The capsule has restarted the timer already.
             AdminOpcode::KEEP_ALIVE => Ok(Reply::Done(0)),
             AdminOpcode::ABORT if !self.is_discovery() => Ok(abort::on_abort(self, sqe)),
             _ => Err(status::INVALID_OPCODE),
@@ -135,10 +135,10 @@ impl Controller {
         match self.properties.set(to) {
             Change::None => {}
             Change::Enabled => self.association.set_enabled(true),
-            Change::Shutdown { .. } => self.leave(),
+            Change::Shutdown { .. } => self.stop_io(),
             Change::Reset => {
-                self.leave();
-                // A controller level reset: what the host set is as it was at first, but for the connection itself.
+                self.stop_io();
+                // A controller level reset: every setting gets its default again; the connection stays.
                 self.features = Features::new(now);
                 self.events.reset();
                 self.changed_namespaces.clear();
@@ -147,8 +147,8 @@ impl Controller {
         }
     }
 
-    /// The controller no longer serves I/O: its I/O queues go.
-    fn leave(&mut self) {
+    /// Stops serving I/O: the I/O queues close.
+    fn stop_io(&mut self) {
         self.association.reset();
         self.close_io_queues = self.association.io_queues() > 0;
     }
@@ -185,18 +185,18 @@ impl Controller {
     pub(crate) fn on_notice(&mut self, notice: &Notice) {
         match (&mut self.content, notice) {
             (Content::Namespaces(old), Notice::Namespaces(new)) if new.replaces(old) => {
-                let news = old.changed_in(new).next().is_some();
+                let changed = old.changed_in(new).next().is_some();
                 self.changed_namespaces.extend(old.changed_in(new));
                 *old = Arc::clone(new);
-                if news {
+                if changed {
                     self.events.raise(Notification::NamespaceAttributeChanged);
                 }
             }
             (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
                 let new = view.log_for(&self.association.host_nqn);
-                let news = !new.finds_the_same(old);
+                let changed = !new.finds_the_same(old);
                 *old = Arc::new(new);
-                if news {
+                if changed {
                     self.events.raise(Notification::DiscoveryLogChanged);
                 }
             }

@@ -1,4 +1,4 @@
-//! Where a command's data are: its SGL against what the command moves and what the capsule holds.
+//! Where a command's data are: checks its SGL against the bytes that the command moves and those in the capsule.
 
 use crate::status;
 use crate::step::{Keyed, Source, Transfer};
@@ -13,7 +13,7 @@ const PSDT: u8 = 0b11 << 6;
 pub(crate) enum Fit {
     /// As long as the data.
     Exact,
-    /// Hosts give more room than the data takes: Admin commands, Dataset Management, Connect.
+    /// At least as long as the data: hosts describe larger buffers for Admin commands, Dataset Management and Connect.
     AtLeast,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Flight {
 pub(crate) enum Unfit {
     /// Its Command ID is in flight: this is the answer.
     Conflict(Response),
-    /// There is no room for it in the queue.
+    /// The queue is full.
     Overrun(Violation),
 }
 
@@ -36,7 +36,7 @@ impl Flight {
         Self { qid, entries, in_flight: 0, used, head: flow_control.then_some(0) }
     }
 
-    /// The queue is what its Connect says from now on; that Connect is its first command.
+    /// Takes over what the Connect of the queue says; that Connect is the first command in flight.
     pub(crate) fn connect(&mut self, qid: Qid, entries: u16, flow_control: bool) {
         assert!(entries > 1, "a queue of {entries} entries");
         (self.qid, self.entries) = (qid, entries);
@@ -51,7 +51,7 @@ impl Flight {
         self.in_flight
     }
 
-    /// A command came in.
+    /// Begins a command.
     ///
     /// # Errors
     /// [`Unfit`].
@@ -68,7 +68,7 @@ impl Flight {
         Ok(())
     }
 
-    /// A command is over.
+    /// Ends a command.
     pub(crate) fn end(&mut self, cid: Cid, status: Status, result: u64, invalidate: Option<u32>) -> Response {
         assert!(self.is_used(cid), "command {cid} of queue {} was not in flight", self.qid);
         self.used[usize::from(cid.0 / 64)] &= !bit(cid);

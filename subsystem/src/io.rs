@@ -17,27 +17,27 @@ use nvme_proto::{Nsid, Sqe, Status};
 use nvmf_block::{BlockError, BlockRange, DeviceId};
 use zerocopy::FromBytes;
 
-/// After so many commands a queue adds its own counts to the subsystem's,
+/// A queue adds its counts to the subsystem's after so many commands,
 const TALLY_COMMANDS: u32 = 64;
-/// and so long after the first of them, however few they are.
+/// or this long after the first of them.
 const TALLY_TIME: Duration = Duration::from_secs(1);
 
 /// CRD: the time in CRDT1.
 const RETRY_DELAY: u8 = 1;
 
-/// What is left to do when an I/O command comes back.
+/// What is left to do when the transport is done with an I/O command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IoKind {
     /// A read of so many bytes.
     Read { bytes: u64 },
     /// A write of so many bytes.
     Write { bytes: u64 },
-    /// Nothing to count.
+    /// Any other operation, which is not counted.
     Plain(Direction),
-    /// The ranges of a Dataset Management command are on their way. The device that they are for is known by then: another one may be
-    /// behind the NSID when they arrive.
+    /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have another one when
+    /// they arrive.
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
-    /// The cache was flushed: now what the host wanted from the medium itself.
+    /// The cache is being flushed; the command itself follows.
     AfterFlush { device: DeviceId, range: BlockRange, then: FromMedium, transfer: Transfer },
 }
 
@@ -74,7 +74,7 @@ impl Io {
         Self { association, namespaces, tally: Tally::default() }
     }
 
-    /// The registry has a new table.
+    /// Takes over a newer table.
     pub(crate) fn on_namespaces(&mut self, namespaces: &Arc<NamespaceTable>) {
         if namespaces.replaces(&self.namespaces) {
             self.namespaces = Arc::clone(namespaces);
@@ -84,8 +84,8 @@ impl Io {
     /// A command other than Fabrics.
     pub(crate) fn on_command(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
         if self.association.is_closing() {
-            // The host did nothing wrong: its admin queue is gone, or its keep-alive is over, and this queue follows. The same
-            // command may succeed on the next association, so no "do not retry".
+            // The Admin queue is gone or the Keep Alive timer expired, and this queue is about to close. The same command may succeed on
+            // the next association, so no "do not retry".
             return Err(Status::ABORTED_SQ_DELETION);
         }
         if !self.association.is_enabled() {
@@ -114,7 +114,7 @@ impl Io {
         Ok(namespace)
     }
 
-    /// For commands to a device that still has operations of the host's last connection: to be tried again.
+    /// The status of a command for a device on which operations of the host's last connection are still in flight.
     fn not_ready(&self) -> Status {
         let delay = if self.association.retry_delays() { RETRY_DELAY } else { 0 };
         Status::NAMESPACE_NOT_READY.with_crd(delay)
@@ -198,7 +198,7 @@ impl Io {
         };
         let count = usize::from(count);
         assert_eq!(parameters.len(), count * DSM_RANGE_LEN, "parameters of a Dataset Management command");
-        // The namespace may have gone while its ranges were on their way, or another one may have its NSID.
+        // The namespace may have been removed or replaced during the transfer.
         let namespace = self.namespace(nsid)?;
         if namespace.device != device {
             return Err(status::INVALID_NAMESPACE);
@@ -222,7 +222,7 @@ impl Io {
         Ok(block(namespace.device, work, Transfer::None, IoKind::Plain(Direction::Write)))
     }
 
-    /// The device is done.
+    /// An operation of the device completed.
     pub(crate) fn on_done(&mut self, now: Duration, kind: IoKind, result: Result<(), BlockError>) -> Outcome {
         if let Err(error) = result {
             if error == BlockError::Medium {
@@ -319,7 +319,7 @@ impl FromMedium {
     }
 }
 
-/// A read of some sort. With force unit access the medium itself is asked: what a volatile cache holds is flushed first.
+/// A command that reads. With force unit access it returns what is on the medium, so the volatile cache is flushed first.
 fn from_medium(
     namespace: &NamespaceDefinition,
     fua: bool,

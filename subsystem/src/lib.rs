@@ -2,13 +2,13 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`registry`] | the control path: subsystems, ports, associations; judges Connects |
+//! | [`registry`] | the control path: subsystems, ports, associations; admits or refuses Connects |
 //! | [`subsystem`], [`namespace`], [`options`] | what is served, as configured |
 //! | [`discovery`] | ports, the discovery log, discovery controllers |
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
-//! | [`budget`] | I/O queues that the transport has room for |
+//! | [`budget`] | how many I/O queues the transport can serve |
 //! | [`limits`] | every bound |
 //!
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response. The

@@ -1,4 +1,4 @@
-//! Namespaces: which device stands behind which NSID.
+//! Namespaces: which device is behind which NSID.
 
 use crate::{Nsid, SubsystemId};
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ impl NamespaceDefinition {
 #[derive(Debug)]
 pub struct NamespaceTable {
     subsystem: SubsystemId,
-    /// Rises with each replacement: a queue that connected after a change may hear of that change later.
+    /// Incremented by each replacement: a queue that connected after a change may get the notice of that change later.
     generation: u64,
     namespaces: Vec<NamespaceDefinition>,
 }
@@ -48,7 +48,7 @@ impl NamespaceTable {
         Self { subsystem, generation: 0, namespaces }
     }
 
-    /// The one that replaces this one; `None` when it would be the same.
+    /// The table that replaces this one; `None` if it would be the same.
     pub(crate) fn replaced_by(&self, namespaces: Vec<NamespaceDefinition>) -> Option<Self> {
         let generation = self.generation + 1;
         let new = Self { generation, ..Self::new(self.subsystem, namespaces) };
@@ -60,7 +60,7 @@ impl NamespaceTable {
         self.subsystem == other.subsystem && self.generation > other.generation
     }
 
-    /// Whose they are.
+    /// The subsystem.
     #[must_use]
     pub fn subsystem(&self) -> SubsystemId {
         self.subsystem

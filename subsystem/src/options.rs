@@ -16,14 +16,14 @@ pub struct Options {
     pub transfer_len_max: u32,
     /// Controllers of one subsystem at a time (1 to [`limits::CONTROLLERS_MAX`]).
     pub controllers_max: u16,
-    /// What to do with a host NQN that comes with two different host IDs.
+    /// What to do with a host NQN that connects with two Host Identifiers.
     pub duplicate_host_id: DuplicateHostId,
     /// Firmware revision in ASCII, padded with spaces.
     pub firmware: [u8; 8],
 }
 
-/// Policy for one host NQN seen with two different host IDs: mostly two machines cloned from one image, which then
-/// corrupt what they both believe to own.
+/// Policy for a host NQN that connects with two Host Identifiers: mostly two machines that were cloned from one image, and that write
+/// to the same disks as a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DuplicateHostId {
     /// Accept, and say so in [`crate::Admission::duplicate_host_id`].
@@ -48,7 +48,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Holds every value against its bound in [`limits`].
+    /// Checks every value against its bound in [`limits`].
     ///
     /// # Errors
     /// The first value that lies outside, with its bounds.

@@ -1,22 +1,22 @@
-//! Operations that are on a device while the connection that they came by is gone.
+//! Operations that are in flight on a device while their connection is gone.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmf_block::DeviceId;
 
-/// Devices that are counted apart; of those with the same remainder, one waits for the other as well.
+/// Counters of devices. Devices whose identifiers have the same remainder share one: then one waits for the other as well.
 const DEVICES: usize = 256;
-/// How long a host that comes back is refused for them. Most are over in a moment; those of a device that hangs are not, and the
-/// host has other namespaces.
+/// How long a host that reconnects is refused because of them. Most complete within milliseconds. Those of a device that hangs do not,
+/// and the host needs its other namespaces.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
 
-/// The operations that one host left on the devices of one subsystem: they may yet take effect. Until then what the host writes anew
-/// could be overwritten by them. Shared by all associations of the host with the subsystem.
+/// The orphaned operations of one host on the devices of one subsystem. They may yet take effect, and overwrite what the host writes
+/// after it reconnected. Shared by all associations of the host with the subsystem.
 #[derive(Debug)]
 pub(crate) struct Orphans {
     all: AtomicU32,
     by_device: [AtomicU32; DEVICES],
-    /// When a Connect was first refused for those that there are now, in milliseconds and at least 1; 0 is never.
+    /// When a Connect was first refused because of the present ones, in milliseconds, at least 1; 0 if none was.
     refused_ms: AtomicU64,
 }
 
@@ -28,12 +28,12 @@ impl Default for Orphans {
 }
 
 impl Orphans {
-    /// Whether there are any.
+    /// Whether the host has any.
     pub(crate) fn any(&self) -> bool {
         self.all.load(Ordering::Acquire) > 0
     }
 
-    /// Whether there are any on this device.
+    /// Whether the host has any on this device.
     pub(crate) fn any_on(&self, device: DeviceId) -> bool {
         self.any() && self.of(device).load(Ordering::Acquire) > 0
     }
@@ -52,7 +52,7 @@ impl Orphans {
         }
     }
 
-    /// Whether the host is to come back later. Called under the registry's lock.
+    /// Whether to refuse a Connect of the host. Called under the registry's lock.
     pub(crate) fn refuse_connect(&self, now: Duration) -> bool {
         if !self.any() {
             return false;
@@ -76,7 +76,7 @@ impl Orphans {
 /// Counts down; returns what it was.
 fn take_one(counter: &AtomicU32) -> u32 {
     let before = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1));
-    before.expect("an operation ended that nobody had left on the device")
+    before.expect("an operation completed that was not counted as orphaned")
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "an operation ended that nobody had left on the device")]
+    #[should_panic(expected = "an operation completed that was not counted as orphaned")]
     fn remove_without_add_panics() {
         Orphans::default().remove(DeviceId(1));
     }

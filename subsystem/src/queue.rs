@@ -22,30 +22,30 @@ use zerocopy::FromBytes;
 /// What the transport knows of a connection before its first capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
-    /// The port that it came in through ([`crate::Port::id`]).
+    /// The port ([`crate::Port::id`]).
     pub port: u16,
     /// Queue ID that the connection request named (RDMA CM private data), where the transport has such.
     pub qid: Option<u16>,
     /// Controller ID that the connection request named; 0 (older hosts) says nothing.
     pub cntlid: Option<u16>,
-    /// Capsules that the transport has room for: a Connect may not ask for a larger queue.
+    /// Capsules that the transport has receives for: a Connect may not ask for a larger queue.
     pub entries: u16,
 }
 
-/// One queue: what it is becomes known with its Connect. It lives on one worker, with its connection.
+/// One queue, of one connection, on one worker. Its Connect decides whether it is an Admin or an I/O queue.
 ///
 /// After every `on_*`, and after [`Queue::on_timeout`], drain [`Queue::poll_step`] before the next.
 #[derive(Debug)]
 pub struct Queue {
     flight: Flight,
     state: State,
-    /// [`Step::CloseQueue`] or [`Step::CloseAssociation`] was given: there is nothing more to come.
+    /// [`Step::CloseQueue`] or [`Step::CloseAssociation`] was returned: no step follows.
     closed: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// No Connect was accepted yet.
+    /// Without an accepted Connect.
     Connecting { link: Link, deadline: Duration, connecting: bool, expired: bool },
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
@@ -53,14 +53,14 @@ enum State {
     Io { association: Arc<Association>, io: Io, epoch: u32, disconnect: Disconnect },
 }
 
-/// Where the Disconnect of an I/O queue is. Its response is the last of the queue.
+/// The state of an I/O queue's Disconnect. Its response is the last one of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disconnect {
-    /// None came.
+    /// Not received.
     None,
-    /// It waits for the commands before it.
+    /// Received; commands before it are still in flight.
     Waiting { cid: Cid, invalidate: Option<u32> },
-    /// It was answered.
+    /// Answered.
     Answered,
 }
 
@@ -76,8 +76,8 @@ impl Queue {
         }
     }
 
-    /// A capsule came in: the 64 bytes of the submission queue entry, and how many bytes of data follow it in the capsule.
-    /// (A capsule with fewer bytes is [`Violation::ShortCapsule`], which the transport finds itself.)
+    /// Takes a capsule: the 64 bytes of the submission queue entry, and how many bytes of data follow it. (The transport itself reports a
+    /// shorter one as [`Violation::ShortCapsule`].)
     pub fn on_capsule(&mut self, now: Duration, sqe: &[u8; 64], in_capsule_len: usize) -> Step {
         let sqe: Sqe = zerocopy::transmute!(*sqe);
         if let Some(association) = self.association() {
@@ -115,7 +115,7 @@ impl Queue {
                 Ok(reply)
             }
             State::Admin(controller) => controller.on_command(now, sqe, in_capsule_len),
-            // Nothing begins behind a Disconnect. The same command may succeed on another queue, so no "do not retry".
+            // No command begins after a Disconnect. It may succeed on another queue, so no "do not retry".
             State::Io { disconnect: Disconnect::Waiting { .. } | Disconnect::Answered, .. } => {
                 Err(Status::ABORTED_SQ_DELETION)
             }
@@ -140,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// The parameters of [`Work::Parameters`] are there: exactly the bytes of the transfer.
+    /// Takes the data of [`Work::Parameters`]: exactly the bytes of the transfer.
     ///
     /// # Panics
     /// When the ticket is of another queue, or did not ask for parameters of that length.
@@ -159,7 +159,7 @@ impl Queue {
         self.step(cid, invalidate, outcome)
     }
 
-    /// The registry's answer to [`Step::Connect`].
+    /// Takes the registry's answer to [`Step::Connect`].
     ///
     /// # Panics
     /// When the request is of another queue.
@@ -203,7 +203,7 @@ impl Queue {
         };
     }
 
-    /// The work and the transfer of a command are done, or failed on the device.
+    /// Takes the result of a command's work and transfer.
     ///
     /// # Panics
     /// When the ticket is of another queue, or waits for parameters.
@@ -218,7 +218,7 @@ impl Queue {
         self.step(cid, invalidate, outcome)
     }
 
-    /// The registry has news.
+    /// Takes a change in the registry.
     pub fn on_notice(&mut self, _now: Duration, notice: &Notice) {
         match (&mut self.state, notice) {
             (State::Io { io, .. }, Notice::Namespaces(table)) => io.on_namespaces(table),
@@ -227,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// What the queue wants done that no capsule asked for: event completions, closes. `None` when there is nothing.
+    /// The next step that does not answer a capsule directly: a completed event request, a close. `None` when there is none.
     pub fn poll_step(&mut self, _now: Duration) -> Option<Step> {
         if self.closed {
             return None;
@@ -251,7 +251,7 @@ impl Queue {
         step
     }
 
-    /// When [`Queue::on_timeout`] is to be called, on the clock of `now`. May move with every call.
+    /// When to call [`Queue::on_timeout`], on the clock of `now`. Any call of the queue may change it.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
@@ -262,7 +262,7 @@ impl Queue {
         }
     }
 
-    /// A time came. Too early does no harm.
+    /// Handles the timers that are due. May be called early.
     pub fn on_timeout(&mut self, now: Duration) {
         match &mut self.state {
             State::Connecting { deadline, expired, .. } => *expired |= now >= *deadline,

@@ -1,4 +1,4 @@
-//! How failures look to the host. The only place where a [`BlockError`] becomes a [`Status`].
+//! Statuses. The only place where a [`BlockError`] becomes a [`Status`].
 
 use nvme_proto::Status;
 use nvmf_block::BlockError;
@@ -23,8 +23,7 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// What the host is told of a device's failure. Without "do not retry" where the same command may succeed later, or on
-/// another path.
+/// The status for a failure of a device. Without "do not retry" where the same command may succeed later, or on another path.
 pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status {
     match error {
         BlockError::OutOfRange => LBA_OUT_OF_RANGE,

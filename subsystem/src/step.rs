@@ -1,11 +1,11 @@
-//! What the engine asks of its transport.
+//! What the engine asks the transport to do.
 
 use crate::{ConnectRequest, Page, Ticket};
 use alloc::boxed::Box;
 use core::time::Duration;
 use nvmf_block::{BlockRange, DeviceId};
 
-/// The transport's next deed for a queue.
+/// What the transport is to do next for a queue.
 #[derive(Debug)]
 #[must_use = "a step that is not taken loses a command"]
 pub enum Step {
@@ -36,7 +36,7 @@ pub enum Step {
     /// ([`crate::Registry::close_queue`] names the I/O queues).
     CloseQueue,
     /// The controller was reset or shut down: close every I/O queue of the association, on whichever worker they live,
-    /// and report each to [`crate::Registry::close_queue`]; this Admin queue lives on.
+    /// and report each to [`crate::Registry::close_queue`]; this Admin queue stays.
     CloseIoQueues,
     /// The peer broke the protocol, or is gone: disconnect every queue of the association (of an unconnected queue:
     /// that queue), do not wait for sends, count and log the violation.
@@ -163,10 +163,10 @@ pub enum Violation {
         /// Its entries.
         entries: u16,
     },
-    /// Nothing was heard from the host for its Keep Alive Timeout.
-    #[error("nothing was heard from the host for {silent:?}; its keep alive timeout is {timeout:?}")]
+    /// The Keep Alive timer expired: no command for twice the Keep Alive Timeout.
+    #[error("the host sent no command for {silent:?}; its keep alive timeout is {timeout:?}")]
     KeepAliveExpired {
-        /// How long ago the last capsule came in.
+        /// How long ago the last capsule was received.
         silent: Duration,
         /// What was agreed.
         timeout: Duration,

@@ -93,7 +93,7 @@ pub enum DefinitionError {
         nqn: Nqn,
     },
     /// No UUID, or an identifier that two namespaces share.
-    #[error("namespace {nsid} of {nqn} needs a UUID of its own: hosts tell disks apart by it")]
+    #[error("namespace {nsid} of {nqn} needs a UUID of its own: hosts identify disks by it")]
     Identifier {
         /// The NSID.
         nsid: Nsid,

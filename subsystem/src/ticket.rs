@@ -26,7 +26,7 @@ pub struct Ticket {
 /// What the engine does when the ticket comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The data of a Connect are on their way.
+    /// The data of a Connect are being transferred.
     Connect(Connect),
     /// An I/O command.
     Io(IoKind),
@@ -45,7 +45,7 @@ pub(crate) enum Reply {
     Held,
 }
 
-/// What a command handler returns: the status is what leaves.
+/// What a command handler returns: a reply, or the status of the response.
 pub(crate) type Outcome = Result<Reply, Status>;
 
 impl Ticket {
@@ -53,13 +53,13 @@ impl Ticket {
         Self { qid, cid, kind, invalidate, armed: true }
     }
 
-    /// The host's name for the command.
+    /// The Command ID.
     #[must_use]
     pub fn cid(&self) -> Cid {
         self.cid
     }
 
-    /// The connection is gone: nobody waits for a response any more.
+    /// Gives the ticket up: the connection is gone, and no response can be sent.
     pub fn abandon(mut self) {
         self.armed = false;
     }

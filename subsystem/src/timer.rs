@@ -7,8 +7,8 @@ use core::time::Duration;
 
 /// One step of the timeout (KAS), in milliseconds.
 const GRANULARITY_MS: u32 = KEEP_ALIVE_GRANULARITY_100MS as u32 * 100;
-/// A deadline that is looked at so much too late says nothing of the host: this side stood still, and what the host sent in that
-/// time may not have been read yet.
+/// A check that comes later than this after the deadline says nothing about the host: this side was stalled, and what the host sent
+/// in that time may not have been read yet.
 const LATE: Duration = Duration::from_millis(KEEP_ALIVE_GRANULARITY_100MS as u64 * 100);
 
 /// The Keep Alive Timeout that a controller has when its host asks for `kato_ms`. 0 turns the timer of an I/O controller off: the
@@ -21,13 +21,13 @@ pub(crate) fn keep_alive_ms(controller_type: ControllerType, kato_ms: u32) -> u3
 }
 
 /// The timer of one controller. The standard starts it again whenever it runs out after an interval with a command in it, so that it
-/// ends one to two timeouts after the last command. Here it is always two: a host that counts on its traffic may let a whole timeout
-/// pass between two commands, and the second takes its time to arrive.
+/// expires one to two timeouts after the last command. Here it is always two: a host that relies on its traffic may leave nearly a
+/// whole timeout between two commands, and the second is delayed on its way.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     /// Rounded up to the granularity; 0 is off.
     timeout_ms: u32,
-    /// It does not run out before.
+    /// The timer does not expire before this time.
     not_before: Duration,
     expired: Option<Violation>,
 }
@@ -52,7 +52,7 @@ impl KeepAlive {
         (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()))
     }
 
-    /// When it runs out if nothing more comes.
+    /// When it expires if no command follows.
     pub(crate) fn deadline(&self, association: &Association) -> Option<Duration> {
         if self.expired.is_some() {
             return None;

@@ -120,7 +120,7 @@ impl<'a> AnaPage<'a> {
         self.change_count
     }
 
-    /// Groups that are still to come, by the page's own word. After the iteration: those that were cut off.
+    /// Groups that follow, according to the header. After the iteration: those that were cut off.
     #[must_use]
     pub fn groups_left(&self) -> u16 {
         self.left

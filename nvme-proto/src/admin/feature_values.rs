@@ -34,7 +34,7 @@ pub struct Arbitration {
 }
 
 impl Arbitration {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         let [burst, lpw_z, mpw_z, hpw_z] = word.to_le_bytes();
@@ -42,7 +42,7 @@ impl Arbitration {
         Self { burst: burst & 7, low_weight, medium_weight, high_weight }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     ///
     /// # Panics
     /// When a weight is not from 1 to 256.
@@ -64,13 +64,13 @@ pub struct PowerManagement {
 }
 
 impl PowerManagement {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         Self { state: word as u8 & 0x1f, workload_hint: (word >> 5) as u8 & 7 }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     #[must_use]
     pub fn emit(self) -> u32 {
         u32::from(self.state & 0x1f) | u32::from(self.workload_hint & 7) << 5
@@ -89,13 +89,13 @@ pub struct TemperatureThreshold {
 }
 
 impl TemperatureThreshold {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         Self { kelvin: word as u16, sensor: (word >> 16) as u8 & 0xf, select: (word >> 20) as u8 & 3 }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     #[must_use]
     pub fn emit(self) -> u32 {
         u32::from(self.kelvin) | u32::from(self.sensor & 0xf) << 16 | u32::from(self.select & 3) << 20
@@ -112,13 +112,13 @@ pub struct ErrorRecovery {
 }
 
 impl ErrorRecovery {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         Self { limit_100ms: word as u16, deallocated_is_error: word >> 16 & 1 == 1 }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     #[must_use]
     pub fn emit(self) -> u32 {
         u32::from(self.limit_100ms) | u32::from(self.deallocated_is_error) << 16
@@ -135,13 +135,13 @@ pub struct InterruptCoalescing {
 }
 
 impl InterruptCoalescing {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         Self { threshold: u16::from(word as u8) + 1, time_100us: (word >> 8) as u8 }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     ///
     /// # Panics
     /// When the threshold is not from 1 to 256.

@@ -154,13 +154,13 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Reads the word.
+    /// Reads CDW11 or DW0.
     #[must_use]
     pub fn parse(word: u32) -> Self {
         Self { submission: u32::from(word as u16) + 1, completion: (word >> 16) + 1 }
     }
 
-    /// The word.
+    /// CDW11, or DW0.
     ///
     /// # Panics
     /// When a count is not from 1 to 65536.

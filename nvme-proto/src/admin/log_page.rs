@@ -129,7 +129,7 @@ impl GetLogPage {
     }
 }
 
-/// Supported log pages, as on the wire: a word for each identifier, bit 0 of it "supported".
+/// Supported log pages, as on the wire: 32 bits for each identifier, bit 0 of them "supported".
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SupportedLogPages {

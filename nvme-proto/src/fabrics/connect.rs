@@ -69,7 +69,7 @@ impl ConnectAttributes {
 }
 
 impl Connect {
-    /// Reads the command's own fields. They may be nonsense; each is checked by name later.
+    /// Reads the fields of the command, unchecked.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [cdw10, cdw11, kato_ms, ..] = sqe.dwords();

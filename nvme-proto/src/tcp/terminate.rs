@@ -74,7 +74,7 @@ pub enum PduError {
     /// The connection is to end, and a termination request is to say why.
     #[error("{0}: terminate the connection")]
     Fatal(FatalError),
-    /// The connection is to end without a word: the PDU is itself a termination request, and an invalid one.
+    /// The connection is to end without a termination request: the PDU is one itself, and invalid.
     #[error("an invalid termination request: close the connection")]
     Close,
 }

@@ -45,7 +45,7 @@ fn invalid_field(header: CommonHeader, link: Link) -> Option<u32> {
 }
 
 #[test]
-fn a_connection_starts() {
+fn icreq_and_icresp_bytes() {
     let mut bytes = [0; 128];
     bytes[..16].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0, 0]);
     let digests = Digests { header: true, data: true };
@@ -66,7 +66,7 @@ fn a_connection_starts() {
 }
 
 #[test]
-fn what_cannot_be_agreed_is_named() {
+fn icresp_with_an_invalid_field_names_it() {
     let good =
         IcResp { alignment: DataAlignment::default(), digests: Digests::default(), h2c_data_len_max: 4096 };
     for (at, value, field) in [(8, 1, 8), (10, 32, 10), (13, 0x0f, 12), (12, 1, 12)] {

@@ -1,4 +1,4 @@
-//! Asynchronous events: requests that wait for news, and news that wait for requests.
+//! Asynchronous events: Asynchronous Event Requests that wait for an event, and events that wait for a request.
 
 use crate::limits::ASYNC_EVENT_REQUESTS_MAX;
 use crate::ticket::{Outcome, Reply};
@@ -6,22 +6,22 @@ use crate::{Cid, status};
 use nvme_proto::Status;
 use nvme_proto::admin::async_event::{AsyncEvent, notice};
 
-/// News of a kind that hosts can ask for.
+/// An event that a host can enable in the Asynchronous Event Configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notification {
     NamespaceAttributeChanged,
     DiscoveryLogChanged,
 }
 
-/// Where a kind of news stands.
+/// The state of one kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     #[default]
     Quiet,
-    /// Something happened that the host has not heard of.
+    /// It occurred, and is not reported yet.
     Pending,
-    /// The host was told, and has not read the log page yet: more of the same is not worth a word.
-    Told,
+    /// It is reported, and the host has not read its log page yet: it is not reported again until then.
+    Reported,
 }
 
 /// The Asynchronous Event Requests and the events of a controller.
@@ -69,7 +69,7 @@ impl Events {
         true
     }
 
-    /// A controller level reset: every request is aborted, and no news are left.
+    /// A controller level reset: every request is aborted, and no event is pending.
     pub(crate) fn reset(&mut self) {
         for (request, aborted) in self.requests.iter_mut().zip(&mut self.aborted) {
             *aborted = request.take().or(*aborted);
@@ -77,7 +77,7 @@ impl Events {
         (self.namespaces, self.discovery) = (State::Quiet, State::Quiet);
     }
 
-    /// Something happened.
+    /// The event occurred.
     pub(crate) fn raise(&mut self, notification: Notification) {
         let state = self.state(notification);
         if *state == State::Quiet {
@@ -85,7 +85,7 @@ impl Events {
         }
     }
 
-    /// The host read the log page that belongs to the news.
+    /// The host read the log page of the event.
     pub(crate) fn clear(&mut self, notification: Notification) {
         *self.state(notification) = State::Quiet;
     }
@@ -107,7 +107,7 @@ impl Events {
                 continue;
             }
             let cid = self.requests.iter_mut().find_map(Option::take)?;
-            *self.state(notification) = State::Told;
+            *self.state(notification) = State::Reported;
             return Some((cid, Status::SUCCESS, notification.event().emit()));
         }
         None

@@ -16,9 +16,9 @@ use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Sqe, Status};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// NVMe-MI Commands Supported and Effects: a word for each command, and none is supported.
+/// NVMe-MI Commands Supported and Effects: 32 bits for each command. None is supported.
 const MANAGEMENT_COMMANDS: LogPageId = LogPageId(0x13);
-/// Bytes of a page that has a word for each of 256 identifiers.
+/// Bytes of a page that has 32 bits for each of 256 identifiers.
 const WORDS_LEN: u64 = 1024;
 /// Scope of a feature: the controller (FSP bit 1, which begins at bit 20).
 const FEATURE_SCOPE_CONTROLLER: u32 = 1 << 21;
@@ -79,7 +79,7 @@ fn pages(controller: &Controller) -> &'static [LogPageId] {
     if controller.is_discovery() { &DISCOVERY_PAGES } else { &IO_PAGES }
 }
 
-/// The host has read the page: the next news are news again.
+/// The host has read the page: the next change is reported again.
 fn clear_event(controller: &mut Controller, lid: LogPageId) {
     match lid {
         LogPageId::CHANGED_NAMESPACES => {
@@ -142,7 +142,7 @@ fn features_supported(controller: &Controller) -> Page {
     })
 }
 
-/// Of an I/O command set that is not there, no command: nvme-cli asks for the zoned one of whoever has the choice of sets.
+/// For another I/O command set than NVM: no I/O commands. (nvme-cli asks every controller that supports several sets for the zoned one.)
 fn commands_supported(controller: &Controller, csi: u8) -> CommandsSupportedLog {
     let mut log = CommandsSupportedLog::new_zeroed();
     for opcode in ADMIN_COMMANDS {

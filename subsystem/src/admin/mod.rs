@@ -1,4 +1,4 @@
-//! Admin commands, one family a file.
+//! Admin commands: one file for each kind.
 
 pub(crate) mod abort;
 mod error_log;
@@ -15,14 +15,14 @@ pub(crate) use flush::AfterFlush;
 
 use nvme_proto::Nsid;
 
-/// What is left to do when an Admin command comes back.
+/// What is left to do when the transport is done with an Admin command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdminKind {
     /// Nothing: a page was sent.
     Page,
-    /// The data of the Timestamp feature are on their way.
+    /// The data of the Timestamp feature are being transferred.
     Timestamp,
-    /// The data of the Host Behavior Support feature are on their way.
+    /// The data of the Host Behavior Support feature are being transferred.
     HostBehavior,
     /// A namespace is being flushed; those behind it follow.
     Flush { nsid: Nsid, then: AfterFlush },

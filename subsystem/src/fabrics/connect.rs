@@ -1,4 +1,4 @@
-//! Connect: from a bare connection to a queue of a controller.
+//! Connect: what a queue asks the registry, and the registry's answer.
 
 use crate::controller::Controller;
 use crate::io::Io;
@@ -12,7 +12,7 @@ use nvme_proto::fabrics::connect::{Connect, ConnectData};
 /// Bytes of Connect data.
 pub(crate) const CONNECT_LEN: u32 = ConnectData::LEN as u32;
 
-/// A Connect command and its data, on the way from a queue to the registry and back.
+/// A Connect command and its data: passed from a queue to the registry and back.
 #[must_use = "take it to the registry, then to Queue::on_admission"]
 pub struct ConnectRequest {
     pub(crate) ticket: Ticket,
@@ -54,7 +54,7 @@ pub struct Admission {
     pub duplicate_host_id: Option<DuplicateHost>,
 }
 
-/// A queue was let in.
+/// A queue that was admitted.
 #[derive(Debug)]
 pub struct Admitted {
     pub(crate) association: Arc<Association>,
@@ -86,13 +86,13 @@ impl Admitted {
 /// One host NQN with two Host Identifiers: mostly two machines made from one image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "host {host_nqn} comes with host ID {new}, but is connected with host ID {known}: two machines must not share a host NQN"
+    "host {host_nqn} connects with host ID {new}, but is connected with host ID {known}: two machines must not share a host NQN"
 )]
 pub struct DuplicateHost {
     /// The NQN.
     pub host_nqn: Nqn,
-    /// The Host Identifier of an association that lives.
+    /// The Host Identifier of an existing association.
     pub known: HostId,
-    /// The Host Identifier that came now.
+    /// The Host Identifier of this Connect.
     pub new: HostId,
 }

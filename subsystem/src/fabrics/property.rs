@@ -1,4 +1,4 @@
-//! Property Get and Set: the registers of a controller that has no bus.
+//! Property Get and Property Set.
 
 use crate::association::{Association, ControllerType};
 use crate::status;
@@ -99,7 +99,7 @@ impl Properties {
         }
     }
 
-    /// CSTS. Ready falls, and a shutdown is complete, only when the last I/O queue is gone.
+    /// CSTS. RDY is cleared, and SHST says that a shutdown is complete, once the last I/O queue is closed.
     fn status(&self, association: &Association) -> ControllerStatus {
         let has_io_queues = association.io_queues() > 0;
         let mut status = ControllerStatus::default();

@@ -54,14 +54,14 @@ pub enum Refusal {
     /// The controller is of a host with this NQN, but HOSTID is another one (and not zero, which an I/O queue may say).
     #[error("controller {0} belongs to a host with another HOSTID")]
     OtherHostId(Cntlid),
-    /// An I/O queue came in through another port than its Admin queue.
+    /// An I/O queue connects through another port than its Admin queue.
     #[error(
-        "a queue for controller {cntlid} came in through port {port}, its Admin queue through another one"
+        "a queue for controller {cntlid} connects through port {port}, but its Admin queue through another one"
     )]
     OtherPort {
         /// The controller.
         cntlid: Cntlid,
-        /// Where the queue came in.
+        /// The port of the queue.
         port: u16,
     },
     /// No such subsystem on this port.
@@ -89,9 +89,10 @@ pub enum Refusal {
     /// The subsystem has as many controllers as it may.
     #[error("the subsystem has all of its {0} controllers in use")]
     Busy(u16),
-    /// The host comes back while operations of its last connection are on a device: let in now, it would issue them again, write on,
-    /// and find the first copies on top of that. Not for long: what a device that hangs keeps is then held back by namespace.
-    #[error("operations of this host's last connection, to controller {0}, are still on a device")]
+    /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue them again and write
+    /// on, and the first copies could overwrite that. After some seconds the host is admitted, and only the namespaces of that device
+    /// are held back.
+    #[error("operations of this host's last connection, to controller {0}, are still in flight on a device")]
     Orphans(Cntlid),
     /// The controller is not enabled and ready.
     #[error("controller {0} is not enabled")]
@@ -102,13 +103,13 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of the response. It says "do not retry" only where time alone changes nothing: hosts that are told so give the
-    /// disk up for good.
+    /// The status of the response. "Do not retry" is set only where time alone changes nothing: hosts give up a controller for good when
+    /// they see it.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
             Self::Starting | Self::Busy(_) | Self::Orphans(_) => Status::CONNECT_CONTROLLER_BUSY,
-            // The other host may leave.
+            // The other host may disconnect.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
             Self::Controller(_) | Self::OtherHostId(_) | Self::NotEnabled(_) => {

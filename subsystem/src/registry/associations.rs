@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 #[derive(Debug, Default)]
 pub(super) struct Associations {
     by_cntlid: BTreeMap<Cntlid, Entry>,
-    /// The Controller ID that was given out last: IDs go round, so that one rests for long before it is used again.
+    /// The Controller ID that was assigned last: they are assigned in a circle, so that a free one is not used again soon.
     last: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Connect: whether a host may have a controller or a queue.
 
 use super::{DISCOVERY, Registry};
 use crate::association::{AssociationParts, ControllerType};
@@ -33,15 +33,15 @@ impl Names {
 }
 
 impl Registry {
-    /// Judges a Connect. The answer goes into [`crate::Queue::on_admission`]; should the connection be gone by then, an
-    /// admitted queue must still be reported to [`Registry::close_queue`].
+    /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by then, an admitted queue
+    /// must still be reported to [`Registry::close_queue`].
     pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
         let mut duplicate_host_id = None;
-        let outcome = self.judge(now, request, &mut duplicate_host_id);
+        let outcome = self.admit(now, request, &mut duplicate_host_id);
         Admission { outcome, duplicate_host_id }
     }
 
-    fn judge(
+    fn admit(
         &mut self,
         now: Duration,
         request: &ConnectRequest,
@@ -172,7 +172,7 @@ impl Registry {
         }
         let subsystem = self.subsystems.get(&nqn).ok_or(Refusal::Subsystem { nqn, port: link.port })?;
         let unknown = Refusal::Controller(cntlid);
-        // Older hosts leave the Controller ID of the connection request at 0.
+        // Older hosts send 0 as the Controller ID of the connection request.
         if link.cntlid.is_some_and(|of_link| of_link != 0 && of_link != cntlid.0) {
             return Err(unknown);
         }
@@ -209,7 +209,7 @@ impl Registry {
     }
 }
 
-/// Where an Admin queue goes.
+/// What a Connect of an Admin queue asks for, and the host may have.
 struct Place {
     id: SubsystemId,
     controller_type: ControllerType,

@@ -1,4 +1,4 @@
-//! Definitions, held against the bounds and against each other.
+//! Checks of definitions: bounds, and identifiers that must be unique.
 
 use crate::discovery::Port;
 use crate::limits::{HOSTS_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, SUBSYSTEMS_MAX};

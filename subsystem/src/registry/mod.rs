@@ -1,4 +1,4 @@
-//! The control path: what exists, who may have it, who has it.
+//! The control path: subsystems, ports, access, associations.
 
 mod associations;
 mod connect;
@@ -82,7 +82,7 @@ impl Registry {
         &self.options
     }
 
-    /// The I/O queues that the transport has room for: what it tells, controllers grant.
+    /// The I/O queues that controllers may grant: the transport sets how many it can serve.
     #[must_use]
     pub fn io_queue_budget(&self) -> &Arc<IoQueueBudget> {
         &self.budget
@@ -125,7 +125,7 @@ impl Registry {
     }
 
     /// Changes a subsystem: everything that `change` names, or nothing. Associations of hosts that may no longer connect close
-    /// ([`Notice::Closing`]); the hosts that stay are told of namespaces that are new, gone or different.
+    /// ([`Notice::Closing`]). The other hosts get an event for namespaces that were added, removed or changed.
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
@@ -196,8 +196,8 @@ impl Registry {
         self.set_namespaces(nqn, namespaces)
     }
 
-    /// Replaces the ports. Associations that came in through a port that is gone, or that no longer serves their
-    /// subsystem, live on; new Connects are refused.
+    /// Replaces the ports. Associations through a port that was removed, or that no longer serves their subsystem, stay; new Connects are
+    /// refused.
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
@@ -213,9 +213,9 @@ impl Registry {
         core::mem::take(&mut self.notices)
     }
 
-    /// An admitted queue's connection is gone, for whatever reason. Call it once for each admitted queue, after the last
-    /// command of the queue has left the devices. Returns the queues of the association that must be closed as well:
-    /// its I/O queues when the Admin queue went.
+    /// Removes an admitted queue whose connection is gone. Call it once for each admitted queue, after the last of its operations on a
+    /// device completed. Returns the queues of the association that must be closed as well: its I/O queues, if this was the Admin
+    /// queue.
     pub fn close_queue(&mut self, association: &Association, qid: Qid) -> Vec<Qid> {
         let id = association.key.subsystem;
         let Some(associations) = self.associations.get_mut(&id) else { return Vec::new() };

@@ -45,7 +45,7 @@ fn a_linux_host_accepts_the_controller() {
 }
 
 #[test]
-fn what_is_advertised_is_what_the_options_say() {
+fn identify_controller_follows_the_options() {
     let options = Options {
         queue_entries_max: 32,
         in_capsule_len: 8192,
@@ -206,7 +206,7 @@ fn event_requests_wait_up_to_their_limit() {
 }
 
 #[test]
-fn a_changed_namespace_is_told_once_until_its_log_is_read() {
+fn namespace_event_comes_once_until_its_log_is_read() {
     let mut fixture = Fixture::new();
     ask_for_notices(&mut fixture.admin);
     for cid in [10, 11] {
@@ -237,7 +237,7 @@ fn a_changed_namespace_is_told_once_until_its_log_is_read() {
 }
 
 #[test]
-fn news_wait_for_a_request_and_for_leave() {
+fn event_waits_for_a_request_and_for_its_configuration() {
     let mut fixture = Fixture::new();
     fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(3)).unwrap();
     fixture.deliver();
@@ -268,7 +268,7 @@ fn abort_ends_event_requests_and_nothing_else() {
 }
 
 #[test]
-fn a_reset_aborts_the_event_requests_and_forgets_what_was_set() {
+fn reset_aborts_event_requests_and_clears_the_configuration() {
     let mut fixture = Fixture::new();
     ask_for_notices(&mut fixture.admin);
     for cid in [30, 31] {

@@ -125,7 +125,7 @@ fn an_io_queue_needs_an_enabled_controller() {
 }
 
 #[test]
-fn nothing_but_connect_runs_on_a_queue_that_is_not_connected() {
+fn unconnected_queue_takes_connect_only() {
     let mut queue = Queue::new(NOW, Hello::admin().link);
     let commands = [
         Sqe::new(AdminOpcode::IDENTIFY.0),
@@ -144,7 +144,7 @@ fn nothing_but_connect_runs_on_a_queue_that_is_not_connected() {
 }
 
 #[test]
-fn connect_data_may_be_in_the_capsule_and_must_be_1024_bytes() {
+fn connect_data_in_capsule_or_keyed_has_1024_bytes() {
     let in_capsule = |offset, len| {
         let mut sqe = Hello::admin().command();
         sqe.sgl = SglDescriptor::in_capsule(offset, len);
@@ -173,7 +173,7 @@ fn connect_data_may_be_in_the_capsule_and_must_be_1024_bytes() {
 }
 
 #[test]
-fn a_refused_host_may_try_again_on_the_same_connection() {
+fn refused_connect_may_be_repeated_on_the_connection() {
     let mut registry = registry(Options::default());
     let bad = Hello { recfmt: 1, ..Hello::admin() };
     let (mut queue, ..) = bad.connect(&mut registry);
@@ -199,7 +199,7 @@ fn controller_ids_are_not_used_again_at_once() {
 }
 
 #[test]
-fn a_subsystem_with_all_controllers_in_use_is_busy_and_may_be_tried_again() {
+fn subsystem_without_free_controllers_is_busy() {
     let mut registry = registry(Options { controllers_max: 2, ..Options::default() });
     let (first, ..) = Hello::admin().connect(&mut registry);
     let _second = Hello::admin().connect(&mut registry);
@@ -264,7 +264,7 @@ fn orphaned_operations_of_a_hung_disk_hold_back_its_namespace_only() {
 }
 
 #[test]
-#[should_panic(expected = "an operation ended that nobody had left on the device")]
+#[should_panic(expected = "an operation completed that was not counted as orphaned")]
 fn orphan_done_without_an_orphan_panics() {
     let fixture = Fixture::new();
     fixture.association().on_orphan_done(DeviceId(101));
@@ -393,7 +393,7 @@ fn an_admin_queue_of_128_entries_connects() {
 }
 
 #[test]
-fn one_host_nqn_with_two_host_ids_is_reported_or_refused() {
+fn duplicate_host_id_is_reported_or_refused() {
     let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
     for (policy, status) in [(DuplicateHostId::Report, OK), (DuplicateHostId::Refuse, (1, 0x84))] {
         let mut registry = registry(Options { duplicate_host_id: policy, ..Options::default() });
@@ -407,7 +407,7 @@ fn one_host_nqn_with_two_host_ids_is_reported_or_refused() {
 }
 
 #[test]
-fn the_submission_queue_head_counts_connect_and_is_ffff_without_flow_control() {
+fn sqhd_counts_connect_and_is_ffff_without_flow_control() {
     let mut registry = registry(Options::default());
     let (mut queue, cqe, _) = Hello { sqsize_z: 2, ..Hello::admin() }.connect(&mut registry);
     assert_eq!(cqe.sqhd.get(), 1);
@@ -422,7 +422,7 @@ fn the_submission_queue_head_counts_connect_and_is_ffff_without_flow_control() {
 }
 
 #[test]
-fn a_connection_without_connect_ends() {
+fn connection_without_connect_times_out() {
     let mut queue = Queue::new(NOW, Hello::admin().link);
     let deadline = queue.poll_timeout().unwrap();
     assert_eq!(deadline, NOW + limits::CONNECT_TIMEOUT);

@@ -39,7 +39,7 @@ fn found(queue: &mut Queue) -> Vec<(String, u16)> {
 }
 
 #[test]
-fn a_host_finds_what_it_may_have_on_every_port() {
+fn discovery_log_lists_what_the_host_may_use_on_every_port() {
     let mut registry = registry(Options::default());
     let open = "nqn.2026-11.com.example:open";
     registry.add_subsystem(definition(open, HostAccess::Any, vec![])).unwrap();
@@ -63,7 +63,7 @@ fn a_host_finds_what_it_may_have_on_every_port() {
 }
 
 #[test]
-fn what_is_not_on_the_port_cannot_be_connected_there() {
+fn subsystem_not_on_the_port_refuses_connect() {
     let mut registry = registry(Options::default());
     let nothing = PortSubsystems::Only([].into());
     registry.set_ports(vec![Port { subsystems: nothing, ..port() }]).unwrap();
@@ -73,7 +73,7 @@ fn what_is_not_on_the_port_cannot_be_connected_there() {
 }
 
 #[test]
-fn the_log_can_be_read_in_pieces_and_its_generation_moves_with_changes() {
+fn discovery_log_in_pieces_and_its_generation() {
     let mut registry = registry(Options::default());
     let mut queue = discovery(&mut registry, &Hello::discovery());
     let (generation, entries) = log(&mut queue, false);
@@ -92,7 +92,7 @@ fn the_log_can_be_read_in_pieces_and_its_generation_moves_with_changes() {
 }
 
 #[test]
-fn a_host_that_asked_is_told_of_changes_that_it_can_see() {
+fn discovery_event_only_for_visible_changes() {
     let mut registry = registry(Options::default());
     let mut queue = discovery(&mut registry, &Hello { kato_ms: 30_000, ..Hello::discovery() });
     let config = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, 1 << 31).emit();
@@ -155,7 +155,7 @@ fn discovery_keep_alive_cannot_be_switched_off() {
 }
 
 #[test]
-fn a_discovery_controller_does_what_it_is_for_and_no_more() {
+fn discovery_controller_refuses_commands_of_io_controllers() {
     let mut registry = registry(Options::default());
     let mut queue = discovery(&mut registry, &Hello::discovery());
     let bytes = read(&mut queue, &Identify::new(Cns::CONTROLLER, Nsid(0)).emit(), 4096).unwrap();

@@ -62,7 +62,7 @@ fn features_have_a_default_and_take_values() {
 }
 
 #[test]
-fn what_cannot_be_set_is_refused_by_name() {
+fn set_features_refuses_what_is_not_supported() {
     let mut fixture = Fixture::new();
     let admin = &mut fixture.admin;
     for (fid, word, status) in [
@@ -90,7 +90,7 @@ fn what_cannot_be_set_is_refused_by_name() {
 }
 
 #[test]
-fn queues_are_granted_up_to_the_bound_and_before_the_first_is_connected() {
+fn number_of_queues_is_bounded_and_set_before_the_first_connects() {
     let mut registry = registry(Options { io_queues_max: 8, ..Options::default() });
     let (mut admin, ..) = Hello::admin().connect(&mut registry);
     enable(&mut admin);
@@ -110,7 +110,7 @@ fn queues_are_granted_up_to_the_bound_and_before_the_first_is_connected() {
 }
 
 #[test]
-fn queues_are_granted_as_far_as_the_transport_has_room() {
+fn number_of_queues_is_granted_from_the_budget() {
     let mut registry = registry(Options::default());
     let budget = std::sync::Arc::clone(registry.io_queue_budget());
     budget.set_total(40);
@@ -195,7 +195,7 @@ fn the_host_identifier_is_that_of_connect_and_has_128_bits() {
 }
 
 #[test]
-fn the_timestamp_goes_on_from_what_was_set() {
+fn timestamp_counts_from_the_value_set() {
     let mut fixture = Fixture::new();
     let admin = &mut fixture.admin;
     let timestamp = GetFeatures::new(FeatureId::TIMESTAMP).emit();
@@ -214,7 +214,7 @@ fn the_timestamp_goes_on_from_what_was_set() {
 }
 
 #[test]
-fn host_behavior_is_kept_and_nonsense_refused() {
+fn host_behavior_is_kept_and_checked() {
     let mut fixture = Fixture::new();
     let admin = &mut fixture.admin;
     let sqe = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);

@@ -39,7 +39,7 @@ fn run(fixture: &mut Fixture, sqe: &Sqe) -> (BlockWork, Transfer, (u8, u8)) {
 }
 
 #[test]
-fn commands_become_work_for_the_device() {
+fn io_commands_become_device_operations() {
     let mut fixture = Fixture::new();
     let fua = ReadWrite { fua: true, ..ReadWrite::new(8, 2) };
     let to_host = Transfer::ToHost { len: 1024, sink: SINK };
@@ -69,7 +69,7 @@ fn commands_become_work_for_the_device() {
 }
 
 #[test]
-fn commands_are_refused_with_the_standards_status() {
+fn invalid_io_commands_have_their_status() {
     let mut fixture = Fixture::new();
     let good = ReadWrite::new(0, 1);
     let on = |nsid, opcode| keyed(good.emit(opcode, Nsid(nsid)), 512);
@@ -140,7 +140,7 @@ fn reads_of_a_read_only_namespace_run() {
 }
 
 #[test]
-fn a_transfer_is_at_most_mdts_and_over_it_is_invalid_field() {
+fn transfer_beyond_mdts_is_invalid_field() {
     let options = Options { transfer_len_max: 8192, ..Options::default() };
     let mut fixture = Fixture::with(options);
     for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
@@ -154,7 +154,7 @@ fn a_transfer_is_at_most_mdts_and_over_it_is_invalid_field() {
 }
 
 #[test]
-fn in_capsule_data_are_taken_from_where_they_are() {
+fn in_capsule_data_begin_at_their_offset() {
     let mut fixture = Fixture::new();
     let mut sqe = ReadWrite::new(0, 2).emit(NvmOpcode::WRITE, Nsid(1));
     for (offset, len, capsule_len, expected) in [
@@ -312,7 +312,7 @@ fn dataset_management_without_deallocate_is_only_a_hint() {
 }
 
 #[test]
-fn a_namespace_that_goes_while_its_ranges_are_on_their_way_is_missed() {
+fn deallocation_of_a_removed_namespace_is_invalid_namespace() {
     let mut fixture = Fixture::new();
     let (ticket, _) = parameters(capsule(&mut fixture.io, &deallocate(1), 0));
     fixture.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(1)).unwrap();
@@ -436,7 +436,7 @@ fn a_resized_namespace_has_its_new_end_at_once() {
 }
 
 #[test]
-fn a_late_notice_does_not_bring_back_what_is_gone() {
+fn late_notice_does_not_restore_a_removed_namespace() {
     let mut fixture = Fixture::new();
     let with_two = namespace(2, disk());
     fixture.registry.add_namespace(&nqn(SUBSYSTEM), with_two).unwrap();

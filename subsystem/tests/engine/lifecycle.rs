@@ -242,7 +242,7 @@ fn keep_alive_is_rounded_up_to_its_granularity_and_zero_is_off() {
 }
 
 #[test]
-fn the_end_of_the_admin_queue_is_the_end_of_the_association() {
+fn admin_queue_end_closes_the_association() {
     let mut fixture = Fixture::new();
     let (mut second, ..) = Hello::io(7, 1).connect(&mut fixture.registry);
     let association = fixture.association();
@@ -323,7 +323,7 @@ fn add_subsystem_up_to_the_bound() {
 }
 
 #[test]
-fn definitions_that_hosts_could_not_live_with_are_refused() {
+fn invalid_definitions_are_refused() {
     let name = nqn(SUBSYSTEM);
     let mut registry = registry(Options::default());
     let with = |namespaces| definition("nqn.2026-11.com.example:b", HostAccess::Any, namespaces);
@@ -355,7 +355,7 @@ fn definitions_that_hosts_could_not_live_with_are_refused() {
 }
 
 #[test]
-fn a_step_is_small_enough_to_be_moved_about() {
+fn step_and_ticket_sizes_are_bounded() {
     assert!(size_of::<Step>() <= 256, "{}", size_of::<Step>());
     assert!(size_of::<Ticket>() <= 128, "{}", size_of::<Ticket>());
 }

@@ -125,7 +125,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn names_come_back() {
+    fn descriptors_are_read_as_written() {
         let mut page = [0xff; super::super::LEN];
         let mut writer = DescriptorWriter::new(&mut page);
         writer.push(NamespaceIdType::UUID, &[7; 16]);

@@ -107,7 +107,7 @@ pub fn transaction_of(bytes: &[u8]) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
     /// It is longer than the room for it.
-    #[error("an authentication message of {need} bytes does not fit in {room}: give it more room")]
+    #[error("an authentication message of {need} bytes does not fit in {room}: use a larger buffer")]
     NoRoom {
         /// Its bytes.
         need: usize,

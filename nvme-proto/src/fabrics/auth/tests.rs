@@ -81,7 +81,7 @@ fn the_other_messages_bytes() {
 }
 
 #[test]
-fn success_without_a_response_may_have_its_place_or_not() {
+fn success1_without_a_response_parses_with_and_without_its_place() {
     let mut bytes = vec![1, 3, 0, 0, 1, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let success = Message::Success1(Success1 { transaction: 1, hash_len: 32, response: None });
     assert_eq!(Message::parse(&bytes), Ok(success));
@@ -90,7 +90,7 @@ fn success_without_a_response_may_have_its_place_or_not() {
 }
 
 #[test]
-fn every_missing_byte_is_missed() {
+fn truncated_message_is_an_incorrect_payload() {
     let reply =
         Reply { transaction: 1, sequence: 5, response: &[7, 8], challenge: None, dh_value: &[9, 9, 9] };
     let bytes = emit(&Message::Reply(reply));
@@ -101,7 +101,7 @@ fn every_missing_byte_is_missed() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not() {
+fn emit_refuses_lengths_that_cannot_be_sent() {
     let reply = Reply { transaction: 1, sequence: 5, response: &[7, 8], challenge: None, dh_value: &[] };
     let mut out = [0xaa; 64];
     assert_eq!(Message::Reply(reply).emit(&mut out[..19]), Err(EmitError::NoRoom { need: 20, room: 19 }));
