@@ -5,8 +5,8 @@ use nvmf_iwarp::harness::Established;
 use nvmf_iwarp::wire::crc32c::Crc32c;
 use nvmf_iwarp::wire::mpa::pad_len;
 
-/// Arbitrary bytes or well-framed arbitrary segments, in arbitrary pieces, between posts and sends of ours. The peer changes no
-/// byte that it was not given, and every work request completes once.
+/// Arbitrary bytes or well-framed arbitrary segments, in arbitrary pieces, between posts and sends of ours. The peer
+/// changes no byte that it was not given, and every work request completes once.
 ///
 /// # Panics
 /// When something that must hold does not.

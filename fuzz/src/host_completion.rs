@@ -19,9 +19,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// More than any association needs to get ready or to give up.
 const EVENTS_MAX: usize = 500;
 
-/// The host engine against the subsystem engine, whose answers are changed on the way: bytes of pages, statuses, unexpected completions,
-/// missing ones, lost connections. The association ends, or is in use; it asks for nothing out of
-/// bounds; and its namespaces split every operation into commands that cover it exactly.
+/// The host engine against the subsystem engine, whose answers are changed on the way: bytes of pages, statuses,
+/// unexpected completions, missing ones, lost connections. The association ends, or is in use; it asks for nothing out
+/// of bounds; and its namespaces split every operation into commands that cover it exactly.
 ///
 /// # Panics
 /// When something that must hold does not.

@@ -1,5 +1,5 @@
-//! Bytes of the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), for servers and for clients: fixed newstyle
-//! negotiation, simple replies. All integers are big-endian.
+//! Bytes of the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), for servers and for clients: fixed
+//! newstyle negotiation, simple replies. All integers are big-endian.
 //!
 //! What it does not do: it reads and writes nothing itself.
 #![no_std]

@@ -1,8 +1,9 @@
 //! Wire types of NVMe, NVMe over Fabrics, NVMe/RDMA and NVMe/TCP.
 //!
-//! Every module has two kinds of types. The raw struct is the bytes as they are on the wire: little-endian integers of alignment 1, its size
-//! asserted at compile time, readable from any bytes of that length. The parsed value is what the bytes mean, and is
-//! smaller: `parse` is where the wire's "0's based" counts (fields that end in `_z`) become counts, and nowhere else.
+//! Every module has two kinds of types. The raw struct is the bytes as they are on the wire: little-endian integers of
+//! alignment 1, its size asserted at compile time, readable from any bytes of that length. The parsed value is what the
+//! bytes mean, and is smaller: `parse` is where the wire's "0's based" counts (fields that end in `_z`) become counts,
+//! and nowhere else.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -15,7 +16,8 @@
 //! | [`rdma`] | the private data of NVMe/RDMA connections |
 //! | [`tcp`] | the PDUs of NVMe/TCP |
 //!
-//! Contract: parsing never panics, whatever the bytes; a value that the standard does not name is a value, not an error.
+//! Contract: parsing never panics, whatever the bytes; a value that the standard does not name is a value, not an
+//! error.
 //!
 //! What it does not do: it decides nothing, allocates nothing, and knows of RDMA only private data and keyed SGLs.
 #![no_std]

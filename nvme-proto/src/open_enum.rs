@@ -1,7 +1,7 @@
 //! Enumerations that others may extend.
 
-/// An enumeration that can hold values without a name: a transparent newtype with named constants. Those of one byte can be fields of
-/// wire structs.
+/// An enumeration that can hold values without a name: a transparent newtype with named constants. Those of one byte
+/// can be fields of wire structs.
 macro_rules! open_enum {
     ($(#[$doc:meta])* pub struct $name:ident: u8 { $($body:tt)* }) => {
         open_enum! {

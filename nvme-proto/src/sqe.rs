@@ -41,8 +41,9 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && core::mem::offset_of!(Sqe, sgl) == 24);
 
-/// PSDT 01b: an SGL, its metadata pointer an address. Admin and I/O commands over Fabrics must have it. In Fabrics commands the
-/// standard reserves it (00b without data, 10b with), but hosts send it there as well and the Linux target demands it.
+/// PSDT 01b: an SGL, its metadata pointer an address. Admin and I/O commands over Fabrics must have it. In Fabrics
+/// commands the standard reserves it (00b without data, 10b with), but hosts send it there as well and the Linux target
+/// demands it.
 pub const PSDT_SGL: u8 = 0b01 << 6;
 
 impl Sqe {

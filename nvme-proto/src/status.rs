@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Status code type, status code, and the bits beside them; bit positions as in the completion's status field shifted right by
-/// the phase: SC 7:0, SCT 10:8, CRD 12:11, More 13, DNR 14.
+/// Status code type, status code, and the bits beside them; bit positions as in the completion's status field shifted
+/// right by the phase: SC 7:0, SCT 10:8, CRD 12:11, More 13, DNR 14.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(u16);
 
@@ -17,8 +17,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $name: Self = Self::new($sct, $sc);)*
 
-            /// The standard's words for it, if it has some. Where an I/O command set and Fabrics use one code for two things, the
-            /// words of the I/O command set: [`Status::fabrics_text`] has the others.
+            /// The standard's words for it, if it has some. Where an I/O command set and Fabrics use one code for two
+            /// things, the words of the I/O command set: [`Status::fabrics_text`] has the others.
             #[must_use]
             pub fn text(self) -> Option<&'static str> {
                 $(if self.is(Self::$name) { return Some($text); })*

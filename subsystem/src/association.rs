@@ -32,9 +32,9 @@ pub enum ControllerType {
 }
 
 /// One host's association with one controller: from the Connect of its Admin queue until its last queue is closed.
-/// Atomics, no lock: its queues live on several workers. `enabled`, `epoch` and `io_queues` are read against each other (an
-/// I/O queue that connects while the controller is reset must be seen by one side or the other), hence their order is
-/// sequentially consistent.
+/// Atomics, no lock: its queues live on several workers. `enabled`, `epoch` and `io_queues` are read against each other
+/// (an I/O queue that connects while the controller is reset must be seen by one side or the other), hence their order
+/// is sequentially consistent.
 #[derive(Debug)]
 pub struct Association {
     pub(crate) key: AssociationKey,
@@ -188,9 +188,9 @@ impl Association {
         self.io_queues.load(Ordering::SeqCst)
     }
 
-    /// Records that an operation is still in flight on a device while its connection is gone: it may yet take effect. Until it completes,
-    /// the host's commands for that device are answered Namespace Not Ready, on every association; for the first seconds the host is
-    /// also refused a new controller ([`crate::Refusal::Orphans`]).
+    /// Records that an operation is still in flight on a device while its connection is gone: it may yet take effect.
+    /// Until it completes, the host's commands for that device are answered Namespace Not Ready, on every association;
+    /// for the first seconds the host is also refused a new controller ([`crate::Refusal::Orphans`]).
     pub fn on_operation_orphaned(&self, device: DeviceId) {
         self.orphans.add(device);
     }
@@ -209,8 +209,8 @@ impl Association {
         Duration::from_millis(self.last_activity_ms.load(Ordering::Relaxed))
     }
 
-    /// Ends the association: every queue returns [`crate::Step::CloseQueue`] from its next [`crate::Queue::poll_step`]. The caller
-    /// polls each of them.
+    /// Ends the association: every queue returns [`crate::Step::CloseQueue`] from its next [`crate::Queue::poll_step`].
+    /// The caller polls each of them.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
@@ -250,7 +250,8 @@ impl Association {
         self.io_queues_granted.load(Ordering::Acquire)
     }
 
-    /// Grants up to `wished` I/O queues, within the options and the budget. An earlier grant is returned to the budget first.
+    /// Grants up to `wished` I/O queues, within the options and the budget. An earlier grant is returned to the budget
+    /// first.
     pub(crate) fn grant_io_queues(&self, wished: u16) -> u16 {
         self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
         let granted = self.budget.grant(wished.min(self.options.io_queues_max));

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The I/O queues of all controllers of a registry. Set Features (Number of Queues) takes from it; a controller level reset and the end
-/// of the association give back. Hosts give up a controller of which they cannot connect every queue that they were granted, so no
-/// more is granted than the transport can serve.
+/// The I/O queues of all controllers of a registry. Set Features (Number of Queues) takes from it; a controller level
+/// reset and the end of the association give back. Hosts give up a controller of which they cannot connect every queue
+/// that they were granted, so no more is granted than the transport can serve.
 #[derive(Debug)]
 pub struct IoQueueBudget {
     total: AtomicU32,
@@ -19,7 +19,8 @@ impl Default for IoQueueBudget {
 }
 
 impl IoQueueBudget {
-    /// Sets how many I/O queues of the largest size the transport can serve in all. Queues that are granted already stay granted.
+    /// Sets how many I/O queues of the largest size the transport can serve in all. Queues that are granted already
+    /// stay granted.
     pub fn set_total(&self, queues: u32) {
         self.total.store(queues, Ordering::Relaxed);
     }

@@ -70,8 +70,8 @@ pub(crate) fn key_to_invalidate(sqe: &Sqe) -> Option<u32> {
     }
 }
 
-/// Admin and I/O commands over Fabrics have an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0). For Fabrics
-/// commands the standard has PSDT 00b (no data) and 10b, and hosts send 01b.
+/// Admin and I/O commands over Fabrics have an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0). For
+/// Fabrics commands the standard has PSDT 00b (no data) and 10b, and hosts send 01b.
 pub(crate) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     let psdt = if fabrics_type(sqe).is_some() { 0b00..=0b10 } else { 0b01..=0b01 };
     if psdt.contains(&sqe.psdt()) && sqe.flags & !PSDT == 0 { Ok(()) } else { Err(status::INVALID_FIELD) }

@@ -34,8 +34,8 @@ pub(crate) enum IoKind {
     Write { bytes: u64 },
     /// Any other operation, which is not counted.
     Plain(Direction),
-    /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have another one when
-    /// they arrive.
+    /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have
+    /// another one when they arrive.
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
     /// The cache is being flushed; the command itself follows.
     AfterFlush { device: DeviceId, range: BlockRange, then: FromMedium, transfer: Transfer },
@@ -84,8 +84,8 @@ impl Io {
     /// A command other than Fabrics.
     pub(crate) fn on_command(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
         if self.association.is_closing() {
-            // The Admin queue is gone or the Keep Alive timer expired, and this queue is about to close. The same command may succeed on
-            // the next association, so no "do not retry".
+            // The Admin queue is gone or the Keep Alive timer expired, and this queue is about to close. The same
+            // command may succeed on the next association, so no "do not retry".
             return Err(Status::ABORTED_SQ_DELETION);
         }
         if !self.association.is_enabled() {
@@ -104,8 +104,8 @@ impl Io {
         }
     }
 
-    /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have Invalid Field for
-    /// an inactive one; hosts take only this status for a namespace that was removed.)
+    /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have
+    /// Invalid Field for an inactive one; hosts take only this status for a namespace that was removed.)
     fn namespace(&self, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
         let namespace = self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?;
         if self.association.orphans.any_on(namespace.device) {
@@ -133,7 +133,8 @@ impl Io {
         let namespace = self.namespace(sqe.nsid())?;
         let command = ReadWrite::parse(sqe);
         let range = check_range(namespace, command.slba, command.blocks)?;
-        // No namespace is formatted with protection information, so PRINFO and STC are ignored; and there is no directive but Identify.
+        // No namespace is formatted with protection information, so PRINFO and STC are ignored; and there is no
+        // directive but Identify.
         if command.directive != 0 {
             return Err(status::INVALID_FIELD);
         }
@@ -319,7 +320,8 @@ impl FromMedium {
     }
 }
 
-/// A command that reads. With force unit access it returns what is on the medium, so the volatile cache is flushed first.
+/// A command that reads. With force unit access it returns what is on the medium, so the volatile cache is flushed
+/// first.
 fn from_medium(
     namespace: &NamespaceDefinition,
     fua: bool,

@@ -55,8 +55,8 @@ pub const ERROR_LOG_ENTRIES: usize = 16;
 pub const DSM_RANGES_MAX: usize = 256;
 /// Ranges of it that are processed: DMRL has one byte, and 0 would say that there is no limit of blocks either.
 pub const DMRL: u8 = u8::MAX;
-/// Blocks that one range of a Dataset Management command deallocates (DMRSL), and all its ranges together (DMSL). Blocks beyond are not
-/// processed, as the standard has it: deallocation is a hint.
+/// Blocks that one range of a Dataset Management command deallocates (DMRSL), and all its ranges together (DMSL).
+/// Blocks beyond are not processed, as the standard has it: deallocation is a hint.
 pub const DSM_BLOCKS_MAX: u32 = 1 << 20;
 /// Bytes that one Write Zeroes (WZSL) or Verify (VSL) covers: they move no data, so MDTS does not bound them.
 pub const BLOCKS_LEN_MAX: u32 = 32 * 1024 * 1024;
@@ -67,9 +67,9 @@ pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
-/// The default of the Keep Alive Timer feature, in milliseconds (the standard has it for RDMA and TCP). Also what a discovery
-/// controller has when its host asks for none: a host that only reads the log needs no more, and one that stays connected sets its
-/// own.
+/// The default of the Keep Alive Timer feature, in milliseconds (the standard has it for RDMA and TCP). Also what a
+/// discovery controller has when its host asks for none: a host that only reads the log needs no more, and one that
+/// stays connected sets its own.
 pub const KEEP_ALIVE_DEFAULT_MS: u32 = 120_000;
 /// The delay after which a host is to try again what was answered Namespace Not Ready, in units of 100 ms (CRDT1).
 pub const RETRY_DELAY_100MS: u16 = 20;

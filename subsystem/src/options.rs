@@ -22,8 +22,8 @@ pub struct Options {
     pub firmware: [u8; 8],
 }
 
-/// Policy for a host NQN that connects with two Host Identifiers: mostly two machines that were cloned from one image, and that write
-/// to the same disks as a result.
+/// Policy for a host NQN that connects with two Host Identifiers: mostly two machines that were cloned from one image,
+/// and that write to the same disks as a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DuplicateHostId {
     /// Accept, and say so in [`crate::Admission::duplicate_host_id`].

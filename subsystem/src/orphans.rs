@@ -4,14 +4,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmf_block::DeviceId;
 
-/// Counters of devices. Devices whose identifiers have the same remainder share one: then one waits for the other as well.
+/// Counters of devices. Devices whose identifiers have the same remainder share one: then one waits for the other as
+/// well.
 const DEVICES: usize = 256;
-/// How long a host that reconnects is refused because of them. Most complete within milliseconds. Those of a device that hangs do not,
-/// and the host needs its other namespaces.
+/// How long a host that reconnects is refused because of them. Most complete within milliseconds. Those of a device
+/// that hangs do not, and the host needs its other namespaces.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
 
-/// The orphaned operations of one host on the devices of one subsystem. They may yet take effect, and overwrite what the host writes
-/// after it reconnected. Shared by all associations of the host with the subsystem.
+/// The orphaned operations of one host on the devices of one subsystem. They may yet take effect, and overwrite what
+/// the host writes after it reconnected. Shared by all associations of the host with the subsystem.
 #[derive(Debug)]
 pub(crate) struct Orphans {
     all: AtomicU32,

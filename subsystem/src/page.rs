@@ -6,8 +6,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 
-/// A data structure for the host: an Identify page, a part of a log page. Its content is that of the moment when the command was
-/// received, even if the transport waits for a buffer before it sends it.
+/// A data structure for the host: an Identify page, a part of a log page. Its content is that of the moment when the
+/// command was received, even if the transport waits for a buffer before it sends it.
 ///
 /// Admin commands only; at most one box of [`PAGE_LEN`] bytes for each command that the Admin queue holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Page {
         self
     }
 
-    /// Writes the bytes from `offset` of the transfer on; zeroes behind the end of the structure. May be called for any part, in any
-    /// order.
+    /// Writes the bytes from `offset` of the transfer on; zeroes behind the end of the structure. May be called for any
+    /// part, in any order.
     pub fn fill(&self, offset: u32, out: &mut [u8]) {
         let from = self.start.saturating_add(offset.into());
         match &self.content {

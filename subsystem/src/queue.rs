@@ -76,8 +76,8 @@ impl Queue {
         }
     }
 
-    /// Takes a capsule: the 64 bytes of the submission queue entry, and how many bytes of data follow it. (The transport itself reports a
-    /// shorter one as [`Violation::ShortCapsule`].)
+    /// Takes a capsule: the 64 bytes of the submission queue entry, and how many bytes of data follow it. (The
+    /// transport itself reports a shorter one as [`Violation::ShortCapsule`].)
     pub fn on_capsule(&mut self, now: Duration, sqe: &[u8; 64], in_capsule_len: usize) -> Step {
         let sqe: Sqe = zerocopy::transmute!(*sqe);
         if let Some(association) = self.association() {
@@ -227,7 +227,8 @@ impl Queue {
         }
     }
 
-    /// The next step that does not answer a capsule directly: a completed event request, a close. `None` when there is none.
+    /// The next step that does not answer a capsule directly: a completed event request, a close. `None` when there is
+    /// none.
     pub fn poll_step(&mut self, _now: Duration) -> Option<Step> {
         if self.closed {
             return None;

@@ -23,7 +23,8 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The status for a failure of a device. Without "do not retry" where the same command may succeed later, or on another path.
+/// The status for a failure of a device. Without "do not retry" where the same command may succeed later, or on another
+/// path.
 pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status {
     match error {
         BlockError::OutOfRange => LBA_OUT_OF_RANGE,
@@ -37,7 +38,8 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
         },
         // A retried flush would succeed, and the host would take for durable what is lost.
         BlockError::CacheLost => Status::INTERNAL_ERROR.with_dnr(),
-        // The device was detached. Another one may get its NSID, and a command that was meant for this one must not reach it.
+        // The device was detached. Another one may get its NSID, and a command that was meant for this one must not
+        // reach it.
         BlockError::Gone => INVALID_NAMESPACE,
         BlockError::Aborted => Status::ABORTED_BY_REQUEST,
         BlockError::BadBuffer | BlockError::Os(_) => Status::INTERNAL_ERROR,

@@ -11,8 +11,8 @@ use nvme_proto::fabrics::connect::Connect;
 /// name, with its connection.
 ///
 /// # Panics
-/// When dropped otherwise: a command would be lost, and the host would wait for ever. (With the feature `std`, not while
-/// another panic is under way.)
+/// When dropped otherwise: a command would be lost, and the host would wait for ever. (With the feature `std`, not
+/// while another panic is under way.)
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a command that is not completed hangs the host"]
 pub struct Ticket {

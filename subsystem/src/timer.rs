@@ -7,12 +7,12 @@ use core::time::Duration;
 
 /// One step of the timeout (KAS), in milliseconds.
 const GRANULARITY_MS: u32 = KEEP_ALIVE_GRANULARITY_100MS as u32 * 100;
-/// A check that comes later than this after the deadline says nothing about the host: this side was stalled, and what the host sent
-/// in that time may not have been read yet.
+/// A check that comes later than this after the deadline says nothing about the host: this side was stalled, and what
+/// the host sent in that time may not have been read yet.
 const LATE: Duration = Duration::from_millis(KEEP_ALIVE_GRANULARITY_100MS as u64 * 100);
 
-/// The Keep Alive Timeout that a controller has when its host asks for `kato_ms`. 0 turns the timer of an I/O controller off: the
-/// standard lets a controller refuse it, but hosts use it (`nvme connect -k 0`).
+/// The Keep Alive Timeout that a controller has when its host asks for `kato_ms`. 0 turns the timer of an I/O
+/// controller off: the standard lets a controller refuse it, but hosts use it (`nvme connect -k 0`).
 pub(crate) fn keep_alive_ms(controller_type: ControllerType, kato_ms: u32) -> u32 {
     match (controller_type, kato_ms) {
         (ControllerType::Discovery, 0) => KEEP_ALIVE_DEFAULT_MS,
@@ -20,9 +20,9 @@ pub(crate) fn keep_alive_ms(controller_type: ControllerType, kato_ms: u32) -> u3
     }
 }
 
-/// The timer of one controller. The standard starts it again whenever it runs out after an interval with a command in it, so that it
-/// expires one to two timeouts after the last command. Here it is always two: a host that relies on its traffic may leave nearly a
-/// whole timeout between two commands, and the second is delayed on its way.
+/// The timer of one controller. The standard starts it again whenever it runs out after an interval with a command in
+/// it, so that it expires one to two timeouts after the last command. Here it is always two: a host that relies on its
+/// traffic may leave nearly a whole timeout between two commands, and the second is delayed on its way.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     /// Rounded up to the granularity; 0 is off.

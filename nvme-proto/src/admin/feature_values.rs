@@ -202,7 +202,8 @@ impl Default for HostBehavior {
 }
 
 impl TimestampData {
-    /// Milliseconds since 1970 (its lower 48 bits), set by the host when `set_by_host`, else counted since the controller's reset.
+    /// Milliseconds since 1970 (its lower 48 bits), set by the host when `set_by_host`, else counted since the
+    /// controller's reset.
     #[must_use]
     pub fn new(millis: u64, set_by_host: bool) -> Self {
         let [a, b, c, d, e, f, ..] = millis.to_le_bytes();

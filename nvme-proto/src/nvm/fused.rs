@@ -45,8 +45,8 @@ pub struct FusedCommand {
     pub blocks: u32,
 }
 
-/// What becomes of two commands that follow each other in one submission queue and are no compare-and-write. A command without a
-/// status here is not part of a pair: it is handled by itself.
+/// What becomes of two commands that follow each other in one submission queue and are no compare-and-write. A command
+/// without a status here is not part of a pair: it is handled by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfused {
     /// The status of the first command.
@@ -55,13 +55,14 @@ pub struct Unfused {
     pub second: Option<Status>,
 }
 
-/// Whether two commands that follow each other in one submission queue are a compare-and-write: a Compare marked first, then a Write
-/// marked second, of the same blocks of the same namespace. If they are, the Write takes place only if the Compare succeeds.
+/// Whether two commands that follow each other in one submission queue are a compare-and-write: a Compare marked first,
+/// then a Write marked second, of the same blocks of the same namespace. If they are, the Write takes place only if the
+/// Compare succeeds.
 ///
 /// # Errors
-/// The statuses to complete them with. A command that is marked and lacks its other half: [`Status::ABORTED_MISSING_FUSED`]. A pair
-/// with another opcode: [`Status::INVALID_OPCODE`] for the command that has it, and the other one lacks its half. A pair of
-/// different blocks: [`Status::INVALID_FIELD`] for both.
+/// The statuses to complete them with. A command that is marked and lacks its other half:
+/// [`Status::ABORTED_MISSING_FUSED`]. A pair with another opcode: [`Status::INVALID_OPCODE`] for the command that has
+/// it, and the other one lacks its half. A pair of different blocks: [`Status::INVALID_FIELD`] for both.
 pub fn compare_and_write(first: FusedCommand, second: FusedCommand) -> Result<(), Unfused> {
     let missing = Some(Status::ABORTED_MISSING_FUSED);
     match (first.fuse, second.fuse) {

@@ -155,7 +155,8 @@ impl CommonHeader {
         }
     }
 
-    /// Checks the header against what was agreed, and says where the PDU's parts are. Reserved flags, and PDO without data, are ignored.
+    /// Checks the header against what was agreed, and says where the PDU's parts are. Reserved flags, and PDO without
+    /// data, are ignored.
     ///
     /// Whether the PDU may come now is the caller's to know ([`PDU_SEQUENCE_ERROR`]), and how much data it takes
     /// ([`LIMIT_EXCEEDED`]).
@@ -235,10 +236,11 @@ impl CommonHeader {
 }
 
 impl Layout {
-    /// The layout of a PDU of this type with `data_len` bytes of data to be sent over `link`; `flags` other than the digests' as given.
+    /// The layout of a PDU of this type with `data_len` bytes of data to be sent over `link`; `flags` other than the
+    /// digests' as given.
     ///
-    /// `None` if the type is not defined, not for this receiver or not for data, if the length is more than PLEN can say, or for success
-    /// before the last data.
+    /// `None` if the type is not defined, not for this receiver or not for data, if the length is more than PLEN can say,
+    /// or for success before the last data.
     #[must_use]
     pub fn new(kind: PduType, flags: Flags, data_len: u32, link: Link) -> Option<Self> {
         let hlen = kind.header_len()?;

@@ -36,8 +36,8 @@ const _: () = {
 };
 
 impl CapsuleCmdPdu {
-    /// The layout and header to send `sqe` over `link` with `data_len` bytes in the capsule; `None` if the link is not towards a
-    /// controller or the length is more than PLEN can say.
+    /// The layout and header to send `sqe` over `link` with `data_len` bytes in the capsule; `None` if the link is not
+    /// towards a controller or the length is more than PLEN can say.
     #[must_use]
     pub fn new(sqe: Sqe, data_len: u32, link: Link) -> Option<(Layout, Self)> {
         let layout = Layout::new(PduType::CAPSULE_CMD, Flags(0), data_len, link)?;
@@ -76,7 +76,8 @@ pub enum Pdu {
 }
 
 impl Pdu {
-    /// Reads the header of the PDU that `layout` was made from; `bytes` start at its common header, and its digest has been verified.
+    /// Reads the header of the PDU that `layout` was made from; `bytes` start at its common header, and its digest has
+    /// been verified.
     ///
     /// # Errors
     /// [`PduError::Incomplete`] with less than the header, [`PduError::Fatal`] with a field that is invalid.

@@ -128,8 +128,8 @@ impl H2cData {
         Ok(Self { cid: Cid(pdu.cccid.get()), ttag: pdu.ttag.get(), offset, len, last })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a controller, offset and length are not
-    /// whole dwords, or the length is 0 or more than PLEN can say.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a controller, offset and length
+    /// are not whole dwords, or the length is 0 or more than PLEN can say.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
         if !TransferPdu::is_range(self.offset, self.len) {
@@ -148,8 +148,8 @@ impl C2hData {
         Ok(Self { cid: Cid(pdu.cccid.get()), offset, len, last, success })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are not whole
-    /// dwords, the length is 0 or more than PLEN can say, or `success` is said without `last`.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are
+    /// not whole dwords, the length is 0 or more than PLEN can say, or `success` is said without `last`.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
         if !TransferPdu::is_range(self.offset, self.len) {
@@ -167,8 +167,8 @@ impl R2t {
         Ok(Self { cid: Cid(pdu.cccid.get()), ttag: pdu.ttag.get(), offset, len })
     }
 
-    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are not whole
-    /// dwords, or the length is 0.
+    /// The layout and header to send it over `link`; `None` if the link is not towards a host, offset and length are
+    /// not whole dwords, or the length is 0.
     #[must_use]
     pub fn emit(&self, link: Link) -> Option<(Layout, TransferPdu)> {
         if !TransferPdu::is_range(self.offset, self.len) {

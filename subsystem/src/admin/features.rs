@@ -28,7 +28,8 @@ const ARBITRATION_DEFAULT: u32 = 0b111;
 const TEMPERATURE_DEFAULT: u16 = 0xffff;
 /// Asynchronous Event Configuration, bits 7:0: critical warnings of SMART. May be asked for; none ever comes.
 const SMART_WARNINGS: u32 = 0xff;
-/// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE and HDISNS, which are 0 or 1, and the two bytes of CDFE.
+/// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE and HDISNS, which are 0 or 1, and the two
+/// bytes of CDFE.
 const HOST_BEHAVIOR_FIELDS: usize = 6;
 const HOST_BEHAVIOR_FLAGS: usize = 4;
 /// Where ACRE is in it: the host waits as long as a status says before it tries again.

@@ -1,5 +1,5 @@
-//! Flushes that an Admin command waits for: what the host wrote is durable when a normal shutdown, or Set Features with the volatile
-//! write cache off, is complete.
+//! Flushes that an Admin command waits for: what the host wrote is durable when a normal shutdown, or Set Features with
+//! the volatile write cache off, is complete.
 
 use super::AdminKind;
 use crate::controller::Controller;

@@ -161,8 +161,8 @@ fn identify_io(id: &mut IdentifyController) {
         | oncs::TIMESTAMP
         | oncs::VERIFY)
         .into();
-    // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP names those
-    // without; a flush of them costs nothing.
+    // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP
+    // names those without; a flush of them costs nothing.
     id.vwc = VWC_NO_FLUSH_ALL | vwc::PRESENT;
     id.ofcs = OFCS_DISCONNECT.into();
 }

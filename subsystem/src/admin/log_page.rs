@@ -142,7 +142,8 @@ fn features_supported(controller: &Controller) -> Page {
     })
 }
 
-/// For another I/O command set than NVM: no I/O commands. (nvme-cli asks every controller that supports several sets for the zoned one.)
+/// For another I/O command set than NVM: no I/O commands. (nvme-cli asks every controller that supports several sets
+/// for the zoned one.)
 fn commands_supported(controller: &Controller, csi: u8) -> CommandsSupportedLog {
     let mut log = CommandsSupportedLog::new_zeroed();
     for opcode in ADMIN_COMMANDS {

@@ -89,9 +89,9 @@ pub enum Refusal {
     /// The subsystem has as many controllers as it may.
     #[error("the subsystem has all of its {0} controllers in use")]
     Busy(u16),
-    /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue them again and write
-    /// on, and the first copies could overwrite that. After some seconds the host is admitted, and only the namespaces of that device
-    /// are held back.
+    /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue
+    /// them again and write on, and the first copies could overwrite that. After some seconds the host is admitted, and
+    /// only the namespaces of that device are held back.
     #[error("operations of this host's last connection, to controller {0}, are still in flight on a device")]
     Orphans(Cntlid),
     /// The controller is not enabled and ready.
@@ -103,8 +103,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of the response. "Do not retry" is set only where time alone changes nothing: hosts give up a controller for good when
-    /// they see it.
+    /// The status of the response. "Do not retry" is set only where time alone changes nothing: hosts give up a
+    /// controller for good when they see it.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {

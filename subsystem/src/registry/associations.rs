@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 #[derive(Debug, Default)]
 pub(super) struct Associations {
     by_cntlid: BTreeMap<Cntlid, Entry>,
-    /// The Controller ID that was assigned last: they are assigned in a circle, so that a free one is not used again soon.
+    /// The Controller ID that was assigned last: they are assigned in a circle, so that a free one is not used again
+    /// soon.
     last: u16,
 }
 

@@ -33,8 +33,8 @@ impl Names {
 }
 
 impl Registry {
-    /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by then, an admitted queue
-    /// must still be reported to [`Registry::close_queue`].
+    /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by
+    /// then, an admitted queue must still be reported to [`Registry::close_queue`].
     pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
         let mut duplicate_host_id = None;
         let outcome = self.admit(now, request, &mut duplicate_host_id);
@@ -113,8 +113,8 @@ impl Registry {
         associations.find(|association| names.is_host_of(association)).cloned()
     }
 
-    /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not count: anyone may
-    /// connect there under any name.
+    /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not
+    /// count: anyone may connect there under any name.
     fn duplicate_host(&self, subsystem: SubsystemId, names: &Names) -> Option<DuplicateHost> {
         let mut associations = self.associations.get(&subsystem).filter(|_| subsystem != DISCOVERY)?.iter();
         let known = associations.find(|association| {
@@ -195,8 +195,8 @@ impl Registry {
         if !associations.connect_queue(cntlid, qid) {
             return Err(Refusal::QueueInUse(qid));
         }
-        // Counted first, then looked whether the controller is enabled: a reset on another worker either is seen here, or
-        // sees the queue and waits for it.
+        // Counted first, then looked whether the controller is enabled: a reset on another worker either is seen here,
+        // or sees the queue and waits for it.
         association.on_io_queue_connected();
         association.touch(now);
         let epoch = association.epoch();

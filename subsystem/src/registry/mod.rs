@@ -51,8 +51,8 @@ struct Subsystem {
 }
 
 impl Registry {
-    /// A registry without subsystems and ports. Until [`Registry::set_ports`] every Connect is answered Controller Busy, which
-    /// hosts retry.
+    /// A registry without subsystems and ports. Until [`Registry::set_ports`] every Connect is answered Controller
+    /// Busy, which hosts retry.
     ///
     /// # Errors
     /// The first option outside its bounds.
@@ -124,8 +124,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes a subsystem: everything that `change` names, or nothing. Associations of hosts that may no longer connect close
-    /// ([`Notice::Closing`]). The other hosts get an event for namespaces that were added, removed or changed.
+    /// Changes a subsystem: everything that `change` names, or nothing. Associations of hosts that may no longer
+    /// connect close ([`Notice::Closing`]). The other hosts get an event for namespaces that were added, removed or
+    /// changed.
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
@@ -196,8 +197,8 @@ impl Registry {
         self.set_namespaces(nqn, namespaces)
     }
 
-    /// Replaces the ports. Associations through a port that was removed, or that no longer serves their subsystem, stay; new Connects are
-    /// refused.
+    /// Replaces the ports. Associations through a port that was removed, or that no longer serves their subsystem,
+    /// stay; new Connects are refused.
     ///
     /// # Errors
     /// [`DefinitionError`]; nothing was changed.
@@ -213,9 +214,9 @@ impl Registry {
         core::mem::take(&mut self.notices)
     }
 
-    /// Removes an admitted queue whose connection is gone. Call it once for each admitted queue, after the last of its operations on a
-    /// device completed. Returns the queues of the association that must be closed as well: its I/O queues, if this was the Admin
-    /// queue.
+    /// Removes an admitted queue whose connection is gone. Call it once for each admitted queue, after the last of its
+    /// operations on a device completed. Returns the queues of the association that must be closed as well: its I/O
+    /// queues, if this was the Admin queue.
     pub fn close_queue(&mut self, association: &Association, qid: Qid) -> Vec<Qid> {
         let id = association.key.subsystem;
         let Some(associations) = self.associations.get_mut(&id) else { return Vec::new() };

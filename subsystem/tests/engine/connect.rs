@@ -270,8 +270,8 @@ fn orphan_done_without_an_orphan_panics() {
     fixture.association().on_orphan_done(DeviceId(101));
 }
 
-/// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the host
-/// try again: some hosts give a disk up for good when they are told not to retry.
+/// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the
+/// host try again: some hosts give a disk up for good when they are told not to retry.
 #[test]
 fn refusals_that_time_can_cure_may_be_retried() {
     let name = nqn(SUBSYSTEM);

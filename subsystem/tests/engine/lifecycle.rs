@@ -200,8 +200,8 @@ fn keep_alive_expires_two_timeouts_after_the_last_command_of_any_queue() {
     assert!(fixture.admin.poll_step(NOW + ms(13_000)).is_none() && fixture.admin.poll_timeout().is_none());
 }
 
-/// With traffic based keep alive a host that saw a completion shortly before it looks sends its next command almost two halves
-/// of the timeout later, and that command takes a moment to arrive.
+/// With traffic based keep alive a host that saw a completion shortly before it looks sends its next command almost two
+/// halves of the timeout later, and that command takes a moment to arrive.
 #[test]
 fn keep_alive_spares_a_host_whose_commands_come_a_timeout_apart() {
     let mut fixture = Fixture::new();

@@ -79,7 +79,8 @@ impl ControllerList {
 }
 
 impl SecondaryControllerList {
-    /// The controllers; no more than fit, whatever the count says. A controller without virtualization has none: all zeroes.
+    /// The controllers; no more than fit, whatever the count says. A controller without virtualization has none: all
+    /// zeroes.
     #[must_use]
     pub fn entries(&self) -> &[SecondaryController] {
         &self.entries[..usize::from(self.count).min(self.entries.len())]

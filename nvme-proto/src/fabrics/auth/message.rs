@@ -95,8 +95,8 @@ pub enum Message<'a> {
     Failure2(Failure),
 }
 
-/// The transaction (T_ID) of a message, even of one that [`Message::parse`] refuses: a failure message must repeat it. `None` if
-/// the bytes end before it.
+/// The transaction (T_ID) of a message, even of one that [`Message::parse`] refuses: a failure message must repeat it.
+/// `None` if the bytes end before it.
 #[must_use]
 pub fn transaction_of(bytes: &[u8]) -> Option<u16> {
     let t_id = bytes.get(4..6)?;
@@ -125,8 +125,8 @@ impl<'a> Message<'a> {
     /// Reads a message. What is behind it is ignored: receive buffers are longer.
     ///
     /// # Errors
-    /// What to fail with: [`FailureExplanation::INCORRECT_PAYLOAD`] if a part is missing, [`FailureExplanation::INCORRECT_MESSAGE`]
-    /// if there is no such message.
+    /// What to fail with: [`FailureExplanation::INCORRECT_PAYLOAD`] if a part is missing,
+    /// [`FailureExplanation::INCORRECT_MESSAGE`] if there is no such message.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FailureExplanation> {
         let mut reader = Reader(bytes);
         let [auth_type, id, _, _, t0, t1, b6, b7] = reader.array::<SHORT>()?;

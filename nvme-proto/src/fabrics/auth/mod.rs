@@ -1,12 +1,14 @@
-//! Authentication Send and Receive, and the DH-HMAC-CHAP messages that they carry (NVMe Base, "NVMe In-band Authentication").
+//! Authentication Send and Receive, and the DH-HMAC-CHAP messages that they carry (NVMe Base, "NVMe In-band
+//! Authentication").
 //!
-//! The host sends a negotiation, receives a challenge, sends a reply, receives success1, and sends success2 if it wanted the
-//! controller to prove itself too. Either side may say failure instead: the controller failure1, the host failure2.
+//! The host sends a negotiation, receives a challenge, sends a reply, receives success1, and sends success2 if it
+//! wanted the controller to prove itself too. Either side may say failure instead: the controller failure1, the host
+//! failure2.
 //!
-//! [`Message::parse`] checks that all parts of a message are there, and borrows them. What it does not check is what only the
-//! two sides can know: the transaction, the order of messages, and that lengths are those of the hash and group agreed on. Nor
-//! does it refuse what the two sides must: no protocol offered (NAPD 0), a hash of length 0 (HL 0), and values of CVALID and
-//! RVALID above 1, which are reserved.
+//! [`Message::parse`] checks that all parts of a message are there, and borrows them. What it does not check is what
+//! only the two sides can know: the transaction, the order of messages, and that lengths are those of the hash and
+//! group agreed on. Nor does it refuse what the two sides must: no protocol offered (NAPD 0), a hash of length 0 (HL
+//! 0), and values of CVALID and RVALID above 1, which are reserved.
 
 mod message;
 mod negotiate;

@@ -28,7 +28,8 @@ impl ProtocolDescriptor {
     /// Hash functions, and groups, that there is room for.
     pub const COUNT_MAX: usize = 30;
 
-    /// DH-HMAC-CHAP with these hash functions and groups, the preferred ones first; `None` if there are more than 30 of either.
+    /// DH-HMAC-CHAP with these hash functions and groups, the preferred ones first; `None` if there are more than 30 of
+    /// either.
     #[must_use]
     pub fn dh_hmac_chap(hashes: &[HashId], groups: &[DhGroup]) -> Option<Self> {
         let mut this = Self {

@@ -124,8 +124,8 @@ impl ReservationStatus {
         head + each * usize::from(self.registrants.get())
     }
 
-    /// Reads an extended report. There are fewer registrants than it says if `report` is shorter than that; `None` if it does not
-    /// hold the status itself.
+    /// Reads an extended report. There are fewer registrants than it says if `report` is shorter than that; `None` if
+    /// it does not hold the status itself.
     #[must_use]
     pub fn parse_extended(report: &[u8]) -> Option<(&Self, &[ExtendedRegistrant])> {
         let (head, rest) = report.split_at_checked(Self::EXTENDED_LEN)?;
