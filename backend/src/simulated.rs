@@ -230,6 +230,12 @@ impl SimulatedDevices {
         answering.map(|(_, operation)| operation.due).min()
     }
 
+    /// Operations of a device that are in flight.
+    #[must_use]
+    pub fn in_flight(&self, device: DeviceId) -> usize {
+        self.in_flight.iter().filter(|(of, _)| *of == device.0 as usize).count()
+    }
+
     fn hangs(&self, device: usize) -> bool {
         self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
     }
@@ -318,7 +324,7 @@ impl Backend for SimulatedDevices {
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         // As `Devices` shares its depth out.
         let room = self.depth - self.in_flight.len();
-        let of_its_own = self.in_flight.iter().filter(|(on, _)| *on == device.0 as usize).count();
+        let of_its_own = self.in_flight(device);
         let shared = self.disks.len() > 1 && (device.0 as usize) < self.disks.len();
         if room == 0 || shared && of_its_own >= room {
             return Err(Full);

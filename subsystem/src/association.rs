@@ -1,6 +1,5 @@
 //! An association of a host with a controller: what its queues, on several workers, share.
 
-use crate::budget::IoQueueBudget;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
 use crate::{Cntlid, HostId, Nqn, Options};
@@ -47,7 +46,6 @@ pub struct Association {
     pub(crate) counters: Arc<Counters>,
     /// The host's operations that outlived their connection, of this association and of its others with the subsystem.
     pub(crate) orphans: Arc<Orphans>,
-    budget: Arc<IoQueueBudget>,
     /// CC.EN and CSTS.RDY: I/O queues may connect, and commands run.
     enabled: AtomicBool,
     /// Every queue closes at its next step.
@@ -56,10 +54,10 @@ pub struct Association {
     write_cache: AtomicBool,
     /// I/O queues that are connected.
     io_queues: AtomicU16,
+    /// I/O queues that the transport has room for.
+    io_queues_served: AtomicU16,
     /// I/O queues that Set Features granted; until then, the option.
     io_queues_granted: AtomicU16,
-    /// How many of those are from the budget.
-    from_budget: AtomicU16,
     /// The host understands a retry delay (Host Behavior Support, ACRE).
     retry_delays: AtomicBool,
     /// Incremented by each reset: an I/O queue that was connected with an earlier value closes.
@@ -94,7 +92,6 @@ pub(crate) struct AssociationParts {
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orphans: Arc<Orphans>,
-    pub(crate) budget: Arc<IoQueueBudget>,
 }
 
 impl Association {
@@ -109,15 +106,14 @@ impl Association {
             options,
             counters,
             orphans,
-            budget,
         } = parts;
         Self {
             enabled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             write_cache: AtomicBool::new(true),
             io_queues: AtomicU16::new(0),
+            io_queues_served: AtomicU16::new(options.io_queues_max),
             io_queues_granted: AtomicU16::new(options.io_queues_max),
-            from_budget: AtomicU16::new(0),
             retry_delays: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             last_activity_ms: AtomicU64::new(millis(now)),
@@ -130,7 +126,6 @@ impl Association {
             options,
             counters,
             orphans,
-            budget,
         }
     }
 
@@ -203,6 +198,21 @@ impl Association {
         self.orphans.remove(device);
     }
 
+    /// Whether operations of the host are in flight on any device while their connection is gone.
+    #[must_use]
+    pub fn has_orphans(&self) -> bool {
+        self.orphans.any()
+    }
+
+    /// Sets how many I/O queues can be served at the moment. The host is granted no more, and at least one, when it asks.
+    pub fn limit_io_queues(&self, queues: u16) {
+        self.io_queues_served.store(queues.clamp(1, self.options.io_queues_max), Ordering::Release);
+    }
+
+    pub(crate) fn io_queues_served(&self) -> u16 {
+        self.io_queues_served.load(Ordering::Acquire)
+    }
+
     /// When the last capsule was received, on any queue.
     #[must_use]
     pub fn last_activity(&self) -> Duration {
@@ -229,7 +239,6 @@ impl Association {
     pub(crate) fn reset_features(&self) {
         self.set_write_cache(true);
         self.set_retry_delays(false);
-        self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
         self.io_queues_granted.store(self.options.io_queues_max, Ordering::Release);
     }
 
@@ -250,12 +259,9 @@ impl Association {
         self.io_queues_granted.load(Ordering::Acquire)
     }
 
-    /// Grants up to `wished` I/O queues, within the options and the budget. An earlier grant is returned to the budget
-    /// first.
+    /// Grants I/O queues: as many as the host wishes, within the options and what the transport can serve.
     pub(crate) fn grant_io_queues(&self, wished: u16) -> u16 {
-        self.budget.give_back(self.from_budget.swap(0, Ordering::AcqRel));
-        let granted = self.budget.grant(wished.min(self.options.io_queues_max));
-        self.from_budget.store(granted, Ordering::Release);
+        let granted = wished.min(self.io_queues_served());
         self.io_queues_granted.store(granted, Ordering::Release);
         granted
     }
@@ -287,12 +293,6 @@ impl Association {
         if self.last_activity_ms.load(Ordering::Relaxed) < now {
             self.last_activity_ms.fetch_max(now, Ordering::Relaxed);
         }
-    }
-}
-
-impl Drop for Association {
-    fn drop(&mut self) {
-        self.budget.give_back(*self.from_budget.get_mut());
     }
 }
 

@@ -8,7 +8,6 @@
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
-//! | [`budget`] | how many I/O queues the transport can serve |
 //! | [`limits`] | every bound |
 //!
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
@@ -29,7 +28,6 @@ extern crate std;
 
 mod admin;
 pub mod association;
-pub mod budget;
 mod controller;
 mod data;
 pub mod discovery;
@@ -50,7 +48,6 @@ pub mod ticket;
 mod timer;
 
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
-pub use budget::IoQueueBudget;
 pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
 pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
 pub use namespace::{NamespaceDefinition, NamespaceTable};

@@ -73,8 +73,10 @@ pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
 pub const KEEP_ALIVE_DEFAULT_MS: u32 = 120_000;
 /// The delay after which a host is to try again what was answered Namespace Not Ready, in units of 100 ms (CRDT1).
 pub const RETRY_DELAY_100MS: u16 = 20;
-/// How long a connection may live without an accepted Connect.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may live without an accepted Connect: anyone may have one, so it is short.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a connection that names an I/O queue. Hosts set up all of them before the first Connect.
+pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);

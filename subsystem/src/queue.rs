@@ -5,7 +5,7 @@ use crate::data::{self, Fit};
 use crate::fabrics::{self, Admission, Admitted, CONNECT_LEN, ConnectRequest, Role};
 use crate::flight::{Flight, Unfit};
 use crate::io::Io;
-use crate::limits::{CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
+use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::{Association, Cid, Notice, Qid, Ticket, status};
@@ -46,7 +46,7 @@ pub struct Queue {
 #[derive(Debug)]
 enum State {
     /// Without an accepted Connect.
-    Connecting { link: Link, deadline: Duration, connecting: bool, expired: bool },
+    Connecting { link: Link, timeout: Duration, deadline: Duration, connecting: bool, expired: bool },
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
     /// An I/O queue.
@@ -65,13 +65,15 @@ enum Disconnect {
 }
 
 impl Queue {
-    /// A connection without a Connect yet. It must come within [`crate::limits::CONNECT_TIMEOUT`].
+    /// A connection without a Connect yet. It must come within [`crate::limits::CONNECT_TIMEOUT`], or
+    /// [`crate::limits::IO_CONNECT_TIMEOUT`] where the link names an I/O queue.
     #[must_use]
     pub fn new(now: Duration, link: Link) -> Self {
-        let deadline = now.saturating_add(CONNECT_TIMEOUT);
+        let timeout = if link.qid.is_some_and(|qid| qid != 0) { IO_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
+        let deadline = now.saturating_add(timeout);
         Self {
             flight: Flight::new(Qid(0), link.entries.max(QUEUE_ENTRIES_MIN), true),
-            state: State::Connecting { link, deadline, connecting: false, expired: false },
+            state: State::Connecting { link, timeout, deadline, connecting: false, expired: false },
             closed: false,
         }
     }
@@ -234,8 +236,8 @@ impl Queue {
             return None;
         }
         let step = match &mut self.state {
-            State::Connecting { expired, .. } => {
-                expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(CONNECT_TIMEOUT)))
+            State::Connecting { expired, timeout, .. } => {
+                expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(*timeout)))
             }
             State::Io { association, epoch, disconnect, .. } => match *disconnect {
                 _ if association.is_closing() || association.epoch() != *epoch => Some(Step::CloseQueue),

@@ -63,7 +63,7 @@ pub enum Work {
         /// What. Its buffer is the transfer's.
         op: BlockWork,
     },
-    /// The engine must read the data of the command itself (at most [`crate::limits::PARAMETERS_LEN_MAX`] bytes).
+    /// The engine must read the data of the command itself (1 to [`crate::limits::PARAMETERS_LEN_MAX`] bytes).
     Parameters,
     /// The engine has the data of the command.
     Page(Page),

@@ -8,12 +8,19 @@ pub const SMALL_BUFFER_LEN: usize = 16 * 1024;
 pub const LARGE_BUFFER_LEN: usize = 128 * 1024;
 /// Bytes of the buffers kept back for Admin commands and Connects.
 pub const RESERVED_BUFFER_LEN: usize = 4096;
-/// How many of those a worker has.
+/// How many of those a worker has: a quarter for Connects, a quarter for discovery controllers, the rest for the Admin
+/// commands of I/O controllers.
 pub const RESERVED_BUFFERS: usize = 64;
 /// Chunks of one command under way at once; ranges of one deallocation, too.
 pub const CHUNKS_MAX: usize = 4;
-/// One queue holds at most this part of a class of buffers (1/n), however idle the others are.
-pub const BUFFER_SHARE: usize = 2;
+/// Buffers of a class that wait for one association: up to this part (1/n) of those that are free.
+pub const ASSOCIATION_SHARE: usize = 4;
+/// The same for all associations of a host.
+pub const HOST_SHARE: usize = 2;
+/// The same for a device.
+pub const DEVICE_SHARE: usize = 2;
+/// How long a host may take none of the data and responses that are posted, and answer no RDMA READ, until its queue is closed.
+pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in the
 /// capsule that is no multiple of it are copied once.
@@ -28,6 +35,10 @@ pub const ENTRIES_MIN: u16 = 2;
 /// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that
 /// our last response left.
 pub const SPARE_SLOTS: u16 = 4;
+/// Connections of one machine that have no accepted Connect yet: up to this part (1/n) of those that a worker takes.
+pub const UNCONNECTED_SHARE: u32 = 2;
+/// A connection that is older than this and has no accepted Connect yet makes way where there is no room for another.
+pub const UNCONNECTED_GRACE: Duration = Duration::from_secs(1);
 /// RDMA READs that we want outstanding on a connection, at the most.
 pub const READ_DEPTH_MAX: u16 = 16;
 /// How long a connection may take to be set up.
@@ -54,6 +65,12 @@ pub const ANSWER_FRAMING: u32 = 80;
 pub const CM_BUDGET: usize = 16;
 /// Messages read in one turn.
 pub const MESSAGE_BUDGET: usize = 64;
+/// So many times within [`TRANSFER_TIMEOUT`] is looked whether it has passed.
+pub const TRANSFER_CHECKS: u32 = 4;
+/// A worker that has not turned for so long was stopped itself: what its hosts sent meanwhile has not been read.
+pub const STALL: Duration = Duration::from_secs(2);
+/// Then no timer of a host expires for so long.
+pub const STALL_GRACE: Duration = Duration::from_secs(1);
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 

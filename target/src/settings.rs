@@ -1,10 +1,14 @@
 //! How large a worker is, and how queues spread over workers.
 
 use crate::message::WorkerId;
-use crate::transport::rdma::buffers::{BufferPlan, ReceiveSlots};
+use crate::transport::rdma::buffers::BufferPlan;
 use crate::transport::rdma::queue::Queue;
+use crate::transport::rdma::receives::ReceiveSlots;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use core::time::Duration;
+use nvmf_subsystem::{Association, AssociationKey, Cntlid};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a worker is made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub struct Settings {
     pub io_receives: usize,
     /// Data buffers.
     pub buffers: BufferPlan,
+    /// How long a host may make no progress with what is posted for it, until its queue is closed.
+    pub transfer_timeout: Duration,
 }
 
 impl Settings {
@@ -42,6 +48,7 @@ impl Settings {
             admin_receives: connections * Queue::receives_for(crate::limits::ADMIN_ENTRIES_USUAL),
             io_receives: wanted.min(affordable).max(least),
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
+            transfer_timeout: crate::limits::TRANSFER_TIMEOUT,
         }
     }
 
@@ -60,18 +67,29 @@ impl Settings {
     }
 }
 
-/// Queues on each worker of a group (the workers of one provider, which hand requests to each other): where the next one goes.
+/// What the workers of a group know of each other (they share a provider and hand requests to each other): who has room for the
+/// next queue, and which controllers there are.
 #[derive(Debug)]
 pub struct Load {
     first: usize,
     queues: Box<[AtomicU32]>,
+    /// I/O queues of full depth that each worker still has room for.
+    io_queues_free: Box<[AtomicU32]>,
+    /// Controllers with I/O queues, and the machine that each Admin queue came from.
+    controllers: Mutex<Vec<(Arc<Association>, IpAddr)>>,
 }
 
 impl Load {
     /// So many workers from `first` on, without queues.
     #[must_use]
     pub fn new(first: WorkerId, workers: usize) -> Arc<Self> {
-        Arc::new(Self { first: first.0, queues: (0..workers).map(|_| AtomicU32::new(0)).collect() })
+        let counts = || (0..workers).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self {
+            first: first.0,
+            queues: counts(),
+            io_queues_free: counts(),
+            controllers: Mutex::default(),
+        })
     }
 
     /// Queues on all workers.
@@ -87,10 +105,49 @@ impl Load {
         WorkerId(self.first + least.unwrap_or(0))
     }
 
-    /// The worker after this one, in a circle.
+    /// The next worker in a circle that has room for an I/O queue; the next, if none has.
     #[must_use]
     pub fn after(&self, worker: WorkerId) -> WorkerId {
-        WorkerId(self.first + (worker.0 + 1).saturating_sub(self.first) % self.queues.len())
+        let next = (worker.0 + 1).saturating_sub(self.first);
+        let circle = (next..next + self.queues.len()).map(|at| at % self.queues.len());
+        let with_room = circle.clone().find(|&at| self.io_queues_free[at].load(Ordering::Relaxed) > 0);
+        WorkerId(self.first + with_room.unwrap_or(next % self.queues.len()))
+    }
+
+    /// A worker has room for so many I/O queues.
+    pub fn set_io_queues_free(&self, worker: WorkerId, queues: usize) {
+        let queues = u32::try_from(queues).unwrap_or(u32::MAX);
+        self.io_queues_free[worker.0 - self.first].store(queues, Ordering::Relaxed);
+    }
+
+    /// I/O queues that all workers have room for.
+    #[must_use]
+    pub fn io_queues_free(&self) -> u32 {
+        self.io_queues_free.iter().map(|n| n.load(Ordering::Relaxed)).fold(0, u32::saturating_add)
+    }
+
+    /// A controller with I/O queues was given to a host on this machine.
+    pub fn add_controller(&self, association: Arc<Association>, peer: IpAddr) {
+        self.controllers().push((association, peer.to_canonical()));
+    }
+
+    /// Its Admin queue is gone.
+    pub fn remove_controller(&self, key: AssociationKey) {
+        self.controllers().retain(|(association, _)| association.key() != key);
+    }
+
+    /// Whether this machine has a controller of that ID, or any if the request names none.
+    #[must_use]
+    pub fn has_controller(&self, cntlid: Cntlid, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.controllers().iter().any(|(association, machine)| {
+            let named = cntlid.0 == 0 || cntlid == association.key().cntlid;
+            named && *machine == peer && !association.is_closing()
+        })
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, Vec<(Arc<Association>, IpAddr)>> {
+        self.controllers.lock().expect("no panic happened under the lock")
     }
 
     /// A queue came to a worker.

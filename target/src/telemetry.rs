@@ -46,6 +46,8 @@ counters! {
     rejected_resources,
     /// Connection requests rejected because of what they said.
     rejected_parameters,
+    /// Connections without a Connect that were closed to make room for others.
+    unconnected_closed,
     /// Connect commands refused.
     connects_refused,
     /// Host NQNs seen with a second Host Identifier.
@@ -72,6 +74,8 @@ counters! {
     block_errors,
     /// Work requests that failed on a connection that was not closing.
     transport_errors,
+    /// Queues closed because their host took nothing of what was posted for too long.
+    transfer_timeouts,
     /// Peers that broke the protocol.
     violations,
     /// Associations whose keep alive timer expired.

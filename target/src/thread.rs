@@ -59,8 +59,8 @@ pub fn run<P: Provider>(
     let mut spin_policy = SpinPolicy::new(waiting.spin);
     let mut finishing = false;
     loop {
-        finishing |= take_messages(&mut worker, id, mailboxes);
         let now = clock.now();
+        finishing |= take_messages(&mut worker, id, mailboxes, now);
         mailboxes.record_turn(id, now);
         let progress = worker.turn(now);
         while let Some((to, message)) = worker.poll_message() {
@@ -103,10 +103,12 @@ pub fn run<P: Provider>(
     }
 }
 
-fn take_messages<P: Provider>(
+/// Does what is asked of the thread, in the order in which it was asked. Says whether it is to end.
+pub fn take_messages<P: Provider>(
     worker: &mut Worker<P, Devices>,
     id: WorkerId,
     mailboxes: &Mailboxes<P::Detached>,
+    now: Duration,
 ) -> bool {
     let mut finish = false;
     while let Some(order) = mailboxes.take(id) {
@@ -116,7 +118,11 @@ fn take_messages<P: Provider>(
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));
             }
-            ThreadMessage::Detach(device) => worker.backend().detach(device),
+            ThreadMessage::Detach(device) => {
+                // The notice that its namespace is gone came before: commands are told that, not that their disk is away.
+                worker.read_delivered(now);
+                worker.backend().detach(device);
+            }
             ThreadMessage::Finish => finish = true,
         }
     }

@@ -8,7 +8,7 @@ mod connections;
 
 use crate::limits::{
     BACKLOG, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, COMPLETIONS_BUDGET, CONTENTION_TURNS, MESSAGE_BUDGET,
-    TIMER_GRAIN,
+    STALL, STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
 };
 use crate::message::{Recipient, WorkerId, WorkerMessage};
 use crate::settings::{Load, Settings};
@@ -38,7 +38,6 @@ pub struct Progress {
 pub struct Worker<P: Provider, B: Backend> {
     id: WorkerId,
     settings: Settings,
-    load: Arc<Load>,
     resources: Resources<P, B>,
     queues: Vec<Option<Box<Queue>>>,
     vacant: Vec<u32>,
@@ -51,6 +50,10 @@ pub struct Worker<P: Provider, B: Backend> {
     completions: Vec<Completion>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
+    /// When the last turn was.
+    turned_at: Duration,
+    /// No timer expires before: what hosts sent while the worker stood still is read first.
+    no_timer_before: Duration,
     /// Turns for which it is remembered that somebody with little came between.
     contended_turns: u8,
 }
@@ -68,11 +71,10 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         provider: P,
         backend: B,
     ) -> Result<Self, SetUpError> {
-        let resources = Resources::new(provider, backend, registry, &settings)?;
+        let resources = Resources::new(provider, backend, registry, load, &settings)?;
         let connections = settings.connections;
-        Ok(Self {
+        let worker = Self {
             id,
-            load,
             resources,
             queues: (0..connections).map(|_| None).collect(),
             vacant: (0..connections).rev().collect(),
@@ -84,9 +86,13 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
+            turned_at: Duration::MAX,
+            no_timer_before: Duration::ZERO,
             contended_turns: 0,
             settings,
-        })
+        };
+        worker.publish_room();
+        Ok(worker)
     }
 
     /// Listens for connections of the port of that number.
@@ -127,6 +133,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.resources.buffers.out()
     }
 
+    /// Queues that have no command under way and yet not all their credits: a mistake of ours.
+    #[must_use]
+    pub fn queues_without_credits(&self) -> usize {
+        self.queues.iter().flatten().filter(|queue| queue.has_lost_credits()).count()
+    }
+
     /// The provider, to arm and to sleep on.
     pub fn provider(&mut self) -> &mut P {
         &mut self.resources.provider
@@ -139,8 +151,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     /// Does what there is to do, each kind up to its budget, then rings each doorbell once.
     pub fn turn(&mut self, now: Duration) -> Progress {
+        self.resources.now = now;
+        self.on_time(now);
         let mut worked = self.reap_connections(now);
         worked |= self.reap_provider(now);
+        // Before new commands are taken up, so that those that wait go first.
+        worked |= self.grant_buffers(now);
         worked |= self.take_newly_ready(now);
         worked |= self.take_capsules(now);
         worked |= self.reap_backend(now);
@@ -150,9 +166,17 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         worked |= self.run_deferred(now);
         self.ring();
         let provider = self.resources.provider.poll_timeout();
-        let timers = (self.queues() > 0).then_some(self.timers_due);
+        let timers = (self.queues() > 0).then_some(self.timers_due.max(self.no_timer_before));
         let timeout = provider.into_iter().chain(timers).min();
         Progress { worked, timeout }
+    }
+
+    /// Hosts have not been silent for as long as this worker did not listen.
+    fn on_time(&mut self, now: Duration) {
+        if now.saturating_sub(self.turned_at) > STALL {
+            self.no_timer_before = now + STALL_GRACE;
+        }
+        self.turned_at = now;
     }
 
     fn ring(&mut self) {
@@ -260,6 +284,11 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         !self.executed.is_empty()
     }
 
+    /// Acts on every message that was delivered so far, before the next turn.
+    pub fn read_delivered(&mut self, now: Duration) {
+        while self.read_messages(now) {}
+    }
+
     fn read_messages(&mut self, now: Duration) -> bool {
         for done in 0..MESSAGE_BUDGET {
             let Some(message) = self.inbox.pop_front() else { return done > 0 };
@@ -319,31 +348,45 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 }
             });
         }
-        if now < self.timers_due {
+        if now < self.timers_due.max(self.no_timer_before) {
             return;
         }
-        let mut next = Duration::MAX;
+        let transfer_timeout = self.settings.transfer_timeout;
+        let mut next = now + transfer_timeout / TRANSFER_CHECKS;
         self.each_queue(|queue, resources| {
             if queue.poll_timeout().is_some_and(|due| due <= now) {
                 queue.on_timeout(resources, now);
+            }
+            if queue.is_stalled(now, transfer_timeout) {
+                resources.counters.transfer_timeouts.add(1);
+                if resources.log.allow(now, &resources.counters) {
+                    tracing::warn!(parent: queue.span(), "the host has taken nothing for {transfer_timeout:?}: closing the queue");
+                }
+                resources.deferred.push_back(DeferredAction::Remove(queue.index()));
             }
             next = next.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         });
         self.timers_due = next.max(now + TIMER_GRAIN);
     }
 
-    /// Gives free buffers to the queues in line, one a turn each.
+    /// Gives free buffers to the queues that wait for them, one to each in turn.
     fn grant_buffers(&mut self, now: Duration) -> bool {
         let mut granted = false;
         for class in Class::ALL {
-            while self.resources.buffers.available(class) > 0
-                && let Some(index) = self.resources.buffers.line(class).pop_front()
-            {
-                // A queue that is gone leaves its place in line behind.
-                if let Some(queue) = &mut self.queues[index as usize] {
-                    queue.on_buffer(&mut self.resources, now, class);
-                    granted = true;
+            // Until nobody gets one: a queue that had one may want another, and comes behind the others for it.
+            loop {
+                let mut in_round = false;
+                for _ in 0..self.resources.buffers.take_recheck(class) {
+                    let Some(index) = self.resources.buffers.next_waiting(class) else { break };
+                    if let Some(queue) = &mut self.queues[index as usize] {
+                        in_round |= queue.on_buffer(&mut self.resources, now, class);
+                    }
                 }
+                granted |= in_round;
+                if !in_round {
+                    break;
+                }
+                self.resources.buffers.recheck(class);
             }
         }
         granted

@@ -176,6 +176,7 @@ fn settings() -> Settings {
         admin_receives: 4 * 40,
         io_receives: 1024,
         buffers: BufferPlan::new(16 << 20, 1 << 20),
+        transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
     }
 }
 

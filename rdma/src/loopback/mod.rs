@@ -26,8 +26,8 @@ mod state;
 mod tests;
 mod transfer;
 
-use crate::RequestId;
 use crate::rng::Rng;
+use crate::{QueuePairId, RequestId};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -92,6 +92,14 @@ impl Fabric {
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         self.lock().next_due()
+    }
+
+    /// From now on this queue pair takes nothing from its peer and answers none of its READs, as a host does that hangs while
+    /// its connection stands. What is under way arrives; the peer's later work requests never complete.
+    pub fn stop_taking(&self, queue_pair: QueuePairId) {
+        if let Some(it) = self.lock().queue_pairs.get_mut(&queue_pair) {
+            it.stopped = true;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -94,6 +94,8 @@ pub(super) struct QueuePair {
     /// `disconnect` was called, and whether the peer was told.
     pub(super) closing: bool,
     pub(super) disconnect_sent: bool,
+    /// It takes nothing more from its peer.
+    pub(super) stopped: bool,
     /// Outbound read credits, and how many are in use.
     pub(super) read_depth: u16,
     pub(super) reads: u16,
@@ -235,6 +237,7 @@ impl QueuePair {
             request: None,
             deadline: None,
             closing: false,
+            stopped: false,
             disconnect_sent: false,
             read_depth: 0,
             reads: 0,

@@ -46,7 +46,10 @@ impl State {
             let held_back = qp.posted.front().is_some_and(is_read) && qp.reads >= qp.read_depth;
             qp.state == QueuePairState::Ready && qp.rung > 0 && !held_back
         };
-        if !self.queue_pairs.get(&id).is_some_and(may_go) {
+        let takes = |qp: &QueuePair| {
+            qp.peer.and_then(|peer| self.queue_pairs.get(&peer)).is_none_or(|it| !it.stopped)
+        };
+        if !self.queue_pairs.get(&id).is_some_and(|qp| may_go(qp) && takes(qp)) {
             return false;
         }
         let arrival = self.arrival();

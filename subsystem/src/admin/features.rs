@@ -275,7 +275,8 @@ fn set_queue_counts(controller: &Controller, word: u32) -> Outcome {
     }
     // A queue of Fabrics is both.
     let QueueCounts { submission, completion } = QueueCounts::parse(word);
-    let granted = association.grant_io_queues(u16::try_from(submission.max(completion)).unwrap_or(u16::MAX));
+    let wished = u16::try_from(submission.max(completion)).unwrap_or(u16::MAX);
+    let granted = association.grant_io_queues(wished);
     Ok(Reply::Done(queue_counts(granted).into()))
 }
 

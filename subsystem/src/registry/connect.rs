@@ -149,7 +149,6 @@ impl Registry {
             options: Arc::clone(&self.options),
             counters,
             orphans,
-            budget: Arc::clone(&self.budget),
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));

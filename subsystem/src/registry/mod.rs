@@ -8,8 +8,8 @@ use crate::discovery::{DiscoveryView, Port, Record};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
-    Association, Counters, DefinitionError, HostAccess, IoQueueBudget, NamespaceDefinition, Notice, Nqn,
-    Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
+    Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn, Nsid, Options,
+    OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
 };
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -37,7 +37,6 @@ pub struct Registry {
     discovery: Arc<DiscoveryView>,
     discovery_identity: Arc<Identity>,
     notices: Vec<Notice>,
-    budget: Arc<IoQueueBudget>,
 }
 
 /// A subsystem that is served.
@@ -72,7 +71,6 @@ impl Registry {
             discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
             discovery_identity: Arc::new(identity),
             notices: Vec::new(),
-            budget: Arc::default(),
         })
     }
 
@@ -80,12 +78,6 @@ impl Registry {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
-    }
-
-    /// The I/O queues that controllers may grant: the transport sets how many it can serve.
-    #[must_use]
-    pub fn io_queue_budget(&self) -> &Arc<IoQueueBudget> {
-        &self.budget
     }
 
     /// Adds a subsystem, reachable at once on the ports that serve it.

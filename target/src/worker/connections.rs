@@ -1,16 +1,17 @@
-//! Connections of a worker: asked for, accepted or handed over, set up, gone.
+//! The connections of a worker: requested, accepted or handed over, established, closed.
 
 use super::Worker;
-use crate::limits::{ACCEPT_TIMEOUT, CM_BUDGET};
-use crate::message::{Recipient, WorkerId, WorkerMessage};
-use crate::transport::rdma::buffers::Class;
+use crate::limits::{ACCEPT_TIMEOUT, CM_BUDGET, UNCONNECTED_GRACE, UNCONNECTED_SHARE};
+use crate::message::{Recipient, WorkerMessage};
 use crate::transport::rdma::listener::{Offer, Terms, rejection};
 use crate::transport::rdma::queue::Queue;
 use crate::transport::rdma::resources::{DeferredAction, Resources};
+use core::cmp::Reverse;
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
 use nvmf_rdma::{CmEvent, ConnectParameters, DisconnectCause, Provider, QueuePairId, RequestId};
+use std::net::IpAddr;
 
 impl<P: Provider, B: Backend> Worker<P, B> {
     pub(super) fn reap_connections(&mut self, now: Duration) -> bool {
@@ -80,40 +81,90 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     /// Accepts, rejects, or hands over.
     fn on_offer(&mut self, now: Duration, request: RequestId, offer: Offer) {
-        let to = self.pick(&offer);
+        let wanted = Request::parse(offer.private_data.as_bytes());
+        if let Ok(Request { qid, cntlid, .. }) = wanted
+            && qid.0 != 0
+            && qid.0 <= self.settings.io_queues
+            && !self.resources.load.has_controller(cntlid, offer.peer.ip())
+        {
+            return self.reject(now, request, &offer, RejectStatus::INVALID_CNTLID);
+        }
+        let to = match wanted {
+            Err(_) => self.id,
+            // An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
+            Ok(request) if request.qid.0 == 0 => self.resources.load.least(),
+            Ok(_) => {
+                self.last_pick = self.resources.load.after(self.last_pick);
+                self.last_pick
+            }
+        };
         if to == self.id {
             return self.accept(now, request, &offer);
         }
         if let Some(detached) = self.resources.provider.detach(request) {
-            self.outbox.push_back((Recipient::Worker(to), WorkerMessage::Adopt(detached, Box::new(offer))));
-        }
-    }
-
-    /// An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
-    fn pick(&mut self, offer: &Offer) -> WorkerId {
-        match Request::parse(offer.private_data.as_bytes()) {
-            Err(_) => self.id,
-            Ok(request) if request.qid.0 == 0 => self.load.least(),
-            Ok(_) => {
-                self.last_pick = self.load.after(self.last_pick);
-                self.last_pick
-            }
+            let message = WorkerMessage::Adopt(detached, Box::new(offer));
+            self.outbox.push_back((Recipient::Worker(to), message));
         }
     }
 
     pub(super) fn accept(&mut self, now: Duration, request: RequestId, offer: &Offer) {
         if let Err(status) = self.try_accept(now, request, offer) {
-            let counters = &self.resources.counters;
-            if status == RejectStatus::NO_RESOURCES {
-                counters.rejected_resources.add(1);
-            } else {
-                counters.rejected_parameters.add(1);
-            }
-            if self.resources.log.allow(now, counters) {
-                tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
-            }
-            self.resources.provider.reject(request, &rejection(status));
+            self.reject(now, request, offer, status);
         }
+    }
+
+    fn reject(&mut self, now: Duration, request: RequestId, offer: &Offer, status: RejectStatus) {
+        let counters = &self.resources.counters;
+        if status == RejectStatus::NO_RESOURCES {
+            counters.rejected_resources.add(1);
+        } else {
+            counters.rejected_parameters.add(1);
+        }
+        if self.resources.log.allow(now, counters) {
+            tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
+        }
+        self.resources.provider.reject(request, &rejection(status));
+    }
+
+    /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no Connect.
+    fn make_room(&mut self, now: Duration, terms: &Terms, peer: IpAddr) -> bool {
+        let share = (self.settings.connections / UNCONNECTED_SHARE).max(1);
+        if self.resources.buffers.owners.unconnected(peer) >= share
+            && !self.close_unconnected(now, |queue_peer, _| queue_peer == peer)
+        {
+            return false;
+        }
+        let admin = terms.qid.0 == 0;
+        while !Queue::fits(&mut self.resources, terms) {
+            if !self.close_unconnected(now, |_, is_admin| is_admin == admin) {
+                return false;
+            }
+        }
+        !self.vacant.is_empty() || self.close_unconnected(now, |_, _| true)
+    }
+
+    /// Closes a connection that has brought no Connect for a while: the oldest one of the machine that has the most of them.
+    fn close_unconnected(&mut self, now: Duration, among: impl Fn(IpAddr, bool) -> bool) -> bool {
+        let owners = &self.resources.buffers.owners;
+        let old = self.queues.iter().flatten().filter_map(|queue| {
+            let (since, peer) = queue.unconnected()?;
+            let candidate = now.saturating_sub(since) >= UNCONNECTED_GRACE && among(peer, queue.is_admin());
+            candidate.then(|| (Reverse(owners.unconnected(peer)), since, queue.index()))
+        });
+        let Some((.., index)) = old.min() else { return false };
+        self.resources.counters.unconnected_closed.add(1);
+        if let Some(queue) = &mut self.queues[index as usize] {
+            queue.on_gone(&mut self.resources);
+        }
+        self.remove_queue(index);
+        true
+    }
+
+    /// Tells the other workers how many I/O queues would still fit here.
+    pub(super) fn publish_room(&self) {
+        let receives = Queue::receives_for(self.settings.queue_entries);
+        let free = (self.resources.io_receives.available() / receives).min(self.vacant.len());
+        self.resources.load.set_io_queues_free(self.id, free);
     }
 
     fn try_accept(&mut self, now: Duration, request: RequestId, offer: &Offer) -> Result<(), RejectStatus> {
@@ -124,7 +175,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             self.settings.io_queues,
             capabilities.max_read_depth,
         )?;
-        if self.resources.draining || !Queue::fits(&mut self.resources, &terms) {
+        if self.resources.draining || !self.make_room(now, &terms, offer.peer.ip()) {
             return Err(RejectStatus::NO_RESOURCES);
         }
         let index = *self.vacant.last().ok_or(RejectStatus::NO_RESOURCES)?;
@@ -143,11 +194,12 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             return Ok(());
         }
         self.resources.counters.accepted.add(1);
-        self.load.add(self.id);
+        self.resources.load.add(self.id);
         self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         self.by_qp.insert(queue.qp(), index);
         self.queues[index as usize] = Some(Box::new(queue));
         self.vacant.pop();
+        self.publish_room();
         Ok(())
     }
 
@@ -157,14 +209,16 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
         self.by_qp.remove(&queue.qp());
         self.vacant.push(index);
-        for class in Class::ALL {
-            self.resources.buffers.line(class).retain(|&queued| queued != index);
-        }
         self.resources.ready_list.retain(|&queued| queued != index);
         self.resources.newly_ready.retain(|&queued| queued != index);
-        self.load.remove(self.id);
+        self.resources.load.remove(self.id);
         self.resources.counters.closed.add(1);
-        let Some((association, qid)) = queue.into_parts(&mut self.resources) else { return };
+        let admitted = queue.into_parts(&mut self.resources);
+        self.publish_room();
+        let Some((association, qid)) = admitted else { return };
+        if qid.0 == 0 {
+            self.resources.load.remove_controller(association.key());
+        }
         let others = {
             let mut registry =
                 self.resources.registry.lock().expect("no panic happened under the registry's lock");

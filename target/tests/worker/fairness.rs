@@ -83,7 +83,7 @@ fn many_that_bring_little_do_not_starve_one_that_brings_much() {
     let settings = Settings { connections: 32, queue_entries: entries, io_receives, ..settings() };
     let mut world = World::with_latency(1, &settings, 64, Duration::ZERO);
     let (_admin, cntlid) = admin(&mut world);
-    let mut big = io_of(&mut world, 1, cntlid, entries);
+    let mut big = io_of(&mut world, 1, 1, cntlid, entries);
     let hosts: Vec<_> = (0..SHORT / 4).map(|_| admin(&mut world)).collect();
     let mut short: Vec<_> = hosts
         .iter()

@@ -38,7 +38,9 @@ pub(crate) struct World {
     pub(crate) fabric: Fabric,
     pub(crate) workers: Vec<Worker<Loopback, SimulatedDevices>>,
     pub(crate) registry: Arc<Mutex<Registry>>,
+    /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
+    pub(crate) other_disk: SharedDisk,
     pub(crate) address: SocketAddr,
     pub(crate) now: Duration,
 }
@@ -53,6 +55,7 @@ pub(crate) fn settings() -> Settings {
         admin_receives: 4 * 36,
         io_receives: 6 * 36,
         buffers: BufferPlan { classes: [(8, 4096), (4, 16384), (4, 131_072)] },
+        transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
     }
 }
 
@@ -82,18 +85,19 @@ impl World {
             latency_max: Duration::from_micros(500),
         };
         let disk = SimulatedDisk::new(options, 7);
+        let other_disk = SimulatedDisk::new(options, 8);
         let registry = Arc::new(Mutex::new(registry()));
         let load = Load::new(WorkerId(0), workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
-                let backend = SimulatedDevices::new(vec![disk.clone()], depth, id as u64);
+                let backend = SimulatedDevices::new(vec![disk.clone(), other_disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
                 Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), backend)
                     .unwrap()
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
-        Self { fabric, workers, registry, disk, address, now: Duration::from_secs(1) }
+        Self { fabric, workers, registry, disk, other_disk, address, now: Duration::from_secs(1) }
     }
 
     /// Turns every worker once and moves the clock.
@@ -139,6 +143,12 @@ impl World {
         self.workers.iter().map(of).sum()
     }
 
+    /// Queues without a command have all their credits.
+    pub(crate) fn check_credits(&self) {
+        let without: usize = self.workers.iter().map(Worker::queues_without_credits).sum();
+        assert_eq!(without, 0, "credits of an idle queue were lost");
+    }
+
     /// Nothing of any host is left.
     pub(crate) fn until_clean(&mut self) {
         self.until("all queues are gone", |world| (world.queues() == 0).then_some(()));
@@ -156,25 +166,34 @@ fn registry() -> Registry {
             serial: "S1".into(),
             model: "M".into(),
             hosts: HostAccess::Any,
-            namespaces: vec![NamespaceDefinition {
-                nsid: Nsid(1),
-                device: DeviceId(0),
-                geometry: Geometry {
-                    volatile_write_cache: true,
-                    deallocate: true,
-                    ..Geometry::new(BLOCK, BLOCKS + MISSING)
-                },
-                uuid: [1; 16],
-                nguid: [1; 16],
-                eui64: [0; 8],
-                read_only: false,
-            }],
+            namespaces: vec![namespace(1, BLOCKS + MISSING), namespace(2, BLOCKS)],
         })
         .unwrap();
     let port = Port::rdma(1, "127.0.0.1:4420".parse().unwrap(), RdmaProviderType::IWARP);
     registry.set_ports(vec![port]).unwrap();
     registry.take_notices();
     registry
+}
+
+impl Drop for World {
+    /// Whatever a test was about.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check_credits();
+        }
+    }
+}
+
+pub(crate) fn namespace(nsid: u32, blocks: u64) -> NamespaceDefinition {
+    NamespaceDefinition {
+        nsid: Nsid(nsid),
+        device: DeviceId(nsid - 1),
+        geometry: Geometry { volatile_write_cache: true, deallocate: true, ..Geometry::new(BLOCK, blocks) },
+        uuid: [nsid as u8; 16],
+        nguid: [nsid as u8; 16],
+        eui64: [0; 8],
+        read_only: false,
+    }
 }
 
 /// One queue of a host: a queue pair, its capsules, and memory that it exposes.
@@ -206,6 +225,15 @@ impl HostQueue {
 
     /// Connects the queue pair.
     pub(crate) fn connect(world: &mut World, private_data: PrivateData) -> Result<Self, Box<ConnectFailure>> {
+        Self::connect_from(world, 1, private_data)
+    }
+
+    /// The same from the address of a machine with this number.
+    pub(crate) fn connect_from(
+        world: &mut World,
+        machine: u8,
+        private_data: PrivateData,
+    ) -> Result<Self, Box<ConnectFailure>> {
         let mut provider = world.fabric.provider();
         let cq = provider.create_completion_queue(1024).unwrap();
         let qp = provider
@@ -242,7 +270,8 @@ impl HostQueue {
             initiator_depth: 1,
             timeout: Duration::from_secs(5),
         };
-        this.provider.connect(world.now, qp, world.address, None, &parameters).unwrap();
+        let source = SocketAddr::from(([192, 0, 2, machine], 0));
+        this.provider.connect(world.now, qp, world.address, Some(source), &parameters).unwrap();
         world.until("an answer to the connection request", |world| {
             match this.provider.poll_cm(world.now)? {
                 CmEvent::Established { private_data, .. } => {
@@ -353,9 +382,16 @@ impl HostQueue {
 }
 
 pub(crate) fn connect_data(cntlid: Cntlid, subsystem: &str) -> ConnectData {
+    connect_data_of(1, cntlid, subsystem)
+}
+
+/// Connect data of the host with this number.
+pub(crate) fn connect_data_of(host: u8, cntlid: Cntlid, subsystem: &str) -> ConnectData {
     let hostnqn: Nqn =
-        "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().unwrap();
-    ConnectData::new(HostId([9; 16]), cntlid, &subsystem.parse().unwrap(), &hostnqn)
+        format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-0000000000{host:02x}")
+            .parse()
+            .unwrap();
+    ConnectData::new(HostId([host; 16]), cntlid, &subsystem.parse().unwrap(), &hostnqn)
 }
 
 pub(crate) fn connect_command(qid: u16, entries: u16, kato_ms: u32) -> Sqe {
@@ -365,10 +401,20 @@ pub(crate) fn connect_command(qid: u16, entries: u16, kato_ms: u32) -> Sqe {
 
 /// Connects and enables a controller: its Admin queue and its ID.
 pub(crate) fn admin(world: &mut World) -> (HostQueue, Cntlid) {
-    let mut queue = HostQueue::connected(world, HostQueue::offer(0, 32, 0));
+    admin_of(world, 1)
+}
+
+/// The same for the host with this number, from its own machine.
+pub(crate) fn admin_of(world: &mut World, host: u8) -> (HostQueue, Cntlid) {
+    admin_in(world, host, SUBSYSTEM, 10_000)
+}
+
+/// The same in any subsystem, with a Keep Alive Timeout.
+pub(crate) fn admin_in(world: &mut World, host: u8, subsystem: &str, kato_ms: u32) -> (HostQueue, Cntlid) {
+    let mut queue = HostQueue::connect_from(world, host, HostQueue::offer(0, 32, 0)).unwrap();
     assert_eq!(queue.entries, 32);
-    queue.data.write(0, connect_data(Cntlid::DYNAMIC, SUBSYSTEM).as_bytes());
-    let mut sqe = connect_command(0, 32, 10_000);
+    queue.data.write(0, connect_data_of(host, Cntlid::DYNAMIC, subsystem).as_bytes());
+    let mut sqe = connect_command(0, 32, kato_ms);
     sqe.sgl = queue.expose(0, 1024);
     let (cqe, invalidated) = queue.run(world, &sqe, &[]);
     assert!(invalidated.is_some(), "the key of the Connect data is to be invalidated");
@@ -391,13 +437,14 @@ pub(crate) fn ask_for_controller(world: &mut World) -> (HostQueue, Status) {
 
 /// An I/O queue of it.
 pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
-    io_of(world, qid, cntlid, 32)
+    io_of(world, 1, qid, cntlid, 32)
 }
 
-/// The same with so many entries. Its Connect data are in the capsule, as Linux sends them.
-pub(crate) fn io_of(world: &mut World, qid: u16, cntlid: Cntlid, entries: u16) -> HostQueue {
-    let mut queue = HostQueue::connected(world, HostQueue::offer(qid, entries, cntlid.0));
-    let data = connect_data(cntlid, SUBSYSTEM);
+/// The same of the host with this number, with so many entries. Its Connect data are in the capsule, as Linux sends them.
+pub(crate) fn io_of(world: &mut World, host: u8, qid: u16, cntlid: Cntlid, entries: u16) -> HostQueue {
+    let offer = HostQueue::offer(qid, entries, cntlid.0);
+    let mut queue = HostQueue::connect_from(world, host, offer).unwrap_or_else(|failure| panic!("{failure}"));
+    let data = connect_data_of(host, cntlid, SUBSYSTEM);
     let mut sqe = connect_command(qid, entries, 0);
     sqe.sgl = SglDescriptor::in_capsule(0, 1024);
     queue.run(world, &sqe, data.as_bytes());

@@ -3,7 +3,10 @@
 mod capsule;
 mod fairness;
 mod host;
+mod promises;
+mod shares;
 mod strange;
+mod unconnected;
 
 use host::*;
 use nvme_proto::nvm::dsm::DsmRange;
@@ -239,7 +242,7 @@ fn bad_connection_requests_have_their_reject_status() {
     };
     assert_eq!(reject(PrivateData::EMPTY), RejectStatus::INVALID_LENGTH);
     assert_eq!(reject(HostQueue::offer(5, 32, 0)), RejectStatus::INVALID_QID);
-    assert_eq!(reject(HostQueue::offer(1, 1, 0)), RejectStatus::INVALID_HSQSIZE);
+    assert_eq!(reject(HostQueue::offer(0, 1, 0)), RejectStatus::INVALID_HSQSIZE);
     assert_eq!(world.count("rejected_parameters"), 3);
 }
 

@@ -141,7 +141,9 @@ impl World {
             in_capsule_data: 4096,
             admin_receives: 4 * 36,
             io_receives: 13 * 20,
-            buffers: BufferPlan { classes: [(4, 4096), (2, self.large.min(16384)), (2, self.large)] },
+            // Enough for two chunks of a command at once, and few enough to wait for.
+            buffers: BufferPlan { classes: [(4, 4096), (4, self.large.min(16384)), (4, self.large)] },
+            transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
         };
         let load = Load::new(WorkerId(0), self.worker_count);
         for id in 0..self.worker_count {

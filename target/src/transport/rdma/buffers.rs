@@ -1,13 +1,20 @@
-//! The memory of a worker: data buffers in three classes, receive slots. Sized once, registered once with the provider and
-//! once with the backend, so that data go between wire and disk without a copy.
+//! The data buffers of a worker: allocated once, registered once with the provider and once with the backend, so that data
+//! go between wire and disk without a copy.
+//!
+//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host and its
+//! association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of a class while it
+//! holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`], [`DEVICE_SHARE`]): one that is alone
+//! may have many, and one that stops leaves most of the rest to the others.
 
+use super::owners::{Owner, Owners};
 use crate::limits::{
-    BUFFER_SHARE, IN_CAPSULE_ALIGN, LARGE_BUFFER_LEN, RESERVED_BUFFER_LEN, RESERVED_BUFFERS, SMALL_BUFFER_LEN,
+    ASSOCIATION_SHARE, DEVICE_SHARE, HOST_SHARE, LARGE_BUFFER_LEN, RESERVED_BUFFER_LEN, RESERVED_BUFFERS,
+    SMALL_BUFFER_LEN,
 };
-use nvmf_block::{Backend, BlockError, RegionId};
+use nvmf_backend::DEVICES_MAX;
+use nvmf_block::{Backend, BlockError, DeviceId, RegionId};
 use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
 use nvmf_rdma::{Access, LocalKey, Provider, RegisterError, ResourceError, Sge};
-use nvmf_subsystem::limits::SQE_LEN;
 use std::collections::VecDeque;
 use thiserror::Error;
 
@@ -36,17 +43,33 @@ pub enum SetUpError {
 /// A class of data buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// For Admin commands and Connects only, so that neither waits behind I/O.
-    Reserved,
-    /// For transfers that fit.
+    /// For queues that are not connected yet: anyone may have one.
+    Connect,
+    /// For discovery controllers, which anyone may have, too.
+    Discovery,
+    /// For the Admin commands of I/O controllers: neither I/O nor a stranger delays them.
+    Admin,
+    /// For I/O transfers that fit.
     Small,
     /// For the chunks of the rest.
     Large,
 }
 
 impl Class {
+    /// How many there are.
+    pub const COUNT: usize = 5;
     /// All.
-    pub const ALL: [Self; 3] = [Self::Reserved, Self::Small, Self::Large];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Connect, Self::Discovery, Self::Admin, Self::Small, Self::Large];
+}
+
+/// Whom a buffer waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charge {
+    /// The host of the queue that took it.
+    Owner,
+    /// The device in this slot.
+    Device(u16),
 }
 
 /// A data buffer that was taken from [`Buffers`] and goes back there.
@@ -55,6 +78,7 @@ impl Class {
 pub struct Buffer {
     class: Class,
     index: BufferIndex,
+    charge: Charge,
 }
 
 impl Buffer {
@@ -67,44 +91,47 @@ impl Buffer {
 
 /// Memory that both the provider and the backend know.
 #[derive(Debug)]
-struct Registered {
-    pool: Pool,
+pub(super) struct Registered {
+    pub(super) pool: Pool,
     key: LocalKey,
     region: RegionId,
 }
 
 impl Registered {
-    fn new<P: Provider, B: Backend>(
+    pub(super) fn new<P: Provider, B: Backend>(
         provider: &mut P,
         backend: &mut B,
         count: usize,
         len: usize,
+        access: Access,
     ) -> Result<Self, SetUpError> {
         let pool = Pool::new(count, len)?;
-        let mut access = Access::LOCAL_WRITE;
-        if provider.capabilities().read_sink_needs_remote_write {
-            access = access | Access::REMOTE_WRITE;
-        }
         let key = provider.register(pool.memory(), access)?.local_key;
         let region = backend.register(pool.memory()).map_err(SetUpError::Pin)?;
         Ok(Self { pool, key, region })
     }
 
-    fn sge(&self, offset: usize, len: u32) -> Sge {
+    pub(super) fn sge(&self, offset: usize, len: u32) -> Sge {
         Sge { local_key: self.key, offset, len }
     }
 
-    fn block(&self, offset: usize, len: u32) -> nvmf_block::Buffer {
+    pub(super) fn block(&self, offset: usize, len: u32) -> nvmf_block::Buffer {
         nvmf_block::Buffer { region: self.region, offset, len: len as usize }
     }
 }
 
-/// The data buffers of a worker, and the queues that stand in line for them.
+/// The data buffers of a worker, who holds how many, and the queues that wait for them.
 #[derive(Debug)]
 pub struct Buffers {
-    classes: [Registered; 3],
+    classes: [Registered; Class::COUNT],
     /// Queues with commands that wait, each once: they are served in turn.
-    lines: [VecDeque<u32>; 3],
+    waiting: [VecDeque<u32>; Class::COUNT],
+    /// One of those might get a buffer now: none was looked at since the last change.
+    recheck: [bool; Class::COUNT],
+    /// The hosts and associations that queues belong to.
+    pub owners: Owners,
+    /// Buffers of each class that wait for a device, by its slot.
+    devices: Box<[[u32; Class::COUNT]]>,
 }
 
 /// How many buffers of each class, and how long.
@@ -143,10 +170,28 @@ impl Buffers {
         plan: &BufferPlan,
         queues: usize,
     ) -> Result<Self, SetUpError> {
-        let mut make = |(count, len)| Registered::new(provider, backend, count, len);
-        let [reserved, small, large] = plan.classes;
-        let classes = [make(reserved)?, make(small)?, make(large)?];
-        Ok(Self { classes, lines: std::array::from_fn(|_| VecDeque::with_capacity(queues)) })
+        let mut access = Access::LOCAL_WRITE;
+        if provider.capabilities().read_sink_needs_remote_write {
+            access = access | Access::REMOTE_WRITE;
+        }
+        let mut make = |(count, len)| Registered::new(provider, backend, count, len, access);
+        let [(reserved, reserved_len), small, large] = plan.classes;
+        let strangers = (reserved / 4).max(1);
+        let admin = reserved.saturating_sub(2 * strangers).max(1);
+        let classes = [
+            make((strangers, reserved_len))?,
+            make((strangers, reserved_len))?,
+            make((admin, reserved_len))?,
+            make(small)?,
+            make(large)?,
+        ];
+        Ok(Self {
+            classes,
+            waiting: std::array::from_fn(|_| VecDeque::with_capacity(queues)),
+            recheck: [false; Class::COUNT],
+            owners: Owners::new(queues),
+            devices: vec![[0; Class::COUNT]; DEVICES_MAX as usize].into(),
+        })
     }
 
     fn of(&self, class: Class) -> &Registered {
@@ -159,40 +204,83 @@ impl Buffers {
         u32::try_from(self.of(class).pool.buffer_len()).expect("buffers are small")
     }
 
-    /// Buffers that can be taken now.
-    #[must_use]
-    pub fn available(&self, class: Class) -> usize {
-        self.of(class).pool.available()
-    }
-
     /// Buffers that are out, of all classes.
     #[must_use]
     pub fn out(&self) -> usize {
         self.classes.iter().map(|class| class.pool.capacity() - class.pool.available()).sum()
     }
 
-    /// How many one queue may hold.
+    /// Whether a queue of this owner may take a buffer now, for an operation of this device if it is one.
     #[must_use]
-    pub fn share(&self, class: Class) -> usize {
-        (self.of(class).pool.capacity() / BUFFER_SHARE).max(1)
+    pub fn may_take(&self, class: Class, owner: Owner, device: Option<DeviceId>) -> bool {
+        let free = self.of(class).pool.available();
+        let (of_host, of_association) = self.owners.held(owner, class);
+        let of_device = device.map_or(0, |device| self.devices[usize::from(slot(device))][class as usize]);
+        is_within(of_host, free, HOST_SHARE)
+            && is_within(of_association, free, ASSOCIATION_SHARE)
+            && is_within(of_device, free, DEVICE_SHARE)
     }
 
-    /// The queues in line for this class.
-    pub fn line(&mut self, class: Class) -> &mut VecDeque<u32> {
-        &mut self.lines[class as usize]
-    }
-
-    /// A buffer.
-    pub fn take(&mut self, class: Class) -> Option<Buffer> {
+    /// A buffer, charged to the owner: [`Buffers::may_take`] said so.
+    pub fn take(&mut self, class: Class, owner: Owner) -> Option<Buffer> {
         let index = self.classes[class as usize].pool.take()?;
-        Some(Buffer { class, index })
+        self.owners.charge(owner, class);
+        Some(Buffer { class, index, charge: Charge::Owner })
     }
 
-    /// Gives a buffer back.
+    /// From now on the buffer waits for the device.
+    pub fn charge_device(&mut self, buffer: &mut Buffer, owner: Owner, device: DeviceId) {
+        self.discharge(buffer, owner);
+        buffer.charge = Charge::Device(slot(device));
+        self.devices[usize::from(slot(device))][buffer.class as usize] += 1;
+    }
+
+    /// From now on the buffer waits for the host.
+    pub fn charge_owner(&mut self, buffer: &mut Buffer, owner: Owner) {
+        self.discharge(buffer, owner);
+        buffer.charge = Charge::Owner;
+        self.owners.charge(owner, buffer.class);
+    }
+
+    fn discharge(&mut self, buffer: &Buffer, owner: Owner) {
+        match buffer.charge {
+            Charge::Owner => self.owners.discharge(owner, buffer.class),
+            Charge::Device(slot) => self.devices[usize::from(slot)][buffer.class as usize] -= 1,
+        }
+        self.recheck(buffer.class);
+    }
+
+    /// Gives a buffer back that a queue of this owner took.
     #[expect(clippy::needless_pass_by_value, reason = "whoever gives a buffer back has it no more")]
-    pub fn put(&mut self, buffer: Buffer) {
-        let Buffer { class, index } = buffer;
-        self.classes[class as usize].pool.put(index);
+    pub fn put(&mut self, buffer: Buffer, owner: Owner) {
+        self.discharge(&buffer, owner);
+        self.classes[buffer.class as usize].pool.put(buffer.index);
+    }
+
+    /// A queue has a command that waits for a buffer.
+    pub fn wait(&mut self, class: Class, queue: u32) {
+        self.waiting[class as usize].push_back(queue);
+    }
+
+    /// A buffer, a share or a credit came back, or a queue waits that was not looked at yet.
+    pub fn recheck(&mut self, class: Class) {
+        self.recheck[class as usize] |= !self.waiting[class as usize].is_empty();
+    }
+
+    /// How many queues are to be looked at: none, if nothing changed since the last time.
+    pub fn take_recheck(&mut self, class: Class) -> usize {
+        let queues = self.waiting[class as usize].len();
+        if core::mem::take(&mut self.recheck[class as usize]) { queues } else { 0 }
+    }
+
+    /// The queue that has waited longest.
+    pub fn next_waiting(&mut self, class: Class) -> Option<u32> {
+        self.waiting[class as usize].pop_front()
+    }
+
+    /// A queue is gone.
+    pub fn forget(&mut self, queue: u32) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.retain(|&other| other != queue));
     }
 
     fn offset(&self, buffer: &Buffer) -> usize {
@@ -218,104 +306,17 @@ impl Buffers {
     }
 }
 
-/// Receive slots: where capsules land.
-///
-/// The submission queue entry ends where an aligned block begins, so that data in the capsule can be written to disk
-/// from where they landed:
-///
-/// ```text
-/// |<- unused ->|<- 64 bytes: entry ->|<- in-capsule data ->|
-///                                    ^ aligned
-/// ```
-#[derive(Debug)]
-pub struct ReceiveSlots {
-    registered: Registered,
-    entry: usize,
-    data_len: u32,
+/// Whether one that holds so many may have another when so many are free. One that holds none may, if there is one at all.
+fn is_within(held: u32, free: usize, share: usize) -> bool {
+    free > 0 && held as usize * share < free + share - 1
 }
 
-impl ReceiveSlots {
-    /// Bytes that a slot takes.
-    #[must_use]
-    pub fn slot_len(data_len: u32) -> usize {
-        match data_len as usize {
-            0 => SQE_LEN,
-            len => IN_CAPSULE_ALIGN + len.next_multiple_of(IN_CAPSULE_ALIGN),
-        }
-    }
-
-    /// `count` slots for capsules with up to `data_len` bytes of data.
-    ///
-    /// # Errors
-    /// [`SetUpError`].
-    pub fn new<P: Provider, B: Backend>(
-        provider: &mut P,
-        backend: &mut B,
-        count: usize,
-        data_len: u32,
-    ) -> Result<Self, SetUpError> {
-        let registered = Registered::new(provider, backend, count, Self::slot_len(data_len))?;
-        let entry = if data_len == 0 { 0 } else { IN_CAPSULE_ALIGN - SQE_LEN };
-        Ok(Self { registered, entry, data_len })
-    }
-
-    /// Slots that can be taken now.
-    #[must_use]
-    pub fn available(&self) -> usize {
-        self.registered.pool.available()
-    }
-
-    /// Slots in all.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.registered.pool.capacity()
-    }
-
-    /// A slot.
-    pub fn take(&mut self) -> Option<BufferIndex> {
-        self.registered.pool.take()
-    }
-
-    /// Gives a slot back.
-    pub fn put(&mut self, slot: BufferIndex) {
-        self.registered.pool.put(slot);
-    }
-
-    fn entry_offset(&self, slot: BufferIndex) -> usize {
-        self.registered.pool.offset(slot) + self.entry
-    }
-
-    /// The whole slot, to be posted.
-    #[must_use]
-    pub fn sge(&self, slot: BufferIndex) -> Sge {
-        let len = u32::try_from(SQE_LEN).expect("64") + self.data_len;
-        self.registered.sge(self.entry_offset(slot), len)
-    }
-
-    /// The submission queue entry that landed there.
-    #[must_use]
-    pub fn read_entry(&self, slot: BufferIndex) -> [u8; SQE_LEN] {
-        let mut sqe = [0; SQE_LEN];
-        self.registered.pool.memory().read(self.entry_offset(slot), &mut sqe);
-        sqe
-    }
-
-    /// In-capsule data, for the backend.
-    #[must_use]
-    pub fn block(&self, slot: BufferIndex, offset: u32, len: u32) -> nvmf_block::Buffer {
-        self.registered.block(self.data_offset(slot, offset), len)
-    }
-
-    /// The memory, and where in-capsule data of a slot lie in it.
-    #[must_use]
-    pub fn data(&self, slot: BufferIndex, offset: u32) -> (&Memory, usize) {
-        (self.registered.pool.memory(), self.data_offset(slot, offset))
-    }
-
-    fn data_offset(&self, slot: BufferIndex, offset: u32) -> usize {
-        self.entry_offset(slot) + SQE_LEN + offset as usize
-    }
+/// The slot that a device has in its backend.
+pub(super) fn slot(device: DeviceId) -> u16 {
+    u16::try_from(device.0 % DEVICES_MAX).expect("few slots")
 }
+
+const _: () = assert!(DEVICES_MAX <= 1 << 16);
 
 #[cfg(test)]
 mod tests {
@@ -327,13 +328,5 @@ mod tests {
         assert_eq!(plan.classes, [(64, 4096), (1024, 16 << 10), (384, 128 << 10)]);
         assert_eq!(plan.bytes(), (64 << 20) + 64 * 4096);
         assert_eq!(BufferPlan::new(0, 4096).classes, [(64, 4096), (4, 16384), (2, 65536)]);
-    }
-
-    #[test]
-    fn slots_without_data_take_no_more_than_an_entry() {
-        assert_eq!(ReceiveSlots::slot_len(0), 64);
-        assert_eq!(ReceiveSlots::slot_len(512), 1024);
-        assert_eq!(ReceiveSlots::slot_len(4096), 4608);
-        assert_eq!(ReceiveSlots::slot_len(16384), 16896);
     }
 }

@@ -10,7 +10,8 @@ use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, SendOperation, SendRequest};
 use nvmf_subsystem::limits::SQE_LEN;
-use nvmf_subsystem::{Notice, Response, Step, Transfer, Violation};
+use nvmf_subsystem::{ControllerType, Notice, Response, Step, Transfer, Violation};
+use std::sync::Arc;
 
 impl Queue {
     /// The connection is set up: what arrived early is looked at now.
@@ -235,6 +236,14 @@ impl Queue {
                     let (subsystem, entries) = (association.subsystem_nqn(), self.terms.entries);
                     tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
                 }
+                let owner = resources.buffers.owners.add_connected(&association, self.peer);
+                resources.buffers.owners.remove(self.owner);
+                self.owner = owner;
+                if self.is_admin() && association.controller_type() == ControllerType::Io {
+                    let free = resources.load.io_queues_free();
+                    association.limit_io_queues(u16::try_from(free).unwrap_or(u16::MAX));
+                    resources.load.add_controller(Arc::clone(&association), self.peer);
+                }
                 self.admitted = Some((association, admitted.qid()));
             }
             Err(refusal) => {
@@ -284,8 +293,7 @@ impl Queue {
         };
         let id = self.place(request, 0).work_request(Kind::Send);
         resources.counters.responses.add(1);
-        let posted = resources.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
-        self.check_post(resources, posted);
+        self.post(resources, SendRequest { id, operation, signaled: true });
     }
 
     /// A response left, and with it the WRITEs before it.
@@ -296,6 +304,7 @@ impl Queue {
         place: Place,
     ) {
         let request = place.slot;
+        self.on_progress(now);
         for chunk in 0..crate::limits::CHUNKS_MAX {
             let chunk = u8::try_from(chunk).expect("few");
             if self.request(request).chunk(chunk).stage == Stage::WritingUnsignaled {
@@ -305,7 +314,6 @@ impl Queue {
         }
         self.free_request(resources, request);
         self.post_writes(resources, now);
-        self.post_reads(resources);
         self.send_unsent(resources);
         self.announce_capsules(resources);
     }

@@ -3,9 +3,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`listener`] | what a connection request says, and what it is answered |
-//! | [`buffers`] | the memory of a worker: data buffers in three classes, receive slots |
+//! | [`buffers`] | the data buffers of a worker, in classes, and who may have how many |
+//! | [`owners`] | the hosts and associations that queues belong to |
+//! | [`receives`] | receive slots |
 //! | [`request`] | a command under way, and the chunks that its data travel in |
-//! | [`queue`] | one connection: slots, credits, and every wait with its own line |
+//! | [`queue`] | one connection: slots, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
 //! | `command` | from a capsule to its response |
 //! | `transfer`, `wire` | the chunks: onto the backend and back, RDMA READs and WRITEs |
@@ -15,7 +17,9 @@ pub mod buffers;
 mod command;
 pub mod listener;
 pub mod name;
+pub mod owners;
 pub mod queue;
+pub mod receives;
 pub mod request;
 pub mod resources;
 mod transfer;

@@ -1,23 +1,27 @@
-//! One connection: slots, credits, and every wait with its own line.
+//! One connection: slots, credits, and a list for every kind of wait.
 
-use super::buffers::{Buffers, Class, ReceiveSlots};
+use super::buffers::{Buffers, Class};
 use super::listener::Terms;
 use super::name::{Kind, Place};
+use super::owners::Owner;
+use super::receives::ReceiveSlots;
 use super::request::{Request, Stage};
 use super::resources::{DeferredAction, Resources};
 use crate::limits::SPARE_SLOTS;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_memory::BufferIndex;
-use nvmf_rdma::{PostError, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, ResourceError};
-use nvmf_subsystem::{Association, AssociationKey, Link, Qid, Queue as Engine, Response};
+use nvmf_rdma::{
+    PostError, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, ResourceError, SendRequest,
+};
+use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tracing::Span;
 use tracing::field::Empty;
 
-/// Where a queue is in its life.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueState {
     /// Accepted, not yet established.
@@ -26,7 +30,7 @@ pub enum QueueState {
     Live,
     /// Being disconnected.
     Closing,
-    /// The connection is gone; operations on the backend still use our memory.
+    /// The connection is gone; operations that devices have still use our memory.
     Closed,
 }
 
@@ -38,26 +42,37 @@ pub struct Queue {
     pub(super) engine: Engine,
     pub(super) terms: Terms,
     pub(super) span: Span,
+    pub(super) peer: IpAddr,
+    /// Whose share of the buffers it uses.
+    pub(super) owner: Owner,
+    /// When it was accepted.
+    accepted: Duration,
     /// Set once the registry let the queue in: it must hear of the end.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
     receives: Box<[BufferIndex]>,
     pub(super) requests: Box<[Request]>,
     pub(super) free: Vec<u16>,
-    /// Received: capsules in line for a request (slot, bytes).
+    /// Capsules that wait for a request (slot, bytes).
     pub(super) received: VecDeque<(u16, u32)>,
-    /// The queue stands in line for having them taken up.
+    /// The queue is in the worker's list of those whose capsules are to be taken up.
     pub(super) in_ready_list: bool,
-    /// Responses that no capsule asked for just now, in line for a request.
+    /// Responses that no capsule asked for just now; they wait for a request.
     pub(super) unsent: VecDeque<Response>,
-    /// Requests in line for a buffer of each class.
-    pub(super) await_buffer: [VecDeque<u16>; 3],
-    pub(super) queued: [bool; 3],
-    pub(super) held: [usize; 3],
-    pub(super) await_read: VecDeque<(u16, u8)>,
+    /// Requests that wait for a buffer of each class, or for an RDMA READ credit to use it with.
+    pub(super) await_buffer: [VecDeque<u16>; Class::COUNT],
+    /// The queue is in the worker's list of those that wait for one.
+    pub(super) queued: [bool; Class::COUNT],
+    /// Chunks that wait for a place in the send queue.
     pub(super) await_write: VecDeque<(u16, u8)>,
+    /// RDMA READs that may be posted.
     pub(super) read_credits: u16,
+    /// RDMA WRITEs that may be posted.
     pub(super) send_credits: u16,
-    /// Operations on the backend.
+    /// Signalled work requests of the send queue that are under way.
+    unfinished: u32,
+    /// When the last of them completed; when the first was posted, if none was under way.
+    progress_at: Duration,
+    /// Operations that devices have, or that wait for devices.
     pub(super) device_pending: u32,
 }
 
@@ -69,6 +84,12 @@ fn slots(entries: u16) -> u16 {
 /// WRITEs and READs that may be posted at once beside the responses.
 fn transfers(entries: u16) -> u16 {
     slots(entries) * 2
+}
+
+/// RDMA READs among them. They have places of their own in the send queue: a READ that has its credit waits for nothing
+/// but a buffer.
+fn reads(terms: &Terms) -> u16 {
+    terms.read_depth.min(slots(terms.entries))
 }
 
 impl Queue {
@@ -102,17 +123,21 @@ impl Queue {
         })?;
         let pool = resources.receives(terms.qid.0 == 0);
         let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
+        let owner = resources.buffers.owners.add_unconnected(peer.ip());
         let link =
             Link { port, qid: Some(terms.qid.0), cntlid: Some(terms.cntlid.0), entries: terms.entries };
         let line = || VecDeque::with_capacity(count.into());
         let received = VecDeque::with_capacity(count.into());
-        let queue = Self {
+        let mut queue = Self {
             index,
             qp,
             state: QueueState::Accepting,
             engine: Engine::new(now, link),
             terms,
             span: tracing::info_span!("queue", %peer, qid = terms.qid.0, cntlid = Empty, hostnqn = Empty),
+            peer: peer.ip(),
+            owner,
+            accepted: now,
             admitted: None,
             receives,
             requests: (0..count).map(|_| Request::new()).collect(),
@@ -120,18 +145,22 @@ impl Queue {
             received,
             in_ready_list: false,
             unsent: VecDeque::with_capacity(8),
-            await_buffer: [line(), line(), line()],
-            queued: [false; 3],
-            held: [0; 3],
-            await_read: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
+            await_buffer: std::array::from_fn(|_| line()),
+            queued: [false; Class::COUNT],
             await_write: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
-            read_credits: terms.read_depth,
-            send_credits: transfers(terms.entries),
+            read_credits: reads(&terms),
+            send_credits: transfers(terms.entries) - reads(&terms),
+            unfinished: 0,
+            progress_at: now,
             device_pending: 0,
         };
         for slot in 0..count {
-            let posted = queue.post_receive(resources, slot);
-            assert_eq!(posted, Ok(()), "an idle queue pair takes the receives that it was made for");
+            if let Err(error) = queue.post_receive(resources, slot) {
+                tracing::error!(parent: &queue.span, %error, "the provider does not take a receive");
+                queue.on_gone(resources);
+                let _ = queue.into_parts(resources);
+                return Err(ResourceError::NoSuchQueue);
+            }
         }
         Ok(queue)
     }
@@ -160,7 +189,7 @@ impl Queue {
         self.qp
     }
 
-    /// Where it is in its life.
+    /// The state of its connection.
     #[must_use]
     pub fn state(&self) -> QueueState {
         self.state
@@ -205,7 +234,9 @@ impl Queue {
         self.receives[usize::from(slot)]
     }
 
-    pub(super) fn is_admin(&self) -> bool {
+    /// Whether it is an Admin queue.
+    #[must_use]
+    pub fn is_admin(&self) -> bool {
         self.terms.qid.0 == 0
     }
 
@@ -222,9 +253,12 @@ impl Queue {
 
     /// The class of buffer that the next chunk of a request takes.
     pub(super) fn class(&self, request: u16, buffers: &Buffers) -> Class {
+        let Some((association, _)) = &self.admitted else { return Class::Connect };
         let request = &self.requests[usize::from(request)];
-        if self.is_admin() || self.admitted.is_none() {
-            Class::Reserved
+        if association.controller_type() == ControllerType::Discovery {
+            Class::Discovery
+        } else if self.is_admin() {
+            Class::Admin
         } else if request.end - request.next <= buffers.len(Class::Small) {
             Class::Small
         } else {
@@ -232,29 +266,69 @@ impl Queue {
         }
     }
 
-    /// Stands in line for a buffer, when a request wants one and the queue's share is not used up.
-    pub(super) fn await_buffer_of(&mut self, buffers: &mut Buffers, class: Class) {
-        let at = class as usize;
-        let wants = !self.await_buffer[at].is_empty() && self.state != QueueState::Closed;
-        if wants && !self.queued[at] && self.held[at] < buffers.share(class) {
-            self.queued[at] = true;
-            buffers.line(class).push_back(self.index);
-        }
-    }
-
     /// Gives the buffer of a chunk back, and makes the chunk idle.
     pub(super) fn release_chunk(&mut self, buffers: &mut Buffers, request: u16, chunk: u8) {
+        let owner = self.owner;
         let chunk = self.request(request).chunk(chunk);
         chunk.stage = Stage::Idle;
         if let Some(buffer) = chunk.buffer.take() {
-            let class = buffer.class();
-            self.held[class as usize] -= 1;
-            buffers.put(buffer);
-            self.await_buffer_of(buffers, class);
+            buffers.put(buffer, owner);
         }
     }
 
-    /// Ends the connection in order.
+    /// Posts to the send queue.
+    pub(super) fn post<P: Provider, B: Backend>(
+        &mut self,
+        resources: &mut Resources<P, B>,
+        request: SendRequest<'_>,
+    ) {
+        self.on_posted(resources.now, request.signaled);
+        let posted = resources.provider.post_send(self.qp, request);
+        self.check_post(resources, posted);
+    }
+
+    /// A work request goes to the send queue.
+    pub(super) fn on_posted(&mut self, now: Duration, signaled: bool) {
+        if signaled {
+            if self.unfinished == 0 {
+                self.progress_at = now;
+            }
+            self.unfinished += 1;
+        }
+    }
+
+    /// A signalled work request of the send queue completed.
+    pub(super) fn on_progress(&mut self, now: Duration) {
+        self.unfinished -= 1;
+        self.progress_at = now;
+    }
+
+    /// Whether the host has taken nothing of what is posted for so long.
+    #[must_use]
+    pub fn is_stalled(&self, now: Duration, timeout: Duration) -> bool {
+        self.state == QueueState::Live
+            && self.unfinished > 0
+            && now >= self.progress_at.saturating_add(timeout)
+    }
+
+    /// Whether it has no command under way and yet not all its credits.
+    #[must_use]
+    pub fn has_lost_credits(&self) -> bool {
+        let idle = self.free.len() == self.requests.len();
+        let whole = self.read_credits == reads(&self.terms)
+            && self.send_credits == transfers(self.terms.entries) - reads(&self.terms)
+            && self.unfinished == 0;
+        self.state == QueueState::Live && idle && !whole
+    }
+
+    /// Since when it is waited for its Connect, and whose machine is to send it.
+    #[must_use]
+    pub fn unconnected(&self) -> Option<(Duration, IpAddr)> {
+        let waits = self.admitted.is_none() && self.state != QueueState::Closed;
+        waits.then_some((self.accepted, self.peer))
+    }
+
+    /// Ends the connection; what is posted is still sent.
     pub fn close<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         match self.state {
             QueueState::Live => {
@@ -275,6 +349,11 @@ impl Queue {
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
         resources.provider.destroy_queue_pair(self.qp);
         self.abandon();
+        // What no device has yet is not begun any more.
+        resources.drop_waiting(self.index, |buffers, place| {
+            self.device_pending -= 1;
+            self.release_chunk(buffers, place.slot, place.chunk);
+        });
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");
             let device = self.requests[at].device();
@@ -315,6 +394,8 @@ impl Queue {
         for &slot in &self.receives {
             resources.receives(admin).put(slot);
         }
+        resources.buffers.forget(self.index);
+        resources.buffers.owners.remove(self.owner);
         self.admitted.take()
     }
 

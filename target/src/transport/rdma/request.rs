@@ -5,7 +5,7 @@
 //!             ▼                                                      │
 //! Free ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
 //!
-//! a chunk:  Idle ─► AwaitRead ─► Reading ─► Executing ─────────────────────────► Idle     from the host
+//! a chunk:  Idle ─► Reading ─► Executing ──────────────────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
 //!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, borrowed by the device
 //! ```
@@ -23,7 +23,7 @@ use nvmf_subsystem::{BlockWork, Ticket, Transfer, Work};
 pub enum RequestState {
     /// No command has it.
     Free,
-    /// It stands in line for a buffer; chunks that have theirs go on.
+    /// Its next chunk waits for a buffer, or for an RDMA READ credit; chunks that have theirs go on.
     AwaitBuffer,
     /// Its chunks are under way.
     Executing,
@@ -36,8 +36,6 @@ pub enum RequestState {
 pub enum Stage {
     /// Nowhere.
     Idle,
-    /// In line for an RDMA READ credit.
-    AwaitRead,
     /// The RDMA READ is posted.
     Reading,
     /// On the storage backend.
@@ -166,7 +164,10 @@ impl Request {
     /// The device that the work is for.
     #[must_use]
     pub fn device(&self) -> Option<DeviceId> {
-        if let Some(Work::Block { device, .. }) = &self.work { Some(*device) } else { None }
+        match &self.work {
+            Some(Work::Block { device, .. }) => Some(*device),
+            _ => None,
+        }
     }
 
     /// What a chunk of a read reads: the device, and the blocks.

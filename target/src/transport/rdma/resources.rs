@@ -1,9 +1,13 @@
 //! What all queues of a worker share.
 
-use super::buffers::{Buffers, ReceiveSlots, SetUpError};
+use super::buffers::{Buffers, SetUpError, slot};
+use super::name::Place;
+use super::receives::ReceiveSlots;
 use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN};
-use crate::settings::Settings;
+use crate::settings::{Load, Settings};
 use crate::telemetry::{Counters, LogLimit};
+use core::time::Duration;
+use nvmf_backend::DEVICES_MAX;
 use nvmf_block::{Backend, BlockOp, DeviceId, Tag};
 use nvmf_rdma::{CompletionQueueId, Provider};
 use nvmf_subsystem::{AssociationKey, Registry};
@@ -27,11 +31,15 @@ pub struct Resources<P: Provider, B> {
     pub io_receives: ReceiveSlots,
     /// Queues with capsules to take up, each once: they are served in turn.
     pub ready_list: VecDeque<u32>,
-    /// Queues that were not in that line when a capsule came for them, each once.
+    /// Queues that were not in that list when a capsule came for them, each once.
     pub newly_ready: VecDeque<u32>,
-    /// Operations that the backend had no room for.
-    pub backend_queue: VecDeque<(Tag, DeviceId, BlockOp)>,
-    /// What devices borrowed since the doorbells were rung.
+    /// Operations that their devices have no room for, by the device's slot.
+    device_queues: Box<[VecDeque<(Tag, DeviceId, BlockOp)>]>,
+    /// The slots with such operations, each once: they are served in turn.
+    waiting_devices: VecDeque<u16>,
+    /// The time of this turn.
+    pub now: Duration,
+    /// Responses with borrowed data since the doorbells were rung.
     pub borrowed: Borrowed,
     /// What queues want done to other queues.
     pub deferred: VecDeque<DeferredAction>,
@@ -41,6 +49,8 @@ pub struct Resources<P: Provider, B> {
     pub log: LogLimit,
     /// Who may connect to what.
     pub registry: Arc<Mutex<Registry>>,
+    /// What the workers of the group know of each other.
+    pub load: Arc<Load>,
     /// No further commands are taken.
     pub draining: bool,
     /// The peer's keys can be invalidated with a response.
@@ -84,13 +94,18 @@ pub enum DeferredAction {
 }
 
 impl<P: Provider, B: Backend> Resources<P, B> {
-    /// Submits to the backend, or stands in line for it.
+    /// Submits to the device, or behind what waits for it. A device that is slow delays no other.
     pub fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) {
-        if self.backend_queue.is_empty() && self.backend.submit(tag, device, op).is_ok() {
-            return;
+        let slot = slot(device);
+        let queue = &mut self.device_queues[usize::from(slot)];
+        if queue.is_empty() {
+            if self.backend.submit(tag, device, op).is_ok() {
+                return;
+            }
+            self.waiting_devices.push_back(slot);
         }
         self.counters.waits_backend.add(1);
-        self.backend_queue.push_back((tag, device, op));
+        queue.push_back((tag, device, op));
     }
 
     /// Whether the turn should end with the answers that it has. Not while others are in line: theirs go into packets of their own.
@@ -99,14 +114,34 @@ impl<P: Provider, B: Backend> Resources<P, B> {
         self.ready_list.is_empty() && self.packet_len.is_some_and(|len| self.borrowed.is_full(len))
     }
 
-    /// Submits what stood in line.
+    /// Submits what waited for its device.
     pub fn submit_waiting(&mut self) {
-        while let Some(&(tag, device, op)) = self.backend_queue.front() {
-            if self.backend.submit(tag, device, op).is_err() {
-                break;
+        for _ in 0..self.waiting_devices.len() {
+            let Some(slot) = self.waiting_devices.pop_front() else { break };
+            let queue = &mut self.device_queues[usize::from(slot)];
+            while let Some(&(tag, device, op)) = queue.front()
+                && self.backend.submit(tag, device, op).is_ok()
+            {
+                queue.pop_front();
             }
-            self.backend_queue.pop_front();
+            if !queue.is_empty() {
+                self.waiting_devices.push_back(slot);
+            }
         }
+    }
+
+    /// Takes back what a queue has waiting for devices: `dropped` is told of each.
+    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers, Place)) {
+        for &slot in &self.waiting_devices {
+            self.device_queues[usize::from(slot)].retain(|&(tag, ..)| {
+                let place = Place::of_tag(tag);
+                if place.queue == queue {
+                    dropped(&mut self.buffers, place);
+                }
+                place.queue != queue
+            });
+        }
+        self.waiting_devices.retain(|&slot| !self.device_queues[usize::from(slot)].is_empty());
     }
 
     /// The receive slots of a kind of queue.
@@ -114,7 +149,7 @@ impl<P: Provider, B: Backend> Resources<P, B> {
         if admin { &mut self.admin_receives } else { &mut self.io_receives }
     }
 
-    /// Two resources, and the memory between them.
+    /// A provider, a backend, and the memory between them.
     ///
     /// # Errors
     /// [`SetUpError`].
@@ -122,6 +157,7 @@ impl<P: Provider, B: Backend> Resources<P, B> {
         mut provider: P,
         mut backend: B,
         registry: Arc<Mutex<Registry>>,
+        load: Arc<Load>,
         settings: &Settings,
     ) -> Result<Self, SetUpError> {
         let capabilities = provider.capabilities();
@@ -144,12 +180,15 @@ impl<P: Provider, B: Backend> Resources<P, B> {
             io_receives,
             ready_list: VecDeque::with_capacity(queues),
             newly_ready: VecDeque::with_capacity(queues),
-            backend_queue: VecDeque::with_capacity(1024),
+            device_queues: (0..DEVICES_MAX).map(|_| VecDeque::new()).collect(),
+            waiting_devices: VecDeque::with_capacity(DEVICES_MAX as usize),
+            now: Duration::ZERO,
             borrowed: Borrowed::default(),
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),
             registry,
+            load,
             draining: false,
             remote_invalidate: capabilities.remote_invalidate,
             packet_len: capabilities.packet_len.filter(|&len| len > 0),

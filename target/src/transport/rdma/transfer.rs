@@ -1,8 +1,8 @@
-//! A command's data on their way: cut into chunks, each with its buffer, onto the storage backend and back.
+//! The data of a command: cut into chunks, each with its buffer, to the device and back.
 //!
-//! Every event (a completion of the backend, a buffer that came free) moves what it can and leaves the rest standing in a line.
+//! Every event (a completion of the device, a buffer that came free) advances what it can; the rest waits in a list.
 
-use super::buffers::Class;
+use super::buffers::{Buffers, Class};
 use super::name::Place;
 use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
@@ -124,7 +124,15 @@ impl Queue {
         self.take_own_steps(resources, now);
     }
 
-    /// Takes a buffer for the next chunk, or stands in line for one.
+    /// Whether the next chunk of a request can go on its way: there is a buffer for it, and an RDMA READ credit if it needs one.
+    /// Both are taken together, so that no buffer waits for a READ that cannot be posted yet.
+    fn may_begin(&self, buffers: &Buffers, request: u16, class: Class) -> bool {
+        let request = &self.requests[usize::from(request)];
+        let reads = matches!(request.transfer, Transfer::FromHost { source: Source::Keyed(_), .. });
+        (!reads || self.read_credits > 0) && buffers.may_take(class, self.owner, request.device())
+    }
+
+    /// Takes a buffer for the next chunk, or waits for one.
     pub(super) fn take_buffer<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
@@ -132,49 +140,83 @@ impl Queue {
         chunk: u8,
         granted: bool,
     ) -> bool {
-        let class = self.class(request, &resources.buffers);
+        let buffers = &mut resources.buffers;
+        let class = self.class(request, buffers);
         let at = class as usize;
-        // Whoever comes while others stand in line goes behind them.
-        let may = granted || (resources.buffers.line(class).is_empty() && self.await_buffer[at].is_empty());
-        if may
-            && self.held[at] < resources.buffers.share(class)
-            && let Some(buffer) = resources.buffers.take(class)
+        // Whoever comes while others of its queue wait goes behind them.
+        let in_turn = granted || self.await_buffer[at].is_empty();
+        if in_turn
+            && self.may_begin(buffers, request, class)
+            && let Some(buffer) = buffers.take(class, self.owner)
         {
-            self.held[at] += 1;
-            let len_max = resources.buffers.len(class);
+            let len_max = buffers.len(class);
             let this = self.request(request);
             let (offset, len) = (this.next, (this.end - this.next).min(len_max));
             this.next += len;
             *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len };
             return true;
         }
-        resources.counters.waits_buffer.add(1);
+        if self.read_credits == 0 {
+            resources.counters.waits_read.add(1);
+        } else {
+            resources.counters.waits_buffer.add(1);
+        }
         self.request(request).state = RequestState::AwaitBuffer;
         self.await_buffer[at].push_back(request);
-        self.await_buffer_of(&mut resources.buffers, class);
+        if !self.queued[at] {
+            self.queued[at] = true;
+            buffers.wait(class, self.index);
+        }
+        buffers.recheck(class);
         false
     }
 
-    /// The worker has a buffer of this class for this queue. Stands in line again if there is more to wait for.
+    /// The worker looks whether a request of this queue may have a buffer of this class: says whether one had.
     pub fn on_buffer<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
         now: Duration,
         class: Class,
-    ) {
+    ) -> bool {
         let at = class as usize;
         self.queued[at] = false;
         if self.state == QueueState::Closed {
-            return;
+            return false;
         }
-        if let Some(request) = self.await_buffer[at].pop_front() {
+        // Not always the first: one whose device has its share already lets the others go.
+        let buffers = &resources.buffers;
+        let position =
+            self.await_buffer[at].iter().position(|&request| self.may_begin(buffers, request, class));
+        let request = position.and_then(|position| self.await_buffer[at].remove(position));
+        if let Some(request) = request {
             self.request(request).state = RequestState::Executing;
             self.advance(resources, now, request, true);
         }
-        self.await_buffer_of(&mut resources.buffers, class);
+        if !self.await_buffer[at].is_empty() && !self.queued[at] {
+            self.queued[at] = true;
+            resources.buffers.wait(class, self.index);
+        }
+        request.is_some()
     }
 
-    /// A chunk has its buffer: where does its way begin?
+    /// An RDMA READ credit came back: a request may have waited for it.
+    pub(super) fn return_read_credit(&mut self, buffers: &mut Buffers) {
+        self.read_credits += 1;
+        Class::ALL
+            .into_iter()
+            .filter(|&class| self.queued[class as usize])
+            .for_each(|class| buffers.recheck(class));
+    }
+
+    /// A request that failed waits for nothing more.
+    fn leave_waits(&mut self, request: u16) {
+        if self.request(request).state == RequestState::AwaitBuffer {
+            self.await_buffer.iter_mut().for_each(|waiting| waiting.retain(|&other| other != request));
+            self.request(request).state = RequestState::Executing;
+        }
+    }
+
+    /// A chunk has its buffer: its way begins.
     pub(super) fn begin_chunk<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
@@ -184,10 +226,8 @@ impl Queue {
     ) {
         let this = self.request(request);
         match this.transfer {
-            Transfer::FromHost { source: Source::Keyed(_), .. } => {
-                this.chunk(chunk).stage = Stage::AwaitRead;
-                self.await_read.push_back((request, chunk));
-                self.post_reads(resources);
+            Transfer::FromHost { source: Source::Keyed(keyed), .. } => {
+                self.post_read(resources, request, chunk, keyed);
             }
             Transfer::FromHost { source: Source::InCapsule { offset }, .. } => {
                 self.copy_from_capsule(resources, request, chunk, offset);
@@ -264,6 +304,7 @@ impl Queue {
         buffer: Option<nvmf_block::Buffer>,
     ) {
         let tag = self.place(request, chunk).tag();
+        let owner = self.owner;
         let this = self.request(request);
         let (offset, len) = (this.chunk(chunk).offset, this.chunk(chunk).len);
         let (Some(Work::Block { device, .. }), Some(op)) = (&this.work, this.block_op(offset, len, buffer))
@@ -273,7 +314,11 @@ impl Queue {
             return self.release_chunk(&mut resources.buffers, request, chunk);
         };
         let device = *device;
-        this.chunk(chunk).stage = Stage::Executing;
+        let this = this.chunk(chunk);
+        this.stage = Stage::Executing;
+        if let Some(buffer) = &mut this.buffer {
+            resources.buffers.charge_device(buffer, owner, device);
+        }
         self.device_pending += 1;
         resources.submit(tag, device, op);
     }
@@ -298,12 +343,19 @@ impl Queue {
         let this = self.request(request);
         let reads = matches!(this.work, Some(Work::Block { op: BlockWork::Read { .. }, .. }));
         match result {
-            Ok(()) if reads => self.queue_write(resources, now, request, chunk),
+            Ok(()) if reads => {
+                let owner = self.owner;
+                if let Some(buffer) = &mut self.request(request).chunk(chunk).buffer {
+                    resources.buffers.charge_owner(buffer, owner);
+                }
+                self.queue_write(resources, now, request, chunk);
+            }
             Ok(()) => self.release_chunk(&mut resources.buffers, request, chunk),
             Err(error) => {
                 // A failed comparison is an answer, not a failure of the backend.
                 resources.counters.block_errors.add(u64::from(error != BlockError::CompareFailed));
                 this.fail(error);
+                self.leave_waits(request);
                 self.release_chunk(&mut resources.buffers, request, chunk);
             }
         }
@@ -322,24 +374,9 @@ impl Queue {
             return;
         }
         let Some(ticket) = this.ticket.take() else { return };
-        let (work, result) = (this.work.take(), this.result);
-        if matches!(work, Some(Work::Parameters)) && this.end == 0 {
-            return self.give_nothing(resources, now, request, ticket);
-        }
+        let result = this.result;
+        this.work = None;
         let step = self.engine.on_done(now, ticket, result);
-        self.take_step(resources, now, request, step);
-        self.take_own_steps(resources, now);
-    }
-
-    /// Parameters of no bytes.
-    pub(super) fn give_nothing<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        request: u16,
-        ticket: nvmf_subsystem::Ticket,
-    ) {
-        let step = self.engine.on_parameters(now, ticket, &[]);
         self.take_step(resources, now, request, step);
         self.take_own_steps(resources, now);
     }

@@ -1,4 +1,4 @@
-//! RDMA READs and WRITEs: posted as far as there are credits, in the order in which they were asked for.
+//! RDMA READs and WRITEs: posted while there are credits for them, in the order in which they were asked for.
 
 use super::name::{Kind, Place};
 use super::queue::Queue;
@@ -10,30 +10,25 @@ use nvmf_rdma::{
     Payload, PostError, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest, WorkRequestId,
 };
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
-use nvmf_subsystem::{Keyed, Source, Transfer, Work};
+use nvmf_subsystem::{Keyed, Transfer, Work};
 
 impl Queue {
-    /// Posts the RDMA READs that there are credits for.
-    pub(super) fn post_reads<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
-        while let Some(&(request, chunk)) = self.await_read.front() {
-            if self.read_credits == 0 || self.send_credits == 0 {
-                resources.counters.waits_read.add(1);
-                break;
-            }
-            self.await_read.pop_front();
-            let id = self.place(request, chunk).work_request(Kind::Read);
-            let this = self.request(request);
-            let Transfer::FromHost { source: Source::Keyed(keyed), .. } = this.transfer else { continue };
-            let this = this.chunk(chunk);
-            this.stage = Stage::Reading;
-            let remote = part(keyed, this.offset, this.len);
-            let into = resources.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
-            let operation = SendOperation::Read { into, remote };
-            self.read_credits -= 1;
-            self.send_credits -= 1;
-            let posted = resources.provider.post_send(self.qp, SendRequest { id, operation, signaled: true });
-            self.check_post(resources, posted);
-        }
+    /// Posts the RDMA READ of a chunk, which has its credit and its buffer.
+    pub(super) fn post_read<P: Provider, B: Backend>(
+        &mut self,
+        resources: &mut Resources<P, B>,
+        request: u16,
+        chunk: u8,
+        keyed: Keyed,
+    ) {
+        let id = self.place(request, chunk).work_request(Kind::Read);
+        self.read_credits -= 1;
+        let this = self.request(request).chunk(chunk);
+        this.stage = Stage::Reading;
+        let remote = part(keyed, this.offset, this.len);
+        let into = resources.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
+        let operation = SendOperation::Read { into, remote };
+        self.post(resources, SendRequest { id, operation, signaled: true });
     }
 
     /// An RDMA READ is done: the data are here.
@@ -44,10 +39,8 @@ impl Queue {
         place: Place,
     ) {
         let (request, chunk) = (place.slot, place.chunk);
-        self.read_credits += 1;
-        self.send_credits += 1;
-        self.post_reads(resources);
-        self.post_writes(resources, now);
+        self.return_read_credit(&mut resources.buffers);
+        self.on_progress(now);
         let this = self.request(request);
         let len = this.chunk(chunk).len;
         resources.counters.bytes_in.add(len.into());
@@ -95,6 +88,7 @@ impl Queue {
             let Some(write) = self.begin_write(request, chunk) else { continue };
             let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
             let sge = [resources.buffers.sge(buffer, write.remote.len)];
+            self.on_posted(resources.now, write.signaled);
             let posted = resources.provider.post_send(self.qp, write.request(Payload::Gather(&sge)));
             self.on_write_posted(resources, now, request, &write, posted);
         }
@@ -113,9 +107,10 @@ impl Queue {
             return false;
         }
         let Some((device, range)) = self.request(request).block_read(chunk) else { return false };
-        let Resources { backend, provider, buffers, .. } = resources;
+        let Resources { backend, provider, buffers, now: posted_at, .. } = resources;
         let Some(BorrowedRead { memory, offset }) = backend.borrow_read(device, range) else { return false };
         let Some(write) = self.begin_write(request, chunk) else { return false };
+        self.on_posted(*posted_at, write.signaled);
         let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
         let spare = buffers.sge(buffer, write.remote.len);
         let payload = Payload::Borrowed { from: memory, offset, spare: &spare };
@@ -157,10 +152,10 @@ impl Queue {
         now: Duration,
         place: Place,
     ) {
+        self.on_progress(now);
         self.send_credits += 1;
         self.release_chunk(&mut resources.buffers, place.slot, place.chunk);
         self.post_writes(resources, now);
-        self.post_reads(resources);
         self.advance(resources, now, place.slot, false);
     }
 }

@@ -1,0 +1,99 @@
+//! Connections that bring no Connect, or that nobody may have.
+
+use super::host::*;
+use super::reject_status;
+use nvme_proto::Sqe;
+use nvme_proto::opcode::AdminOpcode;
+use nvme_proto::rdma::RejectStatus;
+use nvmf_target::settings::Settings;
+use nvmf_target::transport::rdma::queue::Queue;
+use std::time::Duration;
+
+fn roomy() -> Settings {
+    Settings { connections: 64, admin_receives: 64 * 36, io_receives: 8 * 36, ..settings() }
+}
+
+fn silent(world: &mut World, machine: u8) -> Result<HostQueue, RejectStatus> {
+    let offer = HostQueue::offer(0, 32, 0);
+    HostQueue::connect_from(world, machine, offer).map_err(|failure| reject_status(&failure))
+}
+
+#[test]
+fn one_machine_without_connects_does_not_fill_the_target() {
+    let mut world = World::new(1, &roomy());
+    let tried: Vec<_> = (0..70).map(|_| silent(&mut world, 9)).collect();
+    assert_eq!(tried.iter().flatten().count(), 32);
+    assert!(tried.iter().all(|tried| !matches!(tried, Err(status) if *status != RejectStatus::NO_RESOURCES)));
+    let (_admin, cntlid) = admin(&mut world);
+    io(&mut world, 1, cntlid);
+}
+
+#[test]
+fn many_machines_without_connects_make_way_for_a_host() {
+    let mut world = World::new(1, &roomy());
+    let mut flood: Vec<_> = (0..64).map(|at| silent(&mut world, 100 + at / 2).unwrap()).collect();
+    assert_eq!(silent(&mut world, 1).err(), Some(RejectStatus::NO_RESOURCES), "they are too young to yield");
+    world.now += Duration::from_secs(2);
+    let (_admin, cntlid) = admin(&mut world);
+    let _io = io(&mut world, 1, cntlid);
+    assert_eq!(world.count("unconnected_closed"), 2);
+    assert_eq!(world.queues(), 64);
+    flood[0].until_disconnected(&mut world);
+}
+
+#[test]
+fn a_connection_without_a_connect_ends_after_five_seconds() {
+    let mut world = World::new(1, &roomy());
+    let mut queue = silent(&mut world, 9).unwrap();
+    let begun = world.now;
+    while !queue.disconnected {
+        world.now += Duration::from_millis(100);
+        world.tick();
+        queue.poll(world.now);
+        assert!(world.now - begun < Duration::from_secs(7));
+    }
+    assert!(world.now - begun >= Duration::from_secs(5));
+    world.until_clean();
+}
+
+#[test]
+fn an_io_connection_needs_a_controller_of_its_machine() {
+    let mut world = World::new(2, &roomy());
+    let (mut admin, cntlid) = admin(&mut world);
+    let ask = |world: &mut World, machine: u8, cntlid: u16| {
+        let offer = HostQueue::offer(1, 32, cntlid);
+        HostQueue::connect_from(world, machine, offer).map_err(|failure| reject_status(&failure)).err()
+    };
+    let invalid = Some(RejectStatus::INVALID_CNTLID);
+    assert_eq!(ask(&mut world, 1, cntlid.0 + 1), invalid, "there is no such controller");
+    assert_eq!(ask(&mut world, 2, cntlid.0), invalid, "it belongs to another machine");
+    assert_eq!(ask(&mut world, 2, 0), invalid, "this machine has none");
+    assert_eq!(ask(&mut world, 1, 0), None, "older hosts name none");
+    assert_eq!(ask(&mut world, 1, cntlid.0), None);
+    admin.drop_connection();
+    world.until("the controller is gone", |world| (world.queues() == 0).then_some(()));
+    assert_eq!(ask(&mut world, 1, cntlid.0), invalid, "it is gone");
+    assert_eq!(world.count("rejected_parameters"), 4);
+}
+
+/// A host that is granted what cannot be served fails as a whole, though less would do.
+#[test]
+fn no_more_io_queues_are_granted_than_can_be_served() {
+    let io_receives = 3 * Queue::receives_for(32);
+    let mut world = World::new(1, &Settings { io_receives, ..roomy() });
+    let ask = |world: &mut World, admin: &mut HostQueue| {
+        let sqe = Sqe::new(AdminOpcode::SET_FEATURES.0).with_dwords([7, 3 << 16 | 3, 0, 0, 0, 0]);
+        let dw0 = admin.run(world, &sqe, &[]).0.dw0.get();
+        assert_eq!(dw0 as u16, (dw0 >> 16) as u16);
+        dw0 as u16 + 1
+    };
+    let (mut first, cntlid) = admin(&mut world);
+    let granted = ask(&mut world, &mut first);
+    assert_eq!(granted, 3);
+    let mut queues: Vec<_> = (1..=granted).map(|qid| io(&mut world, qid, cntlid)).collect();
+    queues.pop();
+    world.until("it is gone", |world| (world.queues() == 3).then_some(()));
+    let (mut second, cntlid) = admin_of(&mut world, 2);
+    assert_eq!(ask(&mut world, &mut second), 1);
+    io_of(&mut world, 2, 1, cntlid, 32);
+}
