@@ -6,6 +6,8 @@ use nvme_proto::nvm::rw::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, SglDescriptor, Sqe};
 use nvmf_target::message::WorkerMessage;
+use nvmf_target::settings::Settings;
+use std::time::Duration;
 
 fn on_disk(world: &World, lba: u64, len: usize) -> Vec<u8> {
     let disk = world.disk.borrow();
@@ -124,14 +126,15 @@ fn operations_of_a_lost_queue_are_orphans_until_the_disk_is_done() {
 /// What hosts sent while the target stood still is read before their timers expire.
 #[test]
 fn keep_alives_that_came_during_a_stall_count() {
-    let mut world = World::with_latency(1, &settings(), 64, std::time::Duration::ZERO);
-    let mut hosts: Vec<_> = (0..4).map(|_| admin(&mut world).0).collect();
+    let settings = Settings { connections: 16, admin_receives: 16 * 36, ..settings() };
+    let mut world = World::with_latency(1, &settings, 64, Duration::ZERO);
+    let mut hosts: Vec<_> = (0..12).map(|_| admin(&mut world).0).collect();
     for _ in 0..3 {
         // More than a turn takes up.
         for host in &mut hosts {
             (0..28).for_each(|_| _ = host.send(&Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]));
         }
-        world.now += std::time::Duration::from_secs(25);
+        world.now += Duration::from_secs(25);
         for host in &mut hosts {
             world.until("all are answered", |world| {
                 host.poll(world.now);
@@ -142,6 +145,6 @@ fn keep_alives_that_came_during_a_stall_count() {
     }
     assert_eq!(world.count("keep_alive_expired"), 0);
     // Silence is still found out.
-    world.now += std::time::Duration::from_secs(60);
+    world.now += Duration::from_secs(60);
     hosts[0].until_disconnected(&mut world);
 }

@@ -71,6 +71,34 @@ fn many_stopped_hosts_leave_buffers_for_another() {
     works(&mut world, &mut io, 1);
 }
 
+#[test]
+fn associations_of_one_host_share_what_a_host_may_hold() {
+    let mut settings = roomy();
+    settings.buffers.classes = [(64, 4096), (32, 16_384), (32, LARGE as usize)];
+    let mut world = World::new(1, &settings);
+    let _stopped: Vec<_> = (0..10).map(|_| stopped_host(&mut world, 2, 1, NvmOpcode::WRITE, LARGE)).collect();
+    let out = world.workers[0].buffers_out();
+    assert!(out <= 12, "one host holds {out} of 32 buffers");
+}
+
+/// Its RDMA READ credits are all used by large writes: the small one must get the first that comes back.
+#[test]
+fn a_small_write_gets_the_credit_of_a_large_one() {
+    let mut settings = roomy();
+    settings.buffers.classes = [(8, 4096), (32, 16_384), (64, LARGE as usize)];
+    let mut world = World::new(1, &settings);
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    let sgl = io.expose(0, 4 * LARGE);
+    let large = io.send(&read_write(NvmOpcode::WRITE, 0, 4 * LARGE, sgl), &[]);
+    let sgl = io.expose(1 << 20, 4096);
+    let small = io.send(&read_write(NvmOpcode::WRITE, 4096, 4096, sgl), &[]);
+    for cid in [large, small] {
+        assert!(io.response(&mut world, cid).0.status().is_success());
+    }
+    assert!(world.count("waits_read") > 0);
+}
+
 /// The Admin queue lives, so that no Keep Alive timer helps.
 #[test]
 fn a_transfer_without_progress_ends_its_queue() {
