@@ -375,6 +375,16 @@ impl HostQueue {
         });
     }
 
+    /// The clock moves on for as long as no Keep Alive Timeout of a test lasts.
+    pub(crate) fn until_silence_ends_it(&mut self, world: &mut World) {
+        for _ in 0..60 {
+            world.now += Duration::from_secs(1);
+            world.tick();
+            self.poll(world.now);
+        }
+        assert!(self.disconnected, "the host has been silent for a minute");
+    }
+
     pub(crate) fn drop_connection(&mut self) {
         self.provider.destroy_queue_pair(self.qp);
         self.provider.flush();

@@ -270,12 +270,7 @@ fn short_capsules_and_silence_end_the_association() {
     world.until_clean();
 
     let (mut silent, _) = host::admin(&mut world);
-    // Not in one jump: a worker that stood still gives its hosts more time.
-    for _ in 0..120 {
-        world.now += Duration::from_millis(500);
-        world.tick();
-    }
-    silent.until_disconnected(&mut world);
+    silent.until_silence_ends_it(&mut world);
     assert_eq!(world.count("keep_alive_expired"), 1);
     world.until_clean();
 }

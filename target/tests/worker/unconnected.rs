@@ -2,9 +2,9 @@
 
 use super::host::*;
 use super::reject_status;
-use nvme_proto::Sqe;
 use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::rdma::RejectStatus;
+use nvme_proto::{Cntlid, Sqe};
 use nvmf_target::settings::Settings;
 use nvmf_target::transport::rdma::queue::Queue;
 use std::time::Duration;
@@ -96,4 +96,26 @@ fn no_more_io_queues_are_granted_than_can_be_served() {
     let (mut second, cntlid) = admin_of(&mut world, 2);
     assert_eq!(ask(&mut world, &mut second), 1);
     io_of(&mut world, 2, 1, cntlid, 32);
+}
+
+/// More Connects than a turn takes up came while the target stood still: all of them were in time.
+#[test]
+fn connects_that_came_during_a_stall_are_in_time() {
+    let mut world = World::with_latency(1, &roomy(), 64, Duration::ZERO);
+    let mut queues: Vec<_> = (0..60).map(|at| silent(&mut world, 1 + at / 2).unwrap()).collect();
+    let cids: Vec<_> = queues
+        .iter_mut()
+        .enumerate()
+        .map(|(host, queue)| {
+            let data = connect_data_of(host as u8 + 1, Cntlid::DYNAMIC, SUBSYSTEM);
+            queue.data.write(0, zerocopy::IntoBytes::as_bytes(&data));
+            let mut sqe = connect_command(0, 32, 10_000);
+            sqe.sgl = queue.expose(0, 1024);
+            queue.send(&sqe, &[])
+        })
+        .collect();
+    world.now += Duration::from_secs(6);
+    for (queue, cid) in queues.iter_mut().zip(cids) {
+        assert!(queue.response(&mut world, cid).0.status().is_success());
+    }
 }
