@@ -208,3 +208,6 @@ impl Shared {
         self.snapshot().lost.map_or(Error::Closed, |source| self.association_error(source))
     }
 }
+
+#[cfg(test)]
+mod tests;

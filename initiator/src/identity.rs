@@ -2,6 +2,7 @@
 
 use crate::Error;
 use nvme_proto::{HostId, Nqn};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -26,33 +27,42 @@ impl HostIdentity {
     }
 
     /// This machine's: from `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli uses as well; else from `nvmf` in this user's
-    /// configuration folder. Made and kept in the first of the two that can be written, if there is none yet.
+    /// configuration folder. Writes nothing: [`HostIdentity::of_this_machine_or_new`] does.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] when there is none, or a file is there and holds something else.
+    pub fn of_this_machine() -> Result<Self, Error> {
+        let folders = folders();
+        match Self::find(&folders)? {
+            Some(identity) => Ok(identity),
+            None => Err(Error::Identity {
+                path: folders.first().cloned().unwrap_or_default(),
+                reason: "this machine has no host identity yet; `nvmf attach` and its like make one, or give the host NQN and ID yourself".to_owned(),
+            }),
+        }
+    }
+
+    /// The same; made and kept in the first of the two folders that can be written, if there is none yet.
     ///
     /// # Errors
     /// [`Error::Identity`] when a file is there and holds something else, or none can be written.
-    pub fn of_this_machine() -> Result<Self, Error> {
-        let mut folders = vec![PathBuf::from("/etc/nvme")];
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-        folders.extend(
-            std::env::var_os("XDG_CONFIG_HOME")
-                .map(PathBuf::from)
-                .or_else(home)
-                .map(|folder| folder.join("nvmf")),
-        );
-        Self::in_folders(&folders)
+    pub fn of_this_machine_or_new() -> Result<Self, Error> {
+        Self::in_folders(&folders())
+    }
+
+    fn find(folders: &[PathBuf]) -> Result<Option<Self>, Error> {
+        folders.iter().find_map(|folder| Self::read(folder).transpose()).transpose()
     }
 
     fn in_folders(folders: &[PathBuf]) -> Result<Self, Error> {
-        for folder in folders {
-            if let Some(identity) = Self::read(folder)? {
-                return Ok(identity);
-            }
+        if let Some(identity) = Self::find(folders)? {
+            return Ok(identity);
         }
         let new = Self::generate()?;
         let mut refusal = String::from("there is no folder to keep it in: set HOME");
         for folder in folders {
             match new.write(folder) {
-                // Another process may have been first: what stands there counts.
+                // Another process may have been first: what stands there counts, for all.
                 Ok(()) => return Ok(Self::read(folder)?.unwrap_or(new)),
                 Err(error) => refusal = error.to_string(),
             }
@@ -66,44 +76,75 @@ impl HostIdentity {
         let Some(nqn) = read_line(&nqn_path)? else { return Ok(None) };
         let bad = |path: &Path, reason: String| Error::Identity { path: path.to_owned(), reason };
         let nqn: Nqn = nqn.parse().map_err(|e| bad(&nqn_path, format!("it holds no NQN ({e})")))?;
-        let id = match read_line(&id_path)? {
-            Some(text) => {
+        // As nvme-cli does: the NQN's own UUID.
+        let of_nqn = nqn.as_str().rsplit_once(":uuid:").and_then(|(_, uuid)| Uuid::parse_str(uuid).ok());
+        let id = match (read_line(&id_path)?, of_nqn) {
+            (Some(text), _) => {
                 Uuid::parse_str(&text).map_err(|e| bad(&id_path, format!("it holds no UUID ({e})")))?
             }
-            // As nvme-cli does: the NQN's own UUID, or one that is derived from the name and never changes.
-            None => match nqn.as_str().rsplit_once(":uuid:").and_then(|(_, uuid)| Uuid::parse_str(uuid).ok())
-            {
-                Some(uuid) => uuid,
-                None => return Err(bad(&id_path, "it is not there: `uuidgen` makes one".to_owned())),
-            },
+            (None, Some(uuid)) => uuid,
+            (None, None) => return Err(bad(&id_path, "it is not there: `uuidgen` makes one".to_owned())),
         };
         Ok(Some(Self { nqn, id: HostId(id.into_bytes()) }))
     }
 
+    /// Keeps both. Of several processes that begin at once, one makes each file; a host ID of another process beside this one's NQN
+    /// would be a pair that nobody made, so the ID is the NQN's own UUID and is written behind it.
     fn write(&self, folder: &Path) -> io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        write_new(&folder.join("hostid"), &self.id.to_string())?;
-        write_new(&folder.join("hostnqn"), self.nqn.as_str())
+        write_new(folder, "hostnqn", self.nqn.as_str())?;
+        match Self::read(folder) {
+            Ok(Some(kept)) => write_new(folder, "hostid", &kept.id.to_string()),
+            _ => Ok(()),
+        }
     }
 }
 
+/// Where an identity may be, in the order in which they count.
+fn folders() -> Vec<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let user = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+    [PathBuf::from("/etc/nvme")].into_iter().chain(user.map(|folder| folder.join("nvmf"))).collect()
+}
+
+/// A file's line; `None` when the file is not there.
 fn read_line(path: &Path) -> Result<Option<String>, Error> {
+    let refused = |reason: String| Error::Identity { path: path.to_owned(), reason };
     match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+        Ok(text) if text.trim().is_empty() => Err(refused(
+            "it is empty: write the name back that this host had, or delete the file to have a new one made"
+                .to_owned(),
+        )),
+        Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
-        Err(error) => Err(Error::Identity { path: path.to_owned(), reason: error.to_string() }),
+        Err(error) => Err(refused(error.to_string())),
     }
 }
 
-/// Writes a file that is not there yet; one that is stays as it is.
-fn write_new(path: &Path, line: &str) -> io::Result<()> {
-    match std::fs::OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(mut file) => writeln!(file, "{line}"),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
+/// Writes a file that is not there yet; one that is stays as it is. Whoever sees the file sees all of it, also after a crash: it gets its
+/// name once its content is on the disk.
+fn write_new(folder: &Path, name: &str, line: &str) -> io::Result<()> {
+    let path = folder.join(name);
+    if path.exists() {
+        return Ok(());
     }
+    let draft = folder.join(format!(".{name}.{}", Uuid::new_v4()));
+    let written = (|| {
+        let mut file = File::options().write(true).create_new(true).open(&draft)?;
+        writeln!(file, "{line}")?;
+        file.sync_all()?;
+        match std::fs::hard_link(&draft, &path) {
+            // Another process was first.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
+    })();
+    let removed = std::fs::remove_file(&draft);
+    written?;
+    removed?;
+    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
@@ -130,5 +171,48 @@ mod tests {
         assert_eq!(HostIdentity::in_folders(&folders).unwrap().id.0[15], 9);
         write("hostnqn", "iqn.wrong\n");
         assert!(HostIdentity::in_folders(&folders).unwrap_err().to_string().contains("it holds no NQN"));
+    }
+
+    #[test]
+    fn empty_file_is_an_error_and_no_new_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, other) in [("hostnqn", "hostid"), ("hostid", "hostnqn")] {
+            let _ = std::fs::remove_file(folder.path().join(other));
+            let nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000007\n";
+            std::fs::write(folder.path().join("hostnqn"), nqn).unwrap();
+            std::fs::write(folder.path().join(name), "\n").unwrap();
+            for _ in 0..2 {
+                let error = HostIdentity::in_folders(&[folder.path().to_owned()]).unwrap_err().to_string();
+                assert!(error.contains("it is empty") && error.contains(name), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn looking_for_an_identity_makes_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [folder.path().join("nvmf")];
+        assert_eq!(HostIdentity::find(&folders).unwrap(), None);
+        assert!(!folders[0].exists());
+    }
+
+    #[test]
+    fn processes_that_begin_at_once_agree() {
+        for _ in 0..50 {
+            let folder = tempfile::tempdir().unwrap();
+            let folders = [folder.path().join("nvmf")];
+            let barrier = std::sync::Barrier::new(4);
+            let identities: Vec<HostIdentity> = std::thread::scope(|scope| {
+                let one = || {
+                    barrier.wait();
+                    HostIdentity::in_folders(&folders).unwrap()
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(identities.iter().all(|identity| *identity == identities[0]), "{identities:?}");
+            let left = std::fs::read_dir(&folders[0]).unwrap().count();
+            assert_eq!(left, 2, "no draft stays");
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Remote NVMe namespaces as a userspace block device.
 //!
 //! ```no_run
-//! use nvmf_initiator::{Connection, Options, block_on};
+//! use nvmf_initiator::{Connection, HostIdentity, Options, block_on};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = Options::new("192.0.2.1:4420".parse()?, "nqn.2026-11.com.example:disk1".parse()?)?;
+//! let host = HostIdentity::of_this_machine_or_new()?;
+//! let subsystem = "nqn.2026-11.com.example:disk1".parse()?;
+//! let options = Options::with_host("192.0.2.1:4420".parse()?, subsystem, host);
 //! block_on(async {
 //!     let connection = Connection::connect(options).await?;
 //!     let disk = connection.open(connection.namespaces()[0].nsid)?;

@@ -8,7 +8,7 @@ use nvmf_host::{AssociationConfig, RecoveryPolicy};
 use nvmf_rdma_any::{AnyProvider, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
-/// Whom to connect to, as whom, and how. The defaults are those of kernel hosts.
+/// Whom to connect to, as whom, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where the controller listens.
@@ -44,7 +44,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// As this machine.
+    /// As this machine, whose identity must be there ([`HostIdentity::of_this_machine_or_new`] makes one).
     ///
     /// # Errors
     /// [`Error::Identity`].

@@ -94,7 +94,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
     }
     let address = remote.address.ok_or_else(|| missing("the target's address"))?;
     let nqn = parse_nqn(&remote.nqn.ok_or_else(|| missing("the subsystem's NQN"))?)?;
-    let machine = HostIdentity::of_this_machine()?;
+    let machine = HostIdentity::of_this_machine_or_new()?;
     let host = match &remote.hostnqn {
         Some(nqn) => HostIdentity { nqn: parse_nqn(nqn)?, ..machine },
         None => machine,

@@ -107,7 +107,7 @@ impl TargetArguments {
         let host = match (self.hostnqn, self.hostid) {
             (Some(nqn), Some(id)) => HostIdentity { nqn, id: HostId(id.into_bytes()) },
             (nqn, id) => {
-                let machine = HostIdentity::of_this_machine()?;
+                let machine = HostIdentity::of_this_machine_or_new()?;
                 HostIdentity {
                     nqn: nqn.unwrap_or(machine.nqn),
                     id: id.map_or(machine.id, |id| HostId(id.into_bytes())),

@@ -16,7 +16,7 @@ mod disks;
 mod link;
 mod operation;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use admin::AdminReply;
 

@@ -3,4 +3,4 @@
 mod endings;
 mod identity;
 mod rig;
-mod target;
+pub(crate) mod target;

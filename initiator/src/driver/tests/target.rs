@@ -31,24 +31,24 @@ const RECEIVES: usize = 64;
 /// Bytes of the memory that data pass through.
 const SCRATCH: usize = 1 << 20;
 
-pub(super) const CNTLID: u16 = 1;
+pub(crate) const CNTLID: u16 = 1;
 
 /// What a namespace is made of.
-pub(super) struct Disk {
-    pub(super) uuid: [u8; 16],
-    pub(super) block_size: usize,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Disk {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) block_size: usize,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Disk {
-    pub(super) fn new(uuid: u8, block_size: usize, blocks: usize) -> Self {
+    pub(crate) fn new(uuid: u8, block_size: usize, blocks: usize) -> Self {
         Self { uuid: [uuid; 16], block_size, bytes: vec![uuid; block_size * blocks] }
     }
 }
 
 /// Which key a response invalidates.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Invalidate {
+pub(crate) enum Invalidate {
     Own,
     None,
     /// That of the oldest command that is held back.
@@ -57,9 +57,9 @@ pub(super) enum Invalidate {
 
 /// A command of the host's.
 #[derive(Clone)]
-pub(super) struct Capsule {
-    pub(super) qp: QueuePairId,
-    pub(super) sqe: Sqe,
+pub(crate) struct Capsule {
+    pub(crate) qp: QueuePairId,
+    pub(crate) sqe: Sqe,
     data: Vec<u8>,
 }
 
@@ -72,36 +72,36 @@ struct Queue {
     entries: u16,
 }
 
-pub(super) struct Target {
+pub(crate) struct Target {
     provider: Loopback,
     cq: CompletionQueueId,
     scratch: Memory,
     region: MemoryRegion,
     queues: BTreeMap<QueuePairId, Queue>,
     completions: Vec<Completion>,
-    pub(super) disks: BTreeMap<u32, Disk>,
-    pub(super) write_cache: bool,
-    pub(super) transfer_pages: u8,
-    pub(super) traffic_based_keep_alive: bool,
-    pub(super) invalidate: Invalidate,
+    pub(crate) disks: BTreeMap<u32, Disk>,
+    pub(crate) write_cache: bool,
+    pub(crate) transfer_pages: u8,
+    pub(crate) traffic_based_keep_alive: bool,
+    pub(crate) invalidate: Invalidate,
     /// Commands that get this status.
-    pub(super) refuse: fn(&Capsule, bool) -> Option<Status>,
+    pub(crate) refuse: fn(&Capsule, bool) -> Option<Status>,
     /// I/O commands are held back.
-    pub(super) hold: bool,
+    pub(crate) hold: bool,
     /// Admin commands are held back that the host's user sent, or anyone: those with this opcode.
-    pub(super) hold_admin: Option<AdminOpcode>,
-    pub(super) held: Vec<Capsule>,
+    pub(crate) hold_admin: Option<AdminOpcode>,
+    pub(crate) held: Vec<Capsule>,
     /// It takes no connection.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
     /// The I/O commands that came: opcode, NSID, first block, FUA.
-    pub(super) seen: Vec<(NvmOpcode, u32, u64, bool)>,
-    pub(super) keep_alives: u32,
+    pub(crate) seen: Vec<(NvmOpcode, u32, u64, bool)>,
+    pub(crate) keep_alives: u32,
     event_requests: Vec<Capsule>,
     configuration: u32,
 }
 
 impl Target {
-    pub(super) fn new(fabric: &Fabric, address: std::net::SocketAddr) -> Self {
+    pub(crate) fn new(fabric: &Fabric, address: std::net::SocketAddr) -> Self {
         let mut provider = fabric.provider();
         let cq = provider.create_completion_queue(4096).unwrap();
         provider.listen(address, 16).unwrap();
@@ -132,7 +132,7 @@ impl Target {
     }
 
     /// Does what there is to do; whether that was something.
-    pub(super) fn turn(&mut self, now: Duration) -> bool {
+    pub(crate) fn turn(&mut self, now: Duration) -> bool {
         let mut worked = false;
         while let Some(event) = self.provider.poll_cm(now) {
             worked = true;
@@ -151,7 +151,7 @@ impl Target {
     }
 
     /// Ends every connection, as a target that stops does. What was held back is dropped.
-    pub(super) fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         self.forget();
         for qp in core::mem::take(&mut self.queues).into_keys() {
             self.provider.disconnect(qp);
@@ -166,7 +166,7 @@ impl Target {
     }
 
     /// Announces a change of the namespaces.
-    pub(super) fn announce(&mut self) {
+    pub(crate) fn announce(&mut self) {
         let request = self.event_requests.remove(0);
         let event = nvme_proto::admin::async_event::AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
         self.respond(&request, Status::SUCCESS, event, None);
@@ -174,21 +174,21 @@ impl Target {
     }
 
     /// Carries out the oldest command that is held back.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         let capsule = self.held.remove(0);
         self.execute(&capsule);
         self.provider.flush();
     }
 
     /// Answers a command that is held back without carrying it out.
-    pub(super) fn answer(&mut self, at: usize, status: Status) {
+    pub(crate) fn answer(&mut self, at: usize, status: Status) {
         let capsule = self.held.remove(at);
         self.respond(&capsule, status, 0, None);
         self.provider.flush();
     }
 
     /// Sends the host a response to a command that it may have forgotten.
-    pub(super) fn write_late(&mut self, capsule: &Capsule) -> WcStatus {
+    pub(crate) fn write_late(&mut self, capsule: &Capsule) -> WcStatus {
         self.deliver(capsule, &[0xbb; 512])
     }
 
