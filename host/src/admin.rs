@@ -54,6 +54,12 @@ pub fn identify_descriptors(nsid: Nsid) -> AdminCommand {
     identify(Cns::NAMESPACE_DESCRIPTORS, nsid)
 }
 
+/// Identify Namespace, independent of its I/O command set.
+#[must_use]
+pub fn identify_independent_namespace(nsid: Nsid) -> AdminCommand {
+    identify(Cns::INDEPENDENT_NAMESPACE, nsid)
+}
+
 /// Identify with any CNS: [`IDENTIFY_LEN`] bytes.
 #[must_use]
 pub fn identify(cns: Cns, nsid: Nsid) -> AdminCommand {

@@ -6,8 +6,8 @@ use crate::{Cntlid, Namespace, Nqn, Nsid, limits};
 use alloc::string::String;
 use core::time::Duration;
 use nvme_proto::admin::identify::{
-    CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, NamespaceIdType, NvmController, cmic,
-    ctratt, nsfeat, oncs, sgls, vwc,
+    CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, IndependentNamespace, NamespaceIdType,
+    NvmController, cmic, ctratt, independent_nsfeat, nsfeat, oncs, sgls, vwc,
 };
 use nvmf_block::Geometry;
 use zerocopy::FromBytes;
@@ -222,6 +222,15 @@ impl Namespace {
             ana_group: identify.anagrpid.get(),
             limits: command_limits,
         })
+    }
+
+    /// Reads Identify Namespace, independent of the command set: a namespace may lack the controller's volatile write cache.
+    pub(super) fn read_independent(&mut self, data: &[u8]) {
+        if let Ok(independent) = IndependentNamespace::ref_from_bytes(data)
+            && independent.nsfeat & independent_nsfeat::VWCNP != 0
+        {
+            self.geometry.volatile_write_cache = false;
+        }
     }
 
     /// Reads the identification descriptors. `None` for a namespace of another command set than NVM.

@@ -89,6 +89,7 @@ enum Step {
     ActiveNamespaces,
     Namespace,
     Descriptors,
+    IndependentNamespace,
     Log,
     /// Nothing: in use.
     Idle,
@@ -320,6 +321,7 @@ impl Association {
             | Step::ActiveNamespaces
             | Step::Namespace
             | Step::Descriptors
+            | Step::IndependentNamespace
             | Step::Log => self.on_scan_step(now, reply),
             Step::NotifyShutdown | Step::AwaitShutdown => {
                 self.on_shutdown_step(now, reply.outcome);

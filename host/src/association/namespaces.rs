@@ -63,7 +63,9 @@ impl Association {
                 self.scan = Scan { waiting: active(reply.data)?, ..Scan::default() };
                 self.next_namespace(now);
             }
-            Step::Namespace | Step::Descriptors if crate::status::is_retryable(outcome.status) => {
+            Step::Namespace | Step::Descriptors | Step::IndependentNamespace
+                if crate::status::is_retryable(outcome.status) =>
+            {
                 // It is there, and which disk it is cannot be known now: to be asked again.
                 self.scan.current = None;
                 self.scan.unknown.push(self.scan.nsid);
@@ -81,7 +83,14 @@ impl Association {
                 let namespace = self.scan.current.take();
                 // A controller without descriptors has only NVM namespaces.
                 let data = if outcome.status.is_success() { reply.data } else { &[] };
-                self.scan.found.extend(namespace.and_then(|namespace| namespace.describe(data)));
+                self.on_described(now, namespace.and_then(|namespace| namespace.describe(data)));
+            }
+            Step::IndependentNamespace => {
+                let mut namespace = self.scan.current.take();
+                if let (Some(namespace), true) = (&mut namespace, outcome.status.is_success()) {
+                    namespace.read_independent(reply.data);
+                }
+                self.scan.found.extend(namespace);
                 self.next_namespace(now);
             }
             _ => {
@@ -123,6 +132,17 @@ impl Association {
         } else {
             self.settle(now);
         }
+    }
+
+    /// A controller with a volatile write cache is asked which namespaces have none of it, if it is new enough to say.
+    fn on_described(&mut self, now: Duration, namespace: Option<Namespace>) {
+        if namespace.is_some() && self.controller.volatile_write_cache && self.controller.version.0 >= 2 {
+            self.scan.current = namespace;
+            let command = admin::identify_independent_namespace(self.scan.nsid);
+            return self.send_step(now, Step::IndependentNamespace, command);
+        }
+        self.scan.found.extend(namespace);
+        self.next_namespace(now);
     }
 
     fn on_namespace(&mut self, now: Duration, data: &[u8]) {

@@ -58,7 +58,7 @@ fn a_refused_command_is_named_and_what_is_optional_may_be_refused() {
         assert!(error.to_string().starts_with(text), "{command}: {error}");
         assert!(!error.is_permanent());
     }
-    for optional in ["nvm controller", "events", "descriptors", "namespace"] {
+    for optional in ["nvm controller", "events", "descriptors", "namespace", "independent"] {
         let mut controller = Controller::new();
         controller.refuse.insert(optional, Status::INVALID_FIELD.with_dnr());
         let association = ready(&mut controller, config());
@@ -163,6 +163,7 @@ fn every_wait_has_an_end() {
         ("active", State::Identifying),
         ("namespace", State::Identifying),
         ("descriptors", State::Identifying),
+        ("independent", State::Identifying),
     ];
     for (command, state) in waits {
         let mut controller = Controller::new();

@@ -123,7 +123,7 @@ fn a_look_that_is_refused_leaves_what_was_known() {
 
 #[test]
 fn namespace_that_cannot_be_described_now_is_unknown_and_asked_for_again() {
-    for command in ["namespace", "descriptors"] {
+    for command in ["namespace", "descriptors", "independent"] {
         let mut controller = Controller::new();
         let mut association = ready(&mut controller, config());
         controller.refuse.insert(command, Status::INTERNAL_ERROR);

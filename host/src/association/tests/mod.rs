@@ -33,6 +33,8 @@ struct Controller {
     capabilities: u64,
     /// What CSTS says each time, the last for ever.
     status: Vec<u32>,
+    /// Namespaces without the volatile write cache.
+    uncached: Vec<u32>,
     queues_granted: u16,
     crqsize: Option<u16>,
     flow_control: bool,
@@ -85,6 +87,7 @@ impl Controller {
             namespaces: BTreeMap::from([(1, namespace(1 << 20)), (5, namespace(1 << 10))]),
             capabilities: Capabilities::new(128, 15).0,
             status: vec![1],
+            uncached: Vec::new(),
             queues_granted: 8,
             crqsize: None,
             flow_control: true,
@@ -197,6 +200,10 @@ impl Controller {
                 DescriptorWriter::new(&mut descriptors).push(NamespaceIdType::UUID, &[nsid as u8; 16]);
                 page.extend_from_slice(&descriptors);
             }
+            "independent" => {
+                page.resize(4096, 0);
+                page[0] = if self.uncached.contains(&nsid) { 1 << 5 } else { !(1 << 5) };
+            }
             "log" => {
                 let log = GetLogPage::parse(command.sqe());
                 page.extend_from_slice(&self.log[log.offset as usize..][..log.len as usize]);
@@ -237,6 +244,7 @@ fn name(command: &crate::Command) -> &'static str {
             Cns::COMMAND_SET_CONTROLLER => "nvm controller",
             Cns::ACTIVE_NAMESPACES => "active",
             Cns::NAMESPACE => "namespace",
+            Cns::INDEPENDENT_NAMESPACE => "independent",
             _ => "descriptors",
         },
         (AdminOpcode::GET_LOG_PAGE, _) if GetLogPage::parse(sqe).lid == LogPageId::DISCOVERY => "log",

@@ -24,8 +24,10 @@ fn the_golden_way() {
             "active",
             "namespace",
             "descriptors",
+            "independent",
             "namespace",
             "descriptors",
+            "independent",
             "open",
             "connect",
             "open",
@@ -246,6 +248,19 @@ fn command_sets_are_enabled_as_the_controller_offers_them() {
         ready(&mut controller, config());
         assert_eq!(controller.configuration >> 4 & 0b111, css, "NVM {nvm}, all {all}");
     }
+}
+
+#[test]
+fn namespace_may_lack_the_write_cache_of_its_controller() {
+    let caches = |controller: &mut Controller| {
+        let association = ready(controller, config());
+        association.namespaces().iter().map(|n| n.geometry.volatile_write_cache).collect::<Vec<_>>()
+    };
+    let mut controller = Controller::new();
+    controller.uncached = vec![5];
+    assert_eq!(caches(&mut controller), [true, false]);
+    controller.version = 0x0001_0400;
+    assert_eq!(caches(&mut controller), [true, true], "too old to be asked");
 }
 
 #[test]

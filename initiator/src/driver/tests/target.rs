@@ -390,12 +390,13 @@ impl Target {
                 }
                 page.as_bytes().to_vec()
             }
-            _ => {
+            Cns::NAMESPACE_DESCRIPTORS => {
                 let mut page = [0; 4096];
                 let uuid = self.disks.get(&nsid).map_or([0; 16], |disk| disk.uuid);
                 DescriptorWriter::new(&mut page).push(NamespaceIdType::UUID, &uuid);
                 page.to_vec()
             }
+            _ => vec![0; 4096],
         }
     }
 
