@@ -37,8 +37,7 @@ impl RemoteBackend<AnyProvider> {
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
         let mut backend = Self::connect_over(options.open_provider()?, options)?;
-        let options = options.clone();
-        backend.driver.set_factory(Box::new(move || options.open_provider().map_err(|e| e.to_string())));
+        backend.driver.set_factory(Box::new(options.provider_factory()));
         Ok(backend)
     }
 }

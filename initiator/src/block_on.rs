@@ -1,6 +1,6 @@
 //! Running a future where there is no runtime.
 
-use crate::helper::{self, Helping, Round};
+use crate::caller::{self, CallerScope, Round};
 use core::cell::Cell;
 use core::pin::pin;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     // A wake that is left over from the last use costs one poll; another use within this one has another of its own.
     let (unpark, waker) = SPARE.take().unwrap_or_else(Unpark::of_this_thread);
-    let helping = Helping::begin();
+    let scope = CallerScope::begin();
     let mut context = Context::from_waker(&waker);
     let output = loop {
         unpark.woken.store(false, Ordering::SeqCst);
@@ -56,7 +56,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         }
         wait(&unpark);
     };
-    drop(helping);
+    drop(scope);
     SPARE.set(Some((unpark, waker)));
     output
 }
@@ -68,13 +68,13 @@ fn wait(unpark: &Unpark) {
     while !woken() {
         let now = Instant::now();
         let spent = now.saturating_duration_since(*since.get_or_insert(now));
-        match helper::drive(now) {
+        match caller::drive(now) {
             Round::Worked => since = None,
             Round::Quiet(spin) if spent < spin => core::hint::spin_loop(),
             // Who drives may need this core.
             Round::Taken(spin) if spent < spin => thread::yield_now(),
             Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
-                helper::let_go();
+                caller::leave_all();
                 while !woken() {
                     thread::park();
                 }

@@ -56,11 +56,7 @@ impl Connection {
     /// [`Error::Association`] says which layer refused, and what to do.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         options.selection()?;
-        // Selected anew each time: when a device comes back, it may be another.
-        let provider = {
-            let options = options.clone();
-            move || options.open_provider().map_err(|error| error.to_string())
-        };
+        let provider = options.provider_factory();
         Self::connect_over(options, provider).await
     }
 

@@ -43,13 +43,14 @@
 pub mod backend;
 mod block_on;
 mod buffer;
+mod caller;
 mod connection;
 mod device;
 mod discover;
 pub mod driver;
 mod engine;
 mod error;
-mod helper;
+
 mod identity;
 mod log;
 mod mailbox;

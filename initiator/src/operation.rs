@@ -3,7 +3,7 @@
 use crate::mailbox::Request;
 use crate::shared_driver::SharedDriver;
 use crate::slot::{Ended, Waiting};
-use crate::{Buffer, helper};
+use crate::{Buffer, caller};
 use core::pin::Pin;
 use nvme_proto::Nsid;
 use nvmf_block::BlockOp;
@@ -38,7 +38,7 @@ impl Future for Operation<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
         let this = &mut *self;
         // Before anything is submitted, so that the connection's thread knows that somebody will drive.
-        helper::wait_for(this.shared_driver);
+        caller::wait_for(this.shared_driver);
         if let Step::Begin { nsid, op, buffer } = &mut this.step {
             let (reply, waiting) = this.shared_driver.slots().take();
             let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply };

@@ -85,6 +85,17 @@ impl Options {
         Ok(self.selection()?.open(Some(self.keys()))?)
     }
 
+    /// Makes providers. The way is selected anew each time: when a device comes back, it may be another.
+    pub(crate) fn provider_factory(&self) -> impl FnMut() -> Result<AnyProvider, String> + Send + 'static {
+        let options = self.clone();
+        move || {
+            options.open_provider().map_err(|error| match error {
+                Error::System { reason, .. } => reason,
+                error => error.to_string(),
+            })
+        }
+    }
+
     /// Keys of commands that may be alive at once.
     pub(crate) fn keys(&self) -> usize {
         usize::from(self.io_queues) * usize::from(self.queue_depth) + 4096

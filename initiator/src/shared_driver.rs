@@ -1,32 +1,31 @@
-//! Who drives a connection: whoever waits for it, and its own thread when nobody does.
+//! Who drives a connection's engine: whoever waits for an operation, or the connection's own thread.
 //!
-//! The engine stands behind a lock that nobody waits for but the connection's thread. Who submits, takes it if it is free; who
-//! finds it taken leaves mail, which the holder reads. [`crate::block_on`] drives while its future waits; other executors do not,
-//! and the thread does it for them.
+//! The engine is behind a lock that only the connection's thread ever waits for. A caller that submits takes the lock if it is free;
+//! if not, it puts a message into the mailbox, which the holder reads. [`crate::block_on`] drives the engine while its future waits.
+//! Other executors do not: for them the thread does.
 //!
-//! The thread sits in one of three states. *Awake* it turns the engine, or is about to look whether it should. *On the provider* it sleeps until the
-//! provider, the wakeup or a deadline of the engine's wakes it: nobody drives. *On the wakeup* it sleeps for a [`TICK`] at most: a caller drives, and the provider
-//! must not wake us both.
+//! The thread is in one of three states. *Running*: it drives the engine, or is about to check whether it should. *Parked on the
+//! provider*: it sleeps until the provider's descriptor, its wake-up descriptor or a deadline of the engine's ends the sleep. *Parked
+//! on the mailbox*: a caller drives, and the thread sleeps for [`TICK`] at most, without watching the provider, which would wake both.
 //!
-//! Why nothing is forgotten:
+//! Why no message and no completion is left lying:
 //!
-//! 1. **Mail.** A message is put in the box before the lock is tried, and the box is looked into after the lock is released. The box has
-//!    a lock of its own, so one comes first: the look, and then the lock was free before the message was there, and its sender gets it (or somebody does
-//!    who will look later); or the message, and then it is seen.
-//! 2. **A caller that stops driving**, in whatever way: at the end of its future, before it parks, by a panic, or never to come back
-//!    because it computes for ever. `driven` says that a turn was made by a caller since the thread looked last, and the thread stays on the wakeup
-//!    only when it was. So it has the provider back within two ticks, whatever callers do. That bounds the wait; rule 3 is what makes it
-//!    short.
-//! 3. **Operations of others.** A caller that leaves as the last looks whether anything is under way, and calls the thread back by the wakeup;
-//!    who submits without driving looks whether any caller is there, and does the same when there is none. `callers` and `in_flight` are
-//!    written before the other is read, in one order for all (`SeqCst`): one of the two sees the other.
-//! 4. **A thread that falls asleep.** It writes its state before it looks a last time at `driven`, the mailbox and `in_flight`, and those are written before
-//!    the state is read by who might have to ring.
-//! 5. **Armed, and then driven by others.** A caller's first turn calls the thread off the provider. Who only submits while the thread sleeps there takes
-//!    what is there to poll and arms again under the lock, and rings when that cannot be, or when there is an earlier deadline now than
-//!    the thread sleeps to.
-//! 6. **The end.** An engine that is over counts as none: callers stop, the thread is rung, and ends it; what was not answered ends with its channel.
-//!    The same holds for an engine in which somebody panicked.
+//! 1. **Messages.** A sender puts its message into the mailbox and then tries the lock. A holder releases the lock and then looks into
+//!    the mailbox. The mailbox has a lock of its own, so one of the two comes first: either the holder sees the message, or the
+//!    sender finds the lock free.
+//! 2. **A caller that stops driving**, at the end of its future, before it parks, by a panic, or because it computes without end.
+//!    `driven` says that a caller made a turn since the thread looked last, and only then does the thread stay parked on the
+//!    mailbox. So the thread takes over within two ticks, whatever callers do. Rule 3 makes it sooner in the usual cases.
+//! 3. **Operations of other callers.** The last caller to leave checks whether anything is in flight, and wakes the thread if so. A
+//!    caller that submits without driving checks whether another caller drives, and wakes the thread if none does. `callers` and
+//!    `in_flight` are each written before the other is read, in one order for all threads (`SeqCst`), so one of the two sees the other.
+//! 4. **A thread that parks** writes its state before it checks `driven`, the mailbox and `in_flight` for the last time. Those are
+//!    written before the state is read by a caller that may have to wake it.
+//! 5. **A provider that was armed, and then polled by callers.** A caller's first turn wakes the thread from the provider. A caller that
+//!    only submits while the thread is parked there polls what there is and arms the provider again under the lock. It wakes the
+//!    thread if that fails, or if there is an earlier deadline now than the one that the thread sleeps to.
+//! 6. **The end.** An engine that is over is treated as if there were none: callers stop, and the thread is woken and ends it.
+//!    Replies that were not sent end with their channels. The same holds for an engine in which a caller panicked.
 
 use crate::Error;
 use crate::engine::{Descriptor, Turn};
@@ -51,9 +50,9 @@ const RUNNING: u8 = 0;
 const PARKED_ON_PROVIDER: u8 = 1;
 const PARKED_ON_MAILBOX: u8 = 2;
 
-/// Who drives a connection.
+/// A connection's engine, and who drives it.
 pub(crate) struct SharedDriver {
-    /// There is none before the driver is made, and after the end.
+    /// `None` before the driver is made, and after the end.
     engine: Mutex<Option<Box<dyn Turn>>>,
     mailbox: Mailbox,
     slots: Slots,
@@ -61,19 +60,19 @@ pub(crate) struct SharedDriver {
     start: Instant,
     wakeup: EventFd,
     state: AtomicU8,
-    /// When the thread wakes by itself, in nanoseconds since the start. Written and read under the engine's lock.
+    /// When the thread's sleep ends by itself, in nanoseconds since the start. Written and read under the engine's lock.
     wakes_at: AtomicU64,
-    /// Callers that drive when they wait.
+    /// Callers that drive the engine while they wait.
     callers: AtomicUsize,
-    /// A caller made a turn since the thread looked last.
+    /// Whether a caller made a turn since the thread looked last.
     driven: AtomicBool,
-    /// What the engine had under way when its lock was released last.
+    /// Operations and admin commands in flight when the engine's lock was released last.
     in_flight: AtomicUsize,
     ended: AtomicBool,
 }
 
 impl SharedDriver {
-    /// Of a connection that has `operations` at once, and whose drivers spin for so long.
+    /// For a connection that has `operations` at once, and whose drivers spin for so long.
     ///
     /// # Errors
     /// [`Error::System`] when there is no descriptor left for its wakeup.
@@ -102,12 +101,12 @@ impl SharedDriver {
         &self.slots
     }
 
-    /// How long who drives it goes on when nothing comes.
+    /// How long a driver of the engine goes on polling when nothing comes.
     pub(crate) fn spin(&self) -> Duration {
         self.spin
     }
 
-    /// Whether nothing will be driven any more.
+    /// Whether the engine is gone.
     pub(crate) fn ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -121,20 +120,20 @@ impl SharedDriver {
         at.saturating_duration_since(self.start)
     }
 
-    // What anyone may do.
+    // For anyone.
 
-    /// Tells the engine something, for the thread or whoever drives to go on with.
+    /// Sends the engine a message, and sees to it that the message is acted on.
     pub(crate) fn send(&self, message: Message) {
         self.post(message, self.since_start(Instant::now()));
     }
 
-    /// Tells the engine what it has to know before the next operation and not earlier: wakes nobody.
+    /// Sends the engine a message that it needs to see before the next operation and no earlier: wakes nobody.
     pub(crate) fn note(&self, message: Message) {
-        // After the end there is nobody to know.
+        // After the end nobody needs it.
         drop(self.mailbox.put(message));
     }
 
-    /// Submits an operation: on this thread if the engine is free, else by mail.
+    /// Submits an operation: on this thread if the engine is free, else by a message.
     pub(crate) fn submit(&self, request: Request) {
         let now = self.since_start(Instant::now());
         let mut request = Some(request);
@@ -142,33 +141,33 @@ impl SharedDriver {
             if let Some(request) = request.take() {
                 engine.submit(now, request);
             }
-            self.keep_asleep(now, engine);
+            self.rearm(now, engine);
         });
         match request {
             Some(request) if submitted.is_none() => self.post(Message::Submit(request), now),
-            _ => self.hand_over(),
+            _ => self.wake_if_undriven(),
         }
     }
 
     fn post(&self, message: Message, now: Duration) {
         if let Err(refused) = self.mailbox.put(message) {
-            // Outside of every lock: a buffer that goes back to its pool may have something to say.
+            // Outside of every lock: a buffer that goes back to its pool may send a message.
             drop(refused);
             return;
         }
-        // Who has the lock looks into the box when it lets go of it.
-        self.try_with(now, |engine| self.keep_asleep(now, engine));
-        self.hand_over();
+        // A holder of the lock looks into the mailbox after releasing it.
+        self.try_with(now, |engine| self.rearm(now, engine));
+        self.wake_if_undriven();
     }
 
-    /// Does something with the engine if it is free and not over, and then what was left in the mailbox meanwhile.
+    /// Runs `act` on the engine if it is free and not over, and then handles what came into the mailbox meanwhile.
     fn try_with<R>(&self, now: Duration, act: impl FnOnce(&mut dyn Turn) -> R) -> Option<R> {
         let result = self.try_once(now, act)?;
         while !self.mailbox.is_empty() {
-            if self.try_once(now, |engine| self.keep_asleep(now, engine)).is_none() {
+            if self.try_once(now, |engine| self.rearm(now, engine)).is_none() {
                 break;
             }
-            self.hand_over();
+            self.wake_if_undriven();
         }
         Some(result)
     }
@@ -178,7 +177,7 @@ impl SharedDriver {
             Ok(engine) => engine,
             Err(TryLockError::WouldBlock) => return None,
             Err(TryLockError::Poisoned(_)) => {
-                self.call_back();
+                self.wake_to_drive();
                 return None;
             }
         };
@@ -187,13 +186,14 @@ impl SharedDriver {
         let result = act(engine);
         self.in_flight.store(engine.under_way(), SeqCst);
         if engine.is_over() {
-            self.call_back();
+            self.wake_to_drive();
         }
         Some(result)
     }
 
-    /// After something was submitted while the thread sleeps on the provider: has what it sleeps on still tell of everything.
-    fn keep_asleep(&self, now: Duration, engine: &mut dyn Turn) {
+    /// After a submission while the thread is parked on the provider: arms the provider again, so that the thread still wakes for
+    /// every completion, or wakes the thread.
+    fn rearm(&self, now: Duration, engine: &mut dyn Turn) {
         if self.state.load(SeqCst) != PARKED_ON_PROVIDER {
             return;
         }
@@ -206,47 +206,47 @@ impl SharedDriver {
                 return;
             }
         }
-        self.ring();
+        self.wake();
     }
 
-    /// Calls the thread back when something is under way that nobody drives.
-    fn hand_over(&self) {
+    /// Wakes the thread when something is in flight and no caller drives.
+    fn wake_if_undriven(&self) {
         if self.callers.load(SeqCst) == 0
             && self.in_flight.load(SeqCst) > 0
             && self.state.load(SeqCst) == PARKED_ON_MAILBOX
         {
-            self.call_back();
+            self.wake_to_drive();
         }
     }
 
-    /// Has the thread drive, whoever drove until now.
-    fn call_back(&self) {
+    /// Wakes the thread, and makes it drive even if a caller drove until now.
+    fn wake_to_drive(&self) {
         self.driven.store(false, SeqCst);
-        self.ring();
+        self.wake();
     }
 
     /// Wakes the thread if it sleeps.
-    fn ring(&self) {
+    fn wake(&self) {
         if self.state.swap(RUNNING, SeqCst) != RUNNING {
-            // A full counter has rung already.
+            // A counter that is full ends the sleep as well.
             let _ = self.wakeup.write(1);
         }
     }
 
-    // What a caller that waits does.
+    // For callers that wait.
 
-    /// Says that this caller will drive when it waits.
+    /// Announces that this caller drives while it waits.
     pub(crate) fn join(&self) {
         self.callers.fetch_add(1, SeqCst);
     }
 
-    /// Says that it will not any more.
+    /// Ends what `join` announced.
     pub(crate) fn leave(&self) {
         self.callers.fetch_sub(1, SeqCst);
-        self.hand_over();
+        self.wake_if_undriven();
     }
 
-    /// Makes a turn, and whether there was something to do; `None` when somebody else is at it.
+    /// Makes a turn, and returns whether there was something to do; `None` when another thread has the engine.
     pub(crate) fn drive(&self, now: Instant) -> Option<bool> {
         let now = self.since_start(now);
         let worked = self.try_with(now, |engine| engine.turn(now))?;
@@ -254,25 +254,25 @@ impl SharedDriver {
             self.driven.store(true, SeqCst);
         }
         if self.state.load(SeqCst) == PARKED_ON_PROVIDER {
-            self.ring();
+            self.wake();
         }
         Some(worked)
     }
 
-    // What the connection's thread does.
+    // For the connection's thread.
 
-    /// Sets the engine in its place.
+    /// Installs the engine.
     pub(crate) fn start(&self, engine: Box<dyn Turn>) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
 
-    /// Drives until the connection is over, sleeping on the provider in between.
+    /// Drives the engine until the connection is over, parked while there is nothing to do.
     pub(crate) fn drive_until_over(&self) {
         let mut descriptor = None;
         let mut idle_since = None;
         loop {
             if self.driven.swap(false, SeqCst) {
-                self.sit_back();
+                self.park_on_mailbox();
                 idle_since = None;
                 continue;
             }
@@ -284,14 +284,14 @@ impl SharedDriver {
                     std::hint::spin_loop();
                 }
                 Some(false) => {
-                    self.sleep(&mut descriptor);
+                    self.park_on_provider(&mut descriptor);
                     idle_since = None;
                 }
             }
         }
     }
 
-    /// Does something with the engine as soon as it is free; `None` when it is over.
+    /// Runs `act` on the engine as soon as it is free; `None` when it is over.
     fn with<R>(&self, act: impl FnOnce(&mut dyn Turn) -> R) -> Option<R> {
         let mut engine = self.engine.lock().ok()?;
         let engine = engine.as_deref_mut().filter(|engine| !engine.is_over())?;
@@ -301,18 +301,18 @@ impl SharedDriver {
         Some(result)
     }
 
-    /// Leaves the driving to a caller for a tick.
-    fn sit_back(&self) {
+    /// Lets callers drive for a tick.
+    fn park_on_mailbox(&self) {
         self.state.store(PARKED_ON_MAILBOX, SeqCst);
         let left = self.callers.load(SeqCst) == 0 && self.in_flight.load(SeqCst) > 0;
         if !left && self.mailbox.is_empty() {
             self.wait(None, TICK);
         }
-        self.wake();
+        self.resume();
     }
 
-    /// Sleeps until the provider, the wakeup or a deadline.
-    fn sleep(&self, descriptor: &mut Option<Descriptor>) {
+    /// Sleeps until the provider has something, somebody wakes the thread, or a deadline comes.
+    fn park_on_provider(&self, descriptor: &mut Option<Descriptor>) {
         self.state.store(PARKED_ON_PROVIDER, SeqCst);
         let now = self.since_start(Instant::now());
         let until = self.with(|engine| {
@@ -330,12 +330,12 @@ impl SharedDriver {
             let fd = descriptor.as_ref().and_then(|known| known.fd.as_ref()).map(AsFd::as_fd);
             self.wait(fd, until.saturating_sub(now));
         }
-        self.wake();
+        self.resume();
     }
 
-    fn wake(&self) {
+    fn resume(&self) {
         self.state.store(RUNNING, SeqCst);
-        // Empty when it has not rung.
+        // An error says that nobody woke us.
         let _ = self.wakeup.read();
     }
 
@@ -350,7 +350,7 @@ impl SharedDriver {
         }
     }
 
-    /// Ends the engine: whoever waits is told by the end of its channel.
+    /// Drops the engine: whoever waits is told by the end of its channel.
     pub(crate) fn end(&self) {
         let rest = self.mailbox.close();
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -361,7 +361,7 @@ impl SharedDriver {
     }
 }
 
-/// Five hundred years fit.
+/// 584 years fit.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

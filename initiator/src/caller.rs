@@ -1,4 +1,4 @@
-//! What a thread that runs [`crate::block_on`] waits for, and drives meanwhile.
+//! A thread that runs [`crate::block_on`]: the connections that its future waits for, which it drives meanwhile.
 
 use crate::shared_driver::SharedDriver;
 use core::cell::RefCell;
@@ -8,62 +8,62 @@ use std::time::Instant;
 
 thread_local! {
     /// The connections that the future at the top of this thread waits for; `None` outside of `block_on`.
-    static HELPER: RefCell<Option<Helper>> = const { RefCell::new(None) };
-    /// Its memory, for the next.
+    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
+    /// An empty list, kept for the next `block_on`.
     static SPARE: RefCell<Vec<Arc<SharedDriver>>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Default)]
-struct Helper {
+struct Caller {
     shared_drivers: Vec<Arc<SharedDriver>>,
-    /// The connections count on us.
+    /// It is counted among the callers of these connections.
     joined: bool,
 }
 
-/// What a round over the connections came to.
+/// The result of one turn of each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
     /// Something was done.
     Worked,
-    /// There was nothing to do yet; go on for so long.
+    /// There was nothing to do; poll on for so long.
     Quiet(Duration),
-    /// Somebody else is at it; go on for so long.
+    /// Another thread has the engine; try on for so long.
     Taken(Duration),
-    /// There is nothing to wait for.
+    /// Nothing is in flight.
     Idle,
 }
 
-/// That this thread drives what its future waits for, until it is dropped.
-pub(crate) struct Helping {
-    outer: Option<Helper>,
+/// As long as this exists, this thread drives what its future waits for.
+pub(crate) struct CallerScope {
+    outer: Option<Caller>,
 }
 
-impl Helping {
+impl CallerScope {
     pub(crate) fn begin() -> Self {
         let shared_drivers = SPARE.take();
-        Self { outer: HELPER.replace(Some(Helper { shared_drivers, joined: true })) }
+        Self { outer: CALLER.replace(Some(Caller { shared_drivers, joined: true })) }
     }
 }
 
-impl Drop for Helping {
+impl Drop for CallerScope {
     fn drop(&mut self) {
-        if let Some(mut helper) = HELPER.replace(self.outer.take()) {
-            helper.leave();
-            let mut shared_drivers = core::mem::take(&mut helper.shared_drivers);
+        if let Some(mut caller) = CALLER.replace(self.outer.take()) {
+            caller.leave();
+            let mut shared_drivers = core::mem::take(&mut caller.shared_drivers);
             shared_drivers.clear();
             SPARE.replace(shared_drivers);
         }
     }
 }
 
-/// Also when something panics while we drive.
-impl Drop for Helper {
+/// Also on a panic in a turn.
+impl Drop for Caller {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl Helper {
+impl Caller {
     fn join(&mut self) {
         if !core::mem::replace(&mut self.joined, true) {
             self.shared_drivers.iter().for_each(|shared_driver| shared_driver.join());
@@ -93,32 +93,32 @@ impl Helper {
     }
 }
 
-/// Has the thread's `block_on`, if there is one, drive this connection whenever it waits.
+/// Makes this thread's `block_on`, if it runs one, drive this connection whenever it waits.
 pub(crate) fn wait_for(shared_driver: &Arc<SharedDriver>) {
-    HELPER.with_borrow_mut(|helper| {
-        let Some(helper) = helper else { return };
-        helper.join();
-        if !helper.shared_drivers.iter().any(|known| Arc::ptr_eq(known, shared_driver)) {
+    CALLER.with_borrow_mut(|caller| {
+        let Some(caller) = caller else { return };
+        caller.join();
+        if !caller.shared_drivers.iter().any(|known| Arc::ptr_eq(known, shared_driver)) {
             shared_driver.join();
-            helper.shared_drivers.push(Arc::clone(shared_driver));
+            caller.shared_drivers.push(Arc::clone(shared_driver));
         }
     });
 }
 
-/// Makes a turn of each connection that there is something to wait for. To be called within [`Helping`].
+/// Makes a turn of each connection that has something in flight. To be called within a [`CallerScope`].
 pub(crate) fn drive(now: Instant) -> Round {
-    // Out of its place meanwhile: a waker may run anything, futures of ours included.
-    let Some(mut helper) = HELPER.take() else { return Round::Idle };
-    helper.join();
-    let round = helper.drive(now);
-    HELPER.replace(Some(helper));
+    // Taken out meanwhile: a waker may run anything, futures of this crate included.
+    let Some(mut caller) = CALLER.take() else { return Round::Idle };
+    caller.join();
+    let round = caller.drive(now);
+    CALLER.replace(Some(caller));
     round
 }
 
 /// Leaves the connections to their threads, and forgets those that have ended.
-pub(crate) fn let_go() {
-    let Some(mut helper) = HELPER.take() else { return };
-    helper.leave();
-    helper.shared_drivers.retain(|shared_driver| !shared_driver.ended());
-    HELPER.replace(Some(helper));
+pub(crate) fn leave_all() {
+    let Some(mut caller) = CALLER.take() else { return };
+    caller.leave();
+    caller.shared_drivers.retain(|shared_driver| !shared_driver.ended());
+    CALLER.replace(Some(caller));
 }
