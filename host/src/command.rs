@@ -61,7 +61,7 @@ impl Command {
         sqe.cid = cid.0.into();
         sqe.sgl = match data {
             DataPointer::None => SglDescriptor::keyed(0, 0, 0, false),
-            // An offset from the end of the SQE, as ICDOFF is 0 (a gate of ours).
+            // An offset from the end of the SQE, as ICDOFF is 0: the set-up refuses any other.
             DataPointer::InCapsule { len } => SglDescriptor::in_capsule(0, len),
             DataPointer::Keyed { address, len, key, invalidate } => {
                 SglDescriptor::keyed(address, len, key, invalidate)

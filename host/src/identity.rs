@@ -1,6 +1,6 @@
 //! Which disk a namespace is, and whether it still is the one that somebody opened.
 //!
-//! An NSID is a place, not a disk: after a reconnect, or a change at the target, another disk may have it. What is written to
+//! An NSID does not identify a disk: after a reconnect, or a change at the target, another disk may have it. What is written to
 //! that disk then overwrites somebody's data. So what was opened is pinned, and held against what the controller shows now, before
 //! anything is issued.
 

@@ -48,7 +48,7 @@ pub enum Decision {
         /// 1 for the first after a loss.
         attempt: u32,
     },
-    /// The attempt, or the closing of the old connections, takes too long: destroy the queue pairs without ceremony, drop the association, then
+    /// The attempt, or the closing of the old connections, takes too long: destroy the queue pairs without disconnecting, drop the association, then
     /// [`Recovery::on_closed`].
     Abandon,
     /// Fail all waiting I/O, and new I/O until ready again, with [`BlockError::Gone`].
@@ -94,7 +94,7 @@ pub struct Recovery {
     decisions: VecDeque<Decision>,
     /// It was ready once. A first connection that fails is given up: whoever asked for it wants the error.
     was_ready: bool,
-    /// The loss that nothing mends.
+    /// The loss cannot be cured by connecting again.
     permanent: bool,
     lost_at: Option<Duration>,
     attempts: u32,
@@ -154,7 +154,7 @@ impl Recovery {
         self.phase = Phase::Waiting { until: now.saturating_add(pause) };
     }
 
-    /// The user wants no more of it: nothing is decided from now on.
+    /// The user closed the connection: nothing is decided from now on.
     pub fn stop(&mut self) {
         self.phase = Phase::Over;
         self.decisions.clear();
@@ -238,7 +238,7 @@ impl Recovery {
         Fate::Requeue(delay.max(asked))
     }
 
-    /// How long I/O waits for what does not come, before it fails; `None` is for ever.
+    /// How long I/O waits for a lost connection, or for its disk, before it fails; `None` is for ever.
     #[must_use]
     pub fn io_wait_max(&self) -> Option<Duration> {
         self.policy.ctrl_loss_timeout.into_iter().chain(self.policy.fast_io_fail_timeout).min()

@@ -40,7 +40,7 @@ pub fn block_error(status: Status) -> BlockError {
     }
 }
 
-/// Whether the same command may succeed when it is issued again: the controller or the path asks for timeout, and does not say
+/// Whether the same command may succeed when it is issued again: the failure is one that time may cure, and the status does not say
 /// "do not retry". What it refused for the command's own sake will be refused again.
 #[must_use]
 pub fn is_retryable(status: Status) -> bool {
@@ -54,7 +54,7 @@ pub fn is_retryable(status: Status) -> bool {
     }
 }
 
-/// Whether the command waits for something to end that time alone ends: another path's turn, a namespace that is being made ready. Such a
+/// Whether the command waits for something to end that time alone ends: an ANA transition, a namespace that is being made ready. Such a
 /// command is issued again for as long as I/O would wait for a lost connection, not a number of times.
 #[must_use]
 pub fn is_waiting(status: Status) -> bool {

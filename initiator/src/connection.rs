@@ -1,7 +1,7 @@
 //! A controller, and the thread that keeps it.
 
 use crate::buffer::BufferPool;
-use crate::engine::{Audience, FirstError, SharedSnapshot, Snapshot};
+use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
 use crate::shared_driver::SharedDriver;
 use crate::{AdminReply, Device, Error, Options};
@@ -73,9 +73,9 @@ impl Connection {
         let (its_state, state) = watch::channel(ConnectionState::Connecting);
         let config = options.driver_config();
         let shared_driver = SharedDriver::new(config.operations as usize, options.spin)?;
-        let audience = Audience { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
+        let observers = Observers { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
         let thread_driver = Arc::clone(&shared_driver);
-        let body = move || crate::thread::run(provider, config, thread_driver, audience);
+        let body = move || crate::thread::run(provider, config, thread_driver, observers);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
         std::thread::Builder::new()
             .name("nvmf-connection".to_owned())

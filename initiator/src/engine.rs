@@ -41,7 +41,7 @@ pub(crate) enum FirstError {
 }
 
 /// Who hears of a connection's life.
-pub(crate) struct Audience {
+pub(crate) struct Observers {
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) state: watch::Sender<ConnectionState>,
     /// How the first connection went; `None` once that was told.
@@ -76,7 +76,7 @@ pub(crate) struct Descriptor {
 /// The driver, and who waits for what of it.
 pub(crate) struct Engine<P: Provider> {
     driver: Driver<P>,
-    audience: Audience,
+    observers: Observers,
     /// Time as it was told last. Who waited for the lock comes with an older one.
     now: Duration,
     /// By tag.
@@ -93,17 +93,17 @@ pub(crate) struct Engine<P: Provider> {
     /// Its owner closed it: what comes from now on is not done.
     closes: bool,
     completions: Vec<Completion>,
-    /// As the audience knows it.
+    /// As the observers knows it.
     state: ConnectionState,
     over: bool,
 }
 
 impl<P: Provider> Engine<P> {
     /// Around a driver that takes `operations` at once.
-    pub(crate) fn new(driver: Driver<P>, operations: usize, audience: Audience) -> Self {
+    pub(crate) fn new(driver: Driver<P>, operations: usize, observers: Observers) -> Self {
         Self {
             driver,
-            audience,
+            observers,
             now: Duration::ZERO,
             pending: (0..operations).map(|_| None).collect(),
             free: (0..operations).rev().collect(),
@@ -208,13 +208,13 @@ impl<P: Provider> Engine<P> {
     fn on_events(&mut self) {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
-            if self.audience.first.is_none() {
+            if self.observers.first.is_none() {
                 self.log.on_event(&event);
             }
             match event {
                 DriverEvent::Ready { .. } => {
                     self.publish();
-                    if let Some(first) = self.audience.first.take() {
+                    if let Some(first) = self.observers.first.take() {
                         let _ = first.send(Ok(()));
                     }
                 }
@@ -222,7 +222,7 @@ impl<P: Provider> Engine<P> {
                     self.publish();
                 }
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
-                    self.audience.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
+                    self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
                 }
                 DriverEvent::Admin(number, reply) => {
                     if let Some(waiting) = self.admin.remove(&number) {
@@ -245,8 +245,8 @@ impl<P: Provider> Engine<P> {
     }
 
     fn on_gave_up(&mut self) {
-        let Some(first) = self.audience.first.take() else { return };
-        let lost = self.audience.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost.clone();
+        let Some(first) = self.observers.first.take() else { return };
+        let lost = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost.clone();
         let _ = first
             .send(Err(lost
                 .map_or_else(|| FirstError::System("no reason given".to_owned()), FirstError::Association)));
@@ -254,7 +254,7 @@ impl<P: Provider> Engine<P> {
 
     fn publish(&mut self) {
         let Some(association) = self.driver.association() else { return };
-        let mut snapshot = self.audience.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshot = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.controller = association.controller().clone();
         snapshot.namespaces = association.namespaces().to_vec();
         snapshot.discovery_log = association.discovery_log().clone();
@@ -296,7 +296,7 @@ impl<P: Provider + Send> Turn for Engine<P> {
         self.on_events();
         let state = self.driver.state();
         if core::mem::replace(&mut self.state, state) != state {
-            self.audience.state.send_replace(state);
+            self.observers.state.send_replace(state);
         }
         worked
     }

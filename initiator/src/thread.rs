@@ -1,7 +1,7 @@
 //! The thread behind a connection: it keeps what nobody else drives.
 
 use crate::driver::{Driver, DriverConfig, StartError};
-use crate::engine::{Audience, Engine, FirstError};
+use crate::engine::{Engine, FirstError, Observers};
 use crate::shared_driver::SharedDriver;
 use core::time::Duration;
 use nvmf_rdma::Provider;
@@ -16,12 +16,12 @@ impl Drop for Ending {
     }
 }
 
-/// Runs until the connection is closed or given up. The audience hears how the first connection went.
+/// Runs until the connection is closed or given up. The observers hears how the first connection went.
 pub(crate) fn run<P: Provider + Send + 'static>(
     mut provider: impl FnMut() -> Result<P, String> + Send + 'static,
     config: DriverConfig,
     shared_driver: Arc<SharedDriver>,
-    mut audience: Audience,
+    mut observers: Observers,
 ) {
     let ending = Ending(shared_driver);
     let operations = config.operations as usize;
@@ -34,15 +34,15 @@ pub(crate) fn run<P: Provider + Send + 'static>(
     match driver {
         Ok(mut driver) => {
             driver.set_factory(Box::new(provider));
-            ending.0.start(Box::new(Engine::new(driver, operations, audience)));
+            ending.0.start(Box::new(Engine::new(driver, operations, observers)));
             ending.0.drive_until_over();
         }
-        Err(error) => refuse(&mut audience, error),
+        Err(error) => refuse(&mut observers, error),
     }
 }
 
-fn refuse(audience: &mut Audience, error: FirstError) {
-    if let Some(first) = audience.first.take() {
+fn refuse(observers: &mut Observers, error: FirstError) {
+    if let Some(first) = observers.first.take() {
         let _ = first.send(Err(error));
     }
 }

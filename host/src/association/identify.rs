@@ -1,4 +1,4 @@
-//! What Identify says of the controller and its namespaces, and the gates that it must pass.
+//! What Identify says of the controller and its namespaces, and what makes it unusable.
 
 use super::{AssociationConfig, AssociationError, ControllerInfo, Gate, Purpose};
 use crate::io::CommandLimits;
@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 const WRITE_PROTECTED: u8 = 1 << 0;
 /// DLFEAT bit 3: Write Zeroes takes the Deallocate bit.
 const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
-/// Bytes that MDTS and its like count in powers of two of: MPSMIN is 0, a gate of ours.
+/// Bytes that MDTS and its like count in powers of two of: MPSMIN is 0: the set-up refuses any other.
 const PAGE: u64 = 4096;
 
 /// CNTRLTYPE; 0 comes from controllers older than the field.

@@ -5,7 +5,7 @@ use crate::{Outcome, admin, limits};
 use core::time::Duration;
 use nvme_proto::admin::async_event::AsyncEvent;
 
-/// When the controller was last shown that we live, and when next.
+/// The keep-alive timer: when a command was last sent, and when the next Keep Alive is due.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     timeout: Duration,
@@ -49,7 +49,7 @@ impl KeepAlive {
         self.next.into_iter().chain(self.answer_by).chain(self.scan_at).min()
     }
 
-    /// Half of KATO: one lost beat is not the end.
+    /// Half of KATO, so that one delayed Keep Alive is not the end.
     fn interval(&self) -> Duration {
         self.timeout / 2
     }
@@ -64,7 +64,7 @@ impl Association {
 
     pub(super) fn on_keep_alive_timeout(&mut self, now: Duration) {
         if self.keep_alive.scan_at.take_if(|at| *at <= now).is_some() {
-            self.wish_scan(now);
+            self.request_scan(now);
         }
         if self.keep_alive.answer_by.is_some_and(|by| by <= now) {
             return self.fail(AssociationError::KeepAlive { timeout: self.config.keep_alive });
@@ -110,13 +110,13 @@ impl Association {
         self.send(crate::Qid(0), CommandRole::EventRequest, admin::asynchronous_event_request());
         let io = self.config.purpose == Purpose::Io;
         match AsyncEvent::parse(outcome.dw0) {
-            AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED if io => self.wish_scan(now),
-            AsyncEvent::DISCOVERY_LOG_CHANGED if !io => self.wish_scan(now),
+            AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED if io => self.request_scan(now),
+            AsyncEvent::DISCOVERY_LOG_CHANGED if !io => self.request_scan(now),
             _ => self.actions.push_back(Action::Event(outcome.dw0)),
         }
     }
 
-    pub(super) fn wish_scan(&mut self, now: Duration) {
+    pub(super) fn request_scan(&mut self, now: Duration) {
         if self.step == Step::Idle {
             self.rescan(now);
         } else {

@@ -1,4 +1,4 @@
-//! One controller's life: connect → enable → identify → ready → shut down or lost.
+//! One association with a controller: connect → enable → identify → ready → shut down or lost.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `namespaces` | which there are, now and after a change; the discovery log |
 //! | `keep_alive` | Keep Alive and asynchronous events |
 //! | `closing` | shutdown, failure, the end |
-//! | `identify` | what Identify Controller says, and the gates |
+//! | `identify` | what Identify Controller says, and what makes a controller unusable |
 
 mod action;
 mod closing;
@@ -269,7 +269,7 @@ impl Association {
     /// something changed.
     pub fn scan(&mut self, now: Duration) {
         if self.state == State::Ready && self.config.purpose == Purpose::Io {
-            self.wish_scan(now);
+            self.request_scan(now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Queues: opened, connected, closed.
 
 use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
-use crate::transport::{MakeError, Owner, QueuePair, Wiring};
+use crate::transport::{LinkState, MakeError, Owner, QueuePair};
 use core::time::Duration;
 use nvme_proto::Qid;
 use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
@@ -104,7 +104,7 @@ impl<P: Provider> Driver<P> {
                 CmEvent::Disconnected { queue_pair, cause } => {
                     self.suspect |= cause == DisconnectCause::DeviceRemoved;
                     let Some(queue) = self.queue_of(queue_pair) else { continue };
-                    queue.wiring = Wiring::Gone;
+                    queue.link = LinkState::Closed;
                     let qid = queue.qid;
                     if let (false, Some(association)) = (self.closing, &mut self.association) {
                         association.on_disconnected(now, qid, &cause.to_string());
@@ -125,7 +125,7 @@ impl<P: Provider> Driver<P> {
 
     fn on_established(&mut self, now: Duration, id: QueuePairId, private_data: &[u8]) {
         let Some(queue) = self.queue_of(id) else { return };
-        queue.wiring = Wiring::Open;
+        queue.link = LinkState::Connected;
         let qid = queue.qid;
         let Some(association) = &mut self.association else { return };
         if let Some(entries) = association.on_queue_connected(now, qid, private_data)
@@ -137,7 +137,7 @@ impl<P: Provider> Driver<P> {
 
     fn on_connect_failed(&mut self, now: Duration, id: QueuePairId, failure: &ConnectFailure) {
         let Some(queue) = self.queue_of(id) else { return };
-        queue.wiring = Wiring::Gone;
+        queue.link = LinkState::Closed;
         let qid = queue.qid;
         let failure = match failure {
             ConnectFailure::Rejected { private_data } => QueueFailure::from_reject(private_data.as_bytes()),
@@ -165,17 +165,17 @@ impl<P: Provider> Driver<P> {
     pub(super) fn close_queues(&mut self, now: Duration) {
         self.closing = true;
         for queue in self.queues.iter_mut().flatten() {
-            match queue.wiring {
-                Wiring::Open => self.provider.disconnect(queue.id),
-                Wiring::Connecting => queue.wiring = Wiring::Gone,
-                Wiring::Gone => {}
+            match queue.link {
+                LinkState::Connected => self.provider.disconnect(queue.id),
+                LinkState::Connecting => queue.link = LinkState::Closed,
+                LinkState::Closed => {}
             }
         }
         self.close_if_gone(now);
     }
 
     fn close_if_gone(&mut self, now: Duration) {
-        if !self.closing || self.queues.iter().flatten().any(|queue| queue.wiring != Wiring::Gone) {
+        if !self.closing || self.queues.iter().flatten().any(|queue| queue.link != LinkState::Closed) {
             return;
         }
         self.destroy_queues();

@@ -300,7 +300,7 @@ impl<P: Provider> Driver<P> {
         self.issue_own(now);
         self.issue(now);
         for queue in self.queues.iter_mut().flatten() {
-            queue.pay(&mut self.provider);
+            queue.post_pending(&mut self.provider);
         }
         self.provider.flush();
         worked

@@ -3,5 +3,5 @@
 mod queue_pair;
 
 pub(crate) use queue_pair::{
-    Data, Finished, MakeError, Owner, Payload, QueuePair, Refused, Wiring, WorkRequest, local_access,
+    Data, Finished, LinkState, MakeError, Owner, Payload, QueuePair, Refused, WorkRequest, local_access,
 };

@@ -80,10 +80,10 @@ pub(crate) struct Finished {
 
 /// How far the connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wiring {
+pub(crate) enum LinkState {
     Connecting,
-    Open,
-    Gone,
+    Connected,
+    Closed,
 }
 
 /// Our names for work requests.
@@ -93,7 +93,7 @@ pub(crate) enum WorkRequest {
     Receive(u16),
     Invalidate(u16),
     /// The invalidation of a key whose command was never sent.
-    InvalidateStray,
+    InvalidateUnused,
 }
 
 impl WorkRequest {
@@ -102,7 +102,7 @@ impl WorkRequest {
             Self::Send(index) => (0_u64, index),
             Self::Receive(index) => (1, index),
             Self::Invalidate(index) => (2, index),
-            Self::InvalidateStray => (3, 0),
+            Self::InvalidateUnused => (3, 0),
         };
         WorkRequestId(kind << 32 | u64::from(qid.0) << 16 | u64::from(index))
     }
@@ -113,7 +113,7 @@ impl WorkRequest {
             0 => Self::Send(index),
             1 => Self::Receive(index),
             2 => Self::Invalidate(index),
-            _ => Self::InvalidateStray,
+            _ => Self::InvalidateUnused,
         };
         (Qid((id.0 >> 16) as u16), request)
     }
@@ -132,7 +132,7 @@ struct Request {
 pub(crate) struct QueuePair {
     pub(crate) id: QueuePairId,
     pub(crate) qid: Qid,
-    pub(crate) wiring: Wiring,
+    pub(crate) link: LinkState,
     commands: Queue<u16>,
     requests: Vec<Option<Request>>,
     free: Vec<u16>,
@@ -140,9 +140,9 @@ pub(crate) struct QueuePair {
     region: MemoryRegion,
     slot_data: usize,
     /// Receives to post and keys to invalidate, once the provider takes them.
-    owed_receives: Vec<u16>,
-    owed_invalidations: Vec<u16>,
-    stray_keys: Vec<RemoteKey>,
+    pending_receives: Vec<u16>,
+    pending_invalidations: Vec<u16>,
+    unused_keys: Vec<RemoteKey>,
     per_command_keys: bool,
 }
 
@@ -189,19 +189,19 @@ impl QueuePair {
         let mut queue = Self {
             id,
             qid,
-            wiring: Wiring::Connecting,
+            link: LinkState::Connecting,
             commands: Queue::new(qid, entries, FlowControl::Sqhd),
             requests: (0..entries).map(|_| None).collect(),
             free: (0..entries).rev().collect(),
             memory,
             region,
             slot_data,
-            owed_receives: (0..entries).rev().collect(),
-            owed_invalidations: Vec::with_capacity(count),
-            stray_keys: Vec::new(),
+            pending_receives: (0..entries).rev().collect(),
+            pending_invalidations: Vec::with_capacity(count),
+            unused_keys: Vec::new(),
             per_command_keys,
         };
-        queue.pay(provider);
+        queue.post_pending(provider);
         Ok(queue)
     }
 
@@ -217,7 +217,7 @@ impl QueuePair {
 
     /// Commands that can be sent now.
     pub(crate) fn room(&self) -> usize {
-        if self.wiring == Wiring::Open { self.commands.room().min(self.free.len()) } else { 0 }
+        if self.link == LinkState::Connected { self.commands.room().min(self.free.len()) } else { 0 }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
@@ -227,7 +227,7 @@ impl QueuePair {
     /// Keys that this queue's commands hold, or that are still to be invalidated.
     pub(crate) fn keys_in_use(&self) -> usize {
         let held = self.requests.iter().flatten().filter(|request| request.key.is_some());
-        held.count() + self.stray_keys.len()
+        held.count() + self.unused_keys.len()
     }
 
     /// Whether a command is overdue.
@@ -272,7 +272,7 @@ impl QueuePair {
             let sqe = command.encode(cid, pointer);
             self.memory.write(self.slot_offset(index), &sqe);
             self.post(provider, index, data).map_err(|_| {
-                self.stray_keys.extend(key);
+                self.unused_keys.extend(key);
                 Refused::NoRoom
             })?;
             Ok(key)
@@ -372,7 +372,7 @@ impl QueuePair {
                 }
                 Ok(self.finish(index))
             }
-            WorkRequest::InvalidateStray => Ok(None),
+            WorkRequest::InvalidateUnused => Ok(None),
             WorkRequest::Receive(index) => self.on_response(provider, index, completion),
         }
     }
@@ -386,12 +386,12 @@ impl QueuePair {
         let mut capsule = [0; RECEIVE_STRIDE];
         let len = (completion.byte_len as usize).min(RECEIVE_STRIDE);
         self.memory.read(Self::receive_offset(receive), &mut capsule[..len]);
-        self.owed_receives.push(receive);
+        self.pending_receives.push(receive);
         let answered = self.commands.on_completion(&capsule[..len]);
         let (index, outcome) = match answered {
             Ok(answered) => answered,
             Err(violation) => {
-                self.pay(provider);
+                self.post_pending(provider);
                 return Err(violation);
             }
         };
@@ -404,10 +404,10 @@ impl QueuePair {
                 request.key = None;
             }
             if request.key.is_some() {
-                self.owed_invalidations.push(index);
+                self.pending_invalidations.push(index);
             }
         }
-        self.pay(provider);
+        self.post_pending(provider);
         Ok(self.finish(index))
     }
 
@@ -421,29 +421,29 @@ impl QueuePair {
     }
 
     /// Posts the receives and invalidations that are owed, as far as the provider takes them.
-    pub(crate) fn pay<P: Provider>(&mut self, provider: &mut P) {
-        while let Some(&index) = self.owed_receives.last() {
+    pub(crate) fn post_pending<P: Provider>(&mut self, provider: &mut P) {
+        while let Some(&index) = self.pending_receives.last() {
             let buffer = self.sge(Self::receive_offset(index), Cqe::LEN as u32);
             let request = ReceiveRequest { id: WorkRequest::Receive(index).id(self.qid), buffer };
             if provider.post_receive(self.id, request).is_err() {
                 break;
             }
-            self.owed_receives.pop();
+            self.pending_receives.pop();
         }
-        while let Some(&index) = self.owed_invalidations.last() {
+        while let Some(&index) = self.pending_invalidations.last() {
             let key = self.requests[usize::from(index)].as_ref().and_then(|request| request.key);
             if let Some(key) = key
                 && !self.invalidate(provider, WorkRequest::Invalidate(index), key)
             {
                 break;
             }
-            self.owed_invalidations.pop();
+            self.pending_invalidations.pop();
         }
-        while let Some(&key) = self.stray_keys.last() {
-            if !self.invalidate(provider, WorkRequest::InvalidateStray, key) {
+        while let Some(&key) = self.unused_keys.last() {
+            if !self.invalidate(provider, WorkRequest::InvalidateUnused, key) {
                 break;
             }
-            self.stray_keys.pop();
+            self.unused_keys.pop();
         }
     }
 
