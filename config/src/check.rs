@@ -260,19 +260,21 @@ impl Checker<'_> {
     }
 
     fn verbs(&self, file: &file::Verbs) -> Result<VerbsOptions> {
-        let path_mtu = self.some("path_mtu", file.path_mtu.as_ref(), 256..=4096)?;
-        if let (Some(value), Some(bytes)) = (&file.path_mtu, path_mtu)
-            && !u16::is_power_of_two(bytes)
-        {
-            return self.error(value, "path_mtu must be 256, 512, 1024, 2048 or 4096");
+        if let Some(value) = &file.path_mtu {
+            return self.error(
+                value,
+                "path_mtu is not a target's to choose: a connection's two ends must agree, and the host's end decides. Remove it; \
+                 to have smaller packets, lower the MTU of the network interface",
+            );
         }
         Ok(VerbsOptions {
             gid_index: self.some("gid_index", file.gid_index.as_ref(), 0..=255)?,
             pkey_index: self.some("pkey_index", file.pkey_index.as_ref(), 0..=65535)?,
             dscp: self.some("dscp", file.dscp.as_ref(), 0..=63)?,
-            path_mtu,
             retry_count: self.some("retry_count", file.retry_count.as_ref(), 0..=7)?,
             rnr_retry_count: self.some("rnr_retry_count", file.rnr_retry_count.as_ref(), 0..=7)?,
+            ack_timeout: self.some("ack_timeout", file.ack_timeout.as_ref(), 1..=31)?,
+            memory_windows: file.memory_windows.as_ref().map(|value| *value.as_ref()),
         })
     }
 

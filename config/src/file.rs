@@ -48,6 +48,8 @@ pub(crate) struct Verbs {
     pub(crate) path_mtu: Option<Spanned<i64>>,
     pub(crate) retry_count: Option<Spanned<i64>>,
     pub(crate) rnr_retry_count: Option<Spanned<i64>>,
+    pub(crate) ack_timeout: Option<Spanned<i64>>,
+    pub(crate) memory_windows: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]

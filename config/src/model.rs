@@ -82,12 +82,14 @@ pub struct VerbsOptions {
     pub pkey_index: Option<u16>,
     /// Differentiated services code point, 0 to 63.
     pub dscp: Option<u8>,
-    /// Largest path MTU, in bytes: a power of two from 256 to 4096.
-    pub path_mtu: Option<u16>,
     /// How often a packet is sent again, 0 to 7.
     pub retry_count: Option<u8>,
     /// How often a message that found no receive is sent again, 0 to 6; 7 is without end.
     pub rnr_retry_count: Option<u8>,
+    /// How long a packet may stay unacknowledged, as a power of two of 4.096 µs, 1 to 31.
+    pub ack_timeout: Option<u8>,
+    /// Whether each command has a key of its own where the device has memory windows.
+    pub memory_windows: Option<bool>,
 }
 
 /// Which RDMA stands behind an address.

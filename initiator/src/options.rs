@@ -5,7 +5,7 @@ use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
-use nvmf_rdma_any::{AnyProvider, Preference, ProviderSelection, VerbsOptions};
+use nvmf_rdma_any::{AnyProvider, OpenOptions, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
 /// Whom to connect to, as whom, and how.
@@ -82,7 +82,7 @@ impl Options {
 
     /// A provider on that way.
     pub(crate) fn open_provider(&self) -> Result<AnyProvider, Error> {
-        Ok(self.selection()?.open(Some(self.keys()))?)
+        Ok(self.selection()?.open(OpenOptions { keys: Some(self.keys()), ..OpenOptions::default() })?)
     }
 
     /// Makes providers. The way is selected anew each time: when a device comes back, it may be another.

@@ -111,6 +111,9 @@ pub enum CmEvent {
         /// Why.
         cause: DisconnectCause,
     },
+    /// The device is gone, or can no longer be relied on, and this provider with it: nothing works on it any more. Comes once,
+    /// after the ends of its connections. A new provider may find the device back.
+    DeviceRemoved,
 }
 
 /// Why `connect` came to nothing.

@@ -59,6 +59,8 @@ pub struct Faulty<P> {
     /// Completion queues that are silent, and for how many polls.
     silent: BTreeMap<CompletionQueueId, u32>,
     held_event: Option<(u32, CmEvent)>,
+    /// The device goes away at the next poll.
+    removed: bool,
     now: Duration,
 }
 
@@ -67,7 +69,7 @@ fn queue_pair_of(event: &CmEvent) -> Option<QueuePairId> {
         CmEvent::Established { queue_pair, .. }
         | CmEvent::ConnectFailed { queue_pair, .. }
         | CmEvent::Disconnected { queue_pair, .. } => Some(*queue_pair),
-        CmEvent::ConnectRequest { .. } => None,
+        CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => None,
     }
 }
 
@@ -77,7 +79,16 @@ impl<P: Provider> Faulty<P> {
     pub fn new(inner: P, options: FaultOptions) -> Self {
         let rng = Rng::new(options.seed);
         let (queue_pairs, silent) = (BTreeMap::new(), BTreeMap::new());
-        Self { inner, options, rng, queue_pairs, silent, held_event: None, now: Duration::ZERO }
+        Self {
+            inner,
+            options,
+            rng,
+            queue_pairs,
+            silent,
+            held_event: None,
+            removed: false,
+            now: Duration::ZERO,
+        }
     }
 
     /// Changes how often faults strike, from now on; the seed is not taken anew.
@@ -88,6 +99,11 @@ impl<P: Provider> Faulty<P> {
     /// The provider within.
     pub fn inner(&mut self) -> &mut P {
         &mut self.inner
+    }
+
+    /// Takes the device away: the next event says so.
+    pub fn remove_device(&mut self) {
+        self.removed = true;
     }
 
     fn refuses_register(&mut self) -> Result<(), RegisterError> {
@@ -128,7 +144,7 @@ impl<P: Provider> Faulty<P> {
                 }
             }
             CmEvent::ConnectFailed { .. } => self.silent.clear(),
-            CmEvent::ConnectRequest { .. } => {}
+            CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => {}
         }
         event
     }
@@ -284,6 +300,9 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
         self.now = now;
+        if core::mem::take(&mut self.removed) {
+            return Some(CmEvent::DeviceRemoved);
+        }
         match self.held_event.take() {
             Some((0 | 1, event)) => Some(self.deliver(event)),
             Some((polls, event)) => {
@@ -307,7 +326,7 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn arm(&mut self) -> bool {
-        self.held_event.is_none() && self.silent.is_empty() && self.inner.arm()
+        !self.removed && self.held_event.is_none() && self.silent.is_empty() && self.inner.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

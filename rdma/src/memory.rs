@@ -95,6 +95,14 @@ pub enum RegisterError {
     /// The region lacks local write, which a key for remote write needs.
     #[error("the region was not registered with the access that is now asked for")]
     Access,
+    /// The device is gone.
+    #[error("the RDMA device is gone")]
+    DeviceRemoved,
+    /// The device makes no memory window, so that no key for one command can be made.
+    #[error(
+        "the device makes no memory window: errno {0}; memory_windows = false does without (peers are told the one key of a region)"
+    )]
+    Window(i32),
     /// The device or the kernel refused; memlock limits are the common cause.
     #[error(
         "the system refused to pin {len} bytes: errno {errno}; see the memlock limit (LimitMEMLOCK= in the unit)"

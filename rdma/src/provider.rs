@@ -20,17 +20,16 @@ pub struct Capabilities {
     pub max_inline: u32,
     /// RDMA READs that can be served, and be outstanding, on a queue pair.
     pub max_read_depth: u16,
-    /// Work requests on a queue.
+    /// Work requests on a queue, and as many exposures beside them ([`crate::QueuePairAttributes::max_exposed`]).
     pub max_queue_depth: u32,
     /// [`Provider::expose`] makes a key for one command (an STag, a memory window).
     pub per_command_keys: bool,
     /// Such a key reaches the bytes that were exposed and no others of their region, and nobody but the peer it was made for can end it
     /// (Soft-RoCE checks neither).
     pub strict_keys: bool,
-    /// A SEND with invalidate of the peer's ends such a key.
-    pub remote_invalidate: bool,
-    /// The memory that an RDMA READ of ours lands in must have been registered with remote write access.
-    pub read_sink_needs_remote_write: bool,
+    /// Our own SENDs can invalidate a key of the peer's. What a peer's SEND ends here are the keys of
+    /// `per_command_keys`.
+    pub sends_invalidate: bool,
     /// A SEND that finds no receive posted waits (law 6). Devices that speak iWARP have no place for it: there it costs the connection.
     pub early_messages_wait: bool,
     /// Bytes that leave at once as one packet, where a few more would cost a second one; `None` where packets are too small for that to matter.
@@ -55,6 +54,9 @@ pub enum ResourceError {
     /// A queue that the attributes name does not exist.
     #[error("the attributes name a queue that does not exist")]
     NoSuchQueue,
+    /// The device is gone.
+    #[error("the RDMA device is gone")]
+    DeviceRemoved,
     /// The device or the kernel refused.
     #[error("the system refused to make the queue: errno {0}")]
     Os(i32),
@@ -94,6 +96,10 @@ pub enum PostError {
 /// 6. A SEND that finds no receive posted waits in a bounded place; it does not cost the connection until that is full
 ///    ([`Capabilities::early_messages_wait`] says where this holds).
 /// 7. Memory that work is in flight on is held by the provider; dropping the caller's handle is safe.
+/// 8. A peer is told no key but those that the caller sends it. Where an RDMA READ names its sink to the peer (iWARP), it names
+///    one that reaches the bytes of this READ alone and ends with it; the region needs local write access only.
+/// 9. When the device goes away, every connection ends with [`crate::DisconnectCause::DeviceRemoved`], then
+///    [`CmEvent::DeviceRemoved`] comes, once. From then on everything is refused; only a new provider helps.
 pub trait Provider {
     /// A connection request under way from one thread's provider to another's.
     type Detached: Send;

@@ -28,6 +28,9 @@ pub struct QueuePairAttributes {
     pub max_send: u32,
     /// Receives posted at once (0 with a shared receive queue).
     pub max_receive: u32,
+    /// Calls of [`crate::Provider::expose`] whose effect may be outstanding: where keys are memory windows, each takes a place on
+    /// the send queue until a later work request completes. 0 for a side that exposes nothing.
+    pub max_exposed: u32,
 }
 
 /// Life of a queue pair: `Idle → Connecting → Ready → Error`, and `Error` from anywhere.

@@ -75,6 +75,13 @@ pub fn run<P: Provider>(
         if finishing && worker.queues() == 0 {
             return;
         }
+        if progress.device_removed {
+            tracing::error!(
+                worker = id.0,
+                "the RDMA device is gone, or no longer does what it must: this worker ends, and the daemon with it, to be started anew"
+            );
+            return;
+        }
         let waited = now - *idle_since.get_or_insert(now);
         let spins = match waiting.poll {
             Poll::Busy => true,

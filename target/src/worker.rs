@@ -32,6 +32,8 @@ pub struct Progress {
     pub worked: bool,
     /// When to turn again even if nothing comes.
     pub timeout: Option<Duration>,
+    /// The RDMA device is gone: nothing comes any more.
+    pub device_removed: bool,
 }
 
 /// One worker. `D` travels in its messages.
@@ -54,6 +56,7 @@ pub struct Worker<P: Provider, B: Backend> {
     turned_at: Duration,
     /// No timer expires before: what hosts sent while the worker stood still is read first.
     no_timer_before: Duration,
+    device_removed: bool,
     /// Turns for which it is remembered that somebody with little came between.
     contended_turns: u8,
 }
@@ -88,6 +91,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             timers_due: Duration::ZERO,
             turned_at: Duration::MAX,
             no_timer_before: Duration::ZERO,
+            device_removed: false,
             contended_turns: 0,
             settings,
         };
@@ -168,7 +172,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         let provider = self.resources.provider.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due.max(self.no_timer_before));
         let timeout = provider.into_iter().chain(timers).min();
-        Progress { worked, timeout }
+        Progress { worked, timeout, device_removed: self.device_removed }
     }
 
     /// Hosts have not been silent for as long as this worker did not listen.

@@ -110,6 +110,8 @@ impl<P: Provider> Driver<P> {
                         association.on_disconnected(now, qid, &cause.to_string());
                     }
                 }
+                // Its connections ended before.
+                CmEvent::DeviceRemoved => self.suspect = true,
                 // We listen nowhere.
                 CmEvent::ConnectRequest { request, .. } => self.provider.reject(request, &PrivateData::EMPTY),
             }

@@ -178,6 +178,7 @@ impl QueuePair {
             // A SEND and an invalidation for each command.
             max_send: u32::from(entries) * 2,
             max_receive: u32::from(entries),
+            max_exposed: u32::from(entries),
         });
         let id = match id {
             Ok(id) => id,

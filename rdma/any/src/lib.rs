@@ -13,6 +13,5 @@
 pub mod provider;
 pub mod selection;
 
-pub use nvmf_verbs::PathMtu;
 pub use provider::{AnyProvider, Detached};
-pub use selection::{OpenError, Preference, ProviderSelection, VerbsOptions};
+pub use selection::{OpenError, OpenOptions, Preference, ProviderSelection, VerbsOptions};

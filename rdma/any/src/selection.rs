@@ -3,8 +3,9 @@
 use crate::AnyProvider;
 use core::fmt;
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
-use nvmf_rdma_devices::{Choice, Machine, choose, source_towards};
-use nvmf_verbs::{PathMtu, VerbsConfig, VerbsProvider};
+use nvmf_rdma::{PrivateData, Provider};
+use nvmf_rdma_devices::{Choice, Machine, Reason, choose, source_towards};
+use nvmf_verbs::{VerbsConfig, VerbsProvider};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
@@ -12,7 +13,7 @@ use thiserror::Error;
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preference {
-    /// Verbs where an RDMA device owns the address, else iwarp.
+    /// Verbs where an InfiniBand or RoCE device owns the address, else iwarp.
     #[default]
     Auto,
     /// Userspace iWARP over TCP.
@@ -30,12 +31,33 @@ pub struct VerbsOptions {
     pub gid_index: Option<u8>,
     /// See [`VerbsConfig::traffic_class`].
     pub traffic_class: Option<u8>,
-    /// See [`VerbsConfig::path_mtu`].
-    pub path_mtu: Option<PathMtu>,
     /// See [`VerbsConfig::retry_count`].
     pub retry_count: Option<u8>,
     /// See [`VerbsConfig::rnr_retry_count`].
     pub rnr_retry_count: Option<u8>,
+    /// See [`VerbsConfig::min_rnr_timer`].
+    pub min_rnr_timer: Option<u8>,
+    /// See [`VerbsConfig::ack_timeout`].
+    pub ack_timeout: Option<u8>,
+    /// See [`VerbsConfig::memory_windows`].
+    pub memory_windows: Option<bool>,
+}
+
+/// What one provider is opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How many keys of commands may be alive at once (iwarp keeps a table of them).
+    pub keys: Option<usize>,
+    /// See [`VerbsConfig::completion_vector`].
+    pub completion_vector: u32,
+    /// See [`VerbsConfig::rejection`].
+    pub rejection: PrivateData,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { keys: None, completion_vector: 0, rejection: PrivateData::EMPTY }
+    }
 }
 
 /// One way of speaking RDMA: threads that share it can hand requests to each other.
@@ -107,16 +129,17 @@ impl ProviderSelection {
         }
         let machine = Machine::read().map_err(OpenError::Machine)?;
         let usable = nvmf_verbs::usable().map_err(|error| error.to_string());
-        let choice = choose(&machine, local, usable.as_ref().copied().map_err(String::as_str));
-        match choice {
-            Choice::Verbs(owner) => {
-                let (device, port) =
-                    (owner.device.name.clone(), u8::try_from(owner.port.number).unwrap_or(1));
-                Ok(Self::Verbs { device, port, options })
+        let owner = match choose(&machine, local, usable.as_ref().copied().map_err(String::as_str)) {
+            Choice::Verbs(owner) => owner,
+            // Who asks for verbs gets the device, whatever it is.
+            Choice::Iwarp(Reason::IwarpDevice(owner)) if preference == Preference::Verbs => owner,
+            Choice::Iwarp(_) if preference == Preference::Auto => return Ok(Self::Iwarp),
+            Choice::Iwarp(why) => {
+                return Err(OpenError::NoDevice { address: local, why: why.to_string() });
             }
-            Choice::Iwarp(_) if preference == Preference::Auto => Ok(Self::Iwarp),
-            Choice::Iwarp(why) => Err(OpenError::NoDevice { address: local, why: why.to_string() }),
-        }
+        };
+        let (device, port) = (owner.device.name.clone(), u8::try_from(owner.port.number).unwrap_or(1));
+        Ok(Self::Verbs { device, port, options })
     }
 
     /// The selection to a remote address: that of the local address from which the system would speak to it.
@@ -144,15 +167,15 @@ impl ProviderSelection {
         Self::of(local, preference, options)
     }
 
-    /// A provider for one thread. `keys` is how many keys of commands may be alive at once (iwarp keeps a table of them).
+    /// A provider for one thread. A selection opens as many as are asked for, one after another where a device went away.
     ///
     /// # Errors
     /// The device, its libraries or the system refuse.
-    pub fn open(&self, keys: Option<usize>) -> Result<AnyProvider, OpenError> {
+    pub fn open(&self, open: OpenOptions) -> Result<AnyProvider, OpenError> {
         match self {
             Self::Iwarp => {
                 let default = IwarpConfig::default();
-                let config = IwarpConfig { keys_max: keys.unwrap_or(default.keys_max), ..default };
+                let config = IwarpConfig { keys_max: open.keys.unwrap_or(default.keys_max), ..default };
                 IwarpProvider::new(config).map(AnyProvider::from).map_err(OpenError::Iwarp)
             }
             Self::Verbs { device, port, options } => {
@@ -162,12 +185,23 @@ impl ProviderSelection {
                     pkey_index: options.pkey_index,
                     gid_index: options.gid_index,
                     traffic_class: options.traffic_class,
-                    path_mtu: options.path_mtu,
                     retry_count: options.retry_count.unwrap_or(default.retry_count),
                     rnr_retry_count: options.rnr_retry_count.unwrap_or(default.rnr_retry_count),
+                    min_rnr_timer: options.min_rnr_timer.unwrap_or(default.min_rnr_timer),
+                    ack_timeout: options.ack_timeout,
+                    memory_windows: options.memory_windows.unwrap_or(default.memory_windows),
+                    completion_vector: open.completion_vector,
+                    rejection: open.rejection.as_bytes().to_vec(),
                     ..default
                 };
-                Ok(VerbsProvider::new(config)?.into())
+                let provider = VerbsProvider::new(config)?;
+                if !provider.capabilities().strict_keys {
+                    tracing::warn!(
+                        "{device} cannot give each command a key that reaches its bytes alone: a peer may reach more of this \
+                         side's data memory than it was shown, so use {device} with trusted peers only"
+                    );
+                }
+                Ok(provider.into())
             }
         }
     }

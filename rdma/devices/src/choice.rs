@@ -16,6 +16,9 @@ pub enum Reason<'a> {
     NotLocal,
     /// The interface that has it has no RDMA device on it.
     NoDeviceOn(&'a str),
+    /// The device that owns it speaks iWARP, as userspace iWARP does. Over such a device a peer keeps the one key of all memory that
+    /// it was shown part of, and every RDMA READ costs a registration: it is taken only when it is asked for.
+    IwarpDevice(Owner<'a>),
     /// A device owns it, but verbs cannot be used: the text says why.
     VerbsUnusable(Owner<'a>, &'a str),
 }
@@ -29,7 +32,7 @@ pub enum Choice<'a> {
     Iwarp(Reason<'a>),
 }
 
-/// What `auto` takes for a local address: verbs when an RDMA device owns it, otherwise iwarp. `verbs` says whether verbs can be used at all
+/// What `auto` takes for a local address: verbs when an InfiniBand or RoCE device owns it, otherwise iwarp. `verbs` says whether verbs can be used at all
 /// (the libraries load, the device nodes are there), or why not.
 ///
 /// A port that is down does not change the choice: over iwarp a peer that speaks RoCE would not be reached either, and the
@@ -47,6 +50,7 @@ pub fn choose<'a>(machine: &'a Machine, local: IpAddr, verbs: Result<(), &'a str
         });
     };
     match verbs {
+        Ok(()) if owner.device.node_type == NodeType::Rnic => Choice::Iwarp(Reason::IwarpDevice(owner)),
         Ok(()) => Choice::Verbs(owner),
         Err(why) => Choice::Iwarp(Reason::VerbsUnusable(owner, why)),
     }
@@ -88,7 +92,6 @@ impl fmt::Display for Choice<'_> {
                 write!(f, "{device} port {port} lies on {}, which has the address", owner.netdev.name)?;
                 match owner.gid {
                     Some(gid) => write!(f, " ({}, GID {})", owner.device.protocol(owner.port), gid.index)?,
-                    None if owner.device.node_type == NodeType::Rnic => write!(f, " (iWARP)")?,
                     None => write!(f, ", but no GID was made from it")?,
                 }
                 if owner.port.state != PortState::Active {
@@ -110,6 +113,14 @@ impl fmt::Display for Reason<'_> {
             Self::NoDevice => f.write_str("this machine has no RDMA device"),
             Self::NotLocal => f.write_str("no interface has the address"),
             Self::NoDeviceOn(netdev) => write!(f, "no RDMA device lies on {netdev}, which has the address"),
+            Self::IwarpDevice(owner) => {
+                let device = &owner.device.name;
+                write!(
+                    f,
+                    "{device} owns the address and speaks iWARP too, without a key for each command: "
+                )?;
+                f.write_str("provider verbs takes it all the same")
+            }
             Self::VerbsUnusable(owner, why) => write!(f, "{} owns the address, but {why}", owner.device.name),
         }
     }

@@ -129,6 +129,7 @@ impl Established {
             shared_receive_queue: None,
             max_send: 16,
             max_receive: RECEIVES as u32,
+            max_exposed: 1,
         };
         let mut qp = QueuePair::new(QP, &attributes);
         let role = if responder { Role::Responder } else { Role::Initiator };

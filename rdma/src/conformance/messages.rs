@@ -88,7 +88,7 @@ pub(super) fn gathered_in_order<P: Provider>(pair: Pair<P>) {
 pub(super) fn invalidation_is_reported<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     let capabilities = rig.sides[LEFT].provider.capabilities();
-    if !capabilities.per_command_keys || !capabilities.remote_invalidate {
+    if !capabilities.per_command_keys || !rig.sides[RIGHT].provider.capabilities().sends_invalidate {
         return;
     }
     let link = rig.link(4);

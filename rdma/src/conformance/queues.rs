@@ -133,6 +133,7 @@ pub(super) fn a_shared_queue_serves_two<P: Provider>(pair: Pair<P>) {
         shared_receive_queue: Some(shared),
         max_send: 4,
         max_receive: 0,
+        max_exposed: 0,
     };
     let [one, two] = [(); 2].map(|()| {
         let queue_pair = rig.sides[RIGHT].provider.create_queue_pair(&attributes).expect("a queue pair");

@@ -96,9 +96,7 @@ impl<P: Provider> Side<P> {
 
     /// Memory for receives and for the data of our own READs.
     pub(super) fn sink(&mut self, len: usize) -> Buffer {
-        let remote = self.provider.capabilities().read_sink_needs_remote_write;
-        let more = if remote { Access::REMOTE_WRITE } else { Access::LOCAL_READ };
-        self.buffer(len, Access::LOCAL_WRITE | more)
+        self.buffer(len, Access::LOCAL_WRITE)
     }
 
     /// Memory with these bytes in it.
@@ -115,6 +113,7 @@ impl<P: Provider> Side<P> {
             shared_receive_queue: None,
             max_send: depth,
             max_receive: depth,
+            max_exposed: depth,
         };
         self.provider.create_queue_pair(&attributes).expect("a queue pair")
     }

@@ -143,7 +143,7 @@ pub(super) fn wrong_right<P: Provider>(pair: Pair<P>) {
 }
 
 pub(super) fn after_remote_invalidation<P: Provider>(pair: Pair<P>) {
-    if !pair.left.capabilities().remote_invalidate {
+    if !pair.left.capabilities().per_command_keys || !pair.right.capabilities().sends_invalidate {
         return;
     }
     attempts(pair, |stage| {
@@ -196,7 +196,7 @@ pub(super) fn after_destruction<P: Provider>(pair: Pair<P>) {
 fn invalidates<P: Provider>(pair: Pair<P>, foreign: bool) {
     let rig = &mut Rig::new(pair);
     let capabilities = rig.sides[LEFT].provider.capabilities();
-    if !capabilities.per_command_keys || !capabilities.remote_invalidate {
+    if !capabilities.per_command_keys || !rig.sides[RIGHT].provider.capabilities().sends_invalidate {
         return;
     }
     if foreign && !capabilities.strict_keys {

@@ -25,8 +25,7 @@ impl Provider for Loopback {
             per_command_keys: true,
             strict_keys: true,
             early_messages_wait: true,
-            remote_invalidate: true,
-            read_sink_needs_remote_write: false,
+            sends_invalidate: true,
             packet_len: None,
             completion_is_ack: true,
         }

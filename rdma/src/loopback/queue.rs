@@ -221,7 +221,7 @@ impl State {
                 CmEvent::Established { queue_pair, .. }
                 | CmEvent::ConnectFailed { queue_pair, .. }
                 | CmEvent::Disconnected { queue_pair, .. } => *queue_pair != id,
-                CmEvent::ConnectRequest { .. } => true,
+                CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => true,
             });
         }
     }

@@ -98,6 +98,7 @@ fn queue_pair(provider: &mut impl Provider, cq: CompletionQueueId) -> QueuePairI
         shared_receive_queue: None,
         max_send: 16,
         max_receive: 16,
+        max_exposed: 16,
     };
     provider.create_queue_pair(&attributes).unwrap()
 }

@@ -46,13 +46,14 @@ impl Queue {
         entries: u32,
         channel: &Arc<CompletionChannel>,
         limits: &DeviceLimits,
+        vector: u32,
     ) -> io::Result<(Arc<CompletionQueue>, Claim)> {
         let part = match self.parts.iter().position(|part| part.free >= entries) {
             Some(part) => part,
             None => {
                 let free = part_len(self.entries, entries, limits);
                 self.entries = self.entries.saturating_add(free);
-                self.parts.push(Part { hw: CompletionQueue::new(channel, free)?, free });
+                self.parts.push(Part { hw: CompletionQueue::new(channel, free, vector)?, free });
                 self.parts.len() - 1
             }
         };
@@ -161,6 +162,7 @@ mod tests {
             max_read_depth: 1,
             max_shared_receives: 0,
             memory_windows: false,
+            sends_invalidate: true,
             is_rxe: false,
         };
         let (mut all, mut parts) = (0, 0);

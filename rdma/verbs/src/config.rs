@@ -1,5 +1,6 @@
 //! What can be chosen.
 
+use nvmf_rdma::PrivateData;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -17,20 +18,31 @@ pub struct VerbsConfig {
     pub gid_index: Option<u8>,
     /// Traffic class (RoCE v2: DSCP in the upper six bits, ECN in the lower two).
     pub traffic_class: Option<u8>,
-    /// The largest path MTU; the connection manager's own choice if that is less.
-    pub path_mtu: Option<PathMtu>,
     /// How often a packet that nobody acknowledged is sent again, 0 to 7 (InfiniBand and RoCE).
     pub retry_count: u8,
     /// How often a message that found no receive posted is sent again, 0 to 6; 7 is without end (InfiniBand and RoCE).
     pub rnr_retry_count: u8,
-    /// How long a peer whose message found no receive posted waits, as the verbs write it, 0 to 31: 12 is 0.64 ms (InfiniBand and RoCE).
-    pub min_rnr_timer: Option<u8>,
-    /// Give every command a key of its own by a memory window of type 2, where the device has them. Without, peers
+    /// How long a peer whose message found no receive posted waits, as the verbs write it, 0 to 31: 12 is 0.64 ms, 0 is the
+    /// longest, 655 ms (InfiniBand and RoCE).
+    pub min_rnr_timer: u8,
+    /// How long a packet may stay unacknowledged before it is sent again, as the verbs write it: 4.096 µs times 2 to this power, 0 to
+    /// 31 (InfiniBand and RoCE). By default the connection manager's: 0.5 s, 2.1 s before Linux 6.2.
+    pub ack_timeout: Option<u8>,
+    /// Give every command a key of its own by a memory window of type 2, where the device makes them. Without, peers
     /// get the region's one long-lived key.
     pub memory_windows: bool,
+    /// Which of the device's interrupt vectors its completions use, modulo their number: who opens several providers spreads
+    /// them over the cores.
+    pub completion_vector: u32,
+    /// The private data of rejections that the provider makes by itself: too many requests, or one for another device.
+    pub rejection: Vec<u8>,
 }
 
 impl VerbsConfig {
+    pub(crate) fn rejection(&self) -> PrivateData {
+        PrivateData::new(&self.rejection).unwrap_or(PrivateData::EMPTY)
+    }
+
     /// The usual, over the first port of a device.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
@@ -40,36 +52,14 @@ impl VerbsConfig {
             pkey_index: None,
             gid_index: None,
             traffic_class: None,
-            path_mtu: None,
             retry_count: 7,
             rnr_retry_count: 7,
-            min_rnr_timer: None,
+            min_rnr_timer: 12,
+            ack_timeout: None,
             memory_windows: true,
+            completion_vector: 0,
+            rejection: Vec::new(),
         }
-    }
-}
-
-/// Bytes that a packet carries (InfiniBand Architecture's MTU).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PathMtu {
-    /// 256.
-    Bytes256 = 1,
-    /// 512.
-    Bytes512,
-    /// 1024.
-    Bytes1024,
-    /// 2048.
-    Bytes2048,
-    /// 4096.
-    Bytes4096,
-}
-
-impl PathMtu {
-    /// The one of so many bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: u32) -> Option<Self> {
-        let all = [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
-        all.into_iter().find(|&it| 128 << it as u32 == bytes)
     }
 }
 

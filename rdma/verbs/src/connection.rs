@@ -10,11 +10,17 @@ use nvmf_rdma::{
     QueuePairId, RequestId,
 };
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// InfiniBand: nobody listens under that service id.
-const REJECTED_INVALID_SERVICE_ID: i32 = 8;
+// Reasons of a rejection (InfiniBand Architecture, REJ).
+const NO_RESOURCES: i32 = 3;
+const INVALID_SERVICE_ID: i32 = 8;
+const STALE_CONNECTION: i32 = 10;
+const CONSUMER: i32 = 28;
+/// iWARP: connections of one peer that were accepted and on which it has not spoken yet. Their end cannot be forced, and more than its
+/// queues at once no host sets up.
+const UNSPOKEN_PER_PEER: usize = 128;
 
 /// Whose an id is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +60,10 @@ impl VerbsProvider {
         source: Option<SocketAddr>,
         parameters: &ConnectParameters,
     ) -> Result<(), ConnectError> {
+        if self.is_lost() {
+            let source = io::Error::from_raw_os_error(libc::ENODEV);
+            return Err(ConnectError::Os { address, source });
+        }
         self.check_private_data(&parameters.private_data, 56, address)?;
         let (channel, tos) = (Arc::clone(&self.channel), self.config.traffic_class);
         let qp = self
@@ -87,6 +97,11 @@ impl VerbsProvider {
         self.check_private_data(&parameters.private_data, 196, address)?;
         if !self.queue_pairs.get(name.0).is_some_and(|qp| matches!(qp.phase, Phase::Idle)) {
             return Err(ConnectError::NotIdle);
+        }
+        if self.transport == Transport::Iwarp && self.unspoken(address.ip()) >= UNSPOKEN_PER_PEER {
+            let rejection = self.config.rejection();
+            self.reject_request(request, &rejection);
+            return Err(ConnectError::RequestGone);
         }
         self.ring(name);
         let Some(Request { id, peer_initiator_depth, peer_responder_resources, .. }) =
@@ -128,12 +143,25 @@ impl VerbsProvider {
         }
     }
 
+    /// Connections to a peer that are being set up.
+    fn unspoken(&self, peer: IpAddr) -> usize {
+        let is_one = |name: &&QueuePairId| {
+            let qp = self.queue_pairs.get(name.0).filter(|qp| matches!(qp.phase, Phase::Connecting(_)));
+            qp.and_then(|qp| qp.id.as_ref()?.peer_address()).is_some_and(|address| address.ip() == peer)
+        };
+        self.attended.iter().filter(is_one).count()
+    }
+
     /// Polls everything that the connection manager and the device have to say.
     pub(crate) fn poll_events(&mut self) {
-        while let Some(notice) = self.device.async_notice() {
+        while !self.is_lost()
+            && let Some(notice) = self.device.async_notice()
+        {
             self.on_device_notice(notice);
         }
-        while let Some(notice) = self.channel.notice() {
+        while !self.is_lost()
+            && let Some(notice) = self.channel.notice()
+        {
             self.on_notice(notice);
         }
     }
@@ -141,6 +169,10 @@ impl VerbsProvider {
     fn on_notice(&mut self, notice: CmNotice) {
         if notice.kind == NoticeKind::ConnectRequest {
             return self.on_request(notice);
+        }
+        // Whichever id it is told of, all are of the one device.
+        if notice.kind == NoticeKind::DeviceRemoved {
+            return self.lose();
         }
         match self.roles.get(&notice.id).copied() {
             Some(Role::QueuePair(name)) => self.on_connection(name, &notice),
@@ -160,16 +192,9 @@ impl VerbsProvider {
             NoticeKind::ConnectResponse => self.on_response(name, notice),
             NoticeKind::Established => self.on_established(name, notice),
             NoticeKind::Unreachable => self.end(name, End::Failed(unreachable(notice.status))),
-            NoticeKind::Rejected if notice.status == REJECTED_INVALID_SERVICE_ID => {
-                self.end(name, End::Failed(unreachable(-libc::ECONNREFUSED)));
-            }
-            NoticeKind::Rejected => {
-                let private_data = notice.private_data;
-                self.end(name, End::Failed(ConnectFailure::Rejected { private_data }));
-            }
+            NoticeKind::Rejected => self.end(name, End::Failed(rejected(self.transport, notice))),
             NoticeKind::Disconnected => self.on_disconnected(name),
-            NoticeKind::DeviceRemoved => self.lose_device(name),
-            NoticeKind::ConnectRequest | NoticeKind::Other => {}
+            NoticeKind::DeviceRemoved | NoticeKind::ConnectRequest | NoticeKind::Other => {}
         }
     }
 
@@ -267,6 +292,25 @@ fn offer<'a>(
         shared_receive_queue: qp.attributes.shared_receive_queue.is_some(),
         queue_pair: qp.hw.as_ref().map_or(0, crate::ffi::QueuePair::number),
     }
+}
+
+/// Who rejected: the layer above at the peer, which says why, or its connection manager.
+fn rejected(transport: Transport, notice: &CmNotice) -> ConnectFailure {
+    let private_data = notice.private_data;
+    let reason = match (transport, notice.status) {
+        (Transport::InfiniBand, CONSUMER) => return ConnectFailure::Rejected { private_data },
+        // A TCP connection that nobody took has the same status, and no data.
+        (Transport::Iwarp, _) if !private_data.as_bytes().is_empty() => {
+            return ConnectFailure::Rejected { private_data };
+        }
+        (Transport::InfiniBand, INVALID_SERVICE_ID) => return unreachable(-libc::ECONNREFUSED),
+        (Transport::InfiniBand, NO_RESOURCES) => "it has no resources",
+        (Transport::InfiniBand, STALE_CONNECTION) => "it still has a connection of that name",
+        (Transport::InfiniBand, 1..) => "its connection manager says why",
+        (_, status) => return unreachable(status),
+    };
+    let text = format!("the peer rejected the connection: {reason} (reason {})", notice.status);
+    ConnectFailure::Unreachable(io::Error::new(io::ErrorKind::ConnectionRefused, text))
 }
 
 pub(crate) fn unreachable(status: i32) -> ConnectFailure {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`VerbsProvider`] (`provider`) | the contract on one side, the device on the other |
 //! | `open` | the device opened |
+//! | `loss` | the device gone from under its connections |
 //! | `make` | queue pairs made and destroyed |
 //! | `post` | work checked and collected until the doorbell rings |
 //! | `reap` | what the device completed, and what follows from it |
@@ -21,11 +22,20 @@
 //! **The libraries are loaded at run time.** Nothing of rdma-core is needed to build, and the same binary runs where there is none:
 //! [`VerbsProvider::new`] says then what to install.
 //!
-//! **What a peer can reach.** Where the device has memory windows of type 2 (`per_command_keys`), a peer reaches exactly the bytes
-//! of one command for as long as it runs. Where it has none (Soft-iWARP, some iWARP cards), a peer that was given a key keeps it, and
-//! reaches everything registered in the same region, with the right it was registered with, until the region is deregistered: for an initiator that is
-//! its data memory, so connect such devices only to targets that are trusted as much as the disk itself. iWARP devices also need
-//! remote write for the memory that their RDMA READs land in (`read_sink_needs_remote_write`); its key is never told to anyone, but a peer could guess it.
+//! **What a peer can reach.** Where the device makes memory windows of type 2 (`per_command_keys`), a peer reaches exactly the bytes
+//! of one command for as long as it runs. Where it makes none (Soft-iWARP, iWARP cards, Broadcom's with rdma-core's library), a peer that was given
+//! a key keeps it, and reaches everything registered in the same region, with the right it was registered with, until the region is
+//! deregistered: for an initiator that is its data memory, so connect such devices only to targets that are trusted as much as the disk itself.
+//! Whether windows are there is found out by making one when the device is opened.
+//!
+//! **RDMA READs over iWARP** name their sink to the peer: key and address go over the wire, and the key needs remote write. So every
+//! READ has a registration of its own bytes, made when it is posted and ended before its completion is seen: a system call
+//! and a command of the device for each. Windows are not used for it: a window's key as a local element is nothing that the library
+//! promises, and of the iWARP drivers irdma alone announces them, where Intel has withdrawn them. All this is why `auto` prefers userspace
+//! iWARP to an iWARP device.
+//!
+//! **A device that goes away** (removal, reset, a completion queue in error, a queue pair that it does not destroy) ends its connections
+//! and then the provider; only a new provider helps. Memory that it did not let go of is never freed, because it may still write to it.
 //!
 //! **Soft-RoCE's windows are not walls** (Linux 6.12): it checks a peer's access through a window against the whole region, lets any
 //! connection invalidate any window, and tells of an invalidation with the kernel's own flag. The provider copes with the flag, and says of the rest
@@ -43,6 +53,7 @@ mod completion;
 mod config;
 mod connection;
 mod ffi;
+mod loss;
 mod make;
 mod memory;
 mod open;
@@ -54,8 +65,10 @@ mod reap;
 mod requests;
 mod shared;
 mod teardown;
+#[cfg(test)]
+mod tests;
 
-pub use config::{OpenError, PathMtu, VerbsConfig};
+pub use config::{OpenError, VerbsConfig};
 pub use ffi::NoLibrary;
 pub use provider::VerbsProvider;
 pub use requests::DetachedRequest;

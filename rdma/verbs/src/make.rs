@@ -1,11 +1,11 @@
 //! Queue pairs made and destroyed.
 
 use crate::completion::Claim;
-use crate::ffi::{self, CmId, CompletionQueue, QueueSizes, Transport};
+use crate::ffi::{self, CmId, CompletionQueue, INLINE_MAX, QueueSizes, Transport};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::{INLINE_MAX, QueuePair, Staging};
+use crate::queue_pair::QueuePair;
 use crate::shared::SharedQueue;
-use nvmf_rdma::{CmEvent, CompletionQueueId, Provider, QueuePairAttributes, QueuePairId, ResourceError};
+use nvmf_rdma::{CmEvent, CompletionQueueId, QueuePairAttributes, QueuePairId, ResourceError};
 use std::io;
 use std::sync::Arc;
 
@@ -15,10 +15,15 @@ impl VerbsProvider {
         &mut self,
         attributes: &QueuePairAttributes,
     ) -> Result<QueuePairId, ResourceError> {
+        if self.is_lost() {
+            return Err(ResourceError::DeviceRemoved);
+        }
         let attributes = *attributes;
-        let limit = self.capabilities().max_queue_depth;
+        let exposed = if self.has_windows { attributes.max_exposed } else { 0 };
+        let sends = attributes.max_send.max(1).saturating_add(exposed);
+        let limit = self.limits.max_queue_depth;
         for (what, asked) in
-            [("send queue entries", attributes.max_send), ("receive queue entries", attributes.max_receive)]
+            [("send queue entries", sends), ("receive queue entries", attributes.max_receive)]
         {
             if asked > limit {
                 return Err(ResourceError::Limit { what, asked, limit });
@@ -26,7 +31,6 @@ impl VerbsProvider {
         }
         let shared = attributes.shared_receive_queue.map(|name| self.shared_queues.get(name.0 as usize));
         let shared = shared.map(|found| found.ok_or(ResourceError::NoSuchQueue)).transpose()?;
-        let sends = attributes.max_send.max(1) * if self.has_windows { 2 } else { 1 };
         let receives = if shared.is_some() { 0 } else { attributes.max_receive.max(1) };
         // Receives of a shared queue complete with whichever queue pair their message came to.
         let heard = shared.map_or(receives, SharedQueue::capacity);
@@ -61,9 +65,8 @@ impl VerbsProvider {
         if self.transport == Transport::InfiniBand {
             hw.initialise(self.path).map_err(os)?;
         }
-        let staging = Staging::new(&self.device, attributes.max_send, &hw).map_err(os)?;
         let (number, windows) = (hw.number(), self.has_windows);
-        let make = |name| QueuePair::new(QueuePairId(name), *attributes, hw, staging, windows, claims);
+        let make = |name| QueuePair::new(QueuePairId(name), *attributes, hw, windows, claims);
         let name = self.queue_pairs.insert(make);
         let name = QueuePairId(name.ok_or_else(|| os(io::ErrorKind::OutOfMemory.into()))?);
         self.numbers.insert(number, name);
@@ -76,10 +79,10 @@ impl VerbsProvider {
         // Before the queue pair, which a bound window keeps from being destroyed.
         self.windows.forget_queue_pair(queue_pair);
         if let Some(hw) = qp.hw.take() {
-            self.numbers.remove(&hw.number());
             if let Some(id) = &qp.id {
                 let _ = id.disconnect();
             }
+            self.destroy_on_device(hw);
         }
         self.forget_id(qp.id.as_ref().map(CmId::key));
         self.events.retain(|event| !is_about(event, queue_pair));
@@ -90,6 +93,15 @@ impl VerbsProvider {
         claims.into_iter().for_each(|claim| self.release(claim));
         for queue in &mut self.completion_queues {
             queue.ready.retain(|completion| completion.queue_pair != queue_pair);
+        }
+    }
+
+    /// Has the device let go of a queue pair. One that does not may go on reading and writing the buffers, which the caller gives
+    /// to others as soon as the queue pair is gone: then nothing of the device may be used any more.
+    pub(crate) fn destroy_on_device(&mut self, hw: ffi::QueuePair) {
+        self.numbers.remove(&hw.number());
+        if hw.destroy().is_err() {
+            self.lose();
         }
     }
 
@@ -104,7 +116,7 @@ impl VerbsProvider {
             return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
         }
         let queue = self.completion_queues.get_mut(name.0 as usize).ok_or(ResourceError::NoSuchQueue)?;
-        queue.claim(name, entries, &channel, &self.limits).map_err(os)
+        queue.claim(name, entries, &channel, &self.limits, self.config.completion_vector).map_err(os)
     }
 
     fn release(&mut self, claim: Claim) {
@@ -119,7 +131,7 @@ fn is_about(event: &CmEvent, name: QueuePairId) -> bool {
         CmEvent::Established { queue_pair, .. }
         | CmEvent::ConnectFailed { queue_pair, .. }
         | CmEvent::Disconnected { queue_pair, .. } => *queue_pair == name,
-        CmEvent::ConnectRequest { .. } => false,
+        CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => false,
     }
 }
 

@@ -17,12 +17,7 @@ pub(crate) struct Registered {
 impl Registered {
     /// The device's name for a part of it.
     fn element(&self, sge: Sge) -> Option<ffi::Sge> {
-        let end = sge.offset.checked_add(sge.len as usize)?;
-        (end <= self.region.len()).then(|| ffi::Sge {
-            addr: self.region.address() + sge.offset as u64,
-            length: sge.len,
-            lkey: self.region.local_key(),
-        })
+        self.region.part(sge.offset, sge.len)
     }
 }
 
@@ -86,6 +81,14 @@ impl Regions {
         registered.element(sge).filter(|_| registered.access.allows(Access::LOCAL_WRITE))
     }
 
+    /// A registration of these bytes alone, for one RDMA READ over iWARP, which tells the peer the key of its sink.
+    pub(crate) fn register_sink(&self, device: &Arc<Device>, sge: Sge) -> Option<Region> {
+        self.sink(sge)?;
+        let memory = self.get(sge.local_key)?.region.memory();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        Region::register_part(device, memory, sge.offset, sge.len as usize, access, false).ok()
+    }
+
     /// Copies bytes of any memory into a part; `None` when either does not hold as many.
     pub(crate) fn copy(&self, from: &Memory, offset: usize, to: Sge) -> Option<()> {
         self.sink(to)?;
@@ -135,8 +138,10 @@ impl Windows {
         let (window, last) = match self.free.pop() {
             Some(free) => free,
             None => {
-                let window =
-                    Window::alloc(device).map_err(|_| RegisterError::NoKey { limit: self.shown.len() })?;
+                let window = Window::alloc(device).map_err(|error| match self.shown.len() {
+                    0 => RegisterError::Window(error.raw_os_error().unwrap_or(libc::EIO)),
+                    limit => RegisterError::NoKey { limit },
+                })?;
                 let key = window.key();
                 (window, key)
             }

@@ -2,6 +2,7 @@
 
 use crate::config::{OpenError, VerbsConfig};
 use crate::ffi::{self, Channel, CompletionChannel, Device, PathChoice};
+use crate::loss::Lost;
 use crate::memory::{Regions, Windows};
 use crate::provider::VerbsProvider;
 use crate::reap::{WITH_INVALIDATE, WITH_INVALIDATE_RXE};
@@ -44,9 +45,12 @@ impl VerbsProvider {
             pkey_index: config.pkey_index,
             gid_index: config.gid_index,
             traffic_class: config.traffic_class,
-            mtu: config.path_mtu.map(|mtu| mtu as u8),
-            min_rnr_timer: config.min_rnr_timer,
+            min_rnr_timer: Some(config.min_rnr_timer.min(31)),
+            ack_timeout: config.ack_timeout.map(|timeout| timeout.min(31)),
         };
+        // Some kernels announce windows where the library makes none (bnxt_re): one that was made is the proof.
+        let has_windows =
+            config.memory_windows && limits.memory_windows && ffi::Window::alloc(&device).is_ok();
         Ok(Self {
             queue_pairs: Slots::new(u16::MAX - 1),
             requests: Slots::new(u16::MAX - 1),
@@ -62,7 +66,7 @@ impl VerbsProvider {
             completion_channel,
             transport: device.transport(),
             invalidate_flag: if limits.is_rxe { WITH_INVALIDATE_RXE } else { WITH_INVALIDATE },
-            has_windows: limits.memory_windows && config.memory_windows,
+            has_windows,
             device,
             device_name: config.device.clone(),
             config,
@@ -75,7 +79,8 @@ impl VerbsProvider {
             failed: Vec::new(),
             numbers: HashMap::new(),
             now: Duration::ZERO,
-            heard: None,
+            events_polled: None,
+            lost: Lost::No,
         })
     }
 }

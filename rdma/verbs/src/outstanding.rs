@@ -38,6 +38,8 @@ struct Slot {
     /// The device says when it is done. Of the others only a later one's completion tells.
     told: bool,
     done: Option<Done>,
+    /// The device has nothing to do for it: it is over once it is the oldest, and says nothing of those before it.
+    void: bool,
 }
 
 /// A queue's work, oldest first. What the device completes out of order (iWARP devices complete a SEND before the RDMA READ ahead of it)
@@ -94,8 +96,14 @@ impl Outstanding {
     pub(crate) fn push(&mut self, work: Work, told: bool) -> u32 {
         let sequence = self.end();
         self.posted += u32::from(matches!(work, Work::Posted { .. }));
-        self.work.push_back(Slot { work, told, done: None });
+        self.work.push_back(Slot { work, told, done: None, void: false });
         sequence
+    }
+
+    /// Adds one for which the device has nothing to do.
+    pub(crate) fn push_void(&mut self, work: Work) {
+        self.posted += u32::from(matches!(work, Work::Posted { .. }));
+        self.work.push_back(Slot { work, told: true, done: None, void: true });
     }
 
     /// Whether everything before `end` has completed.
@@ -118,6 +126,7 @@ impl Outstanding {
         let oldest = self.work.front()?;
         let done = match oldest.done {
             Some(done) => done,
+            None if oldest.void => Done { status: WcStatus::Success, byte_len: 0, invalidated: None },
             None if oldest.told || self.done == 0 => return None,
             None => of_earlier(self.work.iter().find_map(|slot| slot.done)?),
         };

@@ -1,13 +1,13 @@
 //! Work that callers post: checked, named, collected until the doorbell.
 
 use crate::completion::Name;
-use crate::ffi::{self, Transport};
+use crate::ffi::{self, INLINE_MAX, Region, Transport};
 use crate::outstanding::Work;
 use crate::provider::VerbsProvider;
-use crate::queue_pair::{INLINE_MAX, Phase, QueuePair};
+use crate::queue_pair::{Phase, QueuePair};
 use nvmf_rdma::{
     Access, Opcode, Payload, PostError, QueuePairId, QueuePairState, ReceiveRequest, RegisterError,
-    RemoteKey, RemoteMemory, SendOperation, SendRequest, Sge, SharedReceiveQueueId, WcStatus,
+    RemoteKey, RemoteMemory, SendOperation, SendRequest, Sge, SharedReceiveQueueId, WcStatus, WorkRequestId,
 };
 
 /// A send, taken apart.
@@ -17,8 +17,17 @@ struct Parts<'a> {
     inline: Option<&'a [u8]>,
     list: &'a [Sge],
     /// Where the data of an RDMA READ land.
-    sink: Option<ffi::Sge>,
+    sink: Option<Sge>,
     invalidates: Option<RemoteKey>,
+}
+
+/// Where an RDMA READ lands.
+struct ReadSink {
+    /// None for a READ of nothing.
+    element: Option<ffi::Sge>,
+    len: u32,
+    /// iWARP: what makes the element a name that this READ alone has.
+    registration: Option<Region>,
 }
 
 impl VerbsProvider {
@@ -29,6 +38,9 @@ impl VerbsProvider {
         range: Sge,
         access: Access,
     ) -> Result<RemoteMemory, RegisterError> {
+        if self.is_lost() {
+            return Err(RegisterError::DeviceRemoved);
+        }
         let registered = self.regions.exposable(range, access)?;
         let address = registered.region.address() + range.offset as u64;
         let qp = self.queue_pairs.get_mut(queue_pair.0).ok_or(RegisterError::OutOfBounds)?;
@@ -40,7 +52,11 @@ impl VerbsProvider {
                 .then_some(RemoteMemory { key, address, len: range.len })
                 .ok_or(RegisterError::Access);
         }
-        let limit = qp.attributes.max_send as usize;
+        // A window of no bytes cannot be bound.
+        if range.len == 0 {
+            return Err(RegisterError::OutOfBounds);
+        }
+        let limit = qp.attributes.max_exposed as usize;
         let no_key = RegisterError::NoKey { limit };
         if qp.sends.hidden() >= limit || !matches!(qp.phase, Phase::Ready) || qp.is_broken() {
             return Err(no_key);
@@ -48,11 +64,10 @@ impl VerbsProvider {
         let Some(hw) = &mut qp.hw else { return Err(no_key) };
         let (key, window) = self.windows.show(&self.device, range.local_key, queue_pair)?;
         let region = &registered.region;
-        // A window of no bytes is not a window: it would never be used, and binding it is an error.
-        let len = range.len.max(1);
+        let len = range.len;
         let operation = ffi::WorkOperation::Bind { window, key, region, address, len, access };
         let id = Name::Send(queue_pair, qp.sends.push(Work::Bind, false)).encode();
-        hw.push_send(&ffi::WorkRequest { id, operation, signaled: false, inline: false }, None);
+        hw.push_send(&ffi::WorkRequest { id, operation, signaled: false }, &[], None);
         qp.silent += 1;
         Self::mark_dirty(&mut self.dirty, qp);
         Ok(RemoteMemory { key: RemoteKey(key), address, len: range.len })
@@ -116,15 +131,25 @@ impl VerbsProvider {
         if qp.sends.is_full() {
             return Err(PostError::Full);
         }
+        if let SendOperation::LocalInvalidate { key } = operation
+            && self.has_windows
+            && !self.windows.is_shown(key, name)
+        {
+            // The peer ended it first: the two race by nature.
+            return self.complete_in_turn(name, id, signaled);
+        }
         let Parts { opcode, operation, inline, list, sink, invalidates } = self.parts(qp, operation)?;
+        let sink = sink.map(|into| self.sink_of_read(name, into)).transpose()?;
         let gathered = list.iter().filter(|sge| sge.len > 0).filter_map(|&sge| self.regions.source(sge));
         let Some(qp) = self.queue_pairs.get_mut(name.0) else { return Err(PostError::NoSuchQueue) };
         let Some(hw) = &mut qp.hw else { return Err(PostError::NotReady) };
-        let staged = inline.filter(|bytes| !bytes.is_empty()).map(|bytes| qp.staging.stage(bytes));
-        let elements = staged.into_iter().chain(sink.filter(|sge| sge.length > 0)).chain(gathered);
-        let len = inline.map_or(0, <[u8]>::len) as u32
-            + list.iter().map(|sge| sge.len).sum::<u32>()
-            + sink.map_or(0, |sge| sge.length);
+        let inline = inline.unwrap_or_default();
+        let mut len = inline.len() as u32 + list.iter().map(|sge| sge.len).sum::<u32>();
+        let mut element = None;
+        if let Some(ReadSink { element: name, len: bytes, registration }) = sink {
+            (element, len) = (name, bytes);
+            qp.read_sinks.push_back(registration);
+        }
         // In silence no more than half of the queue: the other half's room comes back while this is under way.
         // Soft-iWARP hands the pages of what nobody asks to be told of to TCP as they are, and a later completion says
         // nothing about them: every request is told of there.
@@ -134,9 +159,44 @@ impl VerbsProvider {
         let sequence =
             qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None }, !quiet);
         let id = Name::Send(name, sequence).encode();
-        let inline = staged.is_some_and(|bytes| bytes.length <= hw.inline_max());
-        hw.push_send(&ffi::WorkRequest { id, operation, signaled: !quiet, inline }, elements);
+        let elements = element.into_iter().chain(gathered);
+        hw.push_send(&ffi::WorkRequest { id, operation, signaled: !quiet }, inline, elements);
         Self::mark_dirty(&mut self.dirty, qp);
+        Ok(())
+    }
+
+    /// The device's name for where an RDMA READ lands.
+    ///
+    /// # Errors
+    /// The device does not register it: the connection ends.
+    fn sink_of_read(&mut self, name: QueuePairId, into: Sge) -> Result<ReadSink, PostError> {
+        let len = into.len;
+        if self.transport == Transport::InfiniBand || len == 0 {
+            let element = self.regions.sink(into).filter(|_| len > 0);
+            return Ok(ReadSink { element, len, registration: None });
+        }
+        let Some(region) = self.regions.register_sink(&self.device, into) else {
+            self.failed.push((name, WcStatus::LocalProtection));
+            if let Some(qp) = self.queue_pairs.get_mut(name.0) {
+                qp.is_broken = true;
+            }
+            return Err(PostError::NotReady);
+        };
+        Ok(ReadSink { element: region.part(0, len), len, registration: Some(region) })
+    }
+
+    /// Completes a request that leaves the device nothing to do, after those before it.
+    fn complete_in_turn(
+        &mut self,
+        name: QueuePairId,
+        id: WorkRequestId,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let qp = self.queue_pairs.get_mut(name.0).ok_or(PostError::NoSuchQueue)?;
+        let opcode = Opcode::LocalInvalidate;
+        qp.sends.push_void(Work::Posted { id, opcode, signaled, len: 0, invalidates: None, sink: None });
+        let queue = qp.attributes.send_cq;
+        self.retire_done(queue, name, true);
         Ok(())
     }
 
@@ -163,9 +223,9 @@ impl VerbsProvider {
                 Parts { inline, list, ..parts(Opcode::Write, operation) }
             }
             SendOperation::Read { into, remote } => {
-                let sink = self.regions.sink(into).filter(|_| qp.read_depth > 0).ok_or(PostError::Invalid)?;
+                self.regions.sink(into).filter(|_| qp.read_depth > 0).ok_or(PostError::Invalid)?;
                 let operation = ffi::WorkOperation::Read { address: remote.address, key: remote.key.0 };
-                Parts { sink: Some(sink), ..parts(Opcode::Read, operation) }
+                Parts { sink: Some(into), ..parts(Opcode::Read, operation) }
             }
             SendOperation::LocalInvalidate { key } => {
                 if !self.windows.is_shown(key, qp.name) {

@@ -3,10 +3,13 @@
 use crate::completion::Queue;
 use crate::config::VerbsConfig;
 use crate::connection::Role;
-use crate::ffi::{Channel, CmId, CompletionChannel, Device, DeviceLimits, IdKey, PathChoice, Transport};
+use crate::ffi::{
+    Channel, CmId, CompletionChannel, Device, DeviceLimits, INLINE_MAX, IdKey, PathChoice, Transport,
+};
+use crate::loss::Lost;
 use crate::make::os;
 use crate::memory::{Regions, Retired, Windows};
-use crate::queue_pair::{INLINE_MAX, QueuePair};
+use crate::queue_pair::QueuePair;
 use crate::requests::{DetachedRequest, Request};
 use crate::shared::SharedQueue;
 use core::time::Duration;
@@ -25,13 +28,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Elements of a gather list, if the device takes so many. Every place of a send queue has room for all of them, in the device's
-/// memory too.
-const GATHER_MAX: u32 = 4;
+/// Elements of a gather list: a capsule and its data. Every place of a send queue has room for all of them, in the device's memory
+/// too.
+const GATHER_MAX: u32 = 2;
 /// RDMA READs outstanding a connection: what initiators and targets of today ask for at the most.
 const READ_DEPTH_MAX: u16 = 128;
 /// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
-const LISTEN_INTERVAL: Duration = Duration::from_micros(500);
+const EVENT_INTERVAL: Duration = Duration::from_micros(500);
 
 /// RDMA through one device, for one thread at a time.
 pub struct VerbsProvider {
@@ -72,7 +75,9 @@ pub struct VerbsProvider {
     /// By the device's number: whose a receive of a shared queue was.
     pub(crate) numbers: HashMap<u32, QueuePairId>,
     pub(crate) now: Duration,
-    pub(crate) heard: Option<Duration>,
+    /// When the connection manager and the device were asked for events.
+    pub(crate) events_polled: Option<Duration>,
+    pub(crate) lost: Lost,
 }
 
 impl VerbsProvider {
@@ -85,7 +90,7 @@ impl Provider for VerbsProvider {
     type Detached = DetachedRequest;
 
     fn capabilities(&self) -> Capabilities {
-        // Every exposure takes a place of its own on the send queue.
+        // An exposure takes a place of its own on the send queue.
         let share = if self.has_windows { 2 } else { 1 };
         Capabilities {
             max_sge: self.max_sge(),
@@ -95,14 +100,16 @@ impl Provider for VerbsProvider {
             per_command_keys: self.has_windows,
             strict_keys: self.has_windows && !self.limits.is_rxe,
             early_messages_wait: self.transport == Transport::InfiniBand,
-            remote_invalidate: self.has_windows,
-            read_sink_needs_remote_write: self.transport == Transport::Iwarp,
+            sends_invalidate: self.limits.sends_invalidate,
             packet_len: None,
             completion_is_ack: self.transport == Transport::InfiniBand,
         }
     }
 
     fn register(&mut self, memory: &Memory, access: Access) -> Result<MemoryRegion, RegisterError> {
+        if self.is_lost() {
+            return Err(RegisterError::DeviceRemoved);
+        }
         self.regions.register(&self.device, memory, access, self.has_windows)
     }
 
@@ -129,6 +136,9 @@ impl Provider for VerbsProvider {
     }
 
     fn create_shared_receive_queue(&mut self, capacity: u32) -> Result<SharedReceiveQueueId, ResourceError> {
+        if self.is_lost() {
+            return Err(ResourceError::DeviceRemoved);
+        }
         let limit = self.limits.max_shared_receives;
         if capacity > limit {
             return Err(ResourceError::Limit { what: "shared receives", asked: capacity, limit });
@@ -238,8 +248,9 @@ impl Provider for VerbsProvider {
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
         self.now = now;
         if self.events.is_empty() {
-            if self.heard.is_none_or(|heard| now.saturating_sub(heard) >= LISTEN_INTERVAL) {
-                self.heard = Some(now);
+            let due = |polled| now.saturating_sub(polled) >= EVENT_INTERVAL;
+            if self.events_polled.is_none_or(due) {
+                self.events_polled = Some(now);
                 self.poll_events();
             }
             self.end_failed();
@@ -250,21 +261,24 @@ impl Provider for VerbsProvider {
             if !self.retired.is_empty() {
                 self.release_retired();
             }
+            self.tell_loss();
         }
         self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        self.next_deadline()
+        if self.lost == Lost::Ending { Some(self.now) } else { self.next_deadline() }
     }
 
     fn arm(&mut self) -> bool {
         self.ring_all();
-        self.completion_channel.drain();
-        for queue in &self.completion_queues {
-            // A queue that cannot be armed must be polled.
-            if queue.arm().is_err() {
-                return false;
+        if !self.is_lost() {
+            self.completion_channel.drain();
+            for queue in &self.completion_queues {
+                // A queue that cannot be armed must be polled.
+                if queue.arm().is_err() {
+                    return false;
+                }
             }
         }
         for at in 0..self.completion_queues.len() {
@@ -274,8 +288,9 @@ impl Provider for VerbsProvider {
         self.end_failed();
         // What was sent and flushed by now lets connections go on with their end; nothing else would wake us for that.
         self.look_after();
-        // What wakes the sleeper is heard at the first poll.
-        self.heard = None;
+        self.tell_loss();
+        // What wakes the sleeper is seen at the first poll.
+        self.events_polled = None;
         let nothing = self.failed.is_empty() && self.events.is_empty();
         nothing && self.completion_queues.iter().all(|queue| queue.ready.is_empty())
     }

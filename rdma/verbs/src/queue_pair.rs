@@ -1,20 +1,13 @@
 //! A queue pair: its device queues, what is outstanding on them, and how far its life is.
 
 use crate::completion::Claim;
-use crate::ffi::{self, CmId, Device, PostFailure, Region};
+use crate::ffi::{self, CmId, PostFailure, Region};
 use crate::outstanding::Outstanding;
 use core::time::Duration;
-use nvmf_memory::Memory;
 use nvmf_rdma::{
-    Access, ConnectFailure, ConnectParameters, DisconnectCause, QueuePairAttributes, QueuePairId,
-    QueuePairState,
+    ConnectFailure, ConnectParameters, DisconnectCause, QueuePairAttributes, QueuePairId, QueuePairState,
 };
-use std::io;
-use std::sync::Arc;
-
-/// Bytes that may be posted inline: a command capsule without data. The device copies them itself up to its own limit, and fetches
-/// the rest from the queue pair's staging memory.
-pub(crate) const INLINE_MAX: usize = 64;
+use std::collections::VecDeque;
 
 /// How far a connection is.
 pub(crate) enum Phase {
@@ -40,39 +33,6 @@ pub(crate) enum End {
     Disconnected(DisconnectCause),
 }
 
-/// Where inline payloads stay until they were sent: as many places as there can be sends, used in turn.
-pub(crate) struct Staging {
-    memory: Memory,
-    /// Where the device fetches from it. One that copies all that is inline when the doorbell rings never does.
-    region: Option<Region>,
-    next: usize,
-}
-
-impl Staging {
-    /// For `sends` payloads.
-    pub(crate) fn new(device: &Arc<Device>, sends: u32, hw: &ffi::QueuePair) -> io::Result<Self> {
-        let memory =
-            Memory::alloc(sends.max(1) as usize * INLINE_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let copies = hw.inline_max() as usize >= INLINE_MAX;
-        let register = || Region::register(device, &memory, Access::LOCAL_READ, false);
-        let region = if copies { None } else { Some(register()?) };
-        Ok(Self { memory, region, next: 0 })
-    }
-
-    /// Copies a payload to the next place.
-    pub(crate) fn stage(&mut self, bytes: &[u8]) -> ffi::Sge {
-        let places = self.memory.len() / INLINE_MAX;
-        let at = self.next * INLINE_MAX;
-        self.next = (self.next + 1) % places;
-        self.memory.write(at, bytes);
-        ffi::Sge {
-            addr: self.memory.as_ptr().addr() as u64 + at as u64,
-            length: bytes.len() as u32,
-            lkey: self.region.as_ref().map_or(0, Region::local_key),
-        }
-    }
-}
-
 /// One queue pair.
 pub(crate) struct QueuePair {
     pub(crate) name: QueuePairId,
@@ -85,15 +45,18 @@ pub(crate) struct QueuePair {
     pub(crate) deadline: Option<Duration>,
     pub(crate) sends: Outstanding,
     pub(crate) receives: Outstanding,
+    /// The device refused work: what comes after it would take effect although it did not.
+    pub(crate) is_broken: bool,
     /// Of each, so many at the end that the device never took.
     pub(crate) untaken: [usize; 2],
+    /// iWARP: the registrations of the READs that are outstanding, one each.
+    pub(crate) read_sinks: VecDeque<Option<Region>>,
     /// Sends since the last that completes visibly: of those that wait for the doorbell, whose last does.
     pub(crate) silent: u32,
     /// RDMA READs that may be outstanding; 0 until it is known.
     pub(crate) read_depth: u8,
     /// Whether work waits for the doorbell.
     pub(crate) is_dirty: bool,
-    pub(crate) staging: Staging,
     /// Where it completes.
     pub(crate) claims: [Claim; 2],
 }
@@ -103,11 +66,10 @@ impl QueuePair {
         name: QueuePairId,
         attributes: QueuePairAttributes,
         hw: ffi::QueuePair,
-        staging: Staging,
         windows: bool,
         claims: [Claim; 2],
     ) -> Self {
-        let hidden = if windows { attributes.max_send } else { 0 };
+        let hidden = if windows { attributes.max_exposed } else { 0 };
         let receives = if attributes.shared_receive_queue.is_some() { 0 } else { attributes.max_receive };
         Self {
             name,
@@ -118,11 +80,12 @@ impl QueuePair {
             deadline: None,
             sends: Outstanding::new(attributes.max_send, hidden),
             receives: Outstanding::new(receives, 0),
+            is_broken: false,
             untaken: [0; 2],
+            read_sinks: VecDeque::new(),
             silent: 0,
             read_depth: 0,
             is_dirty: false,
-            staging,
             claims,
         }
     }
@@ -141,7 +104,7 @@ impl QueuePair {
     pub(crate) fn ring_receives(&mut self) -> bool {
         let Some(hw) = &mut self.hw else { return true };
         let Err(PostFailure { refused }) = hw.ring_receives() else { return true };
-        self.untaken[1] += refused;
+        (self.untaken[1], self.is_broken) = (self.untaken[1] + refused, true);
         false
     }
 
@@ -153,13 +116,13 @@ impl QueuePair {
         self.silent = 0;
         let Some(hw) = &mut self.hw else { return true };
         let Err(PostFailure { refused }) = hw.ring_sends() else { return receives };
-        self.untaken[0] += refused;
+        (self.untaken[0], self.is_broken) = (self.untaken[0] + refused, true);
         false
     }
 
-    /// Whether the device refused work: what came after would take effect although what was before did not.
+    /// Whether it takes no more work.
     pub(crate) fn is_broken(&self) -> bool {
-        self.hw.is_none() || self.untaken != [0; 2]
+        self.hw.is_none() || self.is_broken
     }
 
     /// Whether the device has nothing of it any more.

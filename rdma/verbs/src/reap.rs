@@ -2,9 +2,10 @@
 
 use crate::completion::{BATCH, Name, status};
 use crate::ffi::{AsyncNotice, Wc};
+use crate::loss::Lost;
 use crate::outstanding::{Done, Work};
 use crate::provider::VerbsProvider;
-use crate::queue_pair::{End, Phase};
+use crate::queue_pair::{End, Phase, QueuePair};
 use nvmf_rdma::{
     Completion, CompletionQueueId, DisconnectCause, Opcode, Provider, QueuePairId, QueuePairState, RemoteKey,
     WcStatus,
@@ -27,6 +28,9 @@ impl VerbsProvider {
 
     /// Takes a batch from the device into the queue's store; how many.
     pub(crate) fn take(&mut self, queue: CompletionQueueId) -> usize {
+        if self.lost == Lost::Told {
+            return 0;
+        }
         let mut batch = [Wc::default(); BATCH];
         let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { return 0 };
         let count = it.poll(&mut batch);
@@ -45,13 +49,32 @@ impl VerbsProvider {
         };
         // A queue pair that was destroyed: nobody waits for it.
         let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
+        let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
+        let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
+        outstanding.complete(sequence, Done { status, byte_len: wc.byte_len, invalidated });
+        self.retire_done(queue, name, is_send);
+        if !status.is_success() && self.may_fail(name) {
+            self.failed.push((name, status));
+        }
+    }
+
+    fn may_fail(&self, name: QueuePairId) -> bool {
+        let phase = self.queue_pairs.get(name.0).map(|qp| &qp.phase);
+        matches!(phase, Some(Phase::Ready | Phase::Closing | Phase::Disconnecting))
+    }
+
+    /// Gives the caller what is over of a queue of a queue pair, in order.
+    pub(crate) fn retire_done(&mut self, queue: CompletionQueueId, name: QueuePairId, is_send: bool) {
+        let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
         let Some(ready) = self.completion_queues.get_mut(queue.0 as usize).map(|it| &mut it.ready) else {
             return;
         };
         let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
-        let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
-        outstanding.complete(sequence, Done { status, byte_len: wc.byte_len, invalidated });
         while let Some((work, done)) = outstanding.retire() {
+            if matches!(work, Work::Posted { opcode: Opcode::Read, .. }) {
+                // Its key, which the peer knows, ends before the caller uses the memory.
+                qp.read_sinks.pop_front();
+            }
             // One that was flushed leaves its window bound: that one goes with the queue pair.
             if let Work::Posted { invalidates: Some(key), .. } = work
                 && done.status.is_success()
@@ -62,9 +85,6 @@ impl VerbsProvider {
                 self.windows.invalidated(key, name);
             }
             ready.extend(finished(name, work, done.status, done.byte_len, done.invalidated));
-        }
-        if !status.is_success() && matches!(qp.phase, Phase::Ready | Phase::Closing | Phase::Disconnecting) {
-            self.failed.push((name, status));
         }
     }
 
@@ -88,10 +108,13 @@ impl VerbsProvider {
 
     pub(crate) fn on_device_notice(&mut self, notice: AsyncNotice) {
         match notice {
-            AsyncNotice::DeviceFatal => {
-                let all: Vec<_> = self.queue_pairs.keys().map(QueuePairId).collect();
-                for name in all {
-                    self.lose_device(name);
+            AsyncNotice::Fatal => self.lose(),
+            AsyncNotice::Established(number) => {
+                let name = self.numbers.get(&number);
+                let qp = name.and_then(|name| self.queue_pairs.get(name.0));
+                if let Some(QueuePair { phase: Phase::Connecting(_), id: Some(id), .. }) = qp {
+                    // Fails where the message came meanwhile, which does as well.
+                    let _ = id.notify_established();
                 }
             }
             AsyncNotice::QueuePair(number) => {
@@ -106,8 +129,7 @@ impl VerbsProvider {
                     );
                 }
             }
-            // The transport retries until its own time is over; the port may be back before.
-            AsyncNotice::PortDown | AsyncNotice::PortUp | AsyncNotice::Other => {}
+            AsyncNotice::Other => {}
         }
     }
 }

@@ -33,6 +33,9 @@ impl VerbsProvider {
         backlog: u32,
     ) -> Result<(ListenerId, SocketAddr), ListenError> {
         let failed = |source| ListenError { address, source };
+        if self.is_lost() {
+            return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
+        }
         let id = CmId::new(&self.channel).map_err(failed)?;
         id.bind(address).map_err(failed)?;
         if let Some(device) = id.device_name().filter(|device| *device != self.device_name) {
@@ -89,6 +92,9 @@ impl VerbsProvider {
     pub(crate) fn adopt_request(&mut self, now: Duration, detached: DetachedRequest) -> RequestId {
         let DetachedRequest(mut request) = detached;
         (request.listener, request.since) = (None, now);
+        if self.is_lost() {
+            return RequestId(u32::MAX);
+        }
         // One that cannot move is gone: `accept` says so.
         if request.id.migrate(&self.channel).is_err() {
             return RequestId(u32::MAX);
@@ -105,7 +111,7 @@ impl VerbsProvider {
         let here = id.device_name().is_some_and(|device| device == self.device_name);
         let (Some(local), Some(peer)) = (id.local_address(), id.peer_address()) else { return };
         if !here || self.requests.len() >= REQUESTS_MAX {
-            let _ = id.reject(&PrivateData::EMPTY);
+            let _ = id.reject(&self.config.rejection());
             return;
         }
         let key = id.key();

@@ -1,12 +1,13 @@
 //! How connections end: posted work is sent, the device flushes, then it is told.
 
 use crate::ffi::Transport;
+use crate::outstanding::Work;
 use crate::provider::VerbsProvider;
 use crate::queue_pair::{End, Phase, QueuePair};
 use crate::reap::finished;
 use core::time::Duration;
 use nvmf_rdma::{
-    CmEvent, ConnectFailure, ConnectParameters, DisconnectCause, PrivateData, QueuePairId, WcStatus,
+    CmEvent, ConnectFailure, ConnectParameters, DisconnectCause, Opcode, PrivateData, QueuePairId, WcStatus,
 };
 use std::io;
 
@@ -130,7 +131,8 @@ impl VerbsProvider {
     fn look_after_one(&mut self, name: QueuePairId) -> bool {
         let now = self.now;
         let Some(qp) = self.queue_pairs.get(name.0) else { return false };
-        let late = qp.deadline.is_some_and(|deadline| now >= deadline);
+        // A device that is gone flushes nothing.
+        let late = self.is_lost() || qp.deadline.is_some_and(|deadline| now >= deadline);
         match qp.phase {
             Phase::Resolving(_) | Phase::Connecting(_) if late => {
                 self.end(name, End::Failed(ConnectFailure::TimedOut));
@@ -195,6 +197,9 @@ impl VerbsProvider {
         for (outstanding, queue) in queues {
             let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { continue };
             while let Some(work) = outstanding.pop() {
+                if matches!(work, Work::Posted { opcode: Opcode::Read, .. }) {
+                    qp.read_sinks.pop_front();
+                }
                 it.ready.extend(finished(name, work, WcStatus::Flushed, 0, None));
             }
         }
@@ -204,7 +209,7 @@ impl VerbsProvider {
     pub(crate) fn cut_off(&mut self, name: QueuePairId) {
         self.windows.forget_queue_pair(name);
         if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
-            self.numbers.remove(&hw.number());
+            self.destroy_on_device(hw);
         }
     }
 

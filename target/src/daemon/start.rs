@@ -8,13 +8,15 @@ use crate::message::WorkerId;
 use crate::settings::{Load, Settings};
 use crate::thread::{self, Clock, Waiting};
 use crate::transport::rdma::buffers::SetUpError;
+use crate::transport::rdma::listener::rejection;
 use crate::worker::Worker;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvme_proto::rdma::RejectStatus;
 use nvmf_backend::{Devices, DevicesError, DevicesOptions};
 use nvmf_block::DeviceId;
 use nvmf_config::{Config, Poll};
 use nvmf_rdma::ListenError;
-use nvmf_rdma_any::{AnyProvider, Detached, ProviderSelection};
+use nvmf_rdma_any::{AnyProvider, Detached, OpenOptions, ProviderSelection};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -282,7 +284,11 @@ fn set_up(
     for export in &common.exports {
         backend.attach(export.device, &export.disk)?;
     }
-    let provider = selection.open(None)?;
+    let provider = selection.open(OpenOptions {
+        completion_vector: u32::try_from(id.0).unwrap_or(0),
+        rejection: rejection(RejectStatus::NO_RESOURCES),
+        ..OpenOptions::default()
+    })?;
     let registry = Arc::clone(&common.registry);
     let mut worker = Worker::new(id, load, common.settings.clone(), registry, provider, backend)?;
     let mut addresses = Vec::new();

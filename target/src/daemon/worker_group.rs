@@ -4,7 +4,7 @@ use super::StartError;
 use crate::message::WorkerId;
 use crate::settings::Load;
 use nvmf_config::{Config, Listener, ProviderChoice};
-use nvmf_rdma_any::{PathMtu, Preference, ProviderSelection, VerbsOptions};
+use nvmf_rdma_any::{Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -66,11 +66,13 @@ fn verbs(listener: &Listener) -> VerbsOptions {
     VerbsOptions {
         pkey_index: chosen.pkey_index,
         gid_index: chosen.gid_index,
-        // ECN's two bits stay the network's.
-        traffic_class: chosen.dscp.map(|dscp| dscp << 2),
-        path_mtu: chosen.path_mtu.and_then(|bytes| PathMtu::from_bytes(bytes.into())),
+        // ECT(0): switches mark what they would otherwise drop, which is what RoCE's congestion control lives on.
+        traffic_class: chosen.dscp.map(|dscp| dscp << 2 | 2),
         retry_count: chosen.retry_count,
         rnr_retry_count: chosen.rnr_retry_count,
+        min_rnr_timer: None,
+        ack_timeout: chosen.ack_timeout,
+        memory_windows: chosen.memory_windows,
     }
 }
 

@@ -62,6 +62,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 });
                 self.remove_queue_of(queue_pair);
             }
+            CmEvent::DeviceRemoved => self.device_removed = true,
         }
     }
 

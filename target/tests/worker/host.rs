@@ -7,6 +7,7 @@ use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe, Status
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_memory::Memory;
+use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
 use nvmf_rdma::{
     Access, CmEvent, Completion, CompletionQueueId, ConnectFailure, ConnectParameters, MemoryRegion, Opcode,
@@ -36,7 +37,7 @@ const TICK: Duration = Duration::from_micros(50);
 /// The target's side and the time.
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
-    pub(crate) workers: Vec<Worker<Loopback, SimulatedDevices>>,
+    pub(crate) workers: Vec<Worker<Faulty<Loopback>, SimulatedDevices>>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
@@ -92,8 +93,8 @@ impl World {
             .map(|id| {
                 let backend = SimulatedDevices::new(vec![disk.clone(), other_disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
-                Worker::new(WorkerId(id), load, settings.clone(), registry, fabric.provider(), backend)
-                    .unwrap()
+                let provider = Faulty::new(fabric.provider(), FaultOptions::default());
+                Worker::new(WorkerId(id), load, settings.clone(), registry, provider, backend).unwrap()
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
@@ -243,6 +244,7 @@ impl HostQueue {
                 shared_receive_queue: None,
                 max_send: 256,
                 max_receive: SLOTS as u32,
+                max_exposed: SLOTS as u32,
             })
             .unwrap();
         let memory = Memory::alloc(SLOTS * (CAPSULE + 16)).unwrap();

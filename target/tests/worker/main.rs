@@ -73,6 +73,15 @@ fn what_is_written_is_read_back_in_every_size() {
 }
 
 #[test]
+fn worker_whose_device_is_removed_says_so() {
+    let mut world = World::new(1, &settings());
+    assert!(!world.workers[0].turn(world.now).device_removed);
+    world.workers[0].provider().remove_device();
+    assert!(world.workers[0].turn(world.now).device_removed);
+    assert!(world.workers[0].turn(world.now).device_removed, "and goes on saying so");
+}
+
+#[test]
 fn in_capsule_writes_of_every_offset() {
     let mut world = World::new(1, &settings());
     let (_admin, cntlid) = admin(&mut world);

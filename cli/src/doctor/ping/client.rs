@@ -231,7 +231,7 @@ impl<P: Provider> Client<P> {
                 CmEvent::Disconnected { cause, .. } => {
                     self.over = Some(anyhow!("the connection ended: {cause}"));
                 }
-                CmEvent::ConnectRequest { .. } => {}
+                CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => {}
             }
         }
         Ok(worked)

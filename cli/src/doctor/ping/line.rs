@@ -75,12 +75,13 @@ impl Line {
         let alloc = |len| Memory::alloc(len).context("no memory for a connection");
         let (memory, exposed) = (alloc(ALL)?, alloc(EXPOSED)?);
         let capabilities = provider.capabilities();
-        let given = |remote, access| if remote { access } else { Access::LOCAL_READ };
-        let sink = given(capabilities.read_sink_needs_remote_write, Access::REMOTE_WRITE);
         // Without a key for one connection the region's own is what the peer gets.
-        let remote = given(!capabilities.per_command_keys, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let remote = match capabilities.per_command_keys {
+            true => Access::LOCAL_READ,
+            false => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        };
         let mut regions = Vec::with_capacity(2);
-        for (memory, access) in [(&memory, sink), (&exposed, remote)] {
+        for (memory, access) in [(&memory, Access::LOCAL_READ), (&exposed, remote)] {
             match provider.register(memory, Access::LOCAL_WRITE | access) {
                 Ok(region) => regions.push(region),
                 Err(error) => {
@@ -96,6 +97,7 @@ impl Line {
             shared_receive_queue: None,
             max_send: DEPTH as u32 + 4,
             max_receive: RECEIVES as u32,
+            max_exposed: RECEIVES as u32,
         };
         let made = provider.create_queue_pair(&attributes);
         if made.is_err() {

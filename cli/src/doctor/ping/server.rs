@@ -134,6 +134,8 @@ impl<P: Provider> Server<P> {
                     self.remove(at);
                 }
             }
+            // Its connections ended before.
+            CmEvent::DeviceRemoved => {}
         }
     }
 

@@ -205,6 +205,7 @@ impl Target {
                     shared_receive_queue: None,
                     max_send: 256,
                     max_receive: RECEIVES as u32,
+                    max_exposed: 0,
                 };
                 let qp = self.provider.create_queue_pair(&attributes).unwrap();
                 let memory = Memory::alloc(CAPSULE * (RECEIVES + 1)).unwrap();
@@ -228,7 +229,7 @@ impl Target {
                     self.forget();
                 }
             }
-            CmEvent::Established { .. } | CmEvent::ConnectFailed { .. } => {}
+            CmEvent::Established { .. } | CmEvent::ConnectFailed { .. } | CmEvent::DeviceRemoved => {}
         }
     }
 

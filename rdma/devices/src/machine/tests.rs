@@ -80,6 +80,16 @@ fn every_reason_is_given() {
 }
 
 #[test]
+fn iwarp_device_is_taken_only_when_it_is_asked_for() {
+    let without_rxe: Vec<_> = fixture::SOFTWARE.lines().filter(|line| !line.contains("/rxe0")).collect();
+    let machine = machine(&without_rxe.join("\n"));
+    let choice = choose(&machine, ip("10.0.2.15"), Ok(()));
+    let Choice::Iwarp(Reason::IwarpDevice(owner)) = &choice else { panic!("{choice:?}") };
+    assert_eq!(owner.device.name, "siw0");
+    assert!(choice.to_string().contains("provider verbs"), "{choice}");
+}
+
+#[test]
 fn a_choice_says_why() {
     let machine = machine(fixture::MLX5);
     let said = choose(&machine, ip("203.0.113.5"), Ok(())).to_string();

@@ -34,6 +34,7 @@ impl End {
             shared_receive_queue: None,
             max_send: 4,
             max_receive: 1,
+            max_exposed: 1,
         };
         let mut qp = QueuePair::new(QP, &attributes);
         let agreement =

@@ -93,7 +93,7 @@ impl IwarpProvider {
             CmEvent::Established { queue_pair: other, .. }
             | CmEvent::ConnectFailed { queue_pair: other, .. }
             | CmEvent::Disconnected { queue_pair: other, .. } => *other != queue_pair,
-            CmEvent::ConnectRequest { .. } => true,
+            CmEvent::ConnectRequest { .. } | CmEvent::DeviceRemoved => true,
         });
     }
 

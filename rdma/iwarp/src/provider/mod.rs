@@ -125,8 +125,7 @@ impl Provider for IwarpProvider {
             per_command_keys: true,
             strict_keys: true,
             early_messages_wait: true,
-            remote_invalidate: true,
-            read_sink_needs_remote_write: false,
+            sends_invalidate: true,
             packet_len: Some(PACKET_LEN),
             completion_is_ack: false,
         }

@@ -34,6 +34,7 @@ impl End {
             shared_receive_queue: shared.then_some(SharedReceiveQueueId(0)),
             max_send: 64,
             max_receive: 64,
+            max_exposed: 64,
         };
         let mut qp = QueuePair::new(QueuePairId(7), &attributes);
         qp.start(role, &agreement(crc), fpdu_max);

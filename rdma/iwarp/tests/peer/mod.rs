@@ -87,6 +87,7 @@ impl Side {
             shared_receive_queue: None,
             max_send: 16,
             max_receive: 16,
+            max_exposed: 16,
         };
         self.provider.create_queue_pair(&attributes).unwrap()
     }

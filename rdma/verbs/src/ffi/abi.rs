@@ -21,7 +21,7 @@ pub(super) const QP_ACCESS_FLAGS: c_int = 1 << 3;
 pub(super) const QP_PKEY_INDEX: c_int = 1 << 4;
 pub(super) const QP_PORT: c_int = 1 << 5;
 pub(super) const QP_AV: c_int = 1 << 7;
-pub(super) const QP_PATH_MTU: c_int = 1 << 8;
+pub(super) const QP_TIMEOUT: c_int = 1 << 9;
 pub(super) const QP_MIN_RNR_TIMER: c_int = 1 << 15;
 
 pub(super) const ACCESS_LOCAL_WRITE: u32 = 1;
@@ -29,6 +29,7 @@ pub(super) const ACCESS_REMOTE_WRITE: u32 = 2;
 pub(super) const ACCESS_REMOTE_READ: u32 = 4;
 pub(super) const ACCESS_MW_BIND: u32 = 16;
 
+pub(super) const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(super) const CAP_MW_TYPE_2: u32 = 1 << 23 | 1 << 24;
 
 pub(super) const WR_RDMA_WRITE: u32 = 0;
@@ -67,6 +68,7 @@ pub(super) struct Context {
     pub(super) ops: ContextOps,
     pub(super) cmd_fd: c_int,
     pub(super) async_fd: c_int,
+    pub(super) num_comp_vectors: c_int,
 }
 
 #[repr(C)]
@@ -123,9 +125,9 @@ pub(super) struct Mw {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sge {
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
+    pub(super) addr: u64,
+    pub(super) length: u32,
+    pub(super) lkey: u32,
 }
 
 #[repr(C)]
@@ -372,6 +374,7 @@ const _: () = {
     assert!(offset_of!(ContextOps, post_srq_recv) == 160);
     assert!(offset_of!(ContextOps, post_send) == 200 && offset_of!(ContextOps, post_recv) == 208);
     assert!(offset_of!(Context, ops) == 8 && offset_of!(Context, async_fd) == 268);
+    assert!(offset_of!(Context, num_comp_vectors) == 272);
     assert!(offset_of!(Device, transport_type) == 20 && offset_of!(Device, name) == 24);
     assert!(offset_of!(CompChannel, fd) == 8 && offset_of!(Qp, qp_num) == 52);
     assert!(offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40 && offset_of!(Mw, rkey) == 16);

@@ -1,6 +1,7 @@
 //! The RDMA connection manager: event channel, ids, events.
 
 use super::abi::{self, CmEvent, ConnParam, EventChannel, QpAttr};
+use super::device::EVENT_COMM_EST;
 use super::library::{Functions, NoLibrary, functions};
 use super::{check, name};
 use core::ffi::{c_int, c_void};
@@ -302,6 +303,12 @@ impl CmId {
     pub(crate) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: the id is alive.
         check(unsafe { (self.functions().rdma_disconnect)(self.id.as_ptr()) })
+    }
+
+    /// Tells the connection manager that the peer has spoken: it need not wait for the message that says so.
+    pub(crate) fn notify_established(&self) -> io::Result<()> {
+        // SAFETY: the id is alive.
+        check(unsafe { (self.functions().rdma_notify)(self.id.as_ptr(), EVENT_COMM_EST as u32) })
     }
 
     /// Its events come to another channel from now on.

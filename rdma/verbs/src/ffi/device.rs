@@ -30,7 +30,10 @@ pub(crate) struct DeviceLimits {
     pub(crate) max_sge: u32,
     pub(crate) max_read_depth: u16,
     pub(crate) max_shared_receives: u32,
+    /// The kernel says so: [`super::Window::alloc`] tells whether the library makes any.
     pub(crate) memory_windows: bool,
+    /// SENDs can invalidate a key of the peer's.
+    pub(crate) sends_invalidate: bool,
     /// Soft-RoCE, which tells userspace of an invalidation by the kernel's flag instead of the library's.
     pub(crate) is_rxe: bool,
 }
@@ -45,14 +48,25 @@ const COMPLETIONS: u32 = 8192;
 /// context's first completion queue begins at offset 0 and stays: with 32 bytes an entry, this one covers the place.
 const COMPLETIONS_SIW: u32 = 32_768;
 
+// `enum ibv_event_type`, as far as it is told apart here.
+const EVENT_CQ_ERR: i32 = 0;
+const EVENT_QP_FATAL: i32 = 1;
+const EVENT_QP_REQ_ERR: i32 = 2;
+const EVENT_QP_ACCESS_ERR: i32 = 3;
+pub(super) const EVENT_COMM_EST: i32 = 4;
+const EVENT_DEVICE_FATAL: i32 = 8;
+const EVENT_SRQ_ERR: i32 = 14;
+
 /// Something that happened to the device, or to one of its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AsyncNotice {
-    DeviceFatal,
-    PortDown,
-    PortUp,
+    /// The device is gone, or something of it that every connection needs: without its completion queue nothing ever completes.
+    Fatal,
     /// The queue pair with this number is in error.
     QueuePair(u32),
+    /// A message came on the queue pair with this number before the connection manager heard that it is established.
+    Established(u32),
+    /// Nothing that matters here. The transport retries through a port that is down until its own time is over.
     Other,
 }
 
@@ -149,6 +163,13 @@ impl Device {
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
     }
 
+    /// Interrupt vectors that completion queues can be given.
+    pub(crate) fn completion_vectors(&self) -> u32 {
+        // SAFETY: the context is open.
+        let count = unsafe { self.context.as_ref().num_comp_vectors };
+        u32::try_from(count).unwrap_or(0).max(1)
+    }
+
     pub(crate) fn transport(&self) -> Transport {
         // SAFETY: an open context's device is valid.
         match unsafe { (*self.context.as_ref().device).transport_type } {
@@ -174,9 +195,8 @@ impl Device {
             max_sge: positive(attributes.max_sge),
             max_read_depth: u16::try_from(read_depth).unwrap_or(0),
             max_shared_receives: if attributes.max_srq > 0 { positive(attributes.max_srq_wr) } else { 0 },
-            memory_windows: attributes.max_mw > 0
-                && attributes.device_cap_flags & abi::CAP_MW_TYPE_2 != 0
-                && self.ops().alloc_mw.is_some(),
+            memory_windows: attributes.max_mw > 0 && attributes.device_cap_flags & abi::CAP_MW_TYPE_2 != 0,
+            sends_invalidate: attributes.device_cap_flags & abi::CAP_MEM_MGT_EXTENSIONS != 0,
             is_rxe: attributes.vendor_id == RXE_VENDOR_ID,
         })
     }
@@ -187,14 +207,19 @@ impl Device {
         // SAFETY: the context is open and its descriptor does not block; the event is acknowledged at once.
         unsafe {
             if (self.functions.ibv_get_async_event)(self.context.as_ptr(), &raw mut event) != 0 {
-                return None;
+                let quiet = [libc::EAGAIN, libc::EINTR].map(Some);
+                let nothing = quiet.contains(&io::Error::last_os_error().raw_os_error());
+                // The kernel has let go of the device (EIO), for good.
+                return (!nothing).then_some(AsyncNotice::Fatal);
             }
+            // A queue pair's events keep it from being destroyed until they are acknowledged: it is there.
+            let queue_pair = || (*(event.element as *const abi::Qp)).qp_num;
             let notice = match event.event_type {
-                8 => AsyncNotice::DeviceFatal,
-                9 => AsyncNotice::PortUp,
-                10 => AsyncNotice::PortDown,
-                // A queue pair's events keep it from being destroyed until they are acknowledged: it is there.
-                1..=3 => AsyncNotice::QueuePair((*(event.element as *const abi::Qp)).qp_num),
+                EVENT_CQ_ERR | EVENT_DEVICE_FATAL | EVENT_SRQ_ERR => AsyncNotice::Fatal,
+                EVENT_QP_FATAL | EVENT_QP_REQ_ERR | EVENT_QP_ACCESS_ERR => {
+                    AsyncNotice::QueuePair(queue_pair())
+                }
+                EVENT_COMM_EST => AsyncNotice::Established(queue_pair()),
                 _ => AsyncNotice::Other,
             };
             (self.functions.ibv_ack_async_event)(&raw mut event);
@@ -279,13 +304,15 @@ impl Drop for CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(channel: &Arc<CompletionChannel>, capacity: u32) -> io::Result<Arc<Self>> {
+    /// A queue whose completions interrupt on that vector, of those that there are.
+    pub(crate) fn new(channel: &Arc<CompletionChannel>, capacity: u32, vector: u32) -> io::Result<Arc<Self>> {
         let device = &channel.device;
         let capacity = c_int::try_from(capacity).unwrap_or(c_int::MAX);
+        let vector = c_int::try_from(vector % device.completion_vectors()).unwrap_or(0);
         // SAFETY: context and channel are alive.
         let cq = unsafe {
             let context = device.context.as_ptr();
-            (device.functions.ibv_create_cq)(context, capacity, null_mut(), channel.channel.as_ptr(), 0)
+            (device.functions.ibv_create_cq)(context, capacity, null_mut(), channel.channel.as_ptr(), vector)
         };
         let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(Self { channel: Arc::clone(channel), cq }))

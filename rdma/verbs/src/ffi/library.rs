@@ -85,6 +85,7 @@ functions! {
         rdma_connect(*mut CmId, *mut ConnParam) -> c_int;
         rdma_accept(*mut CmId, *mut ConnParam) -> c_int;
         rdma_reject(*mut CmId, *const c_void, u8) -> c_int;
+        rdma_notify(*mut CmId, u32) -> c_int;
         rdma_establish(*mut CmId) -> c_int;
         rdma_disconnect(*mut CmId) -> c_int;
         rdma_init_qp_attr(*mut CmId, *mut QpAttr, *mut c_int) -> c_int;
@@ -97,6 +98,10 @@ const _: () = assert!(size_of::<*const c_char>() == 8, "the layouts in `abi` are
 
 /// The libraries, loaded once in the life of the process.
 pub(super) fn functions() -> Result<&'static Functions, NoLibrary> {
+    #[cfg(test)]
+    if let Some(double) = super::double::installed() {
+        return Ok(double);
+    }
     static FUNCTIONS: OnceLock<Result<Functions, NoLibrary>> = OnceLock::new();
     FUNCTIONS
         .get_or_init(|| Functions::load(open("libibverbs.so.1")?, open("librdmacm.so.1")?))

@@ -1,6 +1,7 @@
 //! Memory regions and windows.
 
-use super::abi::{self, Mr, Mw};
+use super::abi::{self, Mr, Mw, Sge};
+use super::check;
 use super::device::Device;
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -14,6 +15,9 @@ pub(crate) struct Region {
     device: Arc<Device>,
     mr: NonNull<Mr>,
     memory: Memory,
+    /// The part of the memory that is registered.
+    offset: usize,
+    len: usize,
 }
 
 // SAFETY: see `Device`: the registration belongs to the process, and only its owner uses or ends it.
@@ -22,7 +26,11 @@ unsafe impl Send for Region {}
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered once, deregistered once; the memory is released after this.
-        unsafe { (self.device.functions.ibv_dereg_mr)(self.mr.as_ptr()) };
+        let ended = check(unsafe { (self.device.functions.ibv_dereg_mr)(self.mr.as_ptr()) });
+        if ended.is_err() {
+            // The device may still write to it: it must never be anyone else's.
+            core::mem::forget(self.memory.clone());
+        }
     }
 }
 
@@ -43,6 +51,21 @@ impl Region {
         access: Access,
         windows: bool,
     ) -> io::Result<Self> {
+        Self::register_part(device, memory, 0, memory.len(), access, windows)
+    }
+
+    /// The same for a part of it.
+    pub(crate) fn register_part(
+        device: &Arc<Device>,
+        memory: &Memory,
+        offset: usize,
+        len: usize,
+        access: Access,
+        windows: bool,
+    ) -> io::Result<Self> {
+        if !memory.contains(offset, len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut flags = flags(access);
         if access.allows(Access::REMOTE_WRITE) {
             flags |= abi::ACCESS_LOCAL_WRITE;
@@ -50,18 +73,21 @@ impl Region {
         if windows {
             flags |= abi::ACCESS_MW_BIND;
         }
-        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered. Nobody has a
-        // reference into it (`Memory`'s contract), so the device may write it.
+        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered, and the part lies
+        // within it. Nobody has a reference into it (`Memory`'s contract), so the device may write it.
         let mr = unsafe {
-            let address = memory.as_ptr().cast::<c_void>();
-            (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, memory.len(), flags as c_int)
+            let address = memory.as_ptr().add(offset).cast::<c_void>();
+            (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, len, flags as c_int)
         };
         let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { device: Arc::clone(device), mr, memory: memory.clone() })
+        Ok(Self { device: Arc::clone(device), mr, memory: memory.clone(), offset, len })
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.memory.len()
+    /// The device's name for `len` bytes from `offset` on, if they are in the region.
+    pub(crate) fn part(&self, offset: usize, len: u32) -> Option<Sge> {
+        let end = offset.checked_add(len as usize)?;
+        let addr = self.address() + offset as u64;
+        (end <= self.len).then(|| Sge { addr, length: len, lkey: self.local_key() })
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -70,7 +96,7 @@ impl Region {
 
     /// The address by which work requests and peers name its first byte.
     pub(crate) fn address(&self) -> u64 {
-        self.memory.as_ptr().addr() as u64
+        (self.memory.as_ptr().addr() + self.offset) as u64
     }
 
     pub(crate) fn local_key(&self) -> u32 {
@@ -101,6 +127,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         if let Some(dealloc) = self.device.ops().dealloc_mw {
             // SAFETY: allocated once, freed once; what it was bound to is still registered, because regions outlive their windows.
+            // Where the device keeps it, it keeps the region too, whose memory is then never freed.
             unsafe { dealloc(self.mw.as_ptr()) };
         }
     }

@@ -7,16 +7,20 @@
 //! | `library` | libibverbs and librdmacm, loaded at run time |
 //! | `device` | the device, protection domain, completion queues |
 //! | `memory` | memory regions and windows |
-//! | `queue_pair` | queue pairs, shared receive queues, and the work requests collected for them |
+//! | `queue_pair` | queue pairs and shared receive queues |
+//! | `work` | the work requests collected for them: one doorbell for many |
 //! | `cm` | the RDMA connection manager: event channel, ids, events |
 #![expect(unsafe_code, reason = "calls C libraries, through pointers that they gave")]
 
 mod abi;
 mod cm;
 mod device;
+#[cfg(test)]
+pub(crate) mod double;
 mod library;
 mod memory;
 mod queue_pair;
+mod work;
 
 pub(crate) use abi::{Sge, Wc};
 pub(crate) use cm::{Channel, CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind};
@@ -25,9 +29,8 @@ pub(crate) use device::{
 };
 pub use library::NoLibrary;
 pub(crate) use memory::{Region, Window};
-pub(crate) use queue_pair::{
-    PathChoice, PostFailure, QueuePair, QueueSizes, SharedReceiveQueue, WorkOperation, WorkRequest,
-};
+pub(crate) use queue_pair::{PathChoice, QueuePair, QueueSizes, SharedReceiveQueue};
+pub(crate) use work::{INLINE_MAX, PostFailure, WorkOperation, WorkRequest};
 
 use std::io;
 

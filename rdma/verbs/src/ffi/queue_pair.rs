@@ -1,12 +1,11 @@
-//! Queue pairs, shared receive queues, and the work requests collected for them: one doorbell for many.
+//! Queue pairs and shared receive queues.
 
-use super::abi::{self, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge, Srq, SrqInitAttr};
+use super::abi::{self, Qp, QpAttr, QpCap, QpInitAttr, Sge, Srq, SrqInitAttr};
 use super::device::{CompletionQueue, Device};
-use super::memory::{Region, Window};
+use super::work::{PostFailure, Receives, Sends, WorkRequest};
 use super::{CmId, check};
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
-use nvmf_rdma::Access;
 use std::io;
 use std::sync::Arc;
 
@@ -26,54 +25,38 @@ pub(crate) struct PathChoice {
     pub(crate) pkey_index: Option<u16>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) traffic_class: Option<u8>,
-    /// As the verbs write it: 1 is 256 bytes, 5 is 4096.
-    pub(crate) mtu: Option<u8>,
     /// As the verbs write it.
     pub(crate) min_rnr_timer: Option<u8>,
+    /// As the verbs write it.
+    pub(crate) ack_timeout: Option<u8>,
 }
 
-/// What a send work request does.
-pub(crate) enum WorkOperation<'a> {
-    Send { invalidate: Option<u32>, solicited: bool },
-    Write { address: u64, key: u32 },
-    Read { address: u64, key: u32 },
-    LocalInvalidate { key: u32 },
-    Bind { window: &'a Window, key: u32, region: &'a Region, address: u64, len: u32, access: Access },
-}
-
-/// A send work request.
-pub(crate) struct WorkRequest<'a> {
-    pub(crate) id: u64,
-    pub(crate) operation: WorkOperation<'a>,
-    pub(crate) signaled: bool,
-    /// The device copies the bytes when the doorbell rings.
-    pub(crate) inline: bool,
-}
-
-/// The device did not take all of what was posted.
-#[derive(Debug)]
-pub(crate) struct PostFailure {
-    /// So many at the end were not taken.
-    pub(crate) refused: usize,
-}
-
-/// A shared receive queue of the device.
-pub(crate) struct SharedReceiveQueue {
+/// A shared receive queue of the device, held by the queue pairs that receive from it.
+struct SharedHandle {
     device: Arc<Device>,
     srq: NonNull<Srq>,
-    receives: Receives,
 }
 
-// SAFETY: see `Device`: the queue belongs to the process. The requests collected for it point into
-// its own vectors, as set when it rings, and to windows and regions of the provider that holds it and moves with it.
-unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: see `Device`: the queue belongs to the process.
+unsafe impl Send for SharedHandle {}
+// SAFETY: as above; posting takes the queue's own lock.
+unsafe impl Sync for SharedHandle {}
 
-impl Drop for SharedReceiveQueue {
+impl Drop for SharedHandle {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once, after the queue pairs that hold it.
+        // SAFETY: made once, destroyed once, after the queue pairs, which hold it.
         unsafe { (self.device.functions.ibv_destroy_srq)(self.srq.as_ptr()) };
     }
 }
+
+/// A shared receive queue, and the receives that wait for its doorbell.
+pub(crate) struct SharedReceiveQueue {
+    handle: Arc<SharedHandle>,
+    receives: Receives,
+}
+
+// SAFETY: the requests collected for it point into its own vectors, as set when it rings.
+unsafe impl Send for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
     pub(crate) fn new(device: &Arc<Device>, capacity: u32) -> io::Result<Self> {
@@ -82,7 +65,8 @@ impl SharedReceiveQueue {
         // SAFETY: the protection domain is alive, the structure whole.
         let srq = unsafe { (device.functions.ibv_create_srq)(device.pd.as_ptr(), &raw mut attributes) };
         let srq = NonNull::new(srq).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { device: Arc::clone(device), srq, receives: Receives::new(capacity) })
+        let handle = Arc::new(SharedHandle { device: Arc::clone(device), srq });
+        Ok(Self { handle, receives: Receives::new(capacity) })
     }
 
     pub(crate) fn push(&mut self, id: u64, buffer: Sge) {
@@ -91,78 +75,23 @@ impl SharedReceiveQueue {
 
     /// Posts what was pushed.
     pub(crate) fn ring(&mut self) -> Result<(), PostFailure> {
-        let refused = self.receives.requests.len();
-        let post = self.device.ops().post_srq_recv.ok_or(PostFailure { refused })?;
-        let srq = self.srq.as_ptr();
+        let refused = self.receives.len();
+        let post = self.handle.device.ops().post_srq_recv.ok_or(PostFailure { refused })?;
+        let srq = self.handle.srq.as_ptr();
         // SAFETY: the queue is alive, the chain well formed, its elements name memory registered in this domain.
         self.receives.ring(|first, bad| unsafe { post(srq, first, bad) })
     }
-}
-
-/// Work requests that there is room for from the start between two doorbells. Who collects more has it grow once, up to the size of
-/// the queue.
-const COLLECTED: u32 = 32;
-
-/// Receives that wait for the doorbell.
-struct Receives {
-    requests: Vec<RecvWr>,
-    buffers: Vec<Sge>,
-}
-
-impl Receives {
-    fn new(capacity: u32) -> Self {
-        let capacity = capacity.min(COLLECTED) as usize;
-        Self { requests: Vec::with_capacity(capacity), buffers: Vec::with_capacity(capacity) }
-    }
-
-    fn push(&mut self, id: u64, buffer: Sge) {
-        self.buffers.push(buffer);
-        self.requests.push(RecvWr { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 1 });
-    }
-
-    fn ring(&mut self, post: impl FnOnce(*mut RecvWr, *mut *mut RecvWr) -> c_int) -> Result<(), PostFailure> {
-        if self.requests.is_empty() {
-            return Ok(());
-        }
-        let (requests, buffers) = (self.requests.as_mut_ptr(), self.buffers.as_mut_ptr());
-        for at in 0..self.requests.len() {
-            // SAFETY: `at` is within both vectors, which are not resized until the call is over.
-            unsafe {
-                (*requests.add(at)).sg_list = buffers.add(at);
-                (*requests.add(at)).next =
-                    if at + 1 < self.requests.len() { requests.add(at + 1) } else { null_mut() };
-            }
-        }
-        let mut bad = null_mut();
-        let result = post(requests, &raw mut bad);
-        let taken = taken(result, requests, bad, self.requests.len());
-        self.requests.clear();
-        self.buffers.clear();
-        taken
-    }
-}
-
-/// How much of a chain of `len` that lies in one array was taken.
-fn taken<T>(result: c_int, first: *mut T, bad: *mut T, len: usize) -> Result<(), PostFailure> {
-    if result == 0 {
-        return Ok(());
-    }
-    let taken = if bad.is_null() { 0 } else { bad.addr().saturating_sub(first.addr()) / size_of::<T>() };
-    Err(PostFailure { refused: len.saturating_sub(taken) })
 }
 
 /// A queue pair of the device, and the work that waits for its doorbell.
 pub(crate) struct QueuePair {
     device: Arc<Device>,
     qp: NonNull<Qp>,
-    /// Bytes that the device takes inline.
-    inline: u32,
-    sends: Vec<SendWr>,
-    /// Where each send's elements begin in `gather`.
-    first: Vec<usize>,
-    gather: Vec<Sge>,
+    is_destroyed: bool,
+    sends: Sends,
     receives: Receives,
     _completion_queues: [Arc<CompletionQueue>; 2],
+    _shared: Option<Arc<SharedHandle>>,
 }
 
 // SAFETY: see `Device`: the queue belongs to the process. The requests collected for it point into
@@ -171,8 +100,8 @@ unsafe impl Send for QueuePair {}
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once; its completion queues are destroyed later.
-        unsafe { (self.device.functions.ibv_destroy_qp)(self.qp.as_ptr()) };
+        // Whoever needs to know has called `destroy`.
+        let _ = self.end();
     }
 }
 
@@ -184,18 +113,38 @@ impl QueuePair {
         srq: Option<&SharedReceiveQueue>,
         sizes: QueueSizes,
     ) -> io::Result<Self> {
-        let (qp, inline) = Self::create(device, send_cq, receive_cq, srq, sizes)?;
-        let sends = sizes.sends.min(COLLECTED) as usize;
+        let shared = srq.map(|srq| Arc::clone(&srq.handle));
+        let (qp, inline) = Self::create(device, send_cq, receive_cq, shared.as_deref(), sizes)?;
+        let sends = Sends::new(device, sizes.sends, inline).inspect_err(|_| {
+            // SAFETY: just made, and ours alone.
+            unsafe { (device.functions.ibv_destroy_qp)(qp.as_ptr()) };
+        })?;
         Ok(Self {
             device: Arc::clone(device),
             qp,
-            inline,
-            sends: Vec::with_capacity(sends),
-            first: Vec::with_capacity(sends),
-            gather: Vec::with_capacity(sends),
+            is_destroyed: false,
+            sends,
             receives: Receives::new(sizes.receives),
             _completion_queues: [Arc::clone(send_cq), Arc::clone(receive_cq)],
+            _shared: shared,
         })
+    }
+
+    /// Has the device let go of it.
+    ///
+    /// # Errors
+    /// The device keeps it: it may still read and write the memory that its work names.
+    pub(crate) fn destroy(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if core::mem::replace(&mut self.is_destroyed, true) {
+            return Ok(());
+        }
+        self.fail();
+        // SAFETY: made once, destroyed once; its completion queues are destroyed later.
+        check(unsafe { (self.device.functions.ibv_destroy_qp)(self.qp.as_ptr()) })
     }
 
     /// With as much room for inline data as the device gives, up to what is asked for.
@@ -203,7 +152,7 @@ impl QueuePair {
         device: &Arc<Device>,
         send_cq: &Arc<CompletionQueue>,
         receive_cq: &Arc<CompletionQueue>,
-        srq: Option<&SharedReceiveQueue>,
+        srq: Option<&SharedHandle>,
         sizes: QueueSizes,
     ) -> io::Result<(NonNull<Qp>, u32)> {
         let mut refused = None;
@@ -235,11 +184,6 @@ impl QueuePair {
         Err(refused.unwrap_or_else(|| io::ErrorKind::Other.into()))
     }
 
-    /// Bytes that may be posted inline.
-    pub(crate) fn inline_max(&self) -> u32 {
-        self.inline
-    }
-
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: the queue pair is alive.
         unsafe { self.qp.as_ref().qp_num }
@@ -249,47 +193,14 @@ impl QueuePair {
         self.receives.push(id, buffer);
     }
 
-    pub(crate) fn push_send(&mut self, request: &WorkRequest<'_>, gather: impl IntoIterator<Item = Sge>) {
-        let first = self.gather.len();
-        self.gather.extend(gather);
-        let mut wr =
-            SendWr { wr_id: request.id, num_sge: (self.gather.len() - first) as c_int, ..SendWr::EMPTY };
-        if request.signaled {
-            wr.send_flags |= abi::SEND_SIGNALED;
-        }
-        if request.inline {
-            wr.send_flags |= abi::SEND_INLINE;
-        }
-        match request.operation {
-            WorkOperation::Send { invalidate, solicited } => {
-                wr.opcode = if invalidate.is_some() { abi::WR_SEND_WITH_INV } else { abi::WR_SEND };
-                wr.invalidate_rkey = invalidate.unwrap_or(0);
-                wr.send_flags |= if solicited { abi::SEND_SOLICITED } else { 0 };
-            }
-            WorkOperation::Write { address, key } => {
-                (wr.opcode, wr.remote_addr, wr.rkey) = (abi::WR_RDMA_WRITE, address, key);
-            }
-            WorkOperation::Read { address, key } => {
-                (wr.opcode, wr.remote_addr, wr.rkey) = (abi::WR_RDMA_READ, address, key);
-            }
-            WorkOperation::LocalInvalidate { key } => {
-                // Not before earlier READs are over.
-                (wr.opcode, wr.invalidate_rkey) = (abi::WR_LOCAL_INV, key);
-                wr.send_flags |= abi::SEND_FENCE;
-            }
-            WorkOperation::Bind { window, key, region, address, len, access } => {
-                (wr.opcode, wr.mw, wr.mw_rkey) = (abi::WR_BIND_MW, window.as_ptr(), key);
-                (wr.mw_mr, wr.mw_addr, wr.mw_length) = (region.as_ptr(), address, u64::from(len));
-                for (right, flag) in [
-                    (Access::REMOTE_READ, abi::ACCESS_REMOTE_READ),
-                    (Access::REMOTE_WRITE, abi::ACCESS_REMOTE_WRITE),
-                ] {
-                    wr.mw_access |= if access.allows(right) { flag } else { 0 };
-                }
-            }
-        }
-        self.first.push(first);
-        self.sends.push(wr);
+    /// Collects a send of `inline` bytes, if there are any, or else of what `gather` names.
+    pub(crate) fn push_send(
+        &mut self,
+        request: &WorkRequest<'_>,
+        inline: &[u8],
+        gather: impl IntoIterator<Item = Sge>,
+    ) {
+        self.sends.push(request, inline, gather);
     }
 
     /// Posts what was pushed.
@@ -299,32 +210,12 @@ impl QueuePair {
         self.receives.ring(|first, bad| unsafe { post(qp, first, bad) })
     }
 
-    /// Posts what was pushed. The last of it completes visibly, so that of nothing it stays unknown for long whether it is done.
+    /// Posts what was pushed. The last of it completes visibly.
     pub(crate) fn ring_sends(&mut self) -> Result<(), PostFailure> {
-        let Some(last) = self.sends.last_mut() else { return Ok(()) };
-        last.send_flags |= abi::SEND_SIGNALED;
-        let (sends, gather) = (self.sends.as_mut_ptr(), self.gather.as_mut_ptr());
-        for at in 0..self.sends.len() {
-            // SAFETY: within the vectors, which are not resized until the call is over.
-            unsafe {
-                (*sends.add(at)).sg_list = gather.add(self.first[at]);
-                (*sends.add(at)).next =
-                    if at + 1 < self.sends.len() { sends.add(at + 1) } else { null_mut() };
-            }
-        }
-        let mut bad = null_mut();
+        let (qp, post) = (self.qp.as_ptr(), self.device.ops().post_send);
         // SAFETY: the queue pair is alive and the chain well formed; elements name memory registered in this domain, inline
-        // ones memory that is there now; windows and regions named in it are held by the provider's tables.
-        let result = unsafe { (self.device.ops().post_send)(self.qp.as_ptr(), sends, &raw mut bad) };
-        for wr in self.sends.iter().filter(|wr| wr.opcode == abi::WR_BIND_MW) {
-            // SAFETY: windows outlive the doorbell that they wait for. The next binding starts from this key.
-            unsafe { (*wr.mw).rkey = wr.mw_rkey };
-        }
-        let taken = taken(result, sends, bad, self.sends.len());
-        self.sends.clear();
-        self.first.clear();
-        self.gather.clear();
-        taken
+        // ones staging memory; windows and regions named in it are held by the provider's tables.
+        self.sends.ring(|first, bad| unsafe { post(qp, first, bad) })
     }
 
     fn modify(&self, attributes: &mut QpAttr, mask: c_int) -> io::Result<()> {
@@ -355,9 +246,8 @@ impl QueuePair {
             if mask & abi::QP_PKEY_INDEX != 0 {
                 attributes.pkey_index = path.pkey_index.unwrap_or(attributes.pkey_index);
             }
-            if mask & abi::QP_PATH_MTU != 0 {
-                attributes.path_mtu =
-                    path.mtu.map_or(attributes.path_mtu, |mtu| attributes.path_mtu.min(mtu.into()));
+            if mask & abi::QP_TIMEOUT != 0 {
+                attributes.timeout = path.ack_timeout.unwrap_or(attributes.timeout);
             }
             if mask & abi::QP_AV != 0 && attributes.ah_attr.is_global != 0 {
                 attributes.ah_attr.sgid_index = path.gid_index.unwrap_or(attributes.ah_attr.sgid_index);
@@ -381,18 +271,3 @@ impl QueuePair {
 }
 
 const REMOTE_ACCESS: u32 = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_WRITE;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refused_chain_is_taken_up_to_the_bad_one() {
-        let mut chain = [SendWr::EMPTY; 4];
-        let first = chain.as_mut_ptr();
-        assert!(taken(0, first, null_mut(), 4).is_ok());
-        for (bad, refused) in [(first, 4), (first.wrapping_add(3), 1), (null_mut(), 4)] {
-            assert_eq!(taken(12, first, bad, 4).map_err(|failure| failure.refused), Err(refused));
-        }
-    }
-}

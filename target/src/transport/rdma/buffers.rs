@@ -103,10 +103,9 @@ impl Registered {
         backend: &mut B,
         count: usize,
         len: usize,
-        access: Access,
     ) -> Result<Self, SetUpError> {
         let pool = Pool::new(count, len)?;
-        let key = provider.register(pool.memory(), access)?.local_key;
+        let key = provider.register(pool.memory(), Access::LOCAL_WRITE)?.local_key;
         let region = backend.register(pool.memory()).map_err(SetUpError::Pin)?;
         Ok(Self { pool, key, region })
     }
@@ -170,11 +169,7 @@ impl Buffers {
         plan: &BufferPlan,
         queues: usize,
     ) -> Result<Self, SetUpError> {
-        let mut access = Access::LOCAL_WRITE;
-        if provider.capabilities().read_sink_needs_remote_write {
-            access = access | Access::REMOTE_WRITE;
-        }
-        let mut make = |(count, len)| Registered::new(provider, backend, count, len, access);
+        let mut make = |(count, len)| Registered::new(provider, backend, count, len);
         let [(reserved, reserved_len), small, large] = plan.classes;
         let strangers = (reserved / 4).max(1);
         let admin = reserved.saturating_sub(2 * strangers).max(1);

@@ -288,7 +288,7 @@ impl Queue {
         self.request(request).state = RequestState::Responding;
         let operation = SendOperation::Send {
             payload: Payload::Inline(&response.cqe),
-            invalidate: response.invalidate.filter(|_| resources.remote_invalidate).map(RemoteKey),
+            invalidate: response.invalidate.filter(|_| resources.sends_invalidate).map(RemoteKey),
             solicited: true,
         };
         let id = self.place(request, 0).work_request(Kind::Send);

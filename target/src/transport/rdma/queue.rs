@@ -120,6 +120,7 @@ impl Queue {
             shared_receive_queue: None,
             max_send: u32::from(count) + u32::from(transfers(terms.entries)),
             max_receive: count.into(),
+            max_exposed: 0,
         })?;
         let pool = resources.receives(terms.qid.0 == 0);
         let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();

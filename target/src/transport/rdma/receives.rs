@@ -4,7 +4,7 @@ use super::buffers::{Registered, SetUpError};
 use crate::limits::IN_CAPSULE_ALIGN;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
-use nvmf_rdma::{Access, Provider, Sge};
+use nvmf_rdma::{Provider, Sge};
 use nvmf_subsystem::limits::SQE_LEN;
 
 /// The receive slots of one kind of queue.
@@ -43,9 +43,7 @@ impl ReceiveSlots {
         count: usize,
         data_len: u32,
     ) -> Result<Self, SetUpError> {
-        // Nothing but SENDs lands here: no peer may write to the commands of another.
-        let access = Access::LOCAL_WRITE;
-        let registered = Registered::new(provider, backend, count, Self::slot_len(data_len), access)?;
+        let registered = Registered::new(provider, backend, count, Self::slot_len(data_len))?;
         let entry = if data_len == 0 { 0 } else { IN_CAPSULE_ALIGN - SQE_LEN };
         Ok(Self { registered, entry, data_len })
     }

@@ -54,7 +54,7 @@ pub struct Resources<P: Provider, B> {
     /// No further commands are taken.
     pub draining: bool,
     /// The peer's keys can be invalidated with a response.
-    pub remote_invalidate: bool,
+    pub sends_invalidate: bool,
     /// What the provider sends at once.
     pub packet_len: Option<u32>,
 }
@@ -190,7 +190,7 @@ impl<P: Provider, B: Backend> Resources<P, B> {
             registry,
             load,
             draining: false,
-            remote_invalidate: capabilities.remote_invalidate,
+            sends_invalidate: capabilities.sends_invalidate,
             packet_len: capabilities.packet_len.filter(|&len| len > 0),
         })
     }
