@@ -1,21 +1,22 @@
-//! From what is written to what it means: every value against its bounds, and against the others.
+//! Turns the text into its meaning: checks every value against its bounds, and against the others.
+
+mod subsystem;
+mod target;
 
 use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
-    VerbsOptions,
+    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, VerbsOptions,
 };
 use core::fmt::Display;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 use core::str::FromStr;
 use nvme_proto::nqn::Nqn;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 use toml::Spanned;
 use uuid::Uuid;
 
@@ -23,6 +24,14 @@ use uuid::Uuid;
 const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
+/// Listeners of a target: the discovery log has a port for each.
+const LISTENERS_MAX: usize = 64;
+/// Subsystems of a target.
+const SUBSYSTEMS_MAX: usize = 1024;
+/// Namespaces of all subsystems together: each is a device of every worker.
+const NAMESPACES_MAX: usize = 1024;
+/// Hosts in one list.
+const HOSTS_MAX: usize = 1024;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -43,11 +52,15 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
-    let paths = file.subsystem.iter().flat_map(|s| &s.as_ref().namespace);
-    checker.unique(
-        "path",
-        paths.filter_map(|n| n.as_ref().path.as_ref()).map(|p| (p.span(), p.as_ref().display().to_string())),
-    )?;
+    let namespaces = || file.subsystem.iter().flat_map(|s| &s.as_ref().namespace).map(Spanned::as_ref);
+    let paths = namespaces().filter_map(|n| n.path.as_ref());
+    checker.unique("path", paths.map(|p| (p.span(), p.as_ref().display().to_string())))?;
+    // A host that finds one UUID in two subsystems refuses the second disk.
+    let uuids = namespaces().filter_map(|n| n.uuid.as_ref());
+    checker.unique("uuid", uuids.filter_map(|u| Some((u.span(), u.as_ref().parse::<Uuid>().ok()?))))?;
+    checker.at_most("listeners", file.listener.iter().map(Spanned::span), LISTENERS_MAX)?;
+    checker.at_most("subsystems", file.subsystem.iter().map(Spanned::span), SUBSYSTEMS_MAX)?;
+    checker.at_most("namespaces", namespaces().map(|n| n.nsid.span()), NAMESPACES_MAX)?;
     Ok(Config { target, listeners, subsystems })
 }
 
@@ -59,9 +72,12 @@ pub(crate) fn export(
 ) -> Result<Config> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let nqn = nqn.unwrap_or_else(|| Nqn::from_uuid(identity::export_nqn(&whole.to_string_lossy())));
-    let backing = Backing::Path { path: whole, create };
-    let uuid = identity::namespace_uuid(&nqn, 1);
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid };
+    if create.is_some() && is_device_folder(&whole) {
+        let message = "there is no such device, and files are not created below /dev";
+        return Err(ConfigError::at("", &(0..0), message));
+    }
+    let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
+    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
@@ -105,7 +121,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A number that may be left out.
+    /// An optional number.
     fn some<N: TryFrom<i64> + Default>(
         &self,
         key: &str,
@@ -115,7 +131,7 @@ impl Checker<'_> {
         value.map(|value| self.number(key, Some(value), bounds, N::default())).transpose()
     }
 
-    /// One of a few words.
+    /// One of several words.
     fn word<T: Copy>(
         &self,
         key: &str,
@@ -131,17 +147,25 @@ impl Checker<'_> {
         self.error(value, format!("{key} is \"{}\" but must be one of {choices}", value.as_ref()))
     }
 
-    /// A text that is read as something else.
+    /// A text that is parsed as something else.
     fn read<T: FromStr<Err: Display>>(&self, key: &str, value: &Spanned<String>, right: &str) -> Result<T> {
         value.as_ref().parse().or_else(|e: T::Err| {
             self.error(value, format!("{key} \"{}\": {e}; write {right}", value.as_ref()))
         })
     }
 
+    /// The first that is too many is the one named.
+    fn at_most(&self, what: &str, mut values: impl Iterator<Item = Range<usize>>, most: usize) -> Result<()> {
+        match values.nth(most) {
+            None => Ok(()),
+            Some(span) => Err(ConfigError::at(self.text, &span, format!("there are at most {most} {what}"))),
+        }
+    }
+
     fn unique<K: Hash + Eq + Display + Clone>(
         &self,
         key: &str,
-        values: impl Iterator<Item = (core::ops::Range<usize>, K)>,
+        values: impl Iterator<Item = (Range<usize>, K)>,
     ) -> Result<()> {
         let mut seen = HashMap::new();
         for (span, value) in values {
@@ -155,73 +179,6 @@ impl Checker<'_> {
             }
         }
         Ok(())
-    }
-
-    fn target(&self, file: &file::Target) -> Result<Target> {
-        let default = Target::default();
-        let polls = [("adaptive", Poll::Adaptive), ("busy", Poll::Busy), ("interrupt", Poll::Interrupt)];
-        let policies = [("report", DuplicateHostId::Report), ("refuse", DuplicateHostId::Refuse)];
-        let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 50_u64)?;
-        let in_capsule_data = self.bytes(
-            "in_capsule_data",
-            file.in_capsule_data.as_ref(),
-            0..=16384,
-            u64::from(default.in_capsule_data),
-        )?;
-        if let Some(value) = &file.in_capsule_data
-            && in_capsule_data % 512 != 0
-        {
-            return self
-                .error(value, format!("in_capsule_data is {in_capsule_data} but must be a multiple of 512"));
-        }
-        let transfer_max = self.bytes(
-            "transfer_max",
-            file.transfer_max.as_ref(),
-            4096..=1 << 20,
-            u64::from(default.transfer_max),
-        )?;
-        if let Some(value) = &file.transfer_max
-            && !transfer_max.is_power_of_two()
-        {
-            return self.error(
-                value,
-                "transfer_max must be a power of two, such as \"1MiB\": NVMe can say no other",
-            );
-        }
-        let backend = transfer_max * 4;
-        let buffer_memory = self.bytes(
-            "buffer_memory",
-            file.buffer_memory.as_ref(),
-            backend..=1 << 38,
-            default.buffer_memory,
-        )?;
-        Ok(Target {
-            workers: self.number("workers", file.workers.as_ref(), 1..=64, default.workers)?,
-            poll: self.word("poll", file.poll.as_ref(), &polls, default.poll)?,
-            spin: Duration::from_micros(spin_us),
-            in_capsule_data: narrow(in_capsule_data),
-            queue_depth: self.number(
-                "queue_depth",
-                file.queue_depth.as_ref(),
-                2..=1024,
-                default.queue_depth,
-            )?,
-            io_queues: self.number("io_queues", file.io_queues.as_ref(), 1..=128, default.io_queues)?,
-            transfer_max: narrow(transfer_max),
-            buffer_memory,
-            connections: self.number(
-                "connections",
-                file.connections.as_ref(),
-                2..=65535,
-                default.connections,
-            )?,
-            duplicate_host_id: self.word(
-                "duplicate_host_id",
-                file.duplicate_host_id.as_ref(),
-                &policies,
-                default.duplicate_host_id,
-            )?,
-        })
     }
 
     fn bytes(
@@ -243,163 +200,11 @@ impl Checker<'_> {
             }
         }
     }
+}
 
-    fn listener(&self, file: &Spanned<file::Listener>) -> Result<Listener> {
-        let file = file.as_ref();
-        let providers = [
-            ("auto", ProviderChoice::Auto),
-            ("iwarp", ProviderChoice::Iwarp),
-            ("verbs", ProviderChoice::Verbs),
-        ];
-        let right = "an IP address and a port, such as \"192.0.2.1:4420\" or \"[2001:db8::1]:4420\"";
-        Ok(Listener {
-            address: self.read("address", &file.address, right)?,
-            provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
-            verbs: self.verbs(&file.verbs)?,
-        })
-    }
-
-    fn verbs(&self, file: &file::Verbs) -> Result<VerbsOptions> {
-        if let Some(value) = &file.path_mtu {
-            return self.error(
-                value,
-                "path_mtu is not a target's to choose: a connection's two ends must agree, and the host's end decides. Remove it; \
-                 to have smaller packets, lower the MTU of the network interface",
-            );
-        }
-        Ok(VerbsOptions {
-            gid_index: self.some("gid_index", file.gid_index.as_ref(), 0..=255)?,
-            pkey_index: self.some("pkey_index", file.pkey_index.as_ref(), 0..=65535)?,
-            dscp: self.some("dscp", file.dscp.as_ref(), 0..=63)?,
-            retry_count: self.some("retry_count", file.retry_count.as_ref(), 0..=7)?,
-            rnr_retry_count: self.some("rnr_retry_count", file.rnr_retry_count.as_ref(), 0..=7)?,
-            ack_timeout: self.some("ack_timeout", file.ack_timeout.as_ref(), 1..=31)?,
-            memory_windows: file.memory_windows.as_ref().map(|value| *value.as_ref()),
-        })
-    }
-
-    fn subsystem(&self, spanned: &Spanned<file::Subsystem>) -> Result<Subsystem> {
-        let file = spanned.as_ref();
-        let nqn = self.nqn("nqn", &file.nqn)?;
-        if nqn == Nqn::DISCOVERY {
-            return self.error(
-                &file.nqn,
-                "this NQN is the discovery service's, which every listener has anyway: choose another",
-            );
-        }
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
-        let namespaces =
-            file.namespace.iter().map(|n| self.namespace(&nqn, n)).collect::<Result<Vec<_>>>()?;
-        self.unique(
-            "nsid",
-            file.namespace.iter().map(|n| (n.as_ref().nsid.span(), *n.as_ref().nsid.as_ref())),
-        )?;
-        Ok(Subsystem {
-            serial: self.ascii("serial", file.serial.as_ref(), 20)?.unwrap_or_else(|| identity::serial(&nqn)),
-            model: self.ascii("model", file.model.as_ref(), 40)?.unwrap_or_else(|| MODEL.to_owned()),
-            hosts: self.hosts(spanned)?,
-            nqn,
-            namespaces,
-        })
-    }
-
-    fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
-        self.read(key, value, "a name such as \"nqn.2026-11.com.example:disk1\"")
-    }
-
-    /// Deny by default: a subsystem says who may connect, one way or the other.
-    fn hosts(&self, spanned: &Spanned<file::Subsystem>) -> Result<Hosts> {
-        let file = spanned.as_ref();
-        let any = file.allow_any_host.as_ref().filter(|any| *any.as_ref());
-        match (any, &file.allowed_hosts) {
-            (Some(any), Some(_)) => {
-                self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
-            }
-            (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => hosts
-                .as_ref()
-                .iter()
-                .map(|h| self.nqn("allowed_hosts", h))
-                .collect::<Result<_>>()
-                .map(Hosts::Only),
-            (None, _) => {
-                let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's NQN\"] (on the host: \
-                               `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";
-                self.error(spanned, message)
-            }
-        }
-    }
-
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
-        let Some(value) = value else { return Ok(None) };
-        let text = value.as_ref();
-        if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-            return self.error(value, format!("{key} must be 1 to {most} printable ASCII characters"));
-        }
-        Ok(Some(text.clone()))
-    }
-
-    fn namespace(&self, nqn: &Nqn, spanned: &Spanned<file::Namespace>) -> Result<Namespace> {
-        let file = spanned.as_ref();
-        let nsid = self.number("nsid", Some(&file.nsid), 1..=NSID_MAX, 0)?;
-        let block_size = match &file.block_size {
-            None => None,
-            Some(value) if [512, 1024, 2048, 4096].contains(&value.as_ref().0) => {
-                Some(narrow(value.as_ref().0))
-            }
-            Some(value) => return self.error(value, "block_size must be 512, 1024, 2048 or 4096"),
-        };
-        let uuid = match &file.uuid {
-            Some(text) => {
-                *self.read::<Uuid>("uuid", text, "32 hexadecimal digits, as `uuidgen` prints")?.as_bytes()
-            }
-            None => identity::namespace_uuid(nqn, nsid),
-        };
-        Ok(Namespace {
-            nsid,
-            backing: self.backing(spanned)?,
-            block_size,
-            read_only: file.read_only.unwrap_or(false),
-            uuid,
-        })
-    }
-
-    fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {
-        let file = spanned.as_ref();
-        let backing = match (&file.path, &file.memory, &file.null) {
-            (Some(path), None, None) if path.as_ref().is_absolute() => {
-                let create = file.size.as_ref().map(|size| self.device_size("size", size)).transpose()?;
-                return Ok(Backing::Path { path: path.as_ref().clone(), create });
-            }
-            (Some(path), None, None) => {
-                return self.error(path, "path must be absolute: the daemon does not start where you are");
-            }
-            (None, Some(size), None) => Backing::Memory { size: self.device_size("memory", size)? },
-            (None, None, Some(size)) => Backing::Null { size: self.device_size("null", size)? },
-            _ => {
-                let message = "a namespace has exactly one of path = \"/dev/… or /srv/…\", memory = \"1GiB\" (lost at stop), null = \"1TiB\"";
-                return self.error(spanned, message);
-            }
-        };
-        match &file.size {
-            Some(size) => self.error(size, "size goes with path: memory and null say their size themselves"),
-            None => Ok(backing),
-        }
-    }
-
-    fn device_size(&self, key: &str, size: &Spanned<file::Size>) -> Result<u64> {
-        match size.as_ref().0 {
-            0 => self.error(size, format!("{key} is 0: a namespace has at least one block")),
-            bytes if bytes % 512 != 0 => {
-                self.error(size, format!("{key} is {bytes} bytes, which is no multiple of 512"))
-            }
-            bytes => Ok(bytes),
-        }
-    }
+/// Whether a file in it would be in memory, in place of a device that is not there.
+fn is_device_folder(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
 /// Narrows what was just checked against bounds that fit.

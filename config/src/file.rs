@@ -28,6 +28,7 @@ pub(crate) struct Target {
     pub(crate) buffer_memory: Option<Spanned<Size>>,
     pub(crate) connections: Option<Spanned<i64>>,
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
+    pub(crate) strict: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,6 +73,7 @@ pub(crate) struct Namespace {
     pub(crate) memory: Option<Spanned<Size>>,
     pub(crate) null: Option<Spanned<Size>>,
     pub(crate) size: Option<Spanned<Size>>,
+    pub(crate) create: Option<Spanned<bool>>,
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,

@@ -1,12 +1,7 @@
-//! Identities that nobody wrote down: derived, so that they are the same after every restart.
+//! Names that the configuration leaves out: derived from those that it has, so that every restart gives the same ones.
 
 use nvme_proto::nqn::Nqn;
 use uuid::Uuid;
-
-/// A namespace's UUID, from its subsystem's NQN and its NSID (a version 5 UUID: RFC 9562, section 5.5).
-pub(crate) fn namespace_uuid(nqn: &Nqn, nsid: u32) -> [u8; 16] {
-    *Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("{nqn}#{nsid}").as_bytes()).as_bytes()
-}
 
 /// A subsystem's serial number, from its NQN: 16 hexadecimal digits.
 pub(crate) fn serial(nqn: &Nqn) -> String {

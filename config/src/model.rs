@@ -40,14 +40,16 @@ pub struct Target {
     pub connections: u32,
     /// What happens when one host NQN is seen with two host IDs.
     pub duplicate_host_id: DuplicateHostId,
+    /// A disk or an address that cannot be had keeps the target from starting, instead of being tried again.
+    pub strict: bool,
 }
 
 /// How a worker waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
-    /// Spins for a moment, then sleeps.
+    /// Spins for a short time, then sleeps.
     Adaptive,
-    /// Never sleeps: burns its core for the last microsecond.
+    /// Never sleeps: uses all of its core for the lowest latency.
     Busy,
     /// Sleeps at once.
     Interrupt,
@@ -67,7 +69,7 @@ pub enum DuplicateHostId {
 pub struct Listener {
     /// The address and port.
     pub address: SocketAddr,
-    /// Which RDMA stands behind it.
+    /// Which RDMA provider serves it.
     pub provider: ProviderChoice,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
@@ -92,7 +94,7 @@ pub struct VerbsOptions {
     pub memory_windows: Option<bool>,
 }
 
-/// Which RDMA stands behind an address.
+/// Which RDMA provider serves an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderChoice {
     /// The best one that the address has.
@@ -132,26 +134,27 @@ pub enum Hosts {
 pub struct Namespace {
     /// Its number, 1 to 1024.
     pub nsid: u32,
-    /// What stands behind it.
+    /// What holds its data.
     pub backing: Backing,
     /// Bytes in a logical block, when given: 512, 1024, 2048 or 4096.
     pub block_size: Option<u32>,
     /// Hosts may not write.
     pub read_only: bool,
-    /// Its identity, which hosts find it by: given, or derived from the subsystem's NQN and the NSID, so that it
-    /// stays the same over restarts and moves.
-    pub uuid: [u8; 16],
+    /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
+    pub uuid: Option<[u8; 16]>,
 }
 
-/// What stands behind a namespace.
+/// What holds a namespace's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
-    /// A file or block device. With a size, a file that is not there is made, sparse.
+    /// A file or block device.
     Path {
-        /// Where.
+        /// Absolute.
         path: PathBuf,
-        /// Bytes of the file to make.
-        create: Option<u64>,
+        /// Bytes that it should have, when given.
+        size: Option<u64>,
+        /// A file that is not there is created, sparse, with `size` bytes. `size` is given then.
+        create: bool,
     },
     /// Memory that is gone with the daemon.
     Memory {
@@ -202,6 +205,7 @@ impl Default for Target {
             buffer_memory: 64 << 20,
             connections: 1024,
             duplicate_host_id: DuplicateHostId::Report,
+            strict: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a user sees of a right and of a wrong configuration.
 
 use super::*;
+use crate::model::Poll;
 
 const GOOD: &str = r#"
 [target]
@@ -51,18 +52,45 @@ fn a_whole_configuration_means_what_it_says() {
     assert!(matches!(&one.hosts, Hosts::Only(hosts) if hosts.len() == 1));
     assert_eq!(
         one.namespaces[0].backing,
-        Backing::Path { path: "/srv/one.img".into(), create: Some(10 << 30) }
+        Backing::Path { path: "/srv/one.img".into(), size: Some(10 << 30), create: false }
     );
-    assert_eq!(one.namespaces[1].uuid[..3], [0xc0, 0xff, 0xee]);
+    assert_eq!(one.namespaces[0].uuid, None, "a disk has its own");
+    assert_eq!(one.namespaces[1].uuid.unwrap()[..3], [0xc0, 0xff, 0xee]);
     assert_eq!((config.subsystems[1].serial.as_str(), &config.subsystems[1].hosts), ("TWO", &Hosts::Any));
 }
 
 #[test]
-fn identities_are_the_same_after_a_restart_and_differ_between_namespaces() {
+fn a_serial_number_is_the_same_after_a_restart() {
     let (a, b) = (Config::parse(GOOD).unwrap(), Config::parse(GOOD).unwrap());
     assert_eq!(a, b);
-    assert_ne!(a.subsystems[0].namespaces[0].uuid, a.subsystems[1].namespaces[0].uuid);
     assert_eq!(a.subsystems[0].serial.len(), 16);
+}
+
+#[test]
+fn size_alone_creates_nothing() {
+    let create = |text: &str| match &Config::parse(text).unwrap().subsystems[0].namespaces[0].backing {
+        Backing::Path { create, .. } => *create,
+        other => panic!("{other:?}"),
+    };
+    assert!(!create(GOOD));
+    assert!(create(&GOOD.replace("size = \"10GiB\"", "size = \"10GiB\"\ncreate = true")));
+}
+
+#[test]
+fn a_listener_without_a_port_has_the_standard_one() {
+    let config = Config::parse(&GOOD.replace("127.0.0.1:4420", "127.0.0.2")).unwrap();
+    assert_eq!(config.listeners[0].address, "127.0.0.2:4420".parse().unwrap());
+}
+
+#[test]
+fn more_hosts_than_a_subsystem_takes_are_refused() {
+    let hosts = |count| {
+        (0..count).map(|i| format!("\"nqn.2026-11.com.example:host{i}\"")).collect::<Vec<_>>().join(",")
+    };
+    let text = |count| GOOD.replace("allow_any_host = true", &format!("allowed_hosts = [{}]", hosts(count)));
+    assert!(Config::parse(&text(1024)).is_ok());
+    let error = Config::parse(&text(1025)).unwrap_err();
+    assert!(error.line == 32 && error.message.contains("1024"), "{error}");
 }
 
 /// Each: what is replaced, by what, the line that is named, and words that the message has.
@@ -74,7 +102,8 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("\"8KiB\"", "\"8 KB of data\"", 5, &["such as 10GiB"]),
     ("\"8KiB\"", "\"1MiB\"", 5, &["in_capsule_data", "16384"]),
     ("\"8KiB\"", "1000", 5, &["multiple of 512"]),
-    ("127.0.0.1:4420", "localhost", 8, &["IP address and a port", "192.0.2.1:4420"]),
+    ("127.0.0.1:4420", "localhost", 8, &["localhost", "IP address", "192.0.2.1:4420"]),
+    ("127.0.0.1:4420", "127.0.0.1:66666", 8, &["IP address", "192.0.2.1:4420"]),
     ("[::1]:4420", "127.0.0.1:4420", 11, &["stands in line 8 already"]),
     ("\"iwarp\"", "\"verbz\"", 12, &["one of", "\"iwarp\""]),
     ("com.example:two", "com.example:one", 30, &["stands in line 15 already"]),
@@ -97,6 +126,31 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("block_size = 4096", "block_size = 520", 26, &["512, 1024, 2048 or 4096"]),
     ("serial = \"TWO\"", "serial = \"123456789012345678901\"", 31, &["1 to 20"]),
     ("c0ffee00-0000", "coffee", 27, &["uuid", "uuidgen"]),
+    (
+        "c0ffee00-0000-4000-8000-000000000007",
+        "00000000-0000-0000-0000-000000000000",
+        27,
+        &["uuid", "uuidgen"],
+    ),
+    (
+        "null = \"1TiB\"",
+        "null = \"1TiB\"\nuuid = \"C0FFEE00-0000-4000-8000-000000000007\"",
+        36,
+        &["uuid c0ffee00", "line 27"],
+    ),
+    ("size = \"10GiB\"", "create = true", 21, &["create", "size"]),
+    ("memory = \"1GiB\"", "memory = 512\ncreate = true", 26, &["create goes with path"]),
+    ("path = \"/srv/one.img\"", "path = \"/dev/one\"\ncreate = true", 21, &["/dev", "block device"]),
+    ("nqn.2026-11.com.example:one", "nqn.2026-13.com.example:one", 15, &["2026-13", "nqn.yyyy-mm."]),
+    ("nqn.2026-11.com.example:one", "nqn.com.example:one", 15, &["nqn.yyyy-mm."]),
+    ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress:one", 15, &["org.nvmexpress", "your own"]),
+    (
+        "nqn.2026-11.com.example:one",
+        "nqn.2014-08.org.nvmexpress:uuid:one",
+        15,
+        &["org.nvmexpress:uuid:", "uuidgen"],
+    ),
+    ("000000000001\"]", "00000000001\"]", 16, &["org.nvmexpress:uuid:", "uuidgen"]),
     ("[[subsystem.namespace]]\nnsid = 1\nnull = \"1TiB\"", "", 29, &["has no [[subsystem.namespace]]"]),
 ];
 

@@ -1,0 +1,129 @@
+//! The daemon's own limits, and where it listens.
+
+use super::{Checker, Result, narrow};
+use crate::file;
+use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, VerbsOptions};
+use core::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use toml::Spanned;
+
+/// The port that the standard gives to NVMe over RDMA.
+const PORT: u16 = 4420;
+
+impl Checker<'_> {
+    pub(super) fn target(&self, file: &file::Target) -> Result<Target> {
+        let default = Target::default();
+        let polls = [("adaptive", Poll::Adaptive), ("busy", Poll::Busy), ("interrupt", Poll::Interrupt)];
+        let policies = [("report", DuplicateHostId::Report), ("refuse", DuplicateHostId::Refuse)];
+        let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 50_u64)?;
+        let in_capsule_data = self.bytes(
+            "in_capsule_data",
+            file.in_capsule_data.as_ref(),
+            0..=16384,
+            u64::from(default.in_capsule_data),
+        )?;
+        if let Some(value) = &file.in_capsule_data
+            && in_capsule_data % 512 != 0
+        {
+            return self
+                .error(value, format!("in_capsule_data is {in_capsule_data} but must be a multiple of 512"));
+        }
+        let transfer_max = self.bytes(
+            "transfer_max",
+            file.transfer_max.as_ref(),
+            4096..=1 << 20,
+            u64::from(default.transfer_max),
+        )?;
+        if let Some(value) = &file.transfer_max
+            && !transfer_max.is_power_of_two()
+        {
+            return self.error(
+                value,
+                "transfer_max must be a power of two, such as \"1MiB\": NVMe can say no other",
+            );
+        }
+        let backend = transfer_max * 4;
+        let buffer_memory = self.bytes(
+            "buffer_memory",
+            file.buffer_memory.as_ref(),
+            backend..=1 << 38,
+            default.buffer_memory,
+        )?;
+        Ok(Target {
+            workers: self.number("workers", file.workers.as_ref(), 1..=64, default.workers)?,
+            poll: self.word("poll", file.poll.as_ref(), &polls, default.poll)?,
+            spin: Duration::from_micros(spin_us),
+            in_capsule_data: narrow(in_capsule_data),
+            queue_depth: self.number(
+                "queue_depth",
+                file.queue_depth.as_ref(),
+                2..=1024,
+                default.queue_depth,
+            )?,
+            io_queues: self.number("io_queues", file.io_queues.as_ref(), 1..=128, default.io_queues)?,
+            transfer_max: narrow(transfer_max),
+            buffer_memory,
+            connections: self.number(
+                "connections",
+                file.connections.as_ref(),
+                2..=65535,
+                default.connections,
+            )?,
+            strict: file.strict.unwrap_or(default.strict),
+            duplicate_host_id: self.word(
+                "duplicate_host_id",
+                file.duplicate_host_id.as_ref(),
+                &policies,
+                default.duplicate_host_id,
+            )?,
+        })
+    }
+
+    pub(super) fn listener(&self, file: &Spanned<file::Listener>) -> Result<Listener> {
+        let file = file.as_ref();
+        let providers = [
+            ("auto", ProviderChoice::Auto),
+            ("iwarp", ProviderChoice::Iwarp),
+            ("verbs", ProviderChoice::Verbs),
+        ];
+        Ok(Listener {
+            address: self.address(&file.address)?,
+            provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
+            verbs: self.verbs(&file.verbs)?,
+        })
+    }
+
+    fn address(&self, value: &Spanned<String>) -> Result<SocketAddr> {
+        let text = value.as_ref();
+        let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, PORT))) {
+            Some(address) => Ok(address),
+            None => self.error(
+                value,
+                format!(
+                    "address \"{text}\" is not an IP address, alone (port {PORT} then) or with a port: \
+                     write one such as \"192.0.2.1:4420\" or \"[2001:db8::1]:4420\""
+                ),
+            ),
+        }
+    }
+
+    fn verbs(&self, file: &file::Verbs) -> Result<VerbsOptions> {
+        if let Some(value) = &file.path_mtu {
+            return self.error(
+                value,
+                "path_mtu is not a target's to choose: a connection's two ends must agree, and the host's end decides. Remove it; \
+                 to have smaller packets, lower the MTU of the network interface",
+            );
+        }
+        Ok(VerbsOptions {
+            gid_index: self.some("gid_index", file.gid_index.as_ref(), 0..=255)?,
+            pkey_index: self.some("pkey_index", file.pkey_index.as_ref(), 0..=65535)?,
+            dscp: self.some("dscp", file.dscp.as_ref(), 0..=63)?,
+            retry_count: self.some("retry_count", file.retry_count.as_ref(), 0..=7)?,
+            rnr_retry_count: self.some("rnr_retry_count", file.rnr_retry_count.as_ref(), 0..=7)?,
+            ack_timeout: self.some("ack_timeout", file.ack_timeout.as_ref(), 1..=31)?,
+            memory_windows: file.memory_windows.as_ref().map(|value| *value.as_ref()),
+        })
+    }
+}
