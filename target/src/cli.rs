@@ -1,13 +1,14 @@
 //! The command line.
 
+mod check;
+
 use crate::control::Control;
 use crate::daemon::{Daemon, read_config};
-use crate::exports;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
 use nvmf_config::{Backing, Config, size};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 /// Exports disks and files over NVMe/RDMA.
@@ -22,10 +23,16 @@ pub struct Cli {
 enum Command {
     /// Serve what a configuration file says, or one file or device with no configuration at all.
     Serve(Box<Serve>),
-    /// Check a configuration file and print what it would serve.
+    /// Check a configuration file, and whether this user could serve it on this machine; print what would be served.
     Check {
         /// The configuration file.
         file: PathBuf,
+        /// Print nothing when all is well.
+        #[arg(long, short)]
+        quiet: bool,
+        /// Check the file alone: no disk and no address that it names.
+        #[arg(long)]
+        syntax_only: bool,
     },
 }
 
@@ -41,11 +48,11 @@ struct Serve {
     /// Export memory of this size instead; it is gone when the target stops.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
-    /// If the file is not there, make it (sparse) with this size, such as 10GiB.
+    /// If the file is not there, create it (sparse) with this size, such as 10GiB.
     #[arg(long, value_parser = size::parse, requires = "export")]
     size: Option<u64>,
     /// Where to listen.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420", value_parser = address, conflicts_with = "config")]
+    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "127.0.0.1:4420", value_parser = address, conflicts_with = "config")]
     listen: SocketAddr,
     /// The subsystem's NQN; one that stays the same for the same path by default.
     #[arg(long, conflicts_with = "config")]
@@ -58,13 +65,15 @@ struct Serve {
     read_only: bool,
 }
 
-/// An address with a port, or without: 4420 then.
+/// An address or a name, with a port or without: 4420 then.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let with_port = || text.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, 4420));
-    text.parse()
-        .ok()
-        .or_else(with_port)
-        .ok_or_else(|| format!("`{text}` is no address: write 192.0.2.1:4420 or [2001:db8::1]:4420"))
+    let error = || format!("`{text}` is no address of a machine: write 192.0.2.1:4420 or [2001:db8::1]:4420");
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
+        return Ok(SocketAddr::new(ip, 4420));
+    }
+    let with_port = if text.contains(':') { text.to_owned() } else { format!("{text}:4420") };
+    let found: Vec<SocketAddr> = with_port.to_socket_addrs().map_err(|_| error())?.collect();
+    found.iter().find(|address| address.is_ipv4()).or(found.first()).copied().ok_or_else(error)
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
@@ -99,13 +108,13 @@ impl Serve {
 /// One message for the user: what failed, on what, and what to do.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
-        Command::Check { file } => check(file),
+        Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
         Command::Serve(serve) => {
             let config = serve.config()?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
             // The signals are ours before the first worker is: a stop during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;
-            let daemon = Daemon::start(config, serve.config.clone())?;
+            let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
@@ -130,40 +139,23 @@ fn how_to_use(nqn: Nqn, address: SocketAddr) -> String {
     )
 }
 
-/// Opens nothing but the file itself; what it names is looked at, and left alone.
-fn check(file: &std::path::Path) -> anyhow::Result<()> {
-    let config = read_config(file)?;
-    for namespace in config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces) {
-        if let Backing::Path { path, create: None } = &namespace.backing
-            && !path.exists()
-        {
-            bail!(
-                "{} names {}, which does not exist: create it (truncate -s 10G {}), or give the namespace a size",
-                file.display(),
-                path.display(),
-                path.display(),
-            );
-        }
-    }
-    print!("{}", exports::summary(&config));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_what_it_says() {
+    fn command_line_definition_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn an_address_may_leave_the_port_out() {
+    fn address_without_a_port_or_with_a_name_is_taken() {
         assert_eq!(address("192.0.2.1"), Ok("192.0.2.1:4420".parse().unwrap()));
         assert_eq!(address("[::1]:5000"), Ok("[::1]:5000".parse().unwrap()));
         assert_eq!(address("::1"), Ok("[::1]:4420".parse().unwrap()));
-        assert!(address("host").is_err());
+        assert_eq!(address("localhost:5000").map(|a| (a.ip().is_loopback(), a.port())), Ok((true, 5000)));
+        assert_eq!(address("localhost").map(|a| a.port()), Ok(4420));
+        assert!(address("127.0.0.1:port").is_err() && address("").is_err());
     }
 }

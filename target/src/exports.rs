@@ -1,17 +1,18 @@
-//! What the configuration exports, as the engine and the backend know it: disks opened, definitions made.
+//! A namespace's disk, opened, and what the engine is told of it.
 
 use crate::limits::IN_USE_TIMEOUT;
+use crate::machine;
 use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, OpenError};
 use nvmf_block::DeviceId;
-use nvmf_config::{Backing, Config, Hosts, Namespace, Subsystem};
-use nvmf_rdma_any::ProviderSelection;
-use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, Port, RdmaProviderType, SubsystemDefinition};
-use std::net::{IpAddr, SocketAddr};
+use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
+use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
+use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use uuid::Uuid;
 
-/// A namespace could not be opened.
+/// A namespace cannot be served.
 #[derive(Debug, Error)]
 #[error("namespace {nsid} of {nqn}")]
 pub struct ExportError {
@@ -21,7 +22,49 @@ pub struct ExportError {
     pub nsid: u32,
     /// Why.
     #[source]
-    pub source: OpenError,
+    pub source: ExportFault,
+}
+
+/// Why a namespace cannot be served.
+#[derive(Debug, Error)]
+pub enum ExportFault {
+    /// Its disk could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The same, and the reason may be the unit's sandbox.
+    #[error("{hint}")]
+    Hidden {
+        /// What to do about it.
+        hint: &'static str,
+        /// What it looks like.
+        #[source]
+        source: OpenError,
+    },
+    /// Which disk it is could not be found out.
+    #[error("its UUID cannot be read")]
+    Identity(#[source] io::Error),
+    /// Another namespace has the same UUID.
+    #[error(
+        "its UUID {uuid} is that of namespace {nsid} of {nqn} too: hosts would take the two for one disk. If it is a copy, give it a \
+         UUID of its own: `uuid =` in the configuration, or setfattr -x user.nvmf.uuid FILE"
+    )]
+    Twice {
+        /// Theirs.
+        uuid: Uuid,
+        /// The other's subsystem.
+        nqn: Box<Nqn>,
+        /// The other.
+        nsid: u32,
+    },
+    /// The disk does not answer.
+    #[error("its disk has not been opened yet: the device or its file system does not answer")]
+    Slow,
+    /// The operations on the disk that was there before are not over.
+    #[error("operations on the disk that it replaces are still under way")]
+    Busy,
+    /// The workers cannot take it.
+    #[error("the workers do not take it: {0}")]
+    Attach(String),
 }
 
 /// An open namespace.
@@ -31,63 +74,138 @@ pub struct Export {
     pub nqn: Nqn,
     /// As configured.
     pub namespace: Namespace,
-    /// Its number on the backend.
+    /// Its number at the workers.
     pub device: DeviceId,
-    /// What is behind it.
+    /// Its disk.
     pub disk: Disk,
+    /// What hosts find it by.
+    pub uuid: [u8; 16],
 }
 
 impl Export {
-    /// Opens a namespace of a subsystem.
+    /// Opens a namespace of a subsystem. Blocks for as long as the disk does.
     ///
     /// # Errors
-    /// [`ExportError`].
-    pub fn open(nqn: Nqn, namespace: &Namespace, device: DeviceId) -> Result<Self, ExportError> {
+    /// [`ExportFault`].
+    pub fn open(nqn: Nqn, namespace: &Namespace, device: DeviceId) -> Result<Self, ExportFault> {
         let spec = match &namespace.backing {
-            Backing::Path { path, create } => DiskSpec::Path { path: path.clone(), create: *create },
+            Backing::Path { path, size, create } => {
+                DiskSpec::Path { path: path.clone(), create: size.filter(|_| *create) }
+            }
             Backing::Memory { size } => DiskSpec::Memory { size: *size },
             Backing::Null { size } => DiskSpec::Null { size: *size },
         };
-        let disk = open_patiently(&spec, namespace).map_err(|source| ExportError {
-            nqn: Box::new(nqn),
-            nsid: namespace.nsid,
-            source,
-        })?;
-        Ok(Self { nqn, namespace: namespace.clone(), device, disk })
+        let disk = open_patiently(&spec, namespace).map_err(|error| hinted(namespace, error))?;
+        let uuid = match namespace.uuid {
+            Some(uuid) => uuid,
+            None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
+        };
+        Ok(Self { nqn, namespace: namespace.clone(), device, disk, uuid })
     }
 
-    /// As the engine knows it.
+    /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's identifier.
     #[must_use]
     pub fn definition(&self) -> NamespaceDefinition {
         NamespaceDefinition {
             nsid: Nsid(self.namespace.nsid),
             device: self.device,
             geometry: self.disk.geometry(),
-            uuid: self.namespace.uuid,
-            nguid: self.namespace.uuid,
+            uuid: self.uuid,
+            nguid: [0; 16],
             eui64: [0; 8],
             read_only: self.namespace.read_only,
         }
     }
 
-    /// What stands behind it, in words.
+    /// Whether it is this one.
+    #[must_use]
+    pub fn is(&self, nqn: &Nqn, nsid: u32) -> bool {
+        self.nqn == *nqn && self.namespace.nsid == nsid
+    }
+
+    /// What holds its data, in words.
     #[must_use]
     pub fn backing(&self) -> String {
-        match &self.namespace.backing {
-            Backing::Path { path, .. } => path.display().to_string(),
-            Backing::Memory { .. } => "memory (gone with the daemon)".into(),
-            Backing::Null { .. } => "nothing (writes vanish)".into(),
+        describe(&self.namespace.backing)
+    }
+
+    /// Logs what hosts are given, and what its operator should know of it.
+    pub fn announce(&self) {
+        let geometry = self.disk.geometry();
+        let (nqn, nsid) = (&self.nqn, self.namespace.nsid);
+        tracing::info!(
+            "{nqn} namespace {nsid}: {}, {} bytes in blocks of {}{}, UUID {}{}",
+            self.backing(),
+            geometry.bytes(),
+            geometry.block_size,
+            if geometry.read_only { ", read-only" } else { "" },
+            Uuid::from_bytes(self.uuid),
+            if geometry.volatile_write_cache { ", has a write cache" } else { "" },
+        );
+        if !self.disk.direct() {
+            tracing::warn!(
+                "{nqn} namespace {nsid}: {} cannot be opened past the page cache: what hosts write and do not flush is in this \
+                 machine's memory only",
+                self.backing()
+            );
         }
+        if let Backing::Path { size: Some(size), .. } = self.namespace.backing
+            && size != geometry.bytes()
+        {
+            tracing::warn!(
+                "{nqn} namespace {nsid}: {} has {} bytes, not the {size} that `size` says: it is served as it is",
+                self.backing(),
+                geometry.bytes(),
+            );
+        }
+    }
+}
+
+fn describe(backing: &Backing) -> String {
+    match backing {
+        Backing::Path { path, .. } => path.display().to_string(),
+        Backing::Memory { .. } => "memory (gone with the daemon)".into(),
+        Backing::Null { .. } => "nothing (writes vanish)".into(),
+    }
+}
+
+/// The disk's own UUID. A device without a lasting name is known by where it is exported, and by its path: never by the UUID of a disk
+/// under another path.
+fn own_uuid(nqn: &Nqn, namespace: &Namespace, disk: &Disk) -> io::Result<[u8; 16]> {
+    if let Some(identity) = disk.identity()? {
+        return Ok(*identity.uuid.as_bytes());
+    }
+    let path = describe(&namespace.backing);
+    tracing::warn!(
+        "{nqn} namespace {}: the kernel has no lasting name for {path}: if another disk may come to have that path, give it a `uuid =`",
+        namespace.nsid,
+    );
+    let from = format!("{nqn}#{}#{path}", namespace.nsid);
+    Ok(*Uuid::new_v5(&Uuid::NAMESPACE_URL, from.as_bytes()).as_bytes())
+}
+
+fn hinted(namespace: &Namespace, source: OpenError) -> ExportFault {
+    let Backing::Path { path, .. } = &namespace.backing else { return source.into() };
+    let may_be_hidden = match &source {
+        OpenError::Missing { .. } => true,
+        OpenError::Os { source, .. } => {
+            matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        }
+        _ => false,
+    };
+    match machine::sandbox_hint(path).filter(|_| may_be_hidden) {
+        Some(hint) => ExportFault::Hidden { hint, source },
+        None => source.into(),
     }
 }
 
 /// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
 /// target that is started again at once would find them in use.
 fn open_patiently(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
-    let spin_policy = Instant::now() + IN_USE_TIMEOUT;
+    let patience = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match Disk::open(spec, namespace.block_size, namespace.read_only) {
-            Err(OpenError::InUse { .. }) if Instant::now() < spin_policy => {
+            Err(OpenError::InUse { .. }) if Instant::now() < patience => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             opened => return opened,
@@ -104,115 +222,14 @@ pub fn host_access(hosts: &Hosts) -> HostAccess {
     }
 }
 
-/// A subsystem with those of the exports that are its own.
+/// A subsystem, without its namespaces: each comes when its disk is open.
 #[must_use]
-pub fn definition(subsystem: &Subsystem, exports: &[Export]) -> SubsystemDefinition {
+pub fn definition(subsystem: &Subsystem) -> SubsystemDefinition {
     SubsystemDefinition {
         nqn: subsystem.nqn,
         serial: subsystem.serial.clone(),
         model: subsystem.model.clone(),
         hosts: host_access(&subsystem.hosts),
-        namespaces: exports.iter().filter(|e| e.nqn == subsystem.nqn).map(Export::definition).collect(),
-    }
-}
-
-/// What the discovery log says of the listeners. A wildcard stands for the addresses of this machine that it covers.
-#[must_use]
-pub fn ports(addresses: &[SocketAddr], selections: &[&ProviderSelection]) -> Vec<Port> {
-    let (mut ports, mut extra) = (Vec::new(), Vec::new());
-    for (at, (address, selection)) in addresses.iter().zip(selections).enumerate() {
-        let provider = provider_type(selection);
-        let mut concrete =
-            if address.ip().is_unspecified() { local(address.ip()) } else { vec![address.ip()] };
-        let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
-        ports.push(Port::rdma(port_id(at), SocketAddr::new(first, address.port()), provider));
-        extra.extend(concrete.into_iter().map(|ip| (SocketAddr::new(ip, address.port()), provider)));
-    }
-    let room = nvmf_subsystem::limits::PORTS_MAX.saturating_sub(ports.len());
-    for (address, provider) in extra.into_iter().take(room) {
-        ports.push(Port::rdma(port_id(ports.len()), address, provider));
-    }
-    ports
-}
-
-/// The number of the port of a listener.
-#[must_use]
-pub fn port_id(listener: usize) -> u16 {
-    u16::try_from(listener + 1).expect("few listeners")
-}
-
-/// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-fn provider_type(selection: &ProviderSelection) -> RdmaProviderType {
-    match selection {
-        ProviderSelection::Iwarp => RdmaProviderType::IWARP,
-        ProviderSelection::Verbs { .. } => RdmaProviderType::NOT_SPECIFIED,
-    }
-}
-
-/// Addresses of this machine that a wildcard covers: others before loopback.
-fn local(wildcard: IpAddr) -> Vec<IpAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let mut addresses: Vec<IpAddr> = interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            match wildcard {
-                IpAddr::V4(_) => address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip())),
-                // Link-local addresses mean nothing without their interface.
-                IpAddr::V6(_) => address
-                    .as_sockaddr_in6()
-                    .map(|a| a.ip())
-                    .filter(|ip| !ip.is_unicast_link_local())
-                    .map(IpAddr::V6),
-            }
-        })
-        .collect();
-    addresses.sort_by_key(IpAddr::is_loopback);
-    addresses.dedup();
-    addresses
-}
-
-/// What `check` says would be served, and `serve --export` says how to use.
-#[must_use]
-pub fn summary(config: &Config) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    for listener in &config.listeners {
-        let _ = writeln!(text, "listen on {}", listener.address);
-    }
-    for subsystem in &config.subsystems {
-        let hosts = match &subsystem.hosts {
-            Hosts::Any => "any host".to_owned(),
-            Hosts::Only(hosts) => format!("{} host(s)", hosts.len()),
-        };
-        let _ = writeln!(text, "subsystem {} (serial {}): {hosts}", subsystem.nqn, subsystem.serial);
-        for namespace in &subsystem.namespaces {
-            let what = match &namespace.backing {
-                Backing::Path { path, create: None } => path.display().to_string(),
-                Backing::Path { path, create: Some(size) } => {
-                    format!("{} (made with {size} bytes if it is not there)", path.display())
-                }
-                Backing::Memory { size } => format!("{size} bytes of memory"),
-                Backing::Null { size } => format!("{size} bytes of nothing"),
-            };
-            let mode = if namespace.read_only { ", read-only" } else { "" };
-            let _ = writeln!(text, "  namespace {}: {what}{mode}", namespace.nsid);
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wildcard_is_never_advertised() {
-        let addresses = ["0.0.0.0:4420".parse().unwrap(), "127.0.0.1:4421".parse().unwrap()];
-        let ports = ports(&addresses, &[&ProviderSelection::Iwarp; 2]);
-        assert!(ports.iter().all(|port| port.address != "0.0.0.0"), "{ports:?}");
-        assert_eq!(
-            (ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()),
-            (2, "127.0.0.1", "4421")
-        );
+        namespaces: Vec::new(),
     }
 }

@@ -8,8 +8,9 @@
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
-//! | [`exports`] | what the configuration exports, opened |
-//! | [`cli`], [`control`], [`notify`] | the command line, signals, systemd |
+//! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
+//! | [`machine`] | the machine's addresses and mounts |
+//! | [`cli`], [`control`], [`notify`], [`log`] | the command line, signals, systemd, the log |
 //! | [`spin`] | how long a worker spins |
 //! | [`limits`] | every bound |
 //!
@@ -24,9 +25,12 @@ pub mod control;
 pub mod daemon;
 pub mod exports;
 pub mod limits;
+pub mod log;
+pub mod machine;
 pub mod mailbox;
 pub mod message;
 pub mod notify;
+pub mod ports;
 pub mod settings;
 pub mod spin;
 pub mod telemetry;

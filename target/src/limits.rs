@@ -78,6 +78,16 @@ pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 pub const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stop waits for commands under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it waits, after that, for the queues to close: longer takes only a disk that does not answer.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start or a reload waits for disks to open. Those that take longer come when they are open.
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a worker may take to answer the daemon.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A disk or an address that could not be had is tried again so often.
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the daemon looks whether an RDMA device has come to an address that is served without one.
+pub const DEVICES_INTERVAL: Duration = Duration::from_secs(30);
 
 const _: () = assert!(RESERVED_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);
 const _: () = assert!(SMALL_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);

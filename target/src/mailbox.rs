@@ -1,12 +1,14 @@
-//! The post mailboxes between the threads: the edge around [`crate::message`].
+//! The mailboxes between the threads, which carry [`crate::message`]s.
 
 use crate::message::{Recipient, WorkerId, WorkerMessage};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_backend::{DevicesError, Disk};
 use nvmf_block::DeviceId;
+use nvmf_rdma::ListenError;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -21,6 +23,15 @@ pub enum ThreadMessage<D> {
     Attach(DeviceId, Disk, Sender<Result<(), DevicesError>>),
     /// Lets a device go.
     Detach(DeviceId),
+    /// Listens, and says on which address.
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The port that connections come in through.
+        port: u16,
+        /// Whom to tell.
+        done: Sender<Result<SocketAddr, ListenError>>,
+    },
     /// Ends the thread when no queue is left.
     Finish,
 }
@@ -36,18 +47,20 @@ struct Mailbox<D> {
     turned_ms: AtomicU64,
 }
 
-/// The boxes of all workers.
+/// The mailboxes of all workers. Workers may be added while others run.
 #[derive(Debug)]
 pub struct Mailboxes<D> {
     boxes: Box<[Mailbox<D>]>,
+    /// So many, the first, have a worker.
+    workers: AtomicUsize,
 }
 
 impl<D> Mailboxes<D> {
-    /// Boxes for so many workers.
+    /// Mailboxes for up to so many workers; see [`Mailboxes::set_workers`].
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(workers: usize) -> io::Result<Arc<Self>> {
+    pub fn new(workers_max: usize) -> io::Result<Arc<Self>> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let make = |_| {
             Ok(Mailbox {
@@ -57,13 +70,22 @@ impl<D> Mailboxes<D> {
                 turned_ms: AtomicU64::new(0),
             })
         };
-        Ok(Arc::new(Self { boxes: (0..workers).map(make).collect::<io::Result<_>>()? }))
+        let boxes = (0..workers_max).map(make).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Self { boxes, workers: AtomicUsize::new(0) }))
+    }
+
+    /// So many workers, the first, run from now on and are sent what is for all.
+    pub fn set_workers(&self, workers: usize, now: Duration) {
+        for id in self.workers()..workers {
+            self.record_turn(WorkerId(id), now);
+        }
+        self.workers.store(workers, Ordering::Release);
     }
 
     /// How many workers there are.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.boxes.len()
+        self.workers.load(Ordering::Acquire)
     }
 
     /// Leaves an message for a worker and wakes it.
@@ -80,7 +102,7 @@ impl<D> Mailboxes<D> {
         match to {
             Recipient::Worker(to) => self.send(to, ThreadMessage::Worker(message)),
             Recipient::Others => {
-                for to in (0..self.boxes.len()).filter(|&to| to != from.0) {
+                for to in (0..self.workers()).filter(|&to| to != from.0) {
                     if let Some(message) = message.copy() {
                         self.send(WorkerId(to), ThreadMessage::Worker(message));
                     }
@@ -91,7 +113,7 @@ impl<D> Mailboxes<D> {
 
     /// Leaves a message for every worker.
     pub fn post_all(&self, message: &WorkerMessage<D>) {
-        for to in 0..self.boxes.len() {
+        for to in 0..self.workers() {
             if let Some(message) = message.copy() {
                 self.send(WorkerId(to), ThreadMessage::Worker(message));
             }
@@ -130,11 +152,12 @@ impl<D> Mailboxes<D> {
             .store(now.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// When the worker that did so longest ago turned last.
+    /// When the worker that did so longest ago turned last; the end of time when there is none.
     #[must_use]
     pub fn oldest_turn(&self) -> Duration {
-        let turns = self.boxes.iter().map(|this| this.turned_ms.load(Ordering::Relaxed));
-        Duration::from_millis(turns.min().unwrap_or(0))
+        let workers = &self.boxes[..self.workers()];
+        let turns = workers.iter().map(|this| this.turned_ms.load(Ordering::Relaxed));
+        Duration::from_millis(turns.min().unwrap_or(u64::MAX))
     }
 }
 
@@ -144,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_message_reaches_its_recipients() {
-        let mailboxes = Mailboxes::<()>::new(3).unwrap();
+        let mailboxes = Mailboxes::<()>::new(4).unwrap();
+        mailboxes.set_workers(3, Duration::ZERO);
         mailboxes.post(WorkerId(1), Recipient::Others, WorkerMessage::Drain);
         mailboxes.post(WorkerId(1), Recipient::Worker(WorkerId(0)), WorkerMessage::Close);
         assert!(matches!(mailboxes.take(WorkerId(0)), Some(ThreadMessage::Worker(WorkerMessage::Drain))));

@@ -130,6 +130,9 @@ pub fn take_messages<P: Provider>(
                 worker.read_delivered(now);
                 worker.backend().detach(device);
             }
+            ThreadMessage::Listen { address, port, done } => {
+                let _ = done.send(worker.listen(address, port));
+            }
             ThreadMessage::Finish => finish = true,
         }
     }

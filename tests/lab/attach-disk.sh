@@ -30,6 +30,7 @@ allow_any_host = true
 nsid = 1
 path = "/run/store/disk.img"
 size = "512MiB"
+create = true
 block_size = 512
 
 [[subsystem.namespace]]

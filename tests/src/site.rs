@@ -52,7 +52,7 @@ impl Site {
     /// A namespace in a file of its folder, which is made.
     #[must_use]
     pub fn disk(&self, name: &str, size: u64) -> String {
-        format!("path = \"{}\"\nsize = {size}", self.path(name).display())
+        format!("path = \"{}\"\nsize = {size}\ncreate = true", self.path(name).display())
     }
 
     /// Writes its configuration: a listener, two workers, and these subsystems.

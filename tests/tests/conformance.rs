@@ -15,7 +15,13 @@ fn a_remote_disk_conforms() {
     );
     for (nsid, backing) in [
         (1, "memory = \"4MiB\"".to_owned()),
-        (2, format!("path = \"{}\"\nsize = \"4MiB\"", folder.path().join("disk.img").display())),
+        (
+            2,
+            format!(
+                "path = \"{}\"\nsize = \"4MiB\"\ncreate = true",
+                folder.path().join("disk.img").display()
+            ),
+        ),
     ] {
         text += &format!(
             "[[subsystem.namespace]]\nnsid = {nsid}\nblock_size = {}\n{backing}\n",

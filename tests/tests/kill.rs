@@ -48,7 +48,7 @@ fn what_was_flushed_survives_a_killed_target() {
     let nqn = "nqn.2026-11.com.example:kill";
     let text = format!(
         "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
-         [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nsize = {}\n",
+         [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nsize = {}\ncreate = true\n",
         image.display(),
         BLOCKS * BLOCK as u64
     );

@@ -73,18 +73,105 @@ fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
 fn disks_of_one_size_are_not_one_disk_but_one_path_is() {
     let (site, target) = site("sizes");
     let memory = "memory = \"1MiB\"".to_owned();
-    let serve = |disks: &[String], says: &str| {
+    let serve = |disks: &[String]| {
         site.configure(&site.subsystem(disks)).expect("a configuration");
-        reload(&target, says);
+        reload(&target, "reloaded ");
     };
     let disk = site.disk("disk.img", SIZE);
-    serve(&[disk.clone(), memory.clone(), memory], "changed");
+    serve(&[disk.clone(), memory.clone(), memory.clone()]);
     for nsid in ["2", "3"] {
         let args = ["-n", &site.nqn, "--nsid", nsid, "-o", "json"];
         json(&mut site.call("id-ns", &args).expect("nvmf")).expect("a namespace");
     }
-    // Opened a second time it would be two disks, each with its own notion of what is written.
-    serve(&[format!("{disk}\nread_only = true")], "change at the next restart only");
+    // Opened a second time it would be two disks, each with its own notion of what is written. The rest is applied.
+    serve(&[format!("{disk}\nread_only = true"), memory]);
+    let log = target.log();
+    assert!(log.contains("read_only of a disk that is open change at the next restart only"), "{log}");
+    assert!(log.contains(", with 1 error"), "{log}");
+    let args = ["-n", &site.nqn, "--nsid", "3"];
+    fails(&mut site.call("id-ns", &args).expect("nvmf"), &["3"]).expect("it was taken away");
+    target.stop().expect("a stop in order");
+}
+
+/// The UUIDs under which a namespace has been served, in their order.
+fn uuids(target: &Target, nsid: u32) -> Vec<String> {
+    let log = target.log();
+    let lines = log.lines().filter(|line| line.contains(&format!(" namespace {nsid}: ")));
+    lines
+        .filter_map(|line| Some(line.split_once(", UUID ")?.1.split([',', ' ']).next()?.to_owned()))
+        .collect()
+}
+
+#[test]
+fn another_disk_under_a_live_nsid_has_another_uuid() {
+    let (site, target) = site("other");
+    site.configure(&site.subsystem(&[site.disk("other.img", SIZE)])).expect("a configuration");
+    reload(&target, "reloaded ");
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    reload(&target, "reloaded ");
+    let uuids = uuids(&target, 1);
+    assert!(uuids.len() == 3 && uuids[0] != uuids[1] && uuids[0] == uuids[2], "{uuids:?}\n{}", target.log());
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn a_uuid_does_not_move_to_another_disk_while_hosts_have_it() {
+    let (site, target) = site("fixed");
+    let fixed = |name| format!("{}\nuuid = \"c0ffee00-0000-4000-8000-000000000001\"", site.disk(name, SIZE));
+    // The same disk may not get another UUID either.
+    site.configure(&site.subsystem(&[fixed("disk.img")])).expect("a configuration");
+    reload(&target, "with 1 error");
+    let target = {
+        target.stop().expect("a stop in order");
+        site.serve().expect("a target")
+    };
+    site.configure(&site.subsystem(&[fixed("other.img")])).expect("a configuration");
+    reload(&target, "with 1 error");
+    let log = target.log();
+    assert!(
+        log.contains("hosts would take the new disk for it") && log.contains("remove the namespace"),
+        "{log}"
+    );
+    assert!(!site.path("other.img").exists(), "it was not even opened");
+    succeeds(&mut site.call("id-ns", &["-n", &site.nqn]).expect("nvmf")).expect("the first disk is served");
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn a_revoked_host_loses_access_whatever_else_is_refused() {
+    let (site, target) = site("revoked");
+    let mut options = site.options(1).expect("options");
+    options.ctrl_loss_timeout = Some(Duration::ZERO);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let connection = runtime.block_on(Connection::connect(options)).expect("a connection");
+    let device = connection.open(Nsid(1)).expect("namespace 1");
+    let other = "allowed_hosts = [\"nqn.2026-11.com.example:other\"]";
+    let disks = [format!("{}\nread_only = true", site.disk("disk.img", SIZE))];
+    let text = site.subsystem(&disks).replace("allow_any_host = true", other);
+    site.configure(&text).expect("a configuration");
+    reload(&target, "with 1 error");
+    process::until("the host is cut off", || {
+        runtime.block_on(device.write_from(0, &[7; BLOCK as usize])).is_err()
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn the_size_of_a_file_that_is_there_is_no_change() {
+    let (site, target) = site("sized");
+    let disks = [site.disk("disk.img", 2 * SIZE), site.disk("second.img", SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    reload(&target, "reloaded ");
+    assert!(!target.log().contains("error"), "{}", target.log());
+    let args = ["-n", &site.nqn, "--nsid", "2"];
+    succeeds(&mut site.call("id-ns", &args).expect("nvmf")).expect("the new namespace");
+    target.stop().expect("a stop in order");
+    let target = site.serve().expect("a target");
+    process::until("the size is remarked upon", || {
+        target.log().contains(&format!("has {SIZE} bytes, not the {} that `size` says", 2 * SIZE))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
     target.stop().expect("a stop in order");
 }
 

@@ -1,14 +1,14 @@
 //! Errors of opening a disk.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a disk could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The path does not exist.
-    #[error("{} does not exist: create it (truncate -s 10G {}), or give a size to have it made", path.display(), path.display())]
+    #[error("{} does not exist: {}", path.display(), how_to_have(path))]
     Missing {
         /// The path.
         path: PathBuf,
@@ -68,13 +68,23 @@ pub enum OpenError {
         bytes: u64,
     },
     /// The operating system's error.
-    #[error("cannot open {}: {source}{}", path.display(), hint(source))]
+    #[error("cannot open {}{}", path.display(), hint(source))]
     Os {
         /// The path.
         path: PathBuf,
         /// The error.
         source: io::Error,
     },
+}
+
+fn how_to_have(path: &Path) -> String {
+    if path.starts_with("/dev") {
+        return "is the device there (lsblk), and its name right?".to_owned();
+    }
+    format!(
+        "create it (truncate -s 10G {}), or have it created: --size 10GiB, or `size` and `create = true` in the configuration",
+        path.display()
+    )
 }
 
 fn hint(error: &io::Error) -> &'static str {

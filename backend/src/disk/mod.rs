@@ -132,6 +132,12 @@ impl Disk {
         }
     }
 
+    /// Whether others hold a clone of this handle: workers that have not closed the disk yet.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Whether I/O bypasses the page cache (`O_DIRECT`). Otherwise data are copied once more, and writes stay in this
     /// machine's memory until they are flushed.
     #[must_use]

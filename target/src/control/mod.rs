@@ -1,12 +1,14 @@
-//! The control plane: what the operator asks for. The only place with an async runtime.
+//! The control plane: what the operator asks for, and what other threads report. The only place with an async runtime.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// What the operator asks for.
+/// What the control loop is woken by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// SIGTERM or SIGINT: drain, then end.
@@ -15,8 +17,21 @@ pub enum Event {
     Reload,
     /// SIGUSR1: log the counters.
     Report,
+    /// A thread has something to report ([`Waker`]).
+    Wake,
     /// Nothing, within the time.
     Nothing,
+}
+
+/// Wakes the control loop, from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Waker(Arc<Notify>);
+
+impl Waker {
+    /// The control loop looks around at once, or as soon as it waits again.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
 }
 
 /// The signals of this process, from now on.
@@ -26,6 +41,7 @@ pub struct Control {
     interrupt: Signal,
     hangup: Signal,
     user: Signal,
+    waker: Waker,
 }
 
 impl Control {
@@ -43,12 +59,18 @@ impl Control {
             signal(SignalKind::user_defined1())?,
         ];
         drop(inside);
-        Ok(Self { runtime, terminate, interrupt, hangup, user })
+        Ok(Self { runtime, terminate, interrupt, hangup, user, waker: Waker::default() })
+    }
+
+    /// What wakes [`Control::next`].
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// The next thing asked for, if it comes within `wait`.
     pub fn next(&mut self, wait: Duration) -> Event {
-        let Self { runtime, terminate, interrupt, hangup, user } = self;
+        let Self { runtime, terminate, interrupt, hangup, user, waker } = self;
         runtime.block_on(async {
             let event = async {
                 tokio::select! {
@@ -56,6 +78,7 @@ impl Control {
                     _ = interrupt.recv() => Event::Stop,
                     _ = hangup.recv() => Event::Reload,
                     _ = user.recv() => Event::Report,
+                    () = waker.0.notified() => Event::Wake,
                 }
             };
             timeout(wait, event).await.unwrap_or(Event::Nothing)

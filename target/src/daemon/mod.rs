@@ -1,29 +1,44 @@
 //! The daemon: start, serve, reload, drain, stop.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `start` | the order of a start |
+//! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `listeners` | where it listens, and tries to |
+//! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
+//! | `reload` | a changed configuration |
+//! | `status` | the status line and the report |
 
+mod disks;
+mod listeners;
+mod namespaces;
 mod reload;
 mod start;
+mod status;
 mod worker_group;
+mod workers;
 
 pub use start::StartError;
-use worker_group::WorkerGroup;
+pub(crate) use worker_group::select;
+pub use workers::WorkerError;
 
 use crate::control::{Control, Event};
 use crate::exports::Export;
-use crate::limits::DRAIN_TIMEOUT;
-use crate::mailbox::{Mailboxes, ThreadMessage};
+use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
+use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify;
-use crate::telemetry::Counters;
-use crate::thread::Clock;
 use anyhow::Context;
 use core::time::Duration;
+use listeners::Listening;
+use namespaces::Namespaces;
 use nvmf_config::Config;
-use nvmf_rdma_any::Detached;
-use nvmf_subsystem::Registry;
+use nvmf_subsystem::{Notice, Registry};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::MutexGuard;
+use worker_group::WorkerGroup;
+use workers::{Common, WorkerThread};
 
 /// How often the daemon looks around when nobody asks for anything.
 const ROUND: Duration = Duration::from_secs(5);
@@ -32,31 +47,32 @@ const HANGS: Duration = Duration::from_secs(10);
 
 /// A running daemon.
 pub struct Daemon {
+    /// What is to be served. What of it is not is in `namespaces` and `listeners`.
     config: Config,
     /// Where it came from, for a reload.
     path: Option<PathBuf>,
-    registry: Arc<Mutex<Registry>>,
-    mailboxes: Arc<Mailboxes<Detached>>,
+    common: Common,
     groups: Vec<WorkerGroup>,
-    counters: Vec<Arc<Counters>>,
-    threads: Vec<JoinHandle<()>>,
-    addresses: Vec<SocketAddr>,
-    exports: Vec<Export>,
-    next_device: u32,
-    clock: Clock,
+    /// By their [`WorkerId`].
+    workers: Vec<WorkerThread>,
+    listeners: Vec<Listening>,
+    namespaces: Namespaces,
+    /// When to try again what could not be had, and when to look for RDMA devices.
+    retry_at: Duration,
+    devices_at: Duration,
 }
 
 impl Daemon {
     /// Where it listens.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter(|listener| listener.is_up()).map(Listening::address).collect()
     }
 
     /// What it exports.
     #[must_use]
     pub fn exports(&self) -> &[Export] {
-        &self.exports
+        &self.namespaces.open
     }
 
     /// Serves until it is told to stop, then drains.
@@ -72,80 +88,104 @@ impl Daemon {
                 Event::Stop => break,
                 Event::Reload => {
                     notify::reloading();
-                    self.reload();
-                    notify::ready(&self.status());
+                    let errors = self.reload();
+                    let failed = if errors == 0 {
+                        String::new()
+                    } else {
+                        format!("reloaded with {errors} error(s); ")
+                    };
+                    notify::ready(&format!("{failed}{}", self.status()));
                 }
                 Event::Report => self.report(),
-                Event::Nothing => {}
+                Event::Wake | Event::Nothing => {}
             }
-            notify::status(&self.status());
-            if self.threads.iter().any(JoinHandle::is_finished) {
-                self.drain();
+            if self.workers.iter().any(WorkerThread::ended) {
+                self.stop(Duration::ZERO);
                 anyhow::bail!("a worker thread ended on its own: see the log above");
             }
-            let stalled = self.clock.now().saturating_sub(self.mailboxes.oldest_turn());
-            if stalled > HANGS {
-                tracing::error!("a worker has not turned for {stalled:?}: a device or the machine hangs");
-            } else if watchdog.is_some() {
-                notify::alive();
-            }
+            self.maintain();
+            notify::status(&self.status());
+            self.keep_alive();
         }
         notify::stopping();
         tracing::info!("stopping: {}", self.status());
-        self.drain();
+        self.stop(DRAIN_TIMEOUT);
         tracing::info!("stopped");
         Ok(())
     }
 
-    /// Queues on all workers.
-    fn queues(&self) -> u32 {
-        self.groups.iter().map(|group| group.load.total()).sum()
-    }
-
-    fn status(&self) -> String {
-        let associations = self.registry.lock().map_or(0, |registry| registry.associations().count());
-        let queues = self.queues();
-        format!("{} namespace(s), {associations} controller(s), {queues} queue(s)", self.exports.len())
-    }
-
-    fn report(&self) {
-        for (worker, counters) in self.counters.iter().enumerate() {
-            tracing::info!(worker, "{counters}");
+    /// Tells systemd's watchdog that the workers turn, if they do.
+    fn keep_alive(&self) {
+        let stalled = self.common.clock.now().saturating_sub(self.common.mailboxes.oldest_turn());
+        if stalled > HANGS {
+            tracing::error!("a worker has not turned for {stalled:?}: a device or the machine hangs");
+        } else if notify::watchdog_interval().is_some() {
+            notify::alive();
         }
-        tracing::info!("{}", self.status());
-        let Ok(registry) = self.registry.lock() else { return };
-        for association in registry.associations() {
-            let idle = self.clock.now().saturating_sub(association.last_activity());
-            tracing::info!(
-                cntlid = association.key().cntlid.0, hostnqn = %association.host_nqn(),
-                subsystem = %association.subsystem_nqn(), io_queues = association.io_queues(),
-                "controller, last heard of {} s ago", idle.as_secs(),
+    }
+
+    /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.
+    fn maintain(&mut self) {
+        for fault in self.advance_disks() {
+            self.log_export_fault(&fault);
+        }
+        let now = self.common.clock.now();
+        if now >= self.retry_at {
+            self.retry_at = now + RETRY_INTERVAL;
+            self.retry_listeners();
+        }
+        if now >= self.devices_at {
+            self.devices_at = now + DEVICES_INTERVAL;
+            self.look_for_devices();
+        }
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.common.registry.lock().expect("no panic happened under the registry's lock")
+    }
+
+    /// Tells every worker what has changed in the registry.
+    fn publish(&self) {
+        let notices: Vec<Notice> = self.registry().take_notices();
+        for notice in notices {
+            self.common.mailboxes.post_all(&WorkerMessage::Notice(notice));
+        }
+    }
+
+    /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is not even then
+    /// (a disk that hangs) is left to the end of the process.
+    fn stop(self, drain: Duration) {
+        let (mailboxes, clock) = (&self.common.mailboxes, self.common.clock);
+        let all_ended = |deadline: Duration| {
+            while !self.workers.iter().all(WorkerThread::ended) {
+                if clock.now() >= deadline {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            true
+        };
+        mailboxes.post_all(&WorkerMessage::Drain);
+        for worker in 0..mailboxes.workers() {
+            mailboxes.send(WorkerId(worker), ThreadMessage::Finish);
+        }
+        let mut ended = all_ended(clock.now() + drain);
+        if !ended {
+            let queues = self.queues();
+            if !drain.is_zero() {
+                tracing::warn!("{queues} queue(s) did not drain within {drain:?}: closing them");
+            }
+            mailboxes.post_all(&WorkerMessage::Close);
+            ended = all_ended(clock.now() + CLOSE_TIMEOUT);
+        }
+        if !ended {
+            tracing::error!(
+                "operations on a disk have not ended within {CLOSE_TIMEOUT:?}: leaving them to the kernel"
             );
         }
-    }
-
-    /// Commands under way are answered, then the queues are closed; what is not over in time is cut off.
-    fn drain(self) {
-        tracing::debug!("stopping: {}", self.status());
-        self.mailboxes.post_all(&WorkerMessage::Drain);
-        for worker in 0..self.mailboxes.workers() {
-            self.mailboxes.send(WorkerId(worker), ThreadMessage::Finish);
-        }
-        let deadline = self.clock.now() + DRAIN_TIMEOUT;
-        while self.threads.iter().any(|thread| !thread.is_finished()) {
-            if self.clock.now() > deadline {
-                tracing::warn!(
-                    "{} queue(s) did not drain within {DRAIN_TIMEOUT:?}: closing them",
-                    self.queues()
-                );
-                self.mailboxes.post_all(&WorkerMessage::Close);
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        for (worker, thread) in self.threads.into_iter().enumerate() {
-            if thread.join().is_err() {
-                tracing::error!("worker {worker} panicked");
+        for (id, worker) in self.workers.into_iter().enumerate().filter(|(_, worker)| worker.ended()) {
+            if worker.thread.join().is_err() {
+                tracing::error!("worker {id} panicked");
             }
         }
     }

@@ -1,61 +1,77 @@
-//! Applying a changed configuration without dropping a connection, as far as that goes.
+//! Applying a changed configuration without dropping a connection that may stay.
+//!
+//! In this order: hosts that may no longer connect lose their associations; what is no longer wanted goes, from the hosts first and from
+//! the workers then; what is new is opened and comes last. A change that cannot be made is refused by itself and logged; it holds
+//! nothing else back.
 
 use super::{Daemon, read_config};
 use crate::exports::{self, Export};
-use crate::mailbox::ThreadMessage;
-use crate::message::WorkerId;
-use anyhow::{Context, bail};
-use core::time::Duration;
-use nvmf_backend::DEVICES_MAX;
-use nvmf_block::DeviceId;
+use crate::limits::OPEN_TIMEOUT;
 use nvmf_config::{Backing, Config, Namespace, Subsystem};
-use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn};
-use std::sync::mpsc::channel;
-
-/// How long a worker may take to attach a disk.
-const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+use nvmf_subsystem::Nqn;
+use uuid::Uuid;
 
 impl Daemon {
-    /// Reads the file again and applies what can be applied. What cannot is logged; nothing is half done within a subsystem.
-    pub(super) fn reload(&mut self) {
+    /// Reads the file again and applies what can be applied. Returns how many errors it logged.
+    pub(super) fn reload(&mut self) -> usize {
         let Some(path) = self.path.clone() else {
             tracing::warn!("there is nothing to reload: the target was started without a configuration file");
-            return;
+            return 1;
         };
         let config = match read_config(&path) {
             Ok(config) => config,
             Err(error) => {
                 tracing::error!("not reloaded, everything stays as it is: {error:#}");
-                return;
+                return 1;
             }
         };
-        self.warn_of_restart(&config);
-        let old = self.config.subsystems.clone();
-        for subsystem in old.iter().filter(|old| config.subsystems.iter().all(|new| new.nqn != old.nqn)) {
-            let removed = self.remove(subsystem);
-            self.log(subsystem, "removed", removed);
+        let errors = self.apply(&config);
+        match errors {
+            0 => tracing::info!("reloaded {}", path.display()),
+            1 => tracing::error!("reloaded {}, with 1 error: see above", path.display()),
+            _ => tracing::error!("reloaded {}, with {errors} errors: see above", path.display()),
         }
-        for subsystem in &config.subsystems {
-            let before = old.iter().find(|old| old.nqn == subsystem.nqn);
-            let (what, done) = match before {
-                None => ("added", self.add(subsystem)),
-                Some(before) if before != subsystem => ("changed", self.change(before, subsystem)),
-                Some(_) => continue,
-            };
-            self.log(subsystem, what, done);
-        }
-        tracing::info!("reloaded {}", path.display());
+        errors
     }
 
-    fn log(&self, subsystem: &Subsystem, what: &str, done: anyhow::Result<()>) {
-        match done {
-            Ok(()) => tracing::info!("{}: {what}", subsystem.nqn),
-            Err(error) => tracing::error!("{} was not {what}, it stays as it was: {error:#}", subsystem.nqn),
+    fn apply(&mut self, config: &Config) -> usize {
+        self.warn_of_restart(config);
+        let mut errors = self.apply_hosts(config);
+        let old = std::mem::take(&mut self.config.subsystems);
+        let mut effective = Vec::new();
+        for new in &config.subsystems {
+            let before = old.iter().find(|old| old.nqn == new.nqn);
+            if before.is_none()
+                && let Err(error) = self.add_subsystem(new)
+            {
+                tracing::error!("{} was not added: {error}", new.nqn);
+                errors += 1;
+                continue;
+            }
+            let (subsystem, refusals) = self.effective(before.unwrap_or(new), new);
+            for refusal in &refusals {
+                tracing::error!("{}: {refusal}", new.nqn);
+            }
+            errors += refusals.len();
+            if before.is_some_and(|before| *before != subsystem) {
+                tracing::info!("{}: changed", new.nqn);
+            }
+            effective.push(subsystem);
         }
+        self.config.subsystems = effective;
+        self.config.target.strict = config.target.strict;
+        self.take_away_unwanted();
+        self.namespaces.forget_faults();
+        let faults = self.open_disks(OPEN_TIMEOUT);
+        for fault in &faults {
+            self.log_export_fault(fault);
+        }
+        errors + faults.len()
     }
 
     fn warn_of_restart(&self, config: &Config) {
-        if config.target != self.config.target {
+        let target = nvmf_config::Target { strict: self.config.target.strict, ..config.target.clone() };
+        if target != self.config.target {
             tracing::warn!("[target] changed: this takes effect at the next restart");
         }
         if config.listeners != self.config.listeners {
@@ -63,153 +79,123 @@ impl Daemon {
         }
     }
 
-    fn add(&mut self, subsystem: &Subsystem) -> anyhow::Result<()> {
-        let opened = self.open(subsystem, &subsystem.namespaces)?;
-        let definition = exports::definition(subsystem, &opened);
-        let added = self.registry().add_subsystem(definition).map_err(anyhow::Error::from);
-        self.settle(added, opened)?;
-        self.config.subsystems.push(subsystem.clone());
-        Ok(())
-    }
-
-    fn remove(&mut self, subsystem: &Subsystem) -> anyhow::Result<()> {
-        self.registry().remove_subsystem(&subsystem.nqn)?;
+    /// Who may no longer connect goes first, whatever else becomes of the new configuration.
+    fn apply_hosts(&mut self, config: &Config) -> usize {
+        let mut errors = 0;
+        for old in &self.config.subsystems {
+            let new = config.subsystems.iter().find(|new| new.nqn == old.nqn);
+            let done = match new {
+                Some(new) if new.hosts == old.hosts => continue,
+                Some(new) => self.registry().set_hosts(&old.nqn, exports::host_access(&new.hosts)),
+                None => self.registry().remove_subsystem(&old.nqn),
+            };
+            match (done, new) {
+                (Ok(()), Some(_)) => tracing::info!("{}: hosts changed", old.nqn),
+                (Ok(()), None) => tracing::info!("{}: removed", old.nqn),
+                (Err(error), _) => {
+                    tracing::error!("{}: hosts were not changed: {error}", old.nqn);
+                    errors += 1;
+                }
+            }
+        }
         self.publish();
-        self.close(|export| export.nqn == subsystem.nqn);
-        self.config.subsystems.retain(|other| other.nqn != subsystem.nqn);
+        errors
+    }
+
+    fn add_subsystem(&self, new: &Subsystem) -> Result<(), nvmf_subsystem::DefinitionError> {
+        self.registry().add_subsystem(exports::definition(new))?;
+        self.publish();
+        tracing::info!("{}: added", new.nqn);
         Ok(())
     }
 
-    fn change(&mut self, before: &Subsystem, after: &Subsystem) -> anyhow::Result<()> {
-        if before.serial != after.serial || before.model != after.model {
-            bail!(
+    /// What is to be served of a new configuration of a subsystem, and what of it had to be refused: the old stays there.
+    fn effective(&self, old: &Subsystem, new: &Subsystem) -> (Subsystem, Vec<String>) {
+        let (mut subsystem, mut refusals) = (new.clone(), Vec::new());
+        if (&old.serial, &old.model) != (&new.serial, &new.model) {
+            refusals.push(
                 "serial and model are what hosts know the subsystem by: they change at the next restart only"
+                    .to_owned(),
             );
+            (subsystem.serial, subsystem.model) = (old.serial.clone(), old.model.clone());
         }
-        let new: Vec<Namespace> =
-            after.namespaces.iter().filter(|n| !before.namespaces.contains(n)).cloned().collect();
-        let is_open = |new: &&Namespace| before.namespaces.iter().any(|old| is_same_disk(old, new));
-        if let Some(same) = new.iter().find(is_open) {
-            bail!(
-                "namespace {}: other properties of a disk that is open change at the next restart only",
-                same.nsid
-            );
-        }
-        let opened = self.open(after, &new)?;
-        let kept =
-            self.exports.iter().filter(|e| e.nqn == after.nqn && after.namespaces.contains(&e.namespace));
-        let namespaces = kept.chain(&opened).map(Export::definition).collect();
-        let access = exports::host_access(&after.hosts);
-        let set = self.set(&after.nqn, namespaces, access);
-        let nqn = after.nqn;
-        self.settle(set, opened)?;
-        self.close(|export| export.nqn == nqn && !after.namespaces.contains(&export.namespace));
-        self.config.subsystems.retain(|other| other.nqn != nqn);
-        self.config.subsystems.push(after.clone());
-        Ok(())
-    }
-
-    fn set(&self, nqn: &Nqn, namespaces: Vec<NamespaceDefinition>, access: HostAccess) -> anyhow::Result<()> {
-        let mut registry = self.registry();
-        registry.set_namespaces(nqn, namespaces)?;
-        registry.set_hosts(nqn, access)?;
-        Ok(())
-    }
-
-    fn registry(&self) -> std::sync::MutexGuard<'_, nvmf_subsystem::Registry> {
-        self.registry.lock().expect("no panic happened under the registry's lock")
-    }
-
-    /// Keeps what was opened if the engine took it; lets go of it if not.
-    fn settle(&mut self, taken: anyhow::Result<()>, opened: Vec<Export>) -> anyhow::Result<()> {
-        match taken {
-            Ok(()) => {
-                self.exports.extend(opened);
-                self.publish();
-                Ok(())
-            }
-            Err(error) => {
-                for export in opened {
-                    self.detach(export.device);
-                }
-                Err(error)
+        for namespace in &mut subsystem.namespaces {
+            let Some(export) = self.exports().iter().find(|export| export.is(&new.nqn, namespace.nsid))
+            else {
+                continue;
+            };
+            if let Err(refusal) = may_replace(export, namespace) {
+                refusals.push(refusal);
+                *namespace = export.namespace.clone();
             }
         }
+        (subsystem, refusals)
     }
 
-    fn publish(&self) {
-        let notices = self.registry().take_notices();
-        self.deliver(&notices);
-    }
-
-    /// Opens disks and attaches them to every worker.
-    fn open(&mut self, subsystem: &Subsystem, namespaces: &[Namespace]) -> anyhow::Result<Vec<Export>> {
-        let mut opened = Vec::new();
-        for namespace in namespaces {
-            let device = self.take_device();
-            let export = Export::open(subsystem.nqn, namespace, device).map_err(anyhow::Error::from);
-            let attached = export.and_then(|export| self.attach(&export).map(|()| export));
-            match attached {
-                Ok(export) => opened.push(export),
-                Err(error) => {
-                    self.detach(device);
-                    opened.iter().for_each(|export: &Export| self.detach(export.device));
-                    return Err(error);
-                }
+    fn take_away_unwanted(&mut self) {
+        let wanted = |export: &Export| {
+            let subsystem = self.config.subsystems.iter().find(|subsystem| subsystem.nqn == export.nqn)?;
+            subsystem.namespaces.iter().find(|namespace| namespace.nsid == export.namespace.nsid)
+        };
+        let goes =
+            |export: &Export| wanted(export).is_none_or(|new| !is_same_backing(&export.namespace, new));
+        let gone: Vec<(Nqn, u32)> =
+            self.exports().iter().filter(|e| goes(e)).map(|e| (e.nqn, e.namespace.nsid)).collect();
+        // The size that a file should have says nothing about the disk that is open.
+        let kept: Vec<Namespace> =
+            self.exports().iter().map(|e| wanted(e).unwrap_or(&e.namespace).clone()).collect();
+        for (export, namespace) in self.namespaces.open.iter_mut().zip(kept) {
+            if is_same_backing(&export.namespace, &namespace) {
+                export.namespace = namespace;
             }
         }
-        Ok(opened)
-    }
-
-    /// An id that was not used before (until they have all been), of a slot that is free if there is one.
-    fn take_device(&mut self) -> DeviceId {
-        let slot = |device: DeviceId| device.0 % DEVICES_MAX;
-        for _ in 0..DEVICES_MAX {
-            let device = DeviceId(self.next_device);
-            if self.exports.iter().all(|export| slot(export.device) != slot(device)) {
-                break;
-            }
-            self.next_device = self.next_device.wrapping_add(1);
+        for (nqn, nsid) in &gone {
+            tracing::info!("{nqn} namespace {nsid}: removed");
         }
-        let device = DeviceId(self.next_device);
-        self.next_device = self.next_device.wrapping_add(1);
-        device
-    }
-
-    fn attach(&self, export: &Export) -> anyhow::Result<()> {
-        let (tell, told) = channel();
-        for worker in 0..self.mailboxes.workers() {
-            self.mailboxes.send(
-                WorkerId(worker),
-                ThreadMessage::Attach(export.device, export.disk.clone(), tell.clone()),
-            );
-        }
-        for _ in 0..self.mailboxes.workers() {
-            told.recv_timeout(ATTACH_TIMEOUT).context("a worker does not answer")??;
-        }
-        Ok(())
-    }
-
-    /// After the registry's notices in every box: commands that come in later find the namespace gone already.
-    fn close(&mut self, is_gone: impl Fn(&Export) -> bool) {
-        let gone: Vec<DeviceId> = self.exports.iter().filter(|e| is_gone(e)).map(|e| e.device).collect();
-        self.exports.retain(|export| !is_gone(export));
-        for device in gone {
-            self.detach(device);
-        }
-    }
-
-    fn detach(&self, device: DeviceId) {
-        for worker in 0..self.mailboxes.workers() {
-            self.mailboxes.send(WorkerId(worker), ThreadMessage::Detach(device));
-        }
+        self.take_away(|export| gone.iter().any(|(nqn, nsid)| export.is(nqn, *nsid)));
     }
 }
 
-/// Two namespaces may be of as much memory, or of as much nothing, and are not one disk.
-fn is_same_disk(old: &Namespace, new: &Namespace) -> bool {
+/// Whether a namespace may become this while hosts have it, and if not, why and what to do.
+fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
+    let (old, nsid) = (&export.namespace, new.nsid);
+    let given = new.uuid.is_some_and(|uuid| uuid == export.uuid);
+    if !is_same_backing(old, new) {
+        // Hosts would take the new disk for the old one, and write over it what they have cached.
+        return if given {
+            Err(format!(
+                "namespace {nsid} stays {}: hosts would take the new disk for it, as `uuid` stays the same. If the disk was moved, remove \
+                 the namespace, reload, add it with the new path, reload; if it is another disk, leave `uuid` out or give it its own",
+                export.backing()
+            ))
+        } else {
+            Ok(())
+        };
+    }
+    let mut changed = Vec::new();
+    if old.read_only != new.read_only {
+        changed.push("read_only");
+    }
+    if old.block_size != new.block_size {
+        changed.push("block_size");
+    }
+    if old.uuid != new.uuid && !given {
+        changed.push("uuid");
+    }
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
+        Uuid::from_bytes(export.uuid),
+        changed.join(" and "),
+    ))
+}
+
+/// Whether the data are the same; `size` and `create` say what a file should be, not what it is.
+fn is_same_backing(old: &Namespace, new: &Namespace) -> bool {
     match (&old.backing, &new.backing) {
         (Backing::Path { path: old, .. }, Backing::Path { path: new, .. }) => old == new,
-        (before, after) => old.nsid == new.nsid && before == after,
+        (before, after) => before == after,
     }
 }

@@ -1,31 +1,24 @@
-//! From a configuration to workers that listen.
+//! From a configuration to a daemon that listens.
 
-use super::Daemon;
-use super::worker_group::WorkerGroup;
-use crate::exports::{self, Export, ExportError};
+use super::worker_group::{WorkerGroup, select};
+use super::workers::{Common, WorkerError, check_limits};
+use super::{Daemon, Listening};
+use crate::control::Waker;
+use crate::exports::{self, ExportError};
+use crate::limits::OPEN_TIMEOUT;
 use crate::mailbox::Mailboxes;
-use crate::message::WorkerId;
-use crate::settings::{Load, Settings};
-use crate::thread::{self, Clock, Waiting};
-use crate::transport::rdma::buffers::SetUpError;
-use crate::transport::rdma::listener::rejection;
-use crate::worker::Worker;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nvme_proto::rdma::RejectStatus;
-use nvmf_backend::{Devices, DevicesError, DevicesOptions};
-use nvmf_block::DeviceId;
+use crate::settings::Settings;
+use crate::thread::{Clock, Waiting};
+use core::time::Duration;
 use nvmf_config::{Config, Poll};
-use nvmf_rdma::ListenError;
-use nvmf_rdma_any::{AnyProvider, Detached, OpenOptions, ProviderSelection};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
-/// The daemon could not start.
+/// The daemon could not start, or something of it.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A disk could not be opened.
@@ -63,23 +56,6 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// A worker could not be set up.
-#[derive(Debug, Error)]
-pub enum WorkerError {
-    /// The backend.
-    #[error(transparent)]
-    Devices(#[from] DevicesError),
-    /// The selection.
-    #[error(transparent)]
-    Provider(#[from] nvmf_rdma_any::OpenError),
-    /// The memory between them.
-    #[error(transparent)]
-    SetUp(#[from] SetUpError),
-    /// A listener.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-}
-
 fn listen_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -93,139 +69,100 @@ fn listen_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What every worker thread gets.
-#[derive(Clone)]
-struct Common {
-    settings: Settings,
-    waiting: Waiting,
-    registry: Arc<Mutex<Registry>>,
-    mailboxes: Arc<Mailboxes<Detached>>,
-    exports: Vec<Export>,
-    clock: Clock,
-}
-
-/// Places in the configuration, and the addresses that were taken.
-type Listening = Vec<(usize, SocketAddr)>;
-
-/// What a worker's thread says once it stands.
-type Started = Result<(Listening, Arc<crate::telemetry::Counters>, bool), WorkerError>;
-
 impl Daemon {
-    /// Opens the disks, starts the workers, listens.
+    /// Opens the disks, starts the workers, listens: what cannot be had is logged and tried again, as long as there is one disk and one
+    /// address to serve. With `strict`, nothing may be missing.
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>) -> Result<Self, StartError> {
-        let exports = open_exports(&config)?;
+    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
-            let added = registry.add_subsystem(exports::definition(subsystem, &exports));
+            let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
-        let groups = WorkerGroup::all(&config)?;
-        let workers = groups.iter().map(|group| group.workers).sum();
+        // Each listener may find a device of its own later, with workers of its own.
+        let workers = config.target.workers.max(config.listeners.len());
+        let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
             settings: Settings::new(&config.target),
             waiting: Waiting {
                 poll: config.target.poll,
                 spin: config.target.spin,
-                crowded: workers >= cpus || cpus <= 2,
+                crowded: config.target.workers >= cpus || cpus <= 2,
             },
             registry: Arc::new(Mutex::new(registry)),
-            mailboxes: Mailboxes::new(workers)?,
-            exports: exports.clone(),
+            mailboxes: Mailboxes::new(capacity)?,
             clock: Clock::start(),
+            waker,
         };
-        check_memlock(&common.settings, workers);
-        raise_descriptor_limit(&common.settings, workers);
         let mut daemon = Self {
-            next_device: u32::try_from(exports.len()).expect("bounded by the configuration"),
             path,
-            registry: Arc::clone(&common.registry),
-            mailboxes: Arc::clone(&common.mailboxes),
-            groups,
-            counters: Vec::new(),
-            threads: Vec::new(),
-            addresses: config.listeners.iter().map(|listener| listener.address).collect(),
-            exports,
-            clock: common.clock,
+            common,
+            groups: Vec::new(),
+            workers: Vec::new(),
+            listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            namespaces: Default::default(),
+            retry_at: Duration::ZERO,
+            devices_at: Duration::ZERO,
             config,
         };
-        // A group's listening worker comes last: whoever connects finds all the others.
-        for id in (0..workers).rev() {
-            if let Err(error) = daemon.start_worker(WorkerId(id), &common) {
-                daemon.drain();
-                return Err(error);
+        match daemon.bring_up() {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
+                daemon.stop(Duration::ZERO);
+                Err(error)
             }
         }
-        daemon.counters.reverse();
-        daemon.threads.reverse();
-        if let Err(error) = daemon.publish_ports() {
-            daemon.drain();
+    }
+
+    /// The disks come before the workers, and the workers before the listeners: whoever connects finds everything.
+    fn bring_up(&mut self) -> Result<(), StartError> {
+        let strict = self.config.target.strict;
+        let faults = self.open_disks(OPEN_TIMEOUT);
+        let nothing = self.exports().is_empty();
+        for fault in faults {
+            if strict || nothing {
+                return Err(fault.into());
+            }
+            self.log_export_fault(&fault);
+        }
+        let mut selections = Vec::new();
+        // A listener without a provider is heard of when it listens.
+        for selection in self.config.listeners.iter().filter_map(|listener| select(listener).ok()) {
+            if !selections.contains(&selection) {
+                selections.push(selection);
+            }
+        }
+        self.groups = WorkerGroup::all(selections, self.config.target.workers);
+        let workers = self.groups.iter().map(|group| group.workers).sum();
+        check_limits(&self.common.settings, workers);
+        for group in 0..self.groups.len() {
+            self.start_group(group)?;
+        }
+        let errors = self.listen_where_down();
+        if (strict || self.addresses().is_empty())
+            && let Some(error) = errors.into_iter().next()
+        {
             return Err(error);
         }
-        daemon.announce(&common);
-        Ok(daemon)
-    }
-
-    fn start_worker(&mut self, id: WorkerId, common: &Common) -> Result<(), StartError> {
-        let group =
-            self.groups.iter().rfind(|group| group.first.0 <= id.0).expect("every worker has a group");
-        let (selection, load, listen) =
-            (group.selection.clone(), Arc::clone(&group.load), group.listens(id).to_vec());
-        let (common, (tell, told)) = (common.clone(), channel::<Started>());
-        let body = move || worker_thread(id, &common, &selection, load, &listen, &tell);
-        let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(body)?;
-        let started = told.recv().map_err(|_| io::Error::other("the worker's thread died at its start"))?;
-        match started {
-            Ok((addresses, counters, unpinned)) => {
-                for (at, address) in addresses {
-                    self.addresses[at] = address;
-                }
-                self.counters.push(counters);
-                self.threads.push(thread);
-                if unpinned {
-                    tracing::warn!(
-                        worker = id.0,
-                        "buffers could not be pinned for io_uring: I/O works, slower; raise the memlock limit (LimitMEMLOCK= in the unit)"
-                    );
-                }
-                Ok(())
-            }
-            Err(WorkerError::Listen(ListenError { address, source })) => {
-                Err(StartError::Listen { address, source })
-            }
-            Err(error) => Err(StartError::Worker(id.0, error)),
-        }
-    }
-
-    fn publish_ports(&mut self) -> Result<(), StartError> {
-        let mut registry = self.registry.lock().expect("no panic happened under the registry's lock");
-        let set = registry.set_ports(exports::ports(&self.addresses, &self.selections()));
-        set.map_err(|error| StartError::Definition(Box::new(error)))?;
-        let notices = registry.take_notices();
-        drop(registry);
-        self.deliver(&notices);
+        let now = self.common.clock.now();
+        (self.retry_at, self.devices_at) =
+            (now + crate::limits::RETRY_INTERVAL, now + crate::limits::DEVICES_INTERVAL);
+        self.announce();
         Ok(())
     }
 
-    /// Of each listener, in the configuration's order.
-    fn selections(&self) -> Vec<&ProviderSelection> {
-        let of = |at| self.groups.iter().find(|group| group.listeners.iter().any(|&(other, _)| other == at));
-        (0..self.addresses.len()).filter_map(|at| of(at).map(|group| &group.selection)).collect()
-    }
-
-    fn announce(&self, common: &Common) {
-        let addresses = self.addresses.iter().zip(self.selections());
-        let addresses: Vec<_> =
-            addresses.map(|(address, selection)| format!("{address} ({selection})")).collect();
-        let (settings, workers) = (&common.settings, self.mailboxes.workers());
+    fn announce(&self) {
+        let up = self.listeners.iter().filter(|listener| listener.is_up());
+        let addresses: Vec<_> = up.map(Listening::describe).collect();
+        let (settings, workers) = (&self.common.settings, self.workers.len());
         tracing::info!(
             "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, {} MiB receives \
              ({} I/O queues of {} entries)",
             addresses.join(", "),
-            match common.waiting.poll {
+            match self.common.waiting.poll {
                 Poll::Adaptive => "adaptive",
                 Poll::Busy => "busy",
                 Poll::Interrupt => "interrupt",
@@ -236,77 +173,7 @@ impl Daemon {
             settings.full_queues(),
             settings.queue_entries,
         );
-        for export in &self.exports {
-            let geometry = export.disk.geometry();
-            tracing::info!(
-                "{} namespace {}: {}, {} bytes in blocks of {}{}",
-                export.nqn,
-                export.namespace.nsid,
-                export.backing(),
-                geometry.bytes(),
-                geometry.block_size,
-                if geometry.read_only { ", read-only" } else { "" },
-            );
-        }
     }
-}
-
-fn worker_thread(
-    id: WorkerId,
-    common: &Common,
-    selection: &ProviderSelection,
-    load: Arc<Load>,
-    listen: &[(usize, SocketAddr)],
-    tell: &Sender<Started>,
-) {
-    let worker = match set_up(id, common, selection, load, listen) {
-        Ok((mut worker, addresses)) => {
-            let unpinned = worker.backend().unpinned();
-            let _ = tell.send(Ok((addresses, Arc::clone(worker.counters()), unpinned)));
-            worker
-        }
-        Err(error) => {
-            let _ = tell.send(Err(error));
-            return;
-        }
-    };
-    thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);
-}
-
-fn set_up(
-    id: WorkerId,
-    common: &Common,
-    selection: &ProviderSelection,
-    load: Arc<Load>,
-    listen: &[(usize, SocketAddr)],
-) -> Result<(Worker<AnyProvider, Devices>, Listening), WorkerError> {
-    let mut backend = Devices::new(DevicesOptions::default())?;
-    for export in &common.exports {
-        backend.attach(export.device, &export.disk)?;
-    }
-    let provider = selection.open(OpenOptions {
-        completion_vector: u32::try_from(id.0).unwrap_or(0),
-        rejection: rejection(RejectStatus::NO_RESOURCES),
-        ..OpenOptions::default()
-    })?;
-    let registry = Arc::clone(&common.registry);
-    let mut worker = Worker::new(id, load, common.settings.clone(), registry, provider, backend)?;
-    let mut addresses = Vec::new();
-    for &(at, address) in listen {
-        addresses.push((at, worker.listen(address, exports::port_id(at))?));
-    }
-    Ok((worker, addresses))
-}
-
-fn open_exports(config: &Config) -> Result<Vec<Export>, ExportError> {
-    let mut exports = Vec::new();
-    for subsystem in &config.subsystems {
-        for namespace in &subsystem.namespaces {
-            let device = DeviceId(u32::try_from(exports.len()).expect("bounded by the configuration"));
-            exports.push(Export::open(subsystem.nqn, namespace, device)?);
-        }
-    }
-    Ok(exports)
 }
 
 fn options(config: &Config) -> Options {
@@ -321,44 +188,5 @@ fn options(config: &Config) -> Options {
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,
         },
         ..Options::default()
-    }
-}
-
-fn check_memlock(settings: &Settings, workers: usize) {
-    let needed = settings.pinned().saturating_mul(workers as u64);
-    let root = nix::unistd::geteuid().is_root();
-    if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_MEMLOCK)
-        && !root
-        && limit < needed
-    {
-        tracing::warn!(
-            "the memlock limit is {} KiB, {} KiB are to be pinned: set LimitMEMLOCK=infinity in the unit (ulimit -l), or lower \
-             buffer_memory, queue_depth or workers",
-            limit >> 10,
-            needed >> 10,
-        );
-    }
-}
-
-/// A connection takes a descriptor, and the soft limit is often 1024.
-fn raise_descriptor_limit(settings: &Settings, workers: usize) {
-    let needed = u64::from(settings.connections) * workers as u64 + 256;
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
-    if soft < needed {
-        let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
-        if raised.is_err() || hard < needed {
-            tracing::warn!(
-                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
-            );
-        }
-    }
-}
-
-impl Daemon {
-    /// Tells every worker.
-    pub(super) fn deliver(&self, notices: &[nvmf_subsystem::Notice]) {
-        for notice in notices {
-            self.mailboxes.post_all(&crate::message::WorkerMessage::Notice(notice.clone()));
-        }
     }
 }

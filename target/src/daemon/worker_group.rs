@@ -1,51 +1,46 @@
-//! Which workers stand on which selection.
+//! Which workers serve which RDMA provider.
 
-use super::StartError;
 use crate::message::WorkerId;
 use crate::settings::Load;
-use nvmf_config::{Config, Listener, ProviderChoice};
-use nvmf_rdma_any::{Preference, ProviderSelection, VerbsOptions};
-use std::net::SocketAddr;
+use nvmf_config::{Listener, ProviderChoice};
+use nvmf_rdma_any::{OpenError, Preference, ProviderSelection, VerbsOptions};
 use std::sync::Arc;
 
-/// The workers of one selection: its first listens, and hands what comes in to all of them.
+/// The workers of one provider: the first listens, and hands what comes in to all of them.
 pub(super) struct WorkerGroup {
     pub(super) selection: ProviderSelection,
     pub(super) first: WorkerId,
     pub(super) workers: usize,
-    /// Their places in the configuration, and their addresses.
-    pub(super) listeners: Vec<(usize, SocketAddr)>,
     pub(super) load: Arc<Load>,
 }
 
 impl WorkerGroup {
-    /// One group for each selection that a listener takes. They share the configured workers; each has one at least.
-    pub(super) fn all(config: &Config) -> Result<Vec<Self>, StartError> {
-        let mut selections: Vec<(ProviderSelection, Vec<(usize, SocketAddr)>)> = Vec::new();
-        for (at, listener) in config.listeners.iter().enumerate() {
-            let address = listener.address;
-            let selection =
-                ProviderSelection::of(address.ip(), preference(listener.provider), verbs(listener))
-                    .map_err(|source| StartError::Provider { address, source })?;
-            match selections.iter_mut().find(|(other, _)| *other == selection) {
-                Some((_, listeners)) => listeners.push((at, address)),
-                None => selections.push((selection, vec![(at, address)])),
-            }
-        }
-        let mut next = 0;
-        let shares = shares(config.target.workers, selections.len());
-        let group = |((selection, listeners), workers)| {
-            let first = WorkerId(next);
-            next += workers;
-            Self { selection, first, workers, listeners, load: Load::new(first, workers) }
-        };
-        Ok(selections.into_iter().zip(shares).map(group).collect())
+    /// A group of so many workers from `first` on.
+    pub(super) fn new(selection: ProviderSelection, first: WorkerId, workers: usize) -> Self {
+        Self { selection, first, workers, load: Load::new(first, workers) }
     }
 
-    /// What one of them listens on.
-    pub(super) fn listens(&self, worker: WorkerId) -> &[(usize, SocketAddr)] {
-        if worker == self.first { &self.listeners } else { &[] }
+    /// One group for each provider. They share the configured workers; each has one at least.
+    pub(super) fn all(selections: Vec<ProviderSelection>, workers: usize) -> Vec<Self> {
+        let shares = shares(workers, selections.len());
+        let mut next = 0;
+        let group = |(selection, workers)| {
+            let first = WorkerId(next);
+            next += workers;
+            Self::new(selection, first, workers)
+        };
+        selections.into_iter().zip(shares).map(group).collect()
     }
+
+    /// Its workers.
+    pub(super) fn ids(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        (self.first.0..self.first.0 + self.workers).map(WorkerId)
+    }
+}
+
+/// The provider that a listener takes now.
+pub(crate) fn select(listener: &Listener) -> Result<ProviderSelection, OpenError> {
+    ProviderSelection::of(listener.address.ip(), preference(listener.provider), verbs(listener))
 }
 
 /// Workers of each of so many groups: the first ones get what does not come out even.
@@ -81,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_group_has_a_worker_and_none_is_left_over() {
+    fn workers_are_shared_out_and_every_group_has_one() {
         for (workers, groups, expected) in
             [(8, 1, &[8][..]), (8, 3, &[3, 3, 2]), (4, 2, &[2, 2]), (1, 3, &[1, 1, 1]), (0, 1, &[1])]
         {

@@ -1,0 +1,182 @@
+//! `nvmf-target check`: what a start would refuse or miss, before it does.
+
+use crate::daemon::{read_config, select};
+use crate::machine;
+use anyhow::bail;
+use nix::unistd::{AccessFlags, access};
+use nvmf_config::{Backing, Config, Hosts, Listener, Namespace};
+use std::fmt::Write as _;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Looks at what the file names, and leaves it alone: no disk is opened, no address taken.
+pub(super) fn check(file: &Path, quiet: bool, syntax_only: bool) -> anyhow::Result<()> {
+    let config = read_config(file)?;
+    if !syntax_only {
+        let mut findings = Findings::default();
+        findings.look_at(&config);
+        for warning in &findings.warnings {
+            eprintln!("warning: {warning}");
+        }
+        if nix::unistd::geteuid().is_root() && !quiet {
+            eprintln!(
+                "note: root may open everything. What the service may: sudo -u nvmf nvmf-target check {}",
+                file.display()
+            );
+        }
+        if !findings.problems.is_empty() {
+            bail!("{} cannot be served as it is:\n  {}", file.display(), findings.problems.join("\n  "));
+        }
+    }
+    if !quiet {
+        print!("{}", summary(&config));
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Findings {
+    /// What could not be served.
+    problems: Vec<String>,
+    /// What could, but perhaps not as it was meant.
+    warnings: Vec<String>,
+}
+
+impl Findings {
+    fn look_at(&mut self, config: &Config) {
+        for listener in &config.listeners {
+            self.look_at_listener(listener);
+        }
+        for subsystem in &config.subsystems {
+            for namespace in &subsystem.namespaces {
+                if let Backing::Path { path, size, create } = &namespace.backing
+                    && let Err(problem) = self.look_at_disk(namespace, path, *size, *create)
+                {
+                    let hint =
+                        machine::sandbox_hint(path).map(|hint| format!(" ({hint})")).unwrap_or_default();
+                    self.problems
+                        .push(format!("namespace {} of {}: {problem}{hint}", namespace.nsid, subsystem.nqn));
+                }
+            }
+        }
+    }
+
+    fn look_at_listener(&mut self, listener: &Listener) {
+        let address = listener.address;
+        if !machine::has_address(address.ip()) {
+            self.problems.push(format!(
+                "cannot listen on {address}: the address is not one of this machine (ip address), or not there yet"
+            ));
+        } else if let Err(error) = select(listener) {
+            self.problems.push(format!("cannot listen on {address}: {:#}", anyhow::Error::new(error)));
+        }
+    }
+
+    fn look_at_disk(
+        &mut self,
+        namespace: &Namespace,
+        path: &Path,
+        size: Option<u64>,
+        create: bool,
+    ) -> Result<(), String> {
+        let shown = path.display();
+        let metadata = match std::fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && create => return may_create(path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(nvmf_backend::OpenError::Missing { path: path.to_owned() }.to_string());
+            }
+            Err(error) => return Err(format!("cannot look at {shown}: {error}")),
+        };
+        let wanted =
+            if namespace.read_only { AccessFlags::R_OK } else { AccessFlags::R_OK | AccessFlags::W_OK };
+        if let Err(errno) = access(path, wanted) {
+            return Err(format!("this user ({}) cannot open {shown}: {}", user(), errno.desc()));
+        }
+        let kind = metadata.file_type();
+        if kind.is_block_device() {
+            return match machine::mount_point(metadata.rdev()) {
+                Some(place) if !namespace.read_only => {
+                    Err(format!("{shown} is mounted on {}: unmount it first", place.display()))
+                }
+                _ => Ok(()),
+            };
+        }
+        if !kind.is_file() {
+            return Err(format!("{shown} is neither a file nor a block device"));
+        }
+        self.look_at_size(namespace, path, size, &metadata)
+    }
+
+    fn look_at_size(
+        &mut self,
+        namespace: &Namespace,
+        path: &Path,
+        size: Option<u64>,
+        metadata: &Metadata,
+    ) -> Result<(), String> {
+        let (shown, bytes) = (path.display(), metadata.len());
+        let block = u64::from(namespace.block_size.unwrap_or(512));
+        if bytes == 0 {
+            return Err(format!("{shown} is empty: give it a size first (truncate -s 10G {shown})"));
+        }
+        if !bytes.is_multiple_of(block) {
+            return Err(format!(
+                "{shown} has {bytes} bytes, which is no multiple of its {block}-byte blocks: resize it"
+            ));
+        }
+        if let Some(size) = size.filter(|&size| size != bytes) {
+            self.warnings.push(format!(
+                "{shown} has {bytes} bytes, not the {size} that `size` says: it is served as it is"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn may_create(path: &Path) -> Result<(), String> {
+    let folder = path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned);
+    access(&folder, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
+        format!(
+            "this user ({}) cannot create {} in {}: {}",
+            user(),
+            path.display(),
+            folder.display(),
+            errno.desc()
+        )
+    })
+}
+
+fn user() -> String {
+    let uid = nix::unistd::geteuid();
+    nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// What would be served.
+fn summary(config: &Config) -> String {
+    let mut text = String::new();
+    for listener in &config.listeners {
+        let _ = writeln!(text, "listen on {}", listener.address);
+    }
+    for subsystem in &config.subsystems {
+        let hosts = match &subsystem.hosts {
+            Hosts::Any => "any host".to_owned(),
+            Hosts::Only(hosts) => format!("{} host(s)", hosts.len()),
+        };
+        let _ = writeln!(text, "subsystem {} (serial {}): {hosts}", subsystem.nqn, subsystem.serial);
+        for namespace in &subsystem.namespaces {
+            let what = match &namespace.backing {
+                Backing::Path { path, size: Some(size), create: true } => {
+                    format!("{} (created with {size} bytes if it is not there)", path.display())
+                }
+                Backing::Path { path, .. } => path.display().to_string(),
+                Backing::Memory { size } => format!("{size} bytes of memory"),
+                Backing::Null { size } => format!("{size} bytes of nothing"),
+            };
+            let mode = if namespace.read_only { ", read-only" } else { "" };
+            let _ = writeln!(text, "  namespace {}: {what}{mode}", namespace.nsid);
+        }
+    }
+    text
+}

@@ -1,0 +1,214 @@
+//! Where the daemon listens, and tries to.
+
+use super::disks::error_text;
+use super::worker_group::{WorkerGroup, select};
+use super::workers::WorkerThread;
+use super::{Daemon, StartError};
+use crate::limits::ANSWER_TIMEOUT;
+use crate::mailbox::ThreadMessage;
+use crate::message::WorkerId;
+use crate::ports::{port_id, ports};
+use nvmf_config::{Listener, ProviderChoice};
+use nvmf_rdma::ListenError;
+use nvmf_rdma_any::ProviderSelection;
+use nvmf_subsystem::RdmaProviderType;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+
+/// A listener of the configuration.
+pub(super) struct Listening {
+    config: Listener,
+    /// Where it listens: as configured, but with the port that the system chose for port 0.
+    address: SocketAddr,
+    /// Over which providers; none when it is down.
+    providers: Vec<ProviderSelection>,
+    /// What was logged last of why it is down, or of a provider that it could not take.
+    fault: Option<String>,
+}
+
+impl Listening {
+    pub(super) fn new(config: Listener) -> Self {
+        Self { address: config.address, config, providers: Vec::new(), fault: None }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        !self.providers.is_empty()
+    }
+
+    /// The address and what it is served over, as the log and the status line have it.
+    pub(super) fn describe(&self) -> String {
+        let providers: Vec<_> = self.providers.iter().map(ToString::to_string).collect();
+        match &providers[..] {
+            [] => format!("{} (down)", self.address),
+            _ => format!("{} ({})", self.address, providers.join(", ")),
+        }
+    }
+
+    /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
+    fn port(&self) -> Option<(SocketAddr, RdmaProviderType)> {
+        let provider = match &self.providers[..] {
+            [] => return None,
+            [ProviderSelection::Iwarp] => RdmaProviderType::IWARP,
+            _ => RdmaProviderType::NOT_SPECIFIED,
+        };
+        Some((self.address, provider))
+    }
+
+    /// Whether it was left to us which provider it takes, and it has userspace iWARP only.
+    fn may_find_a_device(&self) -> bool {
+        self.config.provider == ProviderChoice::Auto
+            && self.providers == [ProviderSelection::Iwarp]
+            && !self.address.ip().is_unspecified()
+    }
+}
+
+impl Daemon {
+    /// Listens where it does not yet, and returns what could not be had.
+    pub(super) fn listen_where_down(&mut self) -> Vec<StartError> {
+        let down: Vec<usize> = (0..self.listeners.len()).filter(|&at| !self.listeners[at].is_up()).collect();
+        let mut errors = Vec::new();
+        for at in down {
+            let address = self.listeners[at].config.address;
+            let selection = select(&self.listeners[at].config);
+            let selection = selection.map_err(|source| StartError::Provider { address, source });
+            if let Err(error) = selection.and_then(|selection| self.listen(at, selection)) {
+                self.log_fault(at, &error_text(&error));
+                errors.push(error);
+            }
+        }
+        errors
+    }
+
+    /// Tries again where it is down.
+    pub(super) fn retry_listeners(&mut self) {
+        let before: Vec<bool> = self.listeners.iter().map(Listening::is_up).collect();
+        self.listen_where_down();
+        for (listener, _) in self.listeners.iter().zip(before).filter(|(now, before)| now.is_up() && !before)
+        {
+            tracing::info!("listening on {}", listener.describe());
+        }
+    }
+
+    /// An RDMA device may appear after the start (a driver that loads late, `rdma link add`). Hosts that have a device try verbs, so a
+    /// listener with provider auto takes it then, and goes on serving those that came over iWARP.
+    pub(super) fn look_for_devices(&mut self) {
+        for at in 0..self.listeners.len() {
+            if !self.listeners[at].may_find_a_device() {
+                continue;
+            }
+            let Ok(selection @ ProviderSelection::Verbs { .. }) = select(&self.listeners[at].config) else {
+                continue;
+            };
+            let text = selection.to_string();
+            match self.listen(at, selection) {
+                Ok(()) => tracing::info!(
+                    "an RDMA device has appeared: listening on {}",
+                    self.listeners[at].describe()
+                ),
+                Err(error) => {
+                    let error = error_text(&error);
+                    let fault = format!(
+                        "{} could be served by {text} now, but not without a restart (systemctl restart nvmf-target): {error}",
+                        self.listeners[at].address
+                    );
+                    self.log_fault(at, &fault);
+                }
+            }
+        }
+    }
+
+    /// Once for each text.
+    fn log_fault(&mut self, at: usize, text: &str) {
+        let listener = &mut self.listeners[at];
+        if listener.fault.as_deref() != Some(text) {
+            tracing::error!("{text}; it is tried again every few seconds");
+            listener.fault = Some(text.to_owned());
+        }
+    }
+
+    fn listen(&mut self, at: usize, selection: ProviderSelection) -> Result<(), StartError> {
+        let group = match self.groups.iter().position(|group| group.selection == selection) {
+            Some(group) => group,
+            None => self.add_group(selection.clone())?,
+        };
+        // Hosts that connect at once must find the port: without it they would be told to go away for good.
+        self.listeners[at].providers.push(selection);
+        self.publish_ports()?;
+        let (address, first) = (self.listeners[at].address, self.groups[group].first);
+        match self.listen_at(first, address, port_id(at)) {
+            Ok(taken) => {
+                self.listeners[at].address = taken;
+                self.listeners[at].fault = None;
+                self.publish_ports()
+            }
+            Err(error) => {
+                self.listeners[at].providers.pop();
+                self.publish_ports()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn listen_at(&self, worker: WorkerId, address: SocketAddr, port: u16) -> Result<SocketAddr, StartError> {
+        let (tell, told) = channel();
+        self.common.mailboxes.send(worker, ThreadMessage::Listen { address, port, done: tell });
+        match told.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(Ok(taken)) => Ok(taken),
+            Ok(Err(ListenError { address, source })) => Err(StartError::Listen { address, source }),
+            Err(_) => {
+                Err(StartError::Listen { address, source: io::Error::other("the worker does not answer") })
+            }
+        }
+    }
+
+    /// Starts the workers of a provider that none has yet. Returns the place of their group.
+    fn add_group(&mut self, selection: ProviderSelection) -> Result<usize, StartError> {
+        let workers = self.config.target.workers.div_ceil(2);
+        let group = WorkerGroup::new(selection, WorkerId(self.workers.len()), workers);
+        self.groups.push(group);
+        match self.start_group(self.groups.len() - 1) {
+            Ok(()) => Ok(self.groups.len() - 1),
+            Err(error) => {
+                self.groups.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts a group's workers and gives them the disks.
+    pub(super) fn start_group(&mut self, at: usize) -> Result<(), StartError> {
+        let group = &self.groups[at];
+        let mut started = Vec::new();
+        for id in group.ids() {
+            let thread = WorkerThread::start(id, group, &self.common);
+            match thread {
+                Ok(thread) => started.push(thread),
+                Err(error) => {
+                    // They have neither disks nor connections: nothing is lost with them.
+                    for id in group.ids().take(started.len()) {
+                        self.common.mailboxes.send(id, ThreadMessage::Finish);
+                    }
+                    started.into_iter().for_each(|worker| drop(worker.thread.join()));
+                    return Err(error);
+                }
+            }
+        }
+        self.workers.extend(started);
+        self.common.mailboxes.set_workers(self.workers.len(), self.common.clock.now());
+        self.attach_all(at);
+        Ok(())
+    }
+
+    fn publish_ports(&mut self) -> Result<(), StartError> {
+        let ports = ports(&self.listeners.iter().map(Listening::port).collect::<Vec<_>>());
+        let set = self.registry().set_ports(ports);
+        set.map_err(|error| StartError::Definition(Box::new(error)))?;
+        self.publish();
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! The workers' threads.
+
+use super::StartError;
+use super::worker_group::WorkerGroup;
+use crate::control::Waker;
+use crate::mailbox::Mailboxes;
+use crate::message::WorkerId;
+use crate::settings::{Load, Settings};
+use crate::telemetry::Counters;
+use crate::thread::{self, Clock, Waiting};
+use crate::transport::rdma::buffers::SetUpError;
+use crate::transport::rdma::listener::rejection;
+use crate::worker::Worker;
+use core::sync::atomic::{AtomicBool, Ordering};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nvme_proto::rdma::RejectStatus;
+use nvmf_backend::{Devices, DevicesError, DevicesOptions};
+use nvmf_rdma_any::{AnyProvider, Detached, OpenOptions, ProviderSelection};
+use nvmf_subsystem::Registry;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use thiserror::Error;
+
+/// A worker could not be set up.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// Its ring.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    /// Its RDMA provider.
+    #[error(transparent)]
+    Provider(#[from] nvmf_rdma_any::OpenError),
+    /// The memory between them.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+}
+
+/// What every worker gets.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) settings: Settings,
+    pub(super) waiting: Waiting,
+    pub(super) registry: Arc<Mutex<Registry>>,
+    pub(super) mailboxes: Arc<Mailboxes<Detached>>,
+    pub(super) clock: Clock,
+    pub(super) waker: Waker,
+}
+
+/// A worker that runs.
+pub(super) struct WorkerThread {
+    pub(super) thread: JoinHandle<()>,
+    pub(super) counters: Arc<Counters>,
+    ended: Arc<AtomicBool>,
+}
+
+impl WorkerThread {
+    /// Whether it has ended: on its own, if it was not told to.
+    pub(super) fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Starts a worker of a group, which has no device and listens nowhere yet.
+    pub(super) fn start(id: WorkerId, group: &WorkerGroup, common: &Common) -> Result<Self, StartError> {
+        let (selection, load) = (group.selection.clone(), Arc::clone(&group.load));
+        let (tell, told) = channel();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (common, end) = (common.clone(), End { ended: Arc::clone(&ended), waker: common.waker.clone() });
+        let body = move || {
+            let _end = end;
+            run(id, &common, &selection, load, &tell);
+        };
+        let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(body)?;
+        let started = told.recv().map_err(|_| io::Error::other("the worker's thread died at its start"))?;
+        let (counters, unpinned) = started.map_err(|error| StartError::Worker(id.0, error))?;
+        if unpinned {
+            tracing::warn!(
+                worker = id.0,
+                "buffers could not be pinned for io_uring: I/O works, slower; raise the memlock limit (LimitMEMLOCK= in the unit)"
+            );
+        }
+        Ok(Self { thread, counters, ended })
+    }
+}
+
+/// Tells the control loop that a worker's thread ends, a panic included: hosts wait for nothing until it is started again.
+struct End {
+    ended: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// What a worker's thread says once it is set up: its counters, and whether memory could not be pinned.
+type Started = Result<(Arc<Counters>, bool), WorkerError>;
+
+fn run(
+    id: WorkerId,
+    common: &Common,
+    selection: &ProviderSelection,
+    load: Arc<Load>,
+    tell: &Sender<Started>,
+) {
+    let worker = match set_up(id, common, selection, load) {
+        Ok(mut worker) => {
+            let unpinned = worker.backend().unpinned();
+            let _ = tell.send(Ok((Arc::clone(worker.counters()), unpinned)));
+            worker
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return;
+        }
+    };
+    thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);
+}
+
+fn set_up(
+    id: WorkerId,
+    common: &Common,
+    selection: &ProviderSelection,
+    load: Arc<Load>,
+) -> Result<Worker<AnyProvider, Devices>, WorkerError> {
+    let devices = Devices::new(DevicesOptions::default())?;
+    let provider = selection.open(OpenOptions {
+        completion_vector: u32::try_from(id.0).unwrap_or(0),
+        rejection: rejection(RejectStatus::NO_RESOURCES),
+        ..OpenOptions::default()
+    })?;
+    let registry = Arc::clone(&common.registry);
+    Ok(Worker::new(id, load, common.settings.clone(), registry, provider, devices)?)
+}
+
+/// Says so if the limits of the process are too low for so many workers, and raises what can be raised.
+pub(super) fn check_limits(settings: &Settings, workers: usize) {
+    check_memlock(settings, workers);
+    raise_descriptor_limit(settings, workers);
+}
+
+fn check_memlock(settings: &Settings, workers: usize) {
+    let needed = settings.pinned().saturating_mul(workers as u64);
+    let root = nix::unistd::geteuid().is_root();
+    if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_MEMLOCK)
+        && !root
+        && limit < needed
+    {
+        tracing::warn!(
+            "the memlock limit is {} KiB, {} KiB are to be pinned: set LimitMEMLOCK=infinity in the unit (ulimit -l), or lower \
+             buffer_memory, queue_depth or workers",
+            limit >> 10,
+            needed >> 10,
+        );
+    }
+}
+
+/// A connection takes a descriptor, and the soft limit is often 1024.
+fn raise_descriptor_limit(settings: &Settings, workers: usize) {
+    let needed = u64::from(settings.connections) * workers as u64 + 256;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    if soft < needed {
+        let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
+        if raised.is_err() || hard < needed {
+            tracing::warn!(
+                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
+            );
+        }
+    }
+}

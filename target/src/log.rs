@@ -1,0 +1,82 @@
+//! The log: to standard error, by a thread of its own, so that a journal or terminal that takes nothing never keeps a worker waiting.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use tracing::{Level, Metadata};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written, at the most. What comes on top is dropped and counted.
+const LINES_MAX: usize = 16_384;
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set). What waits is written when the guard is
+/// dropped.
+#[must_use]
+pub fn start() -> WorkerGuard {
+    let filter = EnvFilter::try_from_env("NVMF_LOG").or_else(|_| EnvFilter::try_from_default_env());
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder =
+        NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX).thread_name("log");
+    let (writer, guard) = builder.finish(io::stderr());
+    let _ = DROPPED.set(writer.error_counter());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        // The journal has its own times, and shows no colours.
+        log.with_writer(Prioritized(writer)).with_ansi(false).without_time().init();
+    } else {
+        log.with_writer(writer).with_ansi(io::stderr().is_terminal()).init();
+    }
+    guard
+}
+
+/// Lines that were dropped because standard error did not take them.
+#[must_use]
+pub fn dropped() -> usize {
+    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+}
+
+/// Puts the priority in front of each line as sd-daemon(3) has it, so that `journalctl -p warning` finds it.
+struct Prioritized<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Prioritized<W> {
+    type Writer = PriorityWriter<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        PriorityWriter { prefix: "<6>", inner: self.0.make_writer() }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
+        let prefix = match *metadata.level() {
+            Level::ERROR => "<3>",
+            Level::WARN => "<4>",
+            Level::INFO => "<6>",
+            _ => "<7>",
+        };
+        PriorityWriter { prefix, inner: self.0.make_writer_for(metadata) }
+    }
+}
+
+struct PriorityWriter<W> {
+    prefix: &'static str,
+    inner: W,
+}
+
+impl<W: Write> Write for PriorityWriter<W> {
+    /// Takes a whole event, which may have several lines.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let mut prefixed = Vec::with_capacity(event.len() + 8);
+        for line in event.split_inclusive(|&byte| byte == b'\n') {
+            prefixed.extend_from_slice(self.prefix.as_bytes());
+            prefixed.extend_from_slice(line);
+        }
+        self.inner.write_all(&prefixed)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

@@ -1,0 +1,101 @@
+//! What this machine has: its addresses, what is mounted, what systemd hides.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Addresses of this machine that a wildcard covers: others before loopback.
+#[must_use]
+pub fn addresses_of(wildcard: IpAddr) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = addresses()
+        .into_iter()
+        .filter(|ip| match ip {
+            IpAddr::V4(_) => wildcard.is_ipv4(),
+            // Link-local addresses mean nothing without their interface.
+            IpAddr::V6(ip) => wildcard.is_ipv6() && !ip.is_unicast_link_local(),
+        })
+        .collect();
+    addresses.sort_by_key(IpAddr::is_loopback);
+    addresses.dedup();
+    addresses
+}
+
+/// Whether the address is one that this machine can listen on.
+#[must_use]
+pub fn has_address(ip: IpAddr) -> bool {
+    // All of 127.0.0.0/8 is this machine, whatever the interface lists.
+    ip.is_unspecified() || ip.is_loopback() || addresses().contains(&ip)
+}
+
+fn addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    interfaces.filter_map(address).collect()
+}
+
+/// Where the block device of this number is mounted, if it is.
+#[must_use]
+pub fn mount_point(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    mount_point_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &format!("{major}:{minor}"))
+}
+
+/// proc_pid_mountinfo(5): the third field is the device, the fifth where it is mounted.
+fn mount_point_in(mountinfo: &str, device: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.nth(2)? == device).then_some(())?;
+        fields.nth(1).map(PathBuf::from)
+    })
+}
+
+/// What to add to a message about a path, when systemd started this process and its unit may be why the path cannot be had.
+#[must_use]
+pub fn sandbox_hint(path: &Path) -> Option<&'static str> {
+    std::env::var_os("INVOCATION_ID")?;
+    hint(path)
+}
+
+fn hint(path: &Path) -> Option<&'static str> {
+    let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+    if hidden.iter().any(|folder| path.starts_with(folder)) {
+        return Some(
+            "the unit hides /home, /root, /tmp and /var/tmp from the service: move the file below /srv",
+        );
+    }
+    let open = ["/srv", "/dev", "/var/lib/nvmf"];
+    (!open.iter().any(|folder| path.starts_with(folder))).then_some(
+        "to the service, what lies outside of /srv and /dev is read-only: `systemctl edit nvmf-target`, [Service], ReadWritePaths=",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mounted_device_is_found_by_its_number() {
+        let text = "22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n\
+                    36 22 8:1 /sub /mnt/data rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(mount_point_in(text, "8:1"), Some("/mnt/data".into()));
+        assert_eq!(mount_point_in(text, "8:16"), None);
+    }
+
+    #[test]
+    fn hidden_and_read_only_paths_have_a_hint_each() {
+        assert!(hint(Path::new("/home/d.img")).unwrap().contains("hides"));
+        assert!(hint(Path::new("/mnt/d.img")).unwrap().contains("ReadWritePaths"));
+        assert_eq!(hint(Path::new("/srv/d.img")), None);
+        assert_eq!(hint(Path::new("/dev/sda")), None);
+    }
+
+    #[test]
+    fn loopback_and_wildcards_are_addresses_of_every_machine() {
+        assert!(has_address([127, 0, 0, 1].into()) && has_address([0, 0, 0, 0].into()));
+        assert!(!has_address([192, 0, 2, 1].into()), "that network is for documentation");
+        assert!(addresses_of([0, 0, 0, 0].into()).iter().all(IpAddr::is_ipv4));
+    }
+}

@@ -1,0 +1,71 @@
+//! A target of which something is missing serves the rest, and takes the missing up when it comes.
+
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, succeeds};
+
+const SIZE: u64 = 4 << 20;
+
+fn logs(target: &Target, what: &str) {
+    process::until(what, || target.log().contains(what))
+        .unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
+}
+
+fn shows(site: &Site, nsid: &str) -> bool {
+    succeeds(&mut site.call("id-ns", &["-n", &site.nqn, "--nsid", nsid]).expect("nvmf")).is_ok()
+}
+
+#[test]
+fn a_missing_disk_does_not_keep_the_others_down_and_is_taken_up_when_it_comes() {
+    let site = Site::new("missing").expect("a site");
+    let late = site.path("late.img");
+    let disks = [format!("path = \"{}\"", late.display()), site.disk("disk.img", SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    logs(&target, "late.img does not exist");
+    assert!(shows(&site, "2") && !shows(&site, "1"));
+    let file = std::fs::File::create(&late).expect("a file");
+    file.set_len(SIZE).expect("a size");
+    process::until("it is served", || shows(&site, "1")).unwrap_or_else(|e| panic!("{e}\n{}", target.log()));
+    assert_eq!(target.log().matches("late.img does not exist").count(), 1, "said once: {}", target.log());
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn a_missing_address_does_not_keep_the_others_down_and_is_taken_up_when_it_comes() {
+    let site = Site::new("address").expect("a site");
+    // Taken by somebody else: as good as not there, and it can come.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let listeners =
+        format!("[[listener]]\naddress = \"{address}\"\n[[listener]]\naddress = \"192.0.2.1:4420\"\n");
+    site.configure(&(listeners + &site.subsystem(&[site.disk("disk.img", SIZE)]))).expect("a configuration");
+    let target = site.serve().expect("a target");
+    logs(&target, "192.0.2.1:4420: the address is not one of this machine");
+    logs(&target, &format!("{address}: the port is taken"));
+    assert!(shows(&site, "1"));
+    drop(taken);
+    logs(&target, &format!("listening on {address} (iwarp)"));
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn strict_keeps_a_target_from_starting_without_all_of_its_disks() {
+    let site = Site::new("strict").expect("a site");
+    let disks = ["path = \"/nonexistent/disk.img\"".to_owned(), site.disk("disk.img", SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let text = std::fs::read_to_string(site.path("target.toml")).expect("it");
+    std::fs::write(site.path("target.toml"), text.replace("[target]", "[target]\nstrict = true"))
+        .expect("a configuration");
+    let error = site.serve().expect_err("it must not start").to_string();
+    assert!(error.contains("/nonexistent/disk.img does not exist"), "{error}");
+}
+
+#[test]
+fn size_without_create_makes_no_file() {
+    let site = Site::new("unmade").expect("a site");
+    let disk = site.disk("disk.img", SIZE).replace("create = true", "create = false");
+    site.configure(&site.subsystem(&[disk])).expect("a configuration");
+    let error = site.serve().expect_err("there is nothing to serve").to_string();
+    assert!(error.contains("disk.img does not exist") && error.contains("create = true"), "{error}");
+    assert!(!site.path("disk.img").exists());
+}
