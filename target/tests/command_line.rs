@@ -2,13 +2,22 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn target(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvmf-target"));
-    command.args(arguments).env_remove("RUST_LOG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+    // What the tests' own surroundings set would change what it says.
+    command.env_remove("JOURNAL_STREAM").env_remove("INVOCATION_ID");
+    command
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .env_remove("NVMF_LOG")
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null());
     command
 }
 
@@ -72,6 +81,12 @@ const ANY_PORT: &str = "127.0.0.1:0";
 fn a_file_that_is_not_there() {
     let missing = "/nonexistent/disk.img";
     says(&["serve", "--export", missing, "--listen", ANY_PORT], &[missing, "does not exist", "create it"]);
+    let device = "/dev/disk/by-id/nonexistent";
+    says(&["serve", "--export", device, "--listen", ANY_PORT], &[device, "does not exist", "lsblk"]);
+    // A file in /dev is in memory, and gone with the next boot.
+    let sized = ["serve", "--export", device, "--size", "16MiB", "--listen", ANY_PORT];
+    says(&sized, &[device, "not created below /dev"]);
+    assert!(!Path::new(device).exists());
     says(&["serve", "--config", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
     says(&["check", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
 }
@@ -130,11 +145,11 @@ fn command_lines_that_make_no_sense() {
     }
 }
 
-fn configuration(folder: &Path, image: &str) -> String {
+fn configuration(folder: &Path, address: &str, namespace: &str) -> String {
     let text = format!(
-        "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\n\n[[listener]]\naddress = \"127.0.0.1:4420\"\n\n\
+        "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\n\n[[listener]]\naddress = \"{address}\"\n\n\
          [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disk1\"\nallow_any_host = true\n\n\
-         [[subsystem.namespace]]\nnsid = 1\npath = \"{image}\"\n"
+         [[subsystem.namespace]]\nnsid = 1\n{namespace}\n"
     );
     let path = folder.join("target.toml");
     std::fs::write(&path, text).unwrap();
@@ -144,13 +159,130 @@ fn configuration(folder: &Path, image: &str) -> String {
 #[test]
 fn check_prints_what_would_be_served() {
     let folder = TempDir::new().unwrap();
-    let config = configuration(folder.path(), &image(&folder, 1 << 20));
-    let output = target(&["check", &config]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = image(&folder, 1 << 20);
+    let config =
+        configuration(folder.path(), "127.0.0.1:4420", &format!("path = \"{path}\"\nsize = \"2MiB\""));
+    let run = |arguments: &[&str]| {
+        let output = target(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{error}");
+        (String::from_utf8(output.stdout).unwrap(), error)
+    };
+    let (said, warned) = run(&["check", &config]);
     assert!(said.contains("nqn.2026-11.com.example:disk1") && said.contains("disk.img"), "{said}");
-    let config = configuration(folder.path(), "/nonexistent/disk.img");
-    says(&["check", &config], &["/nonexistent/disk.img", "does not exist"]);
+    assert!(warned.contains("has 1048576 bytes, not the 2097152"), "{warned}");
+    assert_eq!(run(&["check", "--quiet", &config]).0, "");
+}
+
+#[test]
+fn check_finds_what_the_start_would_refuse() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str, len| {
+        let path = folder.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (good, empty, odd) = (path("good.img", 1 << 20), path("empty.img", 0), path("odd.img", 1000));
+    let nowhere = "/nonexistent/disk.img";
+    for (address, disk, more, parts) in [
+        ("127.0.0.1:4420", nowhere, "", &[nowhere, "does not exist"][..]),
+        (
+            "127.0.0.1:4420",
+            nowhere,
+            "size = 4096\ncreate = true",
+            &[nowhere, "cannot create", "/nonexistent"],
+        ),
+        ("127.0.0.1:4420", &empty, "", &[&empty, "is empty"]),
+        ("127.0.0.1:4420", &odd, "", &[&odd, "no multiple of its 512-byte blocks"]),
+        ("127.0.0.1:4420", "/proc", "", &["/proc", "neither a file nor a block device"]),
+        ("192.0.2.1:4420", &good, "", &["192.0.2.1:4420", "not one of this machine"]),
+    ] {
+        let config = configuration(folder.path(), address, &format!("path = \"{disk}\"\n{more}"));
+        says(&["check", &config], parts);
+        let output = target(&["check", "--syntax-only", "--quiet", &config]).output().unwrap();
+        assert!(
+            output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn a_hidden_path_is_explained_where_systemd_started_the_target() {
+    let folder = TempDir::new().unwrap();
+    let config = configuration(folder.path(), ANY_PORT, "path = \"/home/nonexistent.img\"");
+    let output = target(&["serve", "--config", &config]).env("INVOCATION_ID", "0").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the unit hides /home") && said.contains("below /srv"), "{said}");
+    says(&["serve", "--config", &config], &["/home/nonexistent.img does not exist"]);
+}
+
+#[test]
+fn log_lines_have_priorities_in_the_journal() {
+    let folder = TempDir::new().unwrap();
+    let path = image(&folder, 1 << 20);
+    let config = configuration(
+        folder.path(),
+        ANY_PORT,
+        &format!(
+            "path = \"{path}\"\nsize = \"2MiB\"\n[[subsystem.namespace]]\nnsid = 2\npath = \"/nonexistent/2\""
+        ),
+    );
+    let mut child = target(&["serve", "--config", &config])
+        .env("JOURNAL_STREAM", "8:1")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut running = Running(child, String::new());
+    let mut seen = Vec::new();
+    for line in lines {
+        let listens = line.contains("listening on");
+        seen.push(line);
+        if listens {
+            signal(&running.0, nix::sys::signal::Signal::SIGTERM);
+        }
+    }
+    assert!(running.0.wait().unwrap().success());
+    for (priority, part) in [("<3>", "/nonexistent/2"), ("<4>", "`size`"), ("<6>", "listening on")] {
+        assert!(
+            seen.iter().any(|l| l.starts_with(priority) && l.contains(part)),
+            "{priority} {part}: {seen:#?}"
+        );
+    }
+    assert!(seen.iter().all(|line| line.starts_with('<')), "{seen:#?}");
+}
+
+/// systemd waits for these: without them `systemctl reload` returns at once, or never.
+#[test]
+fn a_reload_tells_systemd_when_it_begins_and_how_it_ended() {
+    let folder = TempDir::new().unwrap();
+    let path = image(&folder, 1 << 20);
+    let namespace = format!("path = \"{path}\"");
+    let config = configuration(folder.path(), ANY_PORT, &namespace);
+    let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let child = target(&["serve", "--config", &config])
+        .env("NOTIFY_SOCKET", folder.path().join("notify"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let running = Running(child, String::new());
+    let told = |what: &str| loop {
+        let mut message = [0; 4096];
+        let len = socket.recv(&mut message).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let message = String::from_utf8_lossy(&message[..len]).into_owned();
+        if message.contains(what) {
+            return message;
+        }
+    };
+    let ready = told("READY=1");
+    assert!(ready.contains("(iwarp): 1 namespace(s)"), "{ready}");
+    configuration(folder.path(), ANY_PORT, &format!("{namespace}\nread_only = true"));
+    signal(&running.0, nix::sys::signal::Signal::SIGHUP);
+    assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
+    let ready = told("READY=1");
+    assert!(ready.contains("STATUS=reloaded with 1 error"), "{ready}");
 }
 
 #[test]
