@@ -23,9 +23,13 @@ pub fn config(data: &[u8]) {
         assert!(config.subsystems[..at].iter().all(|other| other.nqn != subsystem.nqn));
         for (at, namespace) in subsystem.namespaces.iter().enumerate() {
             assert!(subsystem.namespaces[..at].iter().all(|other| other.nsid != namespace.nsid));
-            if let Backing::Memory { size } = namespace.backing {
-                assert!(size > 0);
+            match &namespace.backing {
+                Backing::Memory { size } | Backing::Null { size } => assert!(*size > 0),
+                Backing::Path { path, size, create } => {
+                    assert!(path.is_absolute() && (!create || size.is_some_and(|size| size > 0)));
+                }
             }
+            assert_ne!(namespace.uuid, Some([0; 16]));
         }
     }
 }
