@@ -174,7 +174,7 @@ impl Checker<'_> {
                 return Err(ConfigError::at(
                     self.text,
                     &span,
-                    format!("{key} {value} stands in line {line} already: each may stand once"),
+                    format!("{key} {value} is in line {line} already: each may occur once"),
                 ));
             }
         }

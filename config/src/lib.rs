@@ -1,4 +1,4 @@
-//! The configuration of the target: read, checked and made plain at the border.
+//! The configuration of the target: the TOML text, read, checked, and with its defaults filled in.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | [`size`] | `10GiB` and its like |
 //! | [`ConfigError`] | what is wrong, in which line, and what would be right |
 //!
-//! Contract: a [`Config`] that parsed can be served, as far as the text alone can tell. Nothing is opened here: files,
-//! devices and addresses are somebody else's to find missing.
+//! Contract: a [`Config`] that parsed can be served, as far as the text alone can tell. Nothing is opened
+//! here: whether its files, devices and addresses are there is for the caller to find out.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -34,9 +34,9 @@ pub struct Target {
     pub io_queues: u16,
     /// The largest transfer of a command, in bytes: a power of two from 4 KiB to 1 MiB.
     pub transfer_max: u32,
-    /// Memory for data buffers, in bytes, a worker: at least four of the largest transfers.
+    /// Memory for data buffers of each worker, in bytes: at least four of the largest transfers.
     pub buffer_memory: u64,
-    /// Queue pairs that a worker takes.
+    /// Queue pairs of each worker, at the most.
     pub connections: u32,
     /// What happens when one host NQN is seen with two host IDs.
     pub duplicate_host_id: DuplicateHostId,
@@ -60,7 +60,7 @@ pub enum Poll {
 pub enum DuplicateHostId {
     /// It is logged and counted.
     Report,
-    /// The second is refused, too.
+    /// The second host is refused as well.
     Refuse,
 }
 
@@ -86,7 +86,7 @@ pub struct VerbsOptions {
     pub dscp: Option<u8>,
     /// How often a packet is sent again, 0 to 7.
     pub retry_count: Option<u8>,
-    /// How often a message that found no receive is sent again, 0 to 6; 7 is without end.
+    /// How often a message that found no receive is sent again, 0 to 6; 7 means without limit.
     pub rnr_retry_count: Option<u8>,
     /// How long a packet may stay unacknowledged, as a power of two of 4.096 µs, 1 to 31.
     pub ack_timeout: Option<u8>,
@@ -156,12 +156,12 @@ pub enum Backing {
         /// A file that is not there is created, sparse, with `size` bytes. `size` is given then.
         create: bool,
     },
-    /// Memory that is gone with the daemon.
+    /// Memory, lost when the daemon ends.
     Memory {
         /// Bytes.
         size: u64,
     },
-    /// Nothing: writes vanish, reads give zeroes. For measuring.
+    /// No data: writes are discarded, reads return zeroes. For measurements.
     Null {
         /// Bytes.
         size: u64,

@@ -5,7 +5,8 @@ use thiserror::Error;
 /// Not a size.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is not a size: write a whole number with one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, such as 10GiB"
+    "`{0}` is not a size: write a whole number with one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, such as \
+     10GiB"
 )]
 pub struct NotASize(String);
 
@@ -29,8 +30,8 @@ const UNITS: [(&str, u64); 17] = [
     ("B", 1),
 ];
 
-/// Bytes in `text`: a whole number and a unit (`10GiB`, `512 MiB`, `4096`). A bare number is bytes; K, M, G and T alone are
-/// powers of 1024, as in fio and qemu.
+/// Bytes in `text`: a whole number and a unit (`10GiB`, `512 MiB`, `4096`). A bare number is bytes; K, M, G and T
+/// alone are powers of 1024, as in fio and qemu.
 ///
 /// # Errors
 /// [`NotASize`], also past 2^64 - 1.
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn sizes_with_units_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),

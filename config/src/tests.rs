@@ -41,7 +41,7 @@ null = "1TiB"
 "#;
 
 #[test]
-fn a_whole_configuration_means_what_it_says() {
+fn valid_configuration_is_read() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!(
         (config.target.workers, config.target.poll, config.target.in_capsule_data),
@@ -60,7 +60,7 @@ fn a_whole_configuration_means_what_it_says() {
 }
 
 #[test]
-fn a_serial_number_is_the_same_after_a_restart() {
+fn derived_serial_is_stable() {
     let (a, b) = (Config::parse(GOOD).unwrap(), Config::parse(GOOD).unwrap());
     assert_eq!(a, b);
     assert_eq!(a.subsystems[0].serial.len(), 16);
@@ -77,13 +77,13 @@ fn size_alone_creates_nothing() {
 }
 
 #[test]
-fn a_listener_without_a_port_has_the_standard_one() {
+fn listener_without_port_gets_4420() {
     let config = Config::parse(&GOOD.replace("127.0.0.1:4420", "127.0.0.2")).unwrap();
     assert_eq!(config.listeners[0].address, "127.0.0.2:4420".parse().unwrap());
 }
 
 #[test]
-fn more_hosts_than_a_subsystem_takes_are_refused() {
+fn too_many_hosts_are_refused() {
     let hosts = |count| {
         (0..count).map(|i| format!("\"nqn.2026-11.com.example:host{i}\"")).collect::<Vec<_>>().join(",")
     };
@@ -104,9 +104,9 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("\"8KiB\"", "1000", 5, &["multiple of 512"]),
     ("127.0.0.1:4420", "localhost", 8, &["localhost", "IP address", "192.0.2.1:4420"]),
     ("127.0.0.1:4420", "127.0.0.1:66666", 8, &["IP address", "192.0.2.1:4420"]),
-    ("[::1]:4420", "127.0.0.1:4420", 11, &["stands in line 8 already"]),
+    ("[::1]:4420", "127.0.0.1:4420", 11, &["is in line 8 already"]),
     ("\"iwarp\"", "\"verbz\"", 12, &["one of", "\"iwarp\""]),
-    ("com.example:two", "com.example:one", 30, &["stands in line 15 already"]),
+    ("com.example:two", "com.example:one", 30, &["is in line 15 already"]),
     ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
     ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),
     ("allow_any_host = true", "allow_any_host = false", 29, &["nobody may connect", "allowed_hosts"]),
@@ -155,7 +155,7 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
 ];
 
 #[test]
-fn a_wrong_configuration_names_the_line_and_what_would_be_right() {
+fn invalid_value_is_refused_with_line_and_remedy() {
     for (from, to, line, words) in BAD {
         assert!(GOOD.contains(from), "{from} is not in the text");
         let text = GOOD.replacen(from, to, 1);
@@ -169,7 +169,7 @@ fn a_wrong_configuration_names_the_line_and_what_would_be_right() {
 }
 
 #[test]
-fn exporting_a_path_needs_no_file() {
+fn export_of_a_path_needs_no_file() {
     let address = "127.0.0.1:4420".parse().unwrap();
     let config = Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap();
     assert_eq!(config, Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap());
@@ -178,7 +178,7 @@ fn exporting_a_path_needs_no_file() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "\\PC{0,200}", cut in 0usize..GOOD.len(), junk in "\\PC{0,8}") {
+    fn arbitrary_text_does_not_panic(text in "\\PC{0,200}", cut in 0usize..GOOD.len(), junk in "\\PC{0,8}") {
         let _ = Config::parse(&text);
         if GOOD.is_char_boundary(cut) {
             let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));

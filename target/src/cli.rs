@@ -52,7 +52,13 @@ struct Serve {
     #[arg(long, value_parser = size::parse, requires = "export")]
     size: Option<u64>,
     /// Where to listen.
-    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "127.0.0.1:4420", value_parser = address, conflicts_with = "config")]
+    #[arg(
+        long,
+        value_name = "ADDRESS[:PORT]",
+        default_value = "127.0.0.1:4420",
+        value_parser = address,
+        conflicts_with = "config"
+    )]
     listen: SocketAddr,
     /// The subsystem's NQN; one that stays the same for the same path by default.
     #[arg(long, conflicts_with = "config")]
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn address_without_a_port_or_with_a_name_is_taken() {
+    fn address_without_port_or_by_name_is_accepted() {
         assert_eq!(address("192.0.2.1"), Ok("192.0.2.1:4420".parse().unwrap()));
         assert_eq!(address("[::1]:5000"), Ok("[::1]:5000".parse().unwrap()));
         assert_eq!(address("::1"), Ok("[::1]:4420".parse().unwrap()));

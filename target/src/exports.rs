@@ -3,7 +3,7 @@
 use crate::limits::IN_USE_TIMEOUT;
 use crate::machine;
 use nvme_proto::Nsid;
-use nvmf_backend::{Disk, DiskSpec, OpenError};
+use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
 use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
@@ -45,7 +45,8 @@ pub enum ExportFault {
     Identity(#[source] io::Error),
     /// Another namespace has the same UUID.
     #[error(
-        "its UUID {uuid} is that of namespace {nsid} of {nqn} too: hosts would take the two for one disk. If it is a copy, give it a \
+        "its UUID {uuid} is that of namespace {nsid} of {nqn} too: hosts would take the two for one disk. \
+         If it is a copy, give it a \
          UUID of its own: `uuid =` in the configuration, or setfattr -x user.nvmf.uuid FILE"
     )]
     Twice {
@@ -80,6 +81,8 @@ pub struct Export {
     pub disk: Disk,
     /// What hosts find it by.
     pub uuid: [u8; 16],
+    /// What has been logged of the disk's failures.
+    pub logged: Health,
 }
 
 impl Export {
@@ -95,15 +98,16 @@ impl Export {
             Backing::Memory { size } => DiskSpec::Memory { size: *size },
             Backing::Null { size } => DiskSpec::Null { size: *size },
         };
-        let disk = open_patiently(&spec, namespace).map_err(|error| hinted(namespace, error))?;
+        let disk = open_when_free(&spec, namespace).map_err(|error| hinted(namespace, error))?;
         let uuid = match namespace.uuid {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
         };
-        Ok(Self { nqn, namespace: namespace.clone(), device, disk, uuid })
+        Ok(Self { nqn, namespace: namespace.clone(), device, disk, uuid, logged: Health::default() })
     }
 
-    /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's identifier.
+    /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's
+    /// identifier.
     #[must_use]
     pub fn definition(&self) -> NamespaceDefinition {
         NamespaceDefinition {
@@ -144,16 +148,28 @@ impl Export {
         );
         if !self.disk.direct() {
             tracing::warn!(
-                "{nqn} namespace {nsid}: {} cannot be opened past the page cache: what hosts write and do not flush is in this \
+                "{nqn} namespace {nsid}: {} cannot be opened past the page cache: what hosts write and do \
+                 not flush is in this \
                  machine's memory only",
                 self.backing()
+            );
+        }
+        if let Some(unit) = self.disk.atomic_unit()
+            && unit < geometry.block_size
+        {
+            tracing::warn!(
+                "{nqn} namespace {nsid}: a block of {} bytes may be torn by a power failure: {} writes \
+                 {unit} bytes as a whole",
+                geometry.block_size,
+                self.backing(),
             );
         }
         if let Backing::Path { size: Some(size), .. } = self.namespace.backing
             && size != geometry.bytes()
         {
             tracing::warn!(
-                "{nqn} namespace {nsid}: {} has {} bytes, not the {size} that `size` says: it is served as it is",
+                "{nqn} namespace {nsid}: {} has {} bytes, not the {size} that `size` says: it is served \
+                 as it is",
                 self.backing(),
                 geometry.bytes(),
             );
@@ -164,20 +180,21 @@ impl Export {
 fn describe(backing: &Backing) -> String {
     match backing {
         Backing::Path { path, .. } => path.display().to_string(),
-        Backing::Memory { .. } => "memory (gone with the daemon)".into(),
-        Backing::Null { .. } => "nothing (writes vanish)".into(),
+        Backing::Memory { .. } => "memory (lost when the target stops)".into(),
+        Backing::Null { .. } => "null (writes are discarded)".into(),
     }
 }
 
-/// The disk's own UUID. A device without a lasting name is known by where it is exported, and by its path: never by the UUID of a disk
-/// under another path.
+/// The disk's own UUID. A device without a lasting name is known by where it is exported, and by its path: never by
+/// the UUID of a disk under another path.
 fn own_uuid(nqn: &Nqn, namespace: &Namespace, disk: &Disk) -> io::Result<[u8; 16]> {
     if let Some(identity) = disk.identity()? {
         return Ok(*identity.uuid.as_bytes());
     }
     let path = describe(&namespace.backing);
     tracing::warn!(
-        "{nqn} namespace {}: the kernel has no lasting name for {path}: if another disk may come to have that path, give it a `uuid =`",
+        "{nqn} namespace {}: the kernel has no lasting name for {path}: if another disk may come to have \
+         that path, give it a `uuid =`",
         namespace.nsid,
     );
     let from = format!("{nqn}#{}#{path}", namespace.nsid);
@@ -201,11 +218,11 @@ fn hinted(namespace: &Namespace, source: OpenError) -> ExportFault {
 
 /// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
 /// target that is started again at once would find them in use.
-fn open_patiently(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
-    let patience = Instant::now() + IN_USE_TIMEOUT;
+fn open_when_free(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match Disk::open(spec, namespace.block_size, namespace.read_only) {
-            Err(OpenError::InUse { .. }) if Instant::now() < patience => {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             opened => return opened,

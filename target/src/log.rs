@@ -1,4 +1,5 @@
-//! The log: to standard error, by a thread of its own, so that a journal or terminal that takes nothing never keeps a worker waiting.
+//! The log: to standard error, by a thread of its own, so that a journal or terminal that takes nothing never keeps a
+//! worker waiting.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -12,9 +13,8 @@ const LINES_MAX: usize = 16_384;
 
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set). What waits is written when the guard is
-/// dropped.
-#[must_use]
+/// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set). What waits is written when
+/// the guard is dropped.
 pub fn start() -> WorkerGuard {
     let filter = EnvFilter::try_from_env("NVMF_LOG").or_else(|_| EnvFilter::try_from_default_env());
     let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));

@@ -52,7 +52,8 @@ fn mount_point_in(mountinfo: &str, device: &str) -> Option<PathBuf> {
     })
 }
 
-/// What to add to a message about a path, when systemd started this process and its unit may be why the path cannot be had.
+/// What to add to a message about a path, when systemd started this process and its unit may be why the path cannot
+/// be had.
 #[must_use]
 pub fn sandbox_hint(path: &Path) -> Option<&'static str> {
     std::env::var_os("INVOCATION_ID")?;
@@ -68,7 +69,8 @@ fn hint(path: &Path) -> Option<&'static str> {
     }
     let open = ["/srv", "/dev", "/var/lib/nvmf"];
     (!open.iter().any(|folder| path.starts_with(folder))).then_some(
-        "to the service, what lies outside of /srv and /dev is read-only: `systemctl edit nvmf-target`, [Service], ReadWritePaths=",
+        "to the service, what lies outside of /srv and /dev is read-only: `systemctl edit nvmf-target`, \
+         [Service], ReadWritePaths=",
     )
 }
 
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mounted_device_is_found_by_its_number() {
+    fn mounted_device_is_found_by_number() {
         let text = "22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n\
                     36 22 8:1 /sub /mnt/data rw - ext4 /dev/sda1 rw\n";
         assert_eq!(mount_point_in(text, "8:1"), Some("/mnt/data".into()));
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_and_read_only_paths_have_a_hint_each() {
+    fn hidden_and_read_only_paths_have_hints() {
         assert!(hint(Path::new("/home/d.img")).unwrap().contains("hides"));
         assert!(hint(Path::new("/mnt/d.img")).unwrap().contains("ReadWritePaths"));
         assert_eq!(hint(Path::new("/srv/d.img")), None);
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_and_wildcards_are_addresses_of_every_machine() {
+    fn loopback_and_wildcards_are_local() {
         assert!(has_address([127, 0, 0, 1].into()) && has_address([0, 0, 0, 0].into()));
         assert!(!has_address([192, 0, 2, 1].into()), "that network is for documentation");
         assert!(addresses_of([0, 0, 0, 0].into()).iter().all(IpAddr::is_ipv4));

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let log = log::start();
     let done = cli::run(&cli);
-    // What was logged comes before the last word.
+    // Writes what was logged before the error.
     drop(log);
     match done {
         Ok(()) => ExitCode::SUCCESS,

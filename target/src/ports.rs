@@ -4,8 +4,8 @@ use crate::machine;
 use nvmf_subsystem::{Port, RdmaProviderType};
 use std::net::SocketAddr;
 
-/// The ports of the listeners that listen, by their place in the configuration. A wildcard stands for the addresses of this machine
-/// that it covers.
+/// The ports of the listeners that listen, by their place in the configuration. A wildcard stands for the addresses
+/// of this machine that it covers.
 #[must_use]
 pub fn ports(listeners: &[Option<(SocketAddr, RdmaProviderType)>]) -> Vec<Port> {
     let (mut ports, mut extra) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_advertise_addresses_and_never_a_wildcard() {
+    fn wildcard_is_not_advertised() {
         let listeners = ["0.0.0.0:4420", "127.0.0.1:4421"]
             .map(|address| Some((address.parse().unwrap(), RdmaProviderType::IWARP)));
         let ports = ports(&listeners);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_is_down_is_not_advertised_and_keeps_its_number() {
+    fn listener_that_is_down_is_not_advertised() {
         let up = Some(("127.0.0.1:4420".parse().unwrap(), RdmaProviderType::IWARP));
         let ports = ports(&[None, up]);
         assert_eq!(ports.iter().map(|port| port.id).collect::<Vec<_>>(), [2]);

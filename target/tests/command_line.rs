@@ -1,6 +1,6 @@
 //! The real binary: what it says, and how it ends, when it cannot serve.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn signal(child: &Child, signal: nix::sys::signal::Signal) {
 const ANY_PORT: &str = "127.0.0.1:0";
 
 #[test]
-fn a_file_that_is_not_there() {
+fn missing_path_is_refused() {
     let missing = "/nonexistent/disk.img";
     says(&["serve", "--export", missing, "--listen", ANY_PORT], &[missing, "does not exist", "create it"]);
     let device = "/dev/disk/by-id/nonexistent";
@@ -92,7 +92,7 @@ fn a_file_that_is_not_there() {
 }
 
 #[test]
-fn a_file_that_is_no_whole_number_of_blocks() {
+fn odd_sized_file_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1_000_000);
     says(
@@ -102,7 +102,7 @@ fn a_file_that_is_no_whole_number_of_blocks() {
 }
 
 #[test]
-fn a_file_that_another_target_serves() {
+fn file_of_another_target_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1 << 20);
     let first = serve(&["serve", "--export", &path, "--listen", ANY_PORT]);
@@ -111,7 +111,7 @@ fn a_file_that_another_target_serves() {
 }
 
 #[test]
-fn a_port_that_is_taken_and_an_address_of_another_machine() {
+fn unusable_address_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1 << 20);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -124,7 +124,7 @@ fn a_port_that_is_taken_and_an_address_of_another_machine() {
 }
 
 #[test]
-fn a_configuration_with_an_unknown_key() {
+fn unknown_key_is_refused_with_its_line() {
     let folder = TempDir::new().unwrap();
     let config = folder.path().join("target.toml");
     std::fs::write(&config, "[target]\nworkers = 1\ncolour = \"red\"\n").unwrap();
@@ -134,7 +134,7 @@ fn a_configuration_with_an_unknown_key() {
 }
 
 #[test]
-fn command_lines_that_make_no_sense() {
+fn senseless_command_line_is_refused() {
     for arguments in [
         &["serve"][..],
         &[],
@@ -147,7 +147,8 @@ fn command_lines_that_make_no_sense() {
 
 fn configuration(folder: &Path, address: &str, namespace: &str) -> String {
     let text = format!(
-        "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\n\n[[listener]]\naddress = \"{address}\"\n\n\
+        "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\n\n[[listener]]\naddress = \
+         \"{address}\"\n\n\
          [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disk1\"\nallow_any_host = true\n\n\
          [[subsystem.namespace]]\nnsid = 1\n{namespace}\n"
     );
@@ -175,7 +176,7 @@ fn check_prints_what_would_be_served() {
 }
 
 #[test]
-fn check_finds_what_the_start_would_refuse() {
+fn check_reports_what_start_would_refuse() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str, len| {
         let path = folder.path().join(name);
@@ -208,7 +209,7 @@ fn check_finds_what_the_start_would_refuse() {
 }
 
 #[test]
-fn a_hidden_path_is_explained_where_systemd_started_the_target() {
+fn hidden_path_under_systemd_is_explained() {
     let folder = TempDir::new().unwrap();
     let config = configuration(folder.path(), ANY_PORT, "path = \"/home/nonexistent.img\"");
     let output = target(&["serve", "--config", &config]).env("INVOCATION_ID", "0").output().unwrap();
@@ -218,7 +219,7 @@ fn a_hidden_path_is_explained_where_systemd_started_the_target() {
 }
 
 #[test]
-fn log_lines_have_priorities_in_the_journal() {
+fn journal_lines_have_priorities() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1 << 20);
     let config = configuration(
@@ -253,9 +254,39 @@ fn log_lines_have_priorities_in_the_journal() {
     assert!(seen.iter().all(|line| line.starts_with('<')), "{seen:#?}");
 }
 
+#[test]
+fn stuck_log_blocks_nothing() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    let mut command = target(&["serve", "--memory", "1MiB", "--listen", ANY_PORT]);
+    let mut child = command.stdout(Stdio::piped()).stderr(writer).spawn().unwrap();
+    // The writing end that the command still holds.
+    drop(command);
+    let stdout = child.stdout.take().unwrap();
+    let running = Running(child, String::new());
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = tell.send(line);
+        }
+    });
+    loop {
+        let line = told.recv_timeout(Duration::from_secs(30)).expect("it starts though its log is stuck");
+        if line.contains("nvme connect") {
+            break;
+        }
+    }
+    signal(&running.0, nix::sys::signal::Signal::SIGTERM);
+    let ended = told.recv_timeout(Duration::from_secs(30));
+    assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected), "it ends");
+    drop(reader);
+}
+
 /// systemd waits for these: without them `systemctl reload` returns at once, or never.
 #[test]
-fn a_reload_tells_systemd_when_it_begins_and_how_it_ended() {
+fn reload_reports_to_systemd() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1 << 20);
     let namespace = format!("path = \"{path}\"");
@@ -286,7 +317,7 @@ fn a_reload_tells_systemd_when_it_begins_and_how_it_ended() {
 }
 
 #[test]
-fn it_stops_when_told_and_makes_the_file_that_it_was_told_to() {
+fn serve_with_size_creates_the_file_and_stops_on_sigterm() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("new.img");
     let path = path.to_str().unwrap();

@@ -36,7 +36,7 @@ fn discovered(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
+fn reload_adds_and_removes_while_hosts_stay_connected() {
     let (site, target) = site("reload");
     let other = format!("{}-more", site.nqn);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -70,7 +70,7 @@ fn a_reload_adds_and_takes_away_while_hosts_stay_connected() {
 }
 
 #[test]
-fn disks_of_one_size_are_not_one_disk_but_one_path_is() {
+fn reload_refuses_one_namespace_and_applies_the_rest() {
     let (site, target) = site("sizes");
     let memory = "memory = \"1MiB\"".to_owned();
     let serve = |disks: &[String]| {
@@ -103,7 +103,7 @@ fn uuids(target: &Target, nsid: u32) -> Vec<String> {
 }
 
 #[test]
-fn another_disk_under_a_live_nsid_has_another_uuid() {
+fn replaced_disk_has_another_uuid() {
     let (site, target) = site("other");
     site.configure(&site.subsystem(&[site.disk("other.img", SIZE)])).expect("a configuration");
     reload(&target, "reloaded ");
@@ -115,7 +115,7 @@ fn another_disk_under_a_live_nsid_has_another_uuid() {
 }
 
 #[test]
-fn a_uuid_does_not_move_to_another_disk_while_hosts_have_it() {
+fn fixed_uuid_stays_with_its_disk() {
     let (site, target) = site("fixed");
     let fixed = |name| format!("{}\nuuid = \"c0ffee00-0000-4000-8000-000000000001\"", site.disk(name, SIZE));
     // The same disk may not get another UUID either.
@@ -138,7 +138,7 @@ fn a_uuid_does_not_move_to_another_disk_while_hosts_have_it() {
 }
 
 #[test]
-fn a_revoked_host_loses_access_whatever_else_is_refused() {
+fn revoked_host_loses_access_despite_refused_changes() {
     let (site, target) = site("revoked");
     let mut options = site.options(1).expect("options");
     options.ctrl_loss_timeout = Some(Duration::ZERO);
@@ -158,7 +158,45 @@ fn a_revoked_host_loses_access_whatever_else_is_refused() {
 }
 
 #[test]
-fn the_size_of_a_file_that_is_there_is_no_change() {
+fn grown_file_is_larger_after_reload() {
+    let (site, target) = site("grown");
+    let mut options = site.options(1).expect("options");
+    options.ctrl_loss_timeout = Some(Duration::ZERO);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let connection = runtime.block_on(Connection::connect(options)).expect("a connection");
+    let device = connection.open(Nsid(1)).expect("namespace 1");
+    runtime.block_on(device.write_from(0, &[7; BLOCK as usize])).expect("a write");
+    let file = std::fs::OpenOptions::new().write(true).open(site.path("disk.img")).expect("the disk");
+    file.set_len(2 * SIZE).expect("more");
+    reload(&target, "reloaded ");
+    runtime.block_on(device.write_from(BLOCK, &[8; BLOCK as usize])).expect("it goes on");
+    let id = json(&mut site.call("id-ns", &["-n", &site.nqn, "-o", "json"]).expect("nvmf")).expect("JSON");
+    assert_eq!(id["nsze"], 2 * SIZE / BLOCK);
+    process::until("the host can write to what is new", || {
+        let device = connection.open(Nsid(1)).expect("namespace 1");
+        runtime.block_on(device.write_from(2 * SIZE - BLOCK, &[9; BLOCK as usize])).is_ok()
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
+    assert!(target.log().contains(&format!("has grown from {SIZE} to {} bytes", 2 * SIZE)));
+    runtime.block_on(connection.close());
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn failing_disk_is_logged() {
+    let (site, target) = site("failing");
+    let file = std::fs::OpenOptions::new().write(true).open(site.path("disk.img")).expect("the disk");
+    file.set_len(SIZE / 2).expect("less");
+    let args = ["-n", &site.nqn, "--offset", &(SIZE / 2).to_string(), "--length", "4096"];
+    fails(&mut site.call("read", &args).expect("nvmf"), &["read"]).expect("there is nothing to read");
+    let says = format!("namespace 1: a read at byte {} failed", SIZE / 2);
+    process::until(&says, || target.log().contains(&says))
+        .unwrap_or_else(|e| panic!("{e}\n{}", target.log()));
+    target.stop().expect("a stop in order");
+}
+
+#[test]
+fn changed_size_of_existing_file_is_ignored() {
     let (site, target) = site("sized");
     let disks = [site.disk("disk.img", 2 * SIZE), site.disk("second.img", SIZE)];
     site.configure(&site.subsystem(&disks)).expect("a configuration");
@@ -176,7 +214,7 @@ fn the_size_of_a_file_that_is_there_is_no_change() {
 }
 
 #[test]
-fn a_wrong_configuration_changes_nothing_and_its_line_is_named() {
+fn broken_configuration_changes_nothing_and_names_the_line() {
     let (site, target) = site("wrong");
     let right = std::fs::read_to_string(site.path("target.toml")).expect("the configuration");
     let wrong = format!("{right}colour = \"blue\"\n");
@@ -194,7 +232,7 @@ fn a_wrong_configuration_changes_nothing_and_its_line_is_named() {
 }
 
 #[test]
-fn what_is_acknowledged_before_a_stop_is_on_the_disk() {
+fn acknowledged_writes_survive_a_stop() {
     let (site, target) = site("drain");
     let mut options = site.options(1).expect("options");
     (options.io_queues, options.ctrl_loss_timeout) = (2, Some(Duration::ZERO));
@@ -246,7 +284,7 @@ fn what_is_acknowledged_before_a_stop_is_on_the_disk() {
 }
 
 #[test]
-fn a_stopped_target_that_starts_again_is_the_same() {
+fn restarted_target_keeps_its_identity() {
     let (site, target) = site("same");
     let identity = || -> (Value, Value) {
         let id = |command| {

@@ -12,7 +12,7 @@ pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) kind: Kind,
     pub(crate) geometry: Geometry,
     /// Failures, in all workers.
-    pub(crate) record: health::Record,
+    pub(crate) record: Arc<health::Record>,
     /// The identity of a memory or null disk.
     random: Identity,
 }
@@ -105,12 +105,7 @@ impl Disk {
     }
 
     fn new(kind: Kind, geometry: Geometry) -> Self {
-        Self(Arc::new(Inner {
-            kind,
-            geometry,
-            record: health::Record::default(),
-            random: identity::random(),
-        }))
+        Self(Arc::new(Inner { kind, geometry, record: Arc::default(), random: identity::random() }))
     }
 
     /// Its geometry.
@@ -130,6 +125,28 @@ impl Disk {
             Kind::File(file) => identity::of_file(&file.file, !self.0.geometry.read_only),
             Kind::Ram(_) | Kind::Null => Ok(Some(self.0.random)),
         }
+    }
+
+    /// The same disk, if its file or device has become longer, with the length that it has now: for workers to attach in the place of
+    /// this one. The file stays open and locked, and the record of its health goes on. Blocks.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub fn grown(&self) -> io::Result<Option<Self>> {
+        let Kind::File(FileDisk { file, memory_alignment, direct }) = &self.0.kind else { return Ok(None) };
+        let geometry = self.0.geometry;
+        let mut end: &File = file;
+        let blocks = end.seek(SeekFrom::End(0))? / u64::from(geometry.block_size);
+        if blocks <= geometry.blocks {
+            return Ok(None);
+        }
+        let file = FileDisk { file: file.try_clone()?, memory_alignment: *memory_alignment, direct: *direct };
+        Ok(Some(Self(Arc::new(Inner {
+            kind: Kind::File(file),
+            geometry: Geometry { blocks, ..geometry },
+            record: Arc::clone(&self.0.record),
+            random: self.0.random,
+        }))))
     }
 
     /// Whether others hold a clone of this handle: workers that have not closed the disk yet.
@@ -285,6 +302,21 @@ mod tests {
         );
         std::fs::write(&path, []).unwrap();
         assert!(open(&path, None).unwrap_err().to_string().contains("is empty"));
+    }
+
+    #[test]
+    fn grown_file_is_same_disk_with_more_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let disk = open(&path, Some(1 << 20)).unwrap();
+        assert!(disk.grown().unwrap().is_none());
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((2 << 20) + 100).unwrap();
+        let grown = disk.grown().unwrap().unwrap();
+        assert_eq!((grown.geometry().blocks, disk.geometry().blocks), (512, 256), "whole blocks only");
+        assert_eq!(grown.identity().unwrap(), disk.identity().unwrap());
+        assert!(grown.grown().unwrap().is_none());
+        drop(disk);
+        assert!(open(&path, None).unwrap_err().to_string().contains("is in use"), "it stays locked");
     }
 
     #[test]

@@ -53,8 +53,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by others:
-    /// they are taken as they are.
+    /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by
+    /// others: they are taken as they are.
     fn own_name(&self, value: &Spanned<String>) -> Result<()> {
         let name = value.as_ref().strip_prefix("nqn.").unwrap_or_default();
         let (date, domain) = name.split_once('.').unwrap_or((name, ""));
@@ -66,7 +66,8 @@ impl Checker<'_> {
             return self.error(
                 value,
                 format!(
-                    "\"{}\" does not begin with nqn.yyyy-mm. and a domain that you owned in that month, turned round; \
+                    "\"{}\" does not begin with nqn.yyyy-mm. and a domain that you owned in that month, \
+                     turned round; \
                      write {NQN_EXAMPLE}",
                     value.as_ref()
                 ),
@@ -75,7 +76,8 @@ impl Checker<'_> {
         if domain.starts_with("org.nvmexpress") && !value.as_ref().starts_with(UUID_FORM) {
             return self.error(
                 value,
-                "org.nvmexpress is the NVM Express organisation's domain: take your own, or nqn.2014-08.org.nvmexpress:uuid:UUID",
+                "org.nvmexpress is the NVM Express organisation's domain: take your own, or \
+                 nqn.2014-08.org.nvmexpress:uuid:UUID",
             );
         }
         Ok(())
@@ -96,7 +98,8 @@ impl Checker<'_> {
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
             (None, _) => {
-                let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's NQN\"] (on the host: \
+                let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
+                 NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";
                 self.error(spanned, message)
             }
@@ -156,7 +159,8 @@ impl Checker<'_> {
                         );
                     }
                     if is_device_folder(path.as_ref()) {
-                        let message = "files are not created below /dev: name a block device that is there, without create";
+                        let message = "files are not created below /dev: name a block device that is \
+                         there, without create";
                         return self.error(create, message);
                     }
                 }
@@ -168,7 +172,8 @@ impl Checker<'_> {
             (None, Some(size), None) => Backing::Memory { size: self.device_size("memory", size)? },
             (None, None, Some(size)) => Backing::Null { size: self.device_size("null", size)? },
             _ => {
-                let message = "a namespace has exactly one of path = \"/dev/… or /srv/…\", memory = \"1GiB\" (lost at stop), null = \"1TiB\"";
+                let message = "a namespace has exactly one of path = \"/dev/… or /srv/…\", memory = \
+                 \"1GiB\" (lost at stop), null = \"1TiB\"";
                 return self.error(spanned, message);
             }
         };

@@ -66,7 +66,8 @@ impl Findings {
         let address = listener.address;
         if !machine::has_address(address.ip()) {
             self.problems.push(format!(
-                "cannot listen on {address}: the address is not one of this machine (ip address), or not there yet"
+                "cannot listen on {address}: the address is not one of this machine (ip address), or not \
+                 there yet"
             ));
         } else if let Err(error) = select(listener) {
             self.problems.push(format!("cannot listen on {address}: {:#}", anyhow::Error::new(error)));

@@ -85,3 +85,20 @@ impl Control {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ends_the_wait() {
+        let mut control = Control::new().unwrap();
+        let waker = control.waker();
+        waker.wake();
+        assert_eq!(control.next(Duration::from_secs(60)), Event::Wake);
+        let thread = std::thread::spawn(move || waker.wake());
+        assert_eq!(control.next(Duration::from_secs(60)), Event::Wake);
+        thread.join().unwrap();
+        assert_eq!(control.next(Duration::from_millis(1)), Event::Nothing);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::Daemon;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::ANSWER_TIMEOUT;
+use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use core::time::Duration;
@@ -24,17 +24,17 @@ struct Attaching {
 }
 
 impl Daemon {
-    /// Opens what is wanted and not open, for as long as that takes, but no longer than this. What is slower comes later.
+    /// Opens what is wanted and not open, for as long as that takes, but no longer than this. What is slower comes
+    /// later.
     pub(super) fn open_disks(&mut self, wait: Duration) -> Vec<ExportError> {
         let deadline = self.common.clock.now() + wait;
         let mut faults = Vec::new();
         loop {
             faults.append(&mut self.advance_disks());
-            if !self.namespaces.is_busy(&self.config.subsystems) {
-                return faults;
-            }
-            if self.common.clock.now() >= deadline {
-                faults.append(&mut self.namespaces.unfinished(&self.config.subsystems));
+            let now = self.common.clock.now();
+            let mut pending = self.namespaces.pending(&self.config.subsystems, now);
+            if pending.is_empty() || now >= deadline {
+                faults.append(&mut pending);
                 return faults;
             }
             self.keep_alive();
@@ -140,6 +140,70 @@ impl Daemon {
         }
     }
 
+    /// Looks at the sizes of the disks again, and shows the hosts those that have grown. Returns how many could not be.
+    pub(super) fn take_up_growth(&mut self) -> usize {
+        let disks: Vec<_> =
+            self.exports().iter().map(|export| (export.device, export.disk.clone())).collect();
+        let (tell, told) = channel();
+        // A thread of its own: a file system that hangs would keep the control loop waiting.
+        let look = move || {
+            for (device, disk) in disks {
+                let _ = tell.send((device, disk.grown()));
+            }
+        };
+        if std::thread::Builder::new().name("look-at-sizes".into()).spawn(look).is_err() {
+            return 1;
+        }
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        let (mut grown, mut errors) = (Vec::new(), 0);
+        loop {
+            match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((device, Ok(Some(disk)))) => {
+                    let old = self.namespaces.open.iter().find(|export| export.device == device).cloned();
+                    let new = self.namespaces.take_device();
+                    grown.extend(old.map(|old| Export { device: new, disk, ..old }));
+                }
+                Ok((_, Ok(None))) => {}
+                Ok((device, Err(error))) => {
+                    tracing::error!("the size of device {} cannot be read: {error}", device.0);
+                    errors += 1;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::error!("a disk does not tell its size: those behind it were not looked at");
+                    errors += 1;
+                    break;
+                }
+            }
+        }
+        if grown.is_empty() {
+            return errors;
+        }
+        let (taken, faults) = self.attach(grown, 0..self.common.mailboxes.workers());
+        faults.iter().for_each(|fault| self.log_export_fault(fault));
+        let old: Vec<DeviceId> = taken.into_iter().filter_map(|export| self.replace(export)).collect();
+        self.publish();
+        // After the hosts' tables: what was submitted before ends on the device that it was submitted to.
+        old.into_iter().for_each(|device| self.detach(device));
+        errors + faults.len()
+    }
+
+    /// Puts a larger disk in the place of what it was. Returns the device that goes.
+    fn replace(&mut self, export: Export) -> Option<DeviceId> {
+        let (nqn, nsid, bytes) = (export.nqn, export.namespace.nsid, export.disk.geometry().bytes());
+        let old = self.namespaces.open.iter_mut().find(|old| old.is(&nqn, nsid))?;
+        let old = std::mem::replace(old, export);
+        tracing::info!(
+            "{nqn} namespace {nsid}: {} has grown from {} to {bytes} bytes",
+            old.backing(),
+            old.disk.geometry().bytes()
+        );
+        if let Err(error) = self.show(&nqn) {
+            tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
+        }
+        Some(old.device)
+    }
+
     /// Takes namespaces from the hosts, then from the workers: a command that comes in later finds the namespace gone.
     pub(super) fn take_away(&mut self, goes: impl Fn(&Export) -> bool) {
         let nqns: BTreeSet<Nqn> =
@@ -154,9 +218,9 @@ impl Daemon {
     }
 
     /// Shows the hosts of a subsystem the namespaces that are open.
-    pub(super) fn show(&self, nqn: &Nqn) -> Result<(), DefinitionError> {
+    pub(super) fn show(&self, nqn: &Nqn) -> Result<(), Box<DefinitionError>> {
         let own = self.exports().iter().filter(|export| export.nqn == *nqn);
-        self.registry().set_namespaces(nqn, own.map(Export::definition).collect())
+        Ok(self.registry().set_namespaces(nqn, own.map(Export::definition).collect())?)
     }
 
     fn detach(&self, device: DeviceId) {
@@ -171,7 +235,8 @@ impl Daemon {
         let sizes: BTreeSet<u32> = own.map(|export| export.disk.geometry().block_size).collect();
         if sizes.len() > 1 {
             tracing::warn!(
-                "{nqn} has namespaces with blocks of {sizes:?} bytes: some hosts (Linux 6.15 to 6.17) take only one size in a \
+                "{nqn} has namespaces with blocks of {sizes:?} bytes: some hosts (Linux 6.15 to 6.17) \
+                 take only one size in a \
                  subsystem; set `block_size`, or give each size a subsystem of its own"
             );
         }

@@ -68,34 +68,38 @@ impl Listening {
 }
 
 impl Daemon {
-    /// Listens where it does not yet, and returns what could not be had.
-    pub(super) fn listen_where_down(&mut self) -> Vec<StartError> {
+    /// Listens where it does not yet, and returns the places of the listeners that could not, and why.
+    pub(super) fn listen_where_down(&mut self) -> Vec<(usize, StartError)> {
         let down: Vec<usize> = (0..self.listeners.len()).filter(|&at| !self.listeners[at].is_up()).collect();
-        let mut errors = Vec::new();
-        for at in down {
+        let listen = |at: usize| {
             let address = self.listeners[at].config.address;
             let selection = select(&self.listeners[at].config);
-            let selection = selection.map_err(|source| StartError::Provider { address, source });
-            if let Err(error) = selection.and_then(|selection| self.listen(at, selection)) {
-                self.log_fault(at, &error_text(&error));
-                errors.push(error);
-            }
-        }
-        errors
+            let selection = selection.map_err(|source| StartError::Provider { address, source })?;
+            self.listen(at, selection)
+        };
+        let results = down.iter().copied().map(listen);
+        results.zip(&down).filter_map(|(result, &at)| Some((at, result.err()?))).collect()
     }
 
     /// Tries again where it is down.
     pub(super) fn retry_listeners(&mut self) {
         let before: Vec<bool> = self.listeners.iter().map(Listening::is_up).collect();
-        self.listen_where_down();
+        for (at, error) in self.listen_where_down() {
+            self.log_listen_fault(at, &error);
+        }
         for (listener, _) in self.listeners.iter().zip(before).filter(|(now, before)| now.is_up() && !before)
         {
             tracing::info!("listening on {}", listener.describe());
         }
     }
 
-    /// An RDMA device may appear after the start (a driver that loads late, `rdma link add`). Hosts that have a device try verbs, so a
-    /// listener with provider auto takes it then, and goes on serving those that came over iWARP.
+    pub(super) fn log_listen_fault(&mut self, at: usize, error: &StartError) {
+        self.log_fault(at, &format!("{}; it is tried again every few seconds", error_text(error)));
+    }
+
+    /// An RDMA device may appear after the start (a driver that loads late, `rdma link add`). Hosts that have a
+    /// device try verbs, so a listener with provider auto takes it then, and goes on serving those that came over
+    /// iWARP.
     pub(super) fn look_for_devices(&mut self) {
         for at in 0..self.listeners.len() {
             if !self.listeners[at].may_find_a_device() {
@@ -113,7 +117,8 @@ impl Daemon {
                 Err(error) => {
                     let error = error_text(&error);
                     let fault = format!(
-                        "{} could be served by {text} now, but not without a restart (systemctl restart nvmf-target): {error}",
+                        "{} could be served by {text} now, but not without a restart (systemctl restart \
+                         nvmf-target): {error}",
                         self.listeners[at].address
                     );
                     self.log_fault(at, &fault);
@@ -126,7 +131,7 @@ impl Daemon {
     fn log_fault(&mut self, at: usize, text: &str) {
         let listener = &mut self.listeners[at];
         if listener.fault.as_deref() != Some(text) {
-            tracing::error!("{text}; it is tried again every few seconds");
+            tracing::error!("{text}");
             listener.fault = Some(text.to_owned());
         }
     }

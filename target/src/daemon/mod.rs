@@ -133,6 +133,7 @@ impl Daemon {
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
             self.retry_listeners();
+            self.log_failures();
         }
         if now >= self.devices_at {
             self.devices_at = now + DEVICES_INTERVAL;
@@ -152,8 +153,8 @@ impl Daemon {
         }
     }
 
-    /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is not even then
-    /// (a disk that hangs) is left to the end of the process.
+    /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is
+    /// not even then (a disk that hangs) is left to the end of the process.
     fn stop(self, drain: Duration) {
         let (mailboxes, clock) = (&self.common.mailboxes, self.common.clock);
         let all_ended = |deadline: Duration| {

@@ -51,9 +51,10 @@ impl Namespaces {
         let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
         for (nqn, namespace) in namespaces {
             let key = (nqn, namespace.nsid);
-            let waits = self.faults.get(&key).is_some_and(|fault| fault.retry_at > now);
-            if waits
-                || self.has(&key)
+            let is_opening = self.opening.iter().any(|opening| opening.key == key);
+            if self.is_open(&key)
+                || is_opening
+                || self.is_waiting(&key, now)
                 || self.is_leaving(&key, namespace)
                 || self.opening.len() >= OPENING_MAX
             {
@@ -109,25 +110,20 @@ impl Namespaces {
         (opened, faults)
     }
 
-    /// Whether some wanted disk is being opened, or waits for the one that it replaces.
-    pub(super) fn is_busy(&self, wanted: &[Subsystem]) -> bool {
-        !self.opening.is_empty() || !self.replacing(wanted).is_empty()
-    }
-
-    /// What [`Namespaces::is_busy`] means, as errors.
-    pub(super) fn unfinished(&self, wanted: &[Subsystem]) -> Vec<ExportError> {
-        let error = |key: Key, source| ExportError { nqn: Box::new(key.0), nsid: key.1, source };
-        let slow = self.opening.iter().map(|opening| error(opening.key, ExportFault::Slow));
-        slow.chain(self.replacing(wanted).into_iter().map(|key| error(key, ExportFault::Busy))).collect()
-    }
-
-    fn replacing(&self, wanted: &[Subsystem]) -> Vec<Key> {
+    /// What is wanted, is not served, and did not fail lately: its disk is being opened, is in line for that, or
+    /// waits for the one that it replaces.
+    pub(super) fn pending(&self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
         let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
-        let waits = |(key, namespace): &(Key, &Namespace)| !self.has(key) && self.is_leaving(key, namespace);
-        namespaces.filter(waits).map(|(key, _)| key).collect()
+        let pending = namespaces.filter(|(key, _)| !self.is_open(key) && !self.is_waiting(key, now));
+        let error = |(key, namespace): (Key, &Namespace)| {
+            let leaving = self.is_leaving(&key, namespace);
+            let source = if leaving { ExportFault::Busy } else { ExportFault::Slow };
+            ExportError { nqn: Box::new(key.0), nsid: key.1, source }
+        };
+        pending.map(error).collect()
     }
 
-    /// Takes note of a fault, for the next try. Returns whether it is another one than before.
+    /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
         let fault = self.faults.entry(key).or_insert(Fault { text: String::new(), retry_at: now });
@@ -175,8 +171,13 @@ impl Namespaces {
         device
     }
 
-    fn has(&self, key: &Key) -> bool {
-        self.open.iter().any(|export| export.is(&key.0, key.1)) || self.opening.iter().any(|o| o.key == *key)
+    fn is_open(&self, key: &Key) -> bool {
+        self.open.iter().any(|export| export.is(&key.0, key.1))
+    }
+
+    /// Whether it failed lately.
+    fn is_waiting(&self, key: &Key, now: Duration) -> bool {
+        self.faults.get(key).is_some_and(|fault| fault.retry_at > now)
     }
 
     /// Whether its place, or its disk, is still taken by one that leaves.

@@ -1,8 +1,8 @@
 //! Applying a changed configuration without dropping a connection that may stay.
 //!
-//! In this order: hosts that may no longer connect lose their associations; what is no longer wanted goes, from the hosts first and from
-//! the workers then; what is new is opened and comes last. A change that cannot be made is refused by itself and logged; it holds
-//! nothing else back.
+//! In this order: hosts that may no longer connect lose their associations; what is no longer wanted goes, from the
+//! hosts first and from the workers then; what is new is opened and comes last. A change that cannot be made is
+//! refused by itself and logged; it holds nothing else back.
 
 use super::{Daemon, read_config};
 use crate::exports::{self, Export};
@@ -61,6 +61,7 @@ impl Daemon {
         self.config.subsystems = effective;
         self.config.target.strict = config.target.strict;
         self.take_away_unwanted();
+        errors += self.take_up_growth();
         self.namespaces.forget_faults();
         let faults = self.open_disks(OPEN_TIMEOUT);
         for fault in &faults {
@@ -102,14 +103,15 @@ impl Daemon {
         errors
     }
 
-    fn add_subsystem(&self, new: &Subsystem) -> Result<(), nvmf_subsystem::DefinitionError> {
+    fn add_subsystem(&self, new: &Subsystem) -> Result<(), Box<nvmf_subsystem::DefinitionError>> {
         self.registry().add_subsystem(exports::definition(new))?;
         self.publish();
         tracing::info!("{}: added", new.nqn);
         Ok(())
     }
 
-    /// What is to be served of a new configuration of a subsystem, and what of it had to be refused: the old stays there.
+    /// What is to be served of a new configuration of a subsystem, and what of it had to be refused: the old stays
+    /// there.
     fn effective(&self, old: &Subsystem, new: &Subsystem) -> (Subsystem, Vec<String>) {
         let (mut subsystem, mut refusals) = (new.clone(), Vec::new());
         if (&old.serial, &old.model) != (&new.serial, &new.model) {
@@ -164,8 +166,10 @@ fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
         // Hosts would take the new disk for the old one, and write over it what they have cached.
         return if given {
             Err(format!(
-                "namespace {nsid} stays {}: hosts would take the new disk for it, as `uuid` stays the same. If the disk was moved, remove \
-                 the namespace, reload, add it with the new path, reload; if it is another disk, leave `uuid` out or give it its own",
+                "namespace {nsid} stays {}: hosts would take the new disk for it, as `uuid` stays the \
+                 same. If the disk was moved, remove \
+                 the namespace, reload, add it with the new path, reload; if it is another disk, leave \
+                 `uuid` out or give it its own",
                 export.backing()
             ))
         } else {
@@ -186,7 +190,8 @@ fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
+        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart \
+         only",
         Uuid::from_bytes(export.uuid),
         changed.join(" and "),
     ))

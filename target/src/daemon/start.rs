@@ -5,7 +5,7 @@ use super::workers::{Common, WorkerError, check_limits};
 use super::{Daemon, Listening};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
-use crate::limits::OPEN_TIMEOUT;
+use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::settings::Settings;
 use crate::thread::{Clock, Waiting};
@@ -62,7 +62,8 @@ fn listen_hint(error: &io::Error) -> &'static str {
             "the port is taken: stop the other program (ss -ltnp), or choose another port"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "the address is not one of this machine (ip address), or not there yet: correct it, or wait for the network"
+            "the address is not one of this machine (ip address), or not there yet: correct it, or wait \
+             for the network"
         }
         io::ErrorKind::PermissionDenied => "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE",
         _ => "the system refused",
@@ -70,8 +71,8 @@ fn listen_hint(error: &io::Error) -> &'static str {
 }
 
 impl Daemon {
-    /// Opens the disks, starts the workers, listens: what cannot be had is logged and tried again, as long as there is one disk and one
-    /// address to serve. With `strict`, nothing may be missing.
+    /// Opens the disks, starts the workers, listens: what cannot be had is logged and tried again, as long as there
+    /// is one disk and one address to serve. With `strict`, nothing may be missing.
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
@@ -141,15 +142,14 @@ impl Daemon {
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }
-        let errors = self.listen_where_down();
-        if (strict || self.addresses().is_empty())
-            && let Some(error) = errors.into_iter().next()
-        {
-            return Err(error);
+        for (at, error) in self.listen_where_down() {
+            if strict || self.addresses().is_empty() {
+                return Err(error);
+            }
+            self.log_listen_fault(at, &error);
         }
         let now = self.common.clock.now();
-        (self.retry_at, self.devices_at) =
-            (now + crate::limits::RETRY_INTERVAL, now + crate::limits::DEVICES_INTERVAL);
+        (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
         self.announce();
         Ok(())
     }
@@ -159,7 +159,8 @@ impl Daemon {
         let addresses: Vec<_> = up.map(Listening::describe).collect();
         let (settings, workers) = (&self.common.settings, self.workers.len());
         tracing::info!(
-            "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, {} MiB receives \
+            "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, \
+             {} MiB receives \
              ({} I/O queues of {} entries)",
             addresses.join(", "),
             match self.common.waiting.poll {

@@ -16,11 +16,50 @@ impl Daemon {
         let wanted: usize = self.config.subsystems.iter().map(|subsystem| subsystem.namespaces.len()).sum();
         let open = self.exports().len();
         let missing = if open < wanted { format!(" of {wanted}") } else { String::new() };
+        let failing = self.exports().iter().filter(|export| export.disk.health().failures > 0).count();
+        let failing = if failing > 0 { format!(", {failing} disk(s) with errors") } else { String::new() };
         format!(
-            "{}: {open}{missing} namespace(s), {associations} controller(s), {} queue(s)",
+            "{}: {open}{missing} namespace(s), {associations} controller(s), {} queue(s){failing}",
             listeners.join(", "),
             self.queues()
         )
+    }
+
+    /// Logs which disks have failed since it was last asked: a line for each at the most.
+    pub(super) fn log_failures(&mut self) {
+        for export in self.namespaces.open.iter_mut() {
+            let health = export.disk.health();
+            let new = health.failures - export.logged.failures;
+            let (nqn, nsid, backing) = (export.nqn, export.namespace.nsid, export.backing());
+            if let Some(failure) = health.last.filter(|_| new > 0) {
+                tracing::warn!(
+                    "{nqn} namespace {nsid}: {failure} on {backing} ({new} failure(s) since the last such \
+                     line, {} since the start)",
+                    health.failures
+                );
+            }
+            if let Some(failure) = health.cache_lost.filter(|_| export.logged.cache_lost.is_none()) {
+                tracing::error!(
+                    "{nqn} namespace {nsid}: {failure} on {backing}: writes that hosts were told are done \
+                     may be lost, and every flush \
+                     fails from now on. Look at the disk (dmesg), restore what is needed, then `systemctl \
+                     restart nvmf-target`"
+                );
+            }
+            export.logged = health;
+        }
+    }
+
+    fn report_disks(&self) {
+        for export in self.exports() {
+            let health = export.disk.health();
+            let now_cached = export.disk.volatile_write_cache();
+            tracing::info!(
+                nsid = export.namespace.nsid, subsystem = %export.nqn, direct = export.disk.direct(),
+                write_cache = now_cached, failures = health.failures, cache_lost = health.cache_lost.is_some(),
+                "{}", export.backing(),
+            );
+        }
     }
 
     /// Logs the counters and who is connected. Nothing is logged while a lock is held.
@@ -29,6 +68,7 @@ impl Daemon {
             tracing::info!(worker, "{}", thread.counters);
         }
         tracing::info!("{}", self.status());
+        self.report_disks();
         if log::dropped() > 0 {
             tracing::warn!(
                 "{} line(s) of this log were dropped: standard error did not take them",

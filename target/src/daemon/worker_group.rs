@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_shared_out_and_every_group_has_one() {
+    fn every_group_has_a_worker() {
         for (workers, groups, expected) in
             [(8, 1, &[8][..]), (8, 3, &[3, 3, 2]), (4, 2, &[2, 2]), (1, 3, &[1, 1, 1]), (0, 1, &[1])]
         {

@@ -77,14 +77,16 @@ impl WorkerThread {
         if unpinned {
             tracing::warn!(
                 worker = id.0,
-                "buffers could not be pinned for io_uring: I/O works, slower; raise the memlock limit (LimitMEMLOCK= in the unit)"
+                "buffers could not be pinned for io_uring: I/O works, slower; raise the memlock limit \
+                 (LimitMEMLOCK= in the unit)"
             );
         }
         Ok(Self { thread, counters, ended })
     }
 }
 
-/// Tells the control loop that a worker's thread ends, a panic included: hosts wait for nothing until it is started again.
+/// Tells the control loop that a worker's thread ends, a panic included: hosts wait for nothing until it is started
+/// again.
 struct End {
     ended: Arc<AtomicBool>,
     waker: Waker,
@@ -151,7 +153,8 @@ fn check_memlock(settings: &Settings, workers: usize) {
         && limit < needed
     {
         tracing::warn!(
-            "the memlock limit is {} KiB, {} KiB are to be pinned: set LimitMEMLOCK=infinity in the unit (ulimit -l), or lower \
+            "the memlock limit is {} KiB, {} KiB are to be pinned: set LimitMEMLOCK=infinity in the unit \
+             (ulimit -l), or lower \
              buffer_memory, queue_depth or workers",
             limit >> 10,
             needed >> 10,
@@ -170,5 +173,22 @@ fn raise_descriptor_limit(settings: &Settings, workers: usize) {
                 "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_a_worker_is_noticed() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = End { ended: Arc::clone(&ended), waker: Waker::default() };
+        let thread = std::thread::spawn(move || {
+            let _end = end;
+            panic!("what a worker should never do");
+        });
+        assert!(thread.join().is_err());
+        assert!(ended.load(Ordering::Acquire));
     }
 }
