@@ -1,4 +1,5 @@
-//! The engines alone, nanoseconds per command: the target's from capsule to response, the host's from operation to completion.
+//! Benchmarks of the protocol engines alone, in nanoseconds per command: the target's from capsule to response, the
+//! host's from operation to completion.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -29,7 +30,7 @@ fn geometry() -> Geometry {
 }
 
 fn registry() -> Registry {
-    let mut registry = Registry::new(Options::default()).expect("good options");
+    let mut registry = Registry::new(Options::default()).expect("valid options");
     let namespace = NamespaceDefinition {
         nsid: Nsid(1),
         device: DeviceId(0),
@@ -46,9 +47,9 @@ fn registry() -> Registry {
         hosts: HostAccess::Any,
         namespaces: vec![namespace],
     };
-    registry.add_subsystem(definition).expect("a good subsystem");
+    registry.add_subsystem(definition).expect("a valid subsystem");
     let port = Port::rdma(1, SocketAddr::from(([192, 0, 2, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a good port");
+    registry.set_ports(vec![port]).expect("a valid port");
     registry.take_notices();
     registry
 }
@@ -61,12 +62,12 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
     let mut sqe = Connect { recfmt: 0, qid: Qid(qid), sqsize_z: 31, attributes, kato_ms }.emit();
     sqe.sgl = SglDescriptor::keyed(0x1000, 1024, 7, false);
     let Step::Execute { ticket, .. } = queue.on_capsule(NOW, &zerocopy::transmute!(sqe), 0) else {
-        panic!("Connect wants its data")
+        panic!("Connect requests its data")
     };
     let host = Nqn::from_uuid([2; 16]);
     let data = ConnectData::new(HostId([2; 16]), cntlid, &nqn(), &host);
     let Step::Connect(request) = queue.on_parameters(NOW, ticket, data.as_bytes()) else {
-        panic!("a Connect goes to the registry")
+        panic!("a Connect is passed to the registry")
     };
     let admission = registry.connect(NOW, &request);
     assert!(matches!(queue.on_admission(NOW, request, admission), Step::Respond(_)));
@@ -96,7 +97,7 @@ fn subsystem(c: &mut Criterion) {
                 let Step::Execute { ticket, work, transfer } =
                     io.on_capsule(NOW, black_box(&capsule), black_box(data))
                 else {
-                    panic!("a good command")
+                    panic!("a valid command")
                 };
                 black_box((work, transfer));
                 let step = io.on_done(NOW, ticket, Ok(()));
@@ -139,9 +140,9 @@ fn host(c: &mut Criterion) {
         let mut sqhd = 0_u16;
         b.iter(|| {
             let range = BlockRange::new(black_box(100), 8);
-            let mut parts = namespace.split(Operation::Read { range }).expect("a good read");
+            let mut parts = namespace.split(Operation::Read { range }).expect("a valid read");
             let part = parts.next().expect("one part");
-            let cid = queue.submit(7_u32, deadline).expect("room");
+            let cid = queue.submit(7_u32, deadline).expect("the queue has a free entry");
             let pointer = DataPointer::Keyed { address: 0x1000, len: 4096, key: 7, invalidate: true };
             black_box(part.command.encode(cid, pointer));
             sqhd = (sqhd + 1) % 128;
@@ -153,7 +154,7 @@ fn host(c: &mut Criterion) {
     let mut queue = nvmf_host::Queue::new(Qid(1), 128, FlowControl::Disabled);
     c.bench_function("host: queue only/submit and complete", |b| {
         b.iter(|| {
-            let cid: Cid = queue.submit(7_u32, deadline).expect("room");
+            let cid: Cid = queue.submit(7_u32, deadline).expect("the queue has a free entry");
             let cqe = Cqe::new(cid, Status::SUCCESS, 0);
             queue.on_completion(black_box(cqe.as_bytes())).expect("it is in flight")
         });

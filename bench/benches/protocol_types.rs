@@ -1,4 +1,4 @@
-//! What the words cost: parsing and emitting NVMe's and iWARP's headers, and CRC32C.
+//! Benchmarks of the protocol types: parsing and emitting NVMe and iWARP headers, and CRC32C.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nvme_proto::nvm::rw::ReadWrite;
@@ -101,7 +101,7 @@ fn iwarp(c: &mut Criterion) {
     group.finish();
 }
 
-/// Ours, the crate that most use, and what reading the bytes costs without any checksum.
+/// Compares this project's CRC32C with the `crc32c` crate and with reading the bytes without a checksum.
 fn crc32c(c: &mut Criterion) {
     let mut group = c.benchmark_group("crc32c");
     for len in [64, 4 << 10, 128 << 10] {

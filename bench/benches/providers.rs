@@ -1,12 +1,13 @@
-//! DDP placement: an RDMA WRITE cut into FPDUs, and FPDUs placed, without a socket. Nanoseconds per FPDU are the time by the elements.
+//! Benchmarks of DDP without a socket: segmentation of an RDMA WRITE into FPDUs, and placement of FPDUs. The time per
+//! FPDU is the time divided by the elements.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nvmf_iwarp::harness::placement::Pipe;
 
-/// What a socket gives at once.
+/// Bytes per read from a socket.
 const READ: usize = 256 << 10;
 
-/// Bytes of the WRITE, of the largest FPDU, and whether FPDUs have CRCs.
+/// Bytes of the WRITE, bytes of the largest FPDU, and whether FPDUs have CRCs.
 const SHAPES: [(usize, usize, bool); 4] =
     [(4096, 65_535, false), (4096, 65_535, true), (128 << 10, 1460, false), (128 << 10, 65_535, false)];
 
@@ -15,7 +16,7 @@ fn placement(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("ddp: {what}"));
         for (len, fpdu_max, crc) in SHAPES {
             let mut pipe = Pipe::new(len, fpdu_max, crc);
-            // Tagged header, length and CRC surround each payload.
+            // Each payload is surrounded by length, tagged header and CRC.
             let fpdus = len.div_ceil(fpdu_max - 20);
             group.throughput(Throughput::ElementsAndBytes { elements: fpdus as u64, bytes: len as u64 });
             let name = format!("{len} bytes in {fpdus}{}", if crc { ", CRC" } else { "" });

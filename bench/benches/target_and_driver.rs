@@ -1,5 +1,5 @@
-//! The whole way of a command, worker and driver in one thread, memory behind them: over the loopback provider, which leaves out the
-//! provider, and over iWARP through the kernel's loopback interface.
+//! Benchmarks of the whole path of a command, with worker, driver and a memory disk in one thread: over the in-process
+//! loopback provider, which excludes the cost of a real provider, and over iWARP on the kernel's loopback interface.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;

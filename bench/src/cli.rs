@@ -12,12 +12,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Exit status of a command line that cannot be understood.
+/// Exit status for an invalid command line or job file.
 const USAGE: u8 = 2;
-/// Rounds of a comparison: the fewest that show a spread.
+/// Rounds of a comparison unless `--rounds` is given: enough to show a spread.
 const ROUNDS_DEFAULT: usize = 5;
 
-/// The whole command.
+/// Runs the command; returns its exit status.
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = match Command::parse(&arguments) {
@@ -37,16 +37,16 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// A command line.
+/// A parsed command line.
 #[derive(Debug)]
 struct Command {
-    /// From job files, one list a file.
+    /// The sections of each job file, with the file's name.
     files: Vec<(String, Vec<Section>)>,
-    /// From `--name`s.
+    /// Jobs given by flags, one for each `--name`.
     flags: Vec<Section>,
-    /// Flags that hold for the jobs of the files.
+    /// Flags that apply to every job of the files.
     over: Vec<Given>,
-    /// `compare`: so many rounds.
+    /// Number of rounds, for `compare`; `None` for a plain run.
     rounds: Option<usize>,
     settings: Settings,
     format: Format,
@@ -101,10 +101,10 @@ impl Command {
         Ok(command)
     }
 
-    /// Takes a flag that is a job's.
+    /// Takes a flag that is a job option.
     fn take_option(&mut self, given: Given) {
         match self.flags.last_mut() {
-            // Flags before the first name are that job's.
+            // Flags before the first `--name` belong to that job.
             Some(section) if given.name == "name" && section.name.is_empty() => section.name = given.value,
             Some(section) if given.name != "name" => section.options.push(given),
             _ if given.name == "name" => self.flags.push(Section { name: given.value, options: Vec::new() }),
@@ -112,7 +112,7 @@ impl Command {
         }
     }
 
-    /// Beside job files, flags without a name hold for every job of theirs; without files they are a job.
+    /// Assigns flags without a `--name`: with job files they apply to all jobs of the files, otherwise they form a job.
     fn settle(&mut self) {
         let Some(first) = self.flags.first_mut().filter(|section| section.name.is_empty()) else { return };
         if self.files.is_empty() {
@@ -122,7 +122,7 @@ impl Command {
         }
     }
 
-    /// Takes a flag that is the command's own; `false` when it is a job's.
+    /// Takes a flag of the command itself; `false` if the flag is a job option.
     fn take(&mut self, given: &Given) -> Result<bool, JobError> {
         let wrong = |reason: &str| {
             let (place, name) = (given.place.clone(), given.name.clone());
@@ -130,7 +130,7 @@ impl Command {
         };
         let path = || {
             if given.value.is_empty() {
-                Err(wrong("name a file"))
+                Err(wrong("give a file name"))
             } else {
                 Ok(Some(PathBuf::from(&given.value)))
             }
@@ -142,18 +142,19 @@ impl Command {
             "output" => self.output = path()?,
             "html" => self.html = path()?,
             "output_format" => {
-                // fio's json+ has all buckets, as ours always has.
+                // fio's json+ adds all histogram buckets, which this report always contains.
                 let name = given.value.trim_end_matches('+');
                 self.format = Format::from_str(name, true).map_err(|_| wrong("use normal, json or html"))?;
             }
             "rounds" if self.rounds.is_some() => {
                 let rounds = given.value.parse().ok().filter(|&rounds| rounds > 0);
-                self.rounds = Some(rounds.ok_or_else(|| wrong("write a number of rounds, such as 5"))?);
+                self.rounds = Some(rounds.ok_or_else(|| wrong("give a number of rounds, such as 5"))?);
             }
             "log_interval" => {
                 let text = given.value.trim_end_matches("ms");
                 let milliseconds = text.parse().ok().filter(|&ms| ms > 0);
-                let milliseconds = milliseconds.ok_or_else(|| wrong("write milliseconds, such as 500"))?;
+                let milliseconds =
+                    milliseconds.ok_or_else(|| wrong("give a number of milliseconds, such as 500"))?;
                 self.settings.log_interval = Duration::from_millis(milliseconds);
             }
             "eta" => {
@@ -169,7 +170,7 @@ impl Command {
         Ok(true)
     }
 
-    /// Does what is asked; `false` when something that was measured went wrong.
+    /// Runs the command; `false` if a job failed.
     fn run(&self) -> Result<bool> {
         if self.help || self.version {
             print!(
@@ -188,7 +189,7 @@ impl Command {
         if self.parse_only {
             return Ok(true);
         }
-        let interrupt = Interrupt::listen().context("cannot listen to signals")?;
+        let interrupt = Interrupt::listen().context("cannot block SIGINT and SIGTERM")?;
         let result = run::run(&plan, &self.settings, &interrupt)?;
         let well = !result.jobs.iter().any(nvmf_bench::result::JobResult::is_failed);
         self.write(&[("run".to_owned(), result)])?;
@@ -216,12 +217,12 @@ impl Command {
         })
     }
 
-    /// Runs two job files in turn, A B A B, so that what changes on the machine meanwhile falls on both.
+    /// Runs two job files alternately, A B A B, so that changes in the machine's load affect both.
     fn compare(&self) -> Result<bool> {
         let [(a, sections_a), (b, sections_b)] = &self.files[..] else {
             bail!(JobError::Job {
                 job: "compare".to_owned(),
-                reason: "name two job files: nvmf-bench compare A B".to_owned()
+                reason: "give two job files: nvmf-bench compare A B".to_owned()
             });
         };
         let (plan_a, plan_b) = (Plan::new(sections_a, &self.over)?, Plan::new(sections_b, &self.over)?);
@@ -230,7 +231,7 @@ impl Command {
         if self.parse_only {
             return Ok(true);
         }
-        let interrupt = Interrupt::listen().context("cannot listen to signals")?;
+        let interrupt = Interrupt::listen().context("cannot set up the handling of SIGINT and SIGTERM")?;
         let mut rounds = Vec::new();
         for round in 1..=self.rounds.unwrap_or(ROUNDS_DEFAULT) {
             eprintln!("nvmf-bench: round {round}");
@@ -248,7 +249,7 @@ impl Command {
             Format::Human => write!(out, "{report}")?,
             Format::Json => writeln!(out, "{:#}", report.json())?,
             Format::Html => bail!(
-                "a comparison is written as normal or json; --html=FILE has the plots of the last round"
+                "a comparison can be written as normal or json; use --html=FILE for plots of the last round"
             ),
         }
         self.write_html(&[(a.clone(), last.0.clone()), (b.clone(), last.1.clone())])?;
@@ -262,21 +263,21 @@ fn print_notes(plan: &Plan) {
     }
 }
 
-/// The command's own flags: (name and value, what it does).
+/// The flags of the command itself: (name and value, help text).
 const OWN: [(&str, &str); 8] = [
-    ("output-format=normal|json|html", "how the figures are written; json is fio's"),
-    ("output=FILE", "where to, instead of the standard output"),
-    ("html=FILE", "a page with plots, besides"),
-    ("log-interval=500", "milliseconds between samples"),
-    ("eta=auto|always|never", "the live line"),
-    ("rounds=5", "compare: how often both are run"),
-    ("parse-only", "reads everything, runs nothing"),
-    ("help, --version", "this, and the version"),
+    ("output-format=normal|json|html", "format of the report; json is fio's JSON"),
+    ("output=FILE", "write the report to FILE instead of standard output"),
+    ("html=FILE", "also write an HTML page with plots to FILE"),
+    ("log-interval=500", "interval between samples, in milliseconds"),
+    ("eta=auto|always|never", "show a progress line (auto: on a terminal)"),
+    ("rounds=5", "compare: number of runs of each job file"),
+    ("parse-only", "check the job files and flags without running them"),
+    ("help, --version", "print this help, or the version"),
 ];
 
-/// Whether a flag's value may stand behind it as an argument of its own.
+/// Whether the next argument may be this flag's value.
 fn wants_value(name: &str) -> bool {
-    let of_job = TABLE.iter().flat_map(|chapter| chapter.options).find(|known| known.names.contains(&name));
+    let of_job = TABLE.iter().flat_map(|group| group.options).find(|known| known.names.contains(&name));
     match of_job {
         Some(known) => !known.value.is_empty(),
         None => {
@@ -289,15 +290,15 @@ fn wants_value(name: &str) -> bool {
 fn help() -> String {
     let mut text = String::from(
         "Usage: nvmf-bench [JOBFILE...] [--OPTION[=VALUE]...]\n       nvmf-bench compare JOBFILE JOBFILE [--rounds=N]\n\n\
-         Job files are fio's, or TOML. Without files the flags are a job, and --name=NAME begins another; beside files, flags\n\
-         before any --name hold for every job of theirs.\n\nThe command\n",
+         Job files are in fio's format or in TOML. Without job files, the flags define a job, and each --name=NAME begins\n\
+         another. With job files, flags before any --name apply to every job of the files.\n\nCommand\n",
     );
     for (flag, what) in OWN {
         text += &format!("  --{flag:<40} {what}\n");
     }
-    for chapter in TABLE {
-        text += &format!("\n{}\n", chapter.title);
-        for known in chapter.options {
+    for group in TABLE {
+        text += &format!("\n{}\n", group.title);
+        for known in group.options {
             let value = if known.value.is_empty() { String::new() } else { format!("={}", known.value) };
             text += &format!("  --{:<40} {}\n", format!("{}{value}", known.names[0]), known.help);
         }

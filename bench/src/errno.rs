@@ -1,9 +1,9 @@
-//! What failed, as a number.
+//! Conversion of block errors to `errno` values.
 
 use nix::errno::Errno;
 use nvmf_block::BlockError;
 
-/// The `errno` that is most like it.
+/// The `errno` value closest to this error.
 pub(crate) fn errno(error: BlockError) -> i32 {
     match error {
         BlockError::OutOfRange | BlockError::BadBuffer => Errno::EINVAL as i32,

@@ -1,14 +1,14 @@
-//! The fio-style benchmark: jobs in, figures out.
+//! A fio-style benchmark: runs jobs and reports throughput, latency and CPU use.
 //!
-//! | room | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`job`] | what to do: job files and flags, with fio's names |
-//! | [`workload`] | which operation comes next |
-//! | [`engine`] | what does the work: a remote namespace, a file, memory, nothing |
-//! | [`verify`] | whether what is read is what was written |
-//! | [`run`] | threads, clocks, counting |
-//! | [`result`] | what a run measured: the one form between those who measure and those who print |
-//! | [`report`] | a run told to people, to programs that read fio's JSON, and as a page with plots |
+//! | [`job`] | job files and command-line flags, with fio's names |
+//! | [`workload`] | generation of the operations of a job |
+//! | [`engine`] | I/O engines: remote namespace, file or block device, memory, null, NBD |
+//! | [`verify`] | verification of data read back |
+//! | [`run`] | the threads of a run, their clocks and counters |
+//! | [`result`] | the results of a run, in the form that all reports print |
+//! | [`report`] | reports as text, as fio's JSON and as an HTML page with plots |
 #![forbid(unsafe_code)]
 
 pub mod engine;

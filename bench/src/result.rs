@@ -1,62 +1,62 @@
-//! What a run measured: filled by the jobs' threads, printed by the reports.
+//! The results of a run: filled in by the jobs' threads, printed by the reports.
 
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use std::time::SystemTime;
 
-/// What an operation does with the data, in the order of fio's own arrays.
+/// Kind of an operation, in the order of fio's arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
-    /// From the device.
+    /// From the device to memory.
     Read,
-    /// To the device.
+    /// From memory to the device.
     Write,
     /// Deallocation.
     Trim,
 }
 
 impl Direction {
-    /// All, in order; `self as usize` is the index.
+    /// All directions, in order; `self as usize` is the index.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Trim];
 }
 
-/// A run of one job file or command line.
+/// Results of a run of one job file or command line.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// When it ended.
+    /// When the run ended.
     pub finished: SystemTime,
-    /// The process that measured it.
+    /// Process ID of the benchmark.
     pub pid: u32,
-    /// A signal ended it before its time.
+    /// Whether a signal ended the run early.
     pub interrupted: bool,
     /// Options of the `[global]` section, as given, in order.
     pub global: Vec<(String, String)>,
-    /// One a job, or with `group_reporting` one a group.
+    /// One result for each job, or for each group with `group_reporting`.
     pub jobs: Vec<JobResult>,
 }
 
-/// What one job did; or, with `group_reporting`, all jobs of a group together.
+/// Results of one job or, with `group_reporting`, of all jobs of a group.
 #[derive(Debug, Clone)]
 pub struct JobResult {
     /// The section's name.
     pub name: String,
     /// fio's `groupid`, from 0.
     pub group: u32,
-    /// How many threads' figures are summed here.
+    /// Number of threads whose figures are summed here.
     pub threads: u32,
-    /// `errno` of the first error that ended it; 0 for none.
+    /// `errno` of the first error; 0 for none.
     pub error: i32,
-    /// What that error was, for people.
+    /// Description of that error.
     pub message: Option<String>,
     /// Operations that failed.
     pub errors: u64,
-    /// Blocks read back that were not what had been written.
+    /// Blocks whose data failed verification.
     pub verify_errors: u64,
     /// The job's own options, as given, in order.
     pub options: Vec<(String, String)>,
-    /// The engine's name, as in `ioengine`.
+    /// Name of the engine, as in `ioengine`.
     pub engine: String,
-    /// Depth asked for.
+    /// Queue depth that was configured.
     pub iodepth: u32,
     /// When the measurement began, after `ramp_time`.
     pub started: SystemTime,
@@ -64,119 +64,120 @@ pub struct JobResult {
     pub elapsed: Duration,
     /// Read, write, trim.
     pub directions: [DirectionResult; 3],
-    /// How long a sync (`fsync`, `fdatasync`) took, nanoseconds.
+    /// Durations of syncs (`fsync`, `fdatasync`), nanoseconds.
     pub sync: Histogram<u64>,
     /// Processor time.
     pub cpu: Cpu,
-    /// How many operations were in flight when one was submitted: buckets 1, 2, 4, 8, 16, 32, >=64 (fio's `iodepth_level`).
+    /// Operations in flight at each submission, in buckets 1, 2, 4, 8, 16, 32, >=64 (fio's `iodepth_level`).
     pub depth: [u64; 7],
-    /// How many operations one call submitted: buckets 0, 1 to 4, to 8, to 16, to 32, to 64, more (fio's `iodepth_submit`).
+    /// Operations per submitting call, in buckets 0, 1 to 4, 5 to 8, 9 to 16, 17 to 32, 33 to 64, more (fio's
+    /// `iodepth_submit`).
     pub submit: [u64; 7],
-    /// How many operations one call found completed, in the same buckets (fio's `iodepth_complete`).
+    /// Completions per polling call, in the same buckets (fio's `iodepth_complete`).
     pub complete: [u64; 7],
-    /// What `latency_target` asked for and came to, when that was asked for.
+    /// Parameters and result of the `latency_target` search, if there was one.
     pub latency_target: Option<LatencyTarget>,
-    /// One sample an interval, in time's order; what the plots draw.
+    /// One sample for each interval, in chronological order; shown in the plots.
     pub samples: Vec<Sample>,
 }
 
 impl JobResult {
-    /// Whether anything went wrong: the figures are then those of what was done before, or beside it.
+    /// Whether anything failed; the figures then cover only the operations that succeeded.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.error != 0 || self.errors != 0 || self.verify_errors != 0
     }
 }
 
-/// `latency_target` with its companions, and what was found.
+/// Parameters and result of a `latency_target` search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyTarget {
     /// The latency not to be exceeded.
     pub target: Duration,
-    /// How long each depth was tried: `latency_window`.
+    /// Duration of each trial: `latency_window`.
     pub window: Duration,
-    /// Which part of the operations must meet it, 0 to 100: `latency_percentile`.
+    /// Percentage of operations that must meet the target: `latency_percentile`.
     pub percentile: f64,
-    /// The greatest depth that did.
+    /// The greatest depth that met the target.
     pub depth: u32,
 }
 
-/// One direction's figures.
+/// Results of one direction.
 #[derive(Debug, Clone)]
 pub struct DirectionResult {
     /// Operations completed.
     pub ios: u64,
-    /// Bytes of them.
+    /// Bytes transferred.
     pub bytes: u64,
-    /// Wall time in which they were done: from the start (after the ramp) to the last completion.
+    /// Wall time from the start (after `ramp_time`) to the last completion.
     pub runtime: Duration,
-    /// From before to after the submission, nanoseconds.
+    /// Time taken by the submission, nanoseconds.
     pub submission: Histogram<u64>,
-    /// From after the submission to the completion, nanoseconds.
+    /// Time from the end of the submission to the completion, nanoseconds.
     pub completion: Histogram<u64>,
-    /// From before the submission to the completion, nanoseconds.
+    /// Time from the start of the submission to the completion, nanoseconds.
     pub total: Histogram<u64>,
 }
 
 impl DirectionResult {
-    /// Operations a second; 0 when there were none.
+    /// Operations per second; 0 if there were none.
     #[must_use]
     pub fn iops(&self) -> f64 {
         rate(self.ios, self.runtime)
     }
 
-    /// Bytes a second; 0 when there were none.
+    /// Bytes per second; 0 if there were none.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         rate(self.bytes, self.runtime)
     }
 }
 
-/// So many in such a time, per second; 0 for no time.
+/// `count` divided by `time`, per second; 0 if `time` is zero.
 #[must_use]
 pub fn rate(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
-/// Processor time and what disturbed it, as getrusage tells it.
+/// Processor time, context switches and page faults, from `getrusage`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cpu {
     /// In user code.
     pub user: Duration,
     /// In the kernel.
     pub system: Duration,
-    /// Context switches, willing and not.
+    /// Context switches, voluntary and involuntary.
     pub context_switches: u64,
     /// Page faults that read from a disk.
     pub major_faults: u64,
-    /// Page faults that did not.
+    /// Page faults served without a disk read.
     pub minor_faults: u64,
 }
 
-/// What happened in one interval.
+/// Figures of one interval.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
-    /// The interval's end, from the measurement's start.
+    /// End of the interval, measured from the start.
     pub at: Duration,
-    /// Its length.
+    /// Length of the interval.
     pub length: Duration,
-    /// Operations completed in it: read, write, trim.
+    /// Operations completed in the interval: read, write, trim.
     pub ios: [u64; 3],
-    /// Bytes of them.
+    /// Bytes transferred.
     pub bytes: [u64; 3],
-    /// Percentiles of the total latency in it over all directions, nanoseconds: 50, 90, 99, 99.9, 99.99, 100.
+    /// Percentiles of the total latency of all directions, nanoseconds: 50, 90, 99, 99.9, 99.99, 100.
     pub percentiles: [u64; 6],
 }
 
 impl Sample {
-    /// Which percentiles a sample has.
+    /// The percentiles of a sample.
     pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 }
 
-/// Counts latencies from 1 ns to 1000 s with three significant figures.
+/// An empty histogram for latencies from 1 ns to 1000 s, with three significant figures.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 1_000_000_000_000, 3).expect("the bounds are sound")
+    Histogram::new_with_bounds(1, 1_000_000_000_000, 3).expect("the bounds are valid")
 }
 
 impl Default for DirectionResult {

@@ -1,18 +1,19 @@
-//! Once running, a command costs no allocation on either side: a counting allocator watches thousands of them, over userspace iWARP.
+//! Tests that commands allocate nothing on either side once queues are warm, with a counting allocator and thousands of
+//! commands over userspace iWARP.
 //!
-//! (The loopback provider is a model of a network, and what is under way on it is its own memory: it would be the only one to allocate here.)
+//! The loopback provider is not used because it models a network and allocates memory for messages in flight.
 
 mod harness;
 
 use harness::{DEPTH, Direction, Harness, LEN_MAX};
 
-/// Commands of each kind that are watched.
+/// Commands of each kind that are measured.
 const COMMANDS: u64 = 4000;
-/// Commands of each kind before that: queues and tables have their size then.
+/// Commands of each kind before the measurement, after which queues and tables have reached their final size.
 const WARM_UP: u64 = 1000;
 
 #[test]
-fn no_command_allocates() {
+fn commands_do_not_allocate() {
     let mut harness = Harness::over_iwarp();
     let kinds = [Direction::Read, Direction::Write]
         .into_iter()
@@ -30,7 +31,7 @@ fn no_command_allocates() {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![1, 2, 3])));
     assert_eq!(counted.count_total, 1);
 }

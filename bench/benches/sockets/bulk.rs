@@ -1,21 +1,22 @@
-//! Messages of 128 KiB, one after the other, in one direction.
+//! A stream of 128 KiB messages in one direction.
 
 use crate::direct::Chunk;
-use crate::side::{OUT, PLACE, Receive, STAGING, Send, Side, TODAY, Way};
+use crate::side::{CURRENT, OUT, PLACE, Receive, STAGING, Send, Side, Way};
 use crate::{Arenas, Shape, Variant, beside, connection};
 use std::time::Instant;
 
-/// A segment: what stands before its payload,
+/// Bytes of a segment before its payload.
 const HEADER: usize = 64;
-/// and its payload.
+/// Bytes of a segment's payload.
 const PAYLOAD: usize = 64 << 10;
 const SEGMENT: usize = HEADER + PAYLOAD;
-/// Segments of a message.
+/// Segments per message.
 const SEGMENTS: usize = 2;
-/// Messages that may be on their way; each has memory of its own.
+/// Messages in flight; each has its own memory.
 const SLOTS: u32 = 8;
 const WARM_UP: u32 = 50;
-/// As in iWARP: the staging buffer, the rest of a segment that is received in place, and the staging behind it.
+/// Lengths as in iWARP: the staging buffer, the smallest remainder of a segment that is received in place, and the
+/// staging buffer after it.
 const STAGING_WHOLE: usize = 64 << 10;
 const DIRECT_MIN: usize = 8 << 10;
 const DIRECT_STAGING: usize = 4 << 10;
@@ -51,15 +52,15 @@ pub(crate) fn shapes() -> Vec<Shape> {
 
 fn sender(name: &'static str, send: Send) -> Variant {
     let way = Way { receive: Receive::Readv, send };
-    Variant { name, run: Box::new(move |arenas, count| run(arenas, way, TODAY, count)) }
+    Variant { name, run: Box::new(move |arenas, count| run(arenas, way, CURRENT, count)) }
 }
 
 fn receiver(name: &'static str, receive: Receive) -> Variant {
     let way = Way { receive, send: Send::Sendmsg };
-    Variant { name, run: Box::new(move |arenas, count| run(arenas, TODAY, way, count)) }
+    Variant { name, run: Box::new(move |arenas, count| run(arenas, CURRENT, way, count)) }
 }
 
-/// The client sends; the server says when it has everything.
+/// Runs a client that sends and a server that acknowledges when it has received everything.
 fn run(arenas: Arenas, sends: Way, receives: Way, count: u32) -> f64 {
     let (server_socket, client_socket) = connection();
     let receive = || {
@@ -98,7 +99,7 @@ fn message(slot: usize) -> [Chunk; 2 * SEGMENTS] {
     ]
 }
 
-/// Receives `len` bytes, payload into place: directly where that is worth it, else from the staging buffer.
+/// Receives `len` bytes and places their payload: directly if that is worthwhile, otherwise through the staging buffer.
 fn take(side: &mut Side, way: Way, len: usize) {
     let mut position = 0;
     while position < len {
@@ -123,7 +124,7 @@ fn take(side: &mut Side, way: Way, len: usize) {
     assert_eq!(position, len, "no more than was sent");
 }
 
-/// Copies what was received at `position` of the stream to where it belongs.
+/// Copies payload bytes received at `position` of the stream to their destination.
 fn place(memory: &nvmf_memory::Memory, mut position: usize, (mut from, mut len): Chunk) {
     while len > 0 {
         let within = position % SEGMENT;

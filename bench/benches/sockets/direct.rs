@@ -1,4 +1,4 @@
-//! System calls on memory: readv and sendmsg as iWARP has them, and `MSG_ZEROCOPY`.
+//! System calls on registered memory: readv and sendmsg as iWARP uses them, and `MSG_ZEROCOPY`.
 #![expect(
     unsafe_code,
     reason = "readv and sendmsg on memory that no reference may name; see the SAFETY comments"
@@ -15,18 +15,18 @@ use std::os::fd::AsRawFd;
 /// Offset and length in a side's memory.
 pub(crate) type Chunk = (usize, usize);
 
-/// Chunks that one system call takes, as in iWARP.
+/// Most chunks per system call, as in iWARP.
 pub(crate) const CHUNKS_MAX: usize = 128;
 
-/// The vector of a chunk.
+/// The `iovec` of a chunk.
 pub(crate) fn vector(memory: &Memory, (offset, len): Chunk) -> libc::iovec {
-    assert!(memory.contains(offset, len), "a chunk lies in the memory");
+    assert!(memory.contains(offset, len), "the chunk is within the memory");
     // SAFETY: the offset lies within the allocation, or one past its end.
     let base = unsafe { memory.as_ptr().add(offset) };
     libc::iovec { iov_base: base.cast(), iov_len: len }
 }
 
-/// Receives into the chunks: `None` when there is nothing. `now` is 0 on a socket that does not block, else `RWF_NOWAIT`.
+/// Receives into the chunks; `None` if there are no bytes. `now` is 0 on a non-blocking socket, otherwise `RWF_NOWAIT`.
 pub(crate) fn receive(socket: &TcpStream, memory: &Memory, chunks: &[Chunk], now: i32) -> Option<usize> {
     let mut vectors = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2];
     for (to, &chunk) in vectors.iter_mut().zip(chunks) {
@@ -42,14 +42,14 @@ pub(crate) fn receive(socket: &TcpStream, memory: &Memory, chunks: &[Chunk], now
     })
 }
 
-/// The same into one chunk, with recv.
+/// Receives into one chunk with recv; `None` if there are no bytes.
 pub(crate) fn receive_one(socket: &TcpStream, memory: &Memory, chunk: Chunk) -> Option<usize> {
     let to = vector(memory, chunk);
     // SAFETY: the vector lies within `memory`, which outlives the call; the kernel does not keep it beyond.
     taken(unsafe { libc::recv(socket.as_raw_fd(), to.iov_base, to.iov_len, 0) })
 }
 
-/// Sends the chunks less the first `skip` bytes, or what the socket takes of them: `None` when it takes nothing.
+/// Sends as much of the chunks as the socket accepts, without the first `skip` bytes; `None` if it accepts nothing.
 pub(crate) fn send(
     socket: &TcpStream,
     memory: &Memory,
@@ -71,8 +71,8 @@ pub(crate) fn send(
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr().cast();
     message.msg_iovlen = count as _;
-    // SAFETY: the first `count` vectors were written above and lie within `memory`. With MSG_ZEROCOPY the kernel reads them
-    // later: each memory of this benchmark lives as long as the process.
+    // SAFETY: the first `count` vectors were written above and lie within `memory`. With MSG_ZEROCOPY the kernel reads
+    // them later: each memory of this benchmark lives as long as the process.
     let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | flags) };
     taken(n)
 }
@@ -89,7 +89,7 @@ fn taken(n: libc::ssize_t) -> Option<usize> {
     }
 }
 
-/// Allows [`libc::MSG_ZEROCOPY`].
+/// Enables [`libc::MSG_ZEROCOPY`] on a socket.
 pub(crate) fn allow_zerocopy(socket: &TcpStream) {
     let on: libc::c_int = 1;
     // SAFETY: the option is an int, which the kernel reads during the call.
@@ -106,13 +106,13 @@ pub(crate) fn allow_zerocopy(socket: &TcpStream) {
     assert_eq!(failed, 0, "SO_ZEROCOPY: {}", io::Error::last_os_error());
 }
 
-/// How many zero-copy sends the kernel is done with since the last question.
+/// The number of zero-copy sends completed since the last call.
 pub(crate) fn zerocopy_done(socket: &TcpStream) -> u32 {
     let mut space = cmsg_space!([u8; 64]);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let mut none: [IoSliceMut<'_>; 0] = [];
     let Ok(message) = recvmsg::<()>(socket.as_raw_fd(), &mut none, Some(&mut space), flags) else { return 0 };
-    let notices = message.cmsgs().expect("room for a notice");
+    let notices = message.cmsgs().expect("the buffer fits the control messages");
     notices
         .map(|notice| match notice {
             ControlMessageOwned::Ipv4RecvErr(range, _) => range.ee_data - range.ee_info + 1,

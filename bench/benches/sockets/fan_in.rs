@@ -1,4 +1,4 @@
-//! Many sockets in one turn.
+//! One turn over many sockets.
 
 use crate::direct::{self, Chunk};
 use crate::ring::{Provided, Ring};
@@ -11,40 +11,40 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const SOCKETS_MAX: usize = 16;
-/// Bytes on each socket that has any.
+/// Bytes on each active socket.
 const LEN: usize = 84;
-/// Staging of each socket.
+/// Bytes of each socket's staging buffer.
 const STRIDE: usize = 4096;
 const PROVIDED: Provided = Provided { offset: 3 << 20, len: STRIDE, count: 2 * SOCKETS_MAX as u16 };
 const WARM_UP: u32 = 20;
-/// Marks a send.
+/// Tag of a send.
 const SEND: u64 = 1 << 32;
 
-/// How a turn finds and takes what is there.
+/// How a turn finds readable sockets and receives.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// readv on each socket.
     Readv,
     /// epoll_wait, readv on those that are ready.
     Epoll,
-    /// A POLL_ADD on each socket that stays, readv on those that are ready.
+    /// Multishot POLL_ADD on each socket, readv on those that are ready.
     Watch,
-    /// One enter with a RECV for each socket.
+    /// One enter with a non-blocking RECV for each socket.
     Now,
-    /// One enter with a RECV for each socket whose last one was answered; the kernel holds the others.
+    /// One enter with a RECV for each socket that has none pending in the kernel.
     Waiting,
-    /// A RECV on each socket that stays, into provided buffers.
+    /// Multishot RECV on each socket, into provided buffers.
     Multishot,
 }
 
-/// What a turn has to do.
+/// The work of a turn.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// Sockets there are.
+    /// Number of sockets.
     sockets: usize,
-    /// Sockets that have something.
+    /// Number of sockets with data.
     active: usize,
-    /// Each gets an answer of as many bytes.
+    /// Whether each active socket gets a reply of the same length.
     answers: bool,
 }
 
@@ -77,7 +77,7 @@ fn shape(name: &'static str, turn: Turn) -> Shape {
     Shape { name, count: 1000, variants }
 }
 
-/// Nanoseconds of the server's turns alone: the bytes are there before a turn begins.
+/// Nanoseconds of the server's turns alone; the bytes have arrived before a turn begins.
 fn run(arenas: Arenas, turn: Turn, way: Way, count: u32) -> f64 {
     let (servers, clients): (Vec<_>, Vec<_>) = (0..turn.sockets).map(|_| connection()).unzip();
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -97,10 +97,11 @@ fn run(arenas: Arenas, turn: Turn, way: Way, count: u32) -> f64 {
     };
     let ask = || {
         for index in 1..=WARM_UP + count {
-            // Not always the same ones, nor neighbours.
+            // The active sockets change from turn to turn and are not adjacent.
             let active = (0..turn.active).map(|n| &clients[(index as usize + n * 7) % turn.sockets]);
             for socket in active.clone() {
-                direct::send(socket, arenas.client, &[(OUT, LEN)], 0, 0).expect("room");
+                direct::send(socket, arenas.client, &[(OUT, LEN)], 0, 0)
+                    .expect("the socket accepts the bytes");
             }
             asked.store(index, Ordering::Release);
             wait(&answered, index);
@@ -128,10 +129,10 @@ struct Server {
     turn: Turn,
     /// Sockets whose RECV must be submitted.
     idle: Vec<usize>,
-    /// Sockets that a watch named.
+    /// Sockets that the poll reported as readable.
     ready: Vec<usize>,
-    /// Sockets that had something.
-    heard: Vec<usize>,
+    /// Sockets that bytes were received from.
+    received: Vec<usize>,
 }
 
 impl Server {
@@ -147,13 +148,13 @@ impl Server {
             }
             epoll
         });
-        let (idle, ready, heard) =
+        let (idle, ready, received) =
             ((0..turn.sockets).collect(), Vec::with_capacity(SOCKETS_MAX), Vec::with_capacity(SOCKETS_MAX));
-        Self { ring, epoll, sockets, memory, way, turn, idle, ready, heard }
+        Self { ring, epoll, sockets, memory, way, turn, idle, ready, received }
     }
 
     fn turn(&mut self) {
-        self.heard.clear();
+        self.received.clear();
         match self.way {
             Way::Readv => (0..self.turn.sockets).for_each(|index| self.readv(index)),
             Way::Epoll => {
@@ -164,18 +165,18 @@ impl Server {
             }
             Way::Watch | Way::Now | Way::Waiting | Way::Multishot => self.enter(),
         }
-        assert_eq!(self.heard.len(), self.turn.active, "everyone is heard");
+        assert_eq!(self.received.len(), self.turn.active, "every active socket was received from");
         if self.turn.answers {
             self.answer();
         }
     }
 
     fn readv(&mut self, index: usize) {
-        // A request on a socket that does not block would not wait.
+        // With a ring the sockets are blocking, because requests on non-blocking sockets would not wait.
         let now = if self.ring.is_some() { libc::RWF_NOWAIT } else { 0 };
         if let Some(n) = direct::receive(&self.sockets[index], self.memory, &[staging(index)], now) {
             assert_eq!(n, LEN, "all that was sent");
-            self.heard.push(index);
+            self.received.push(index);
         }
     }
 
@@ -203,11 +204,11 @@ impl Server {
                 self.ready.push(index);
             } else if let Some(n) = event.bytes {
                 assert_eq!(n, LEN, "all that was sent");
-                self.heard.push(index);
+                self.received.push(index);
             }
         }
         if self.way == Way::Watch {
-            // Taken out for the loop, and put back: a turn allocates nothing.
+            // Moved out during the loop and put back, so that a turn does not allocate.
             let mut ready = core::mem::take(&mut self.ready);
             ready.drain(..).for_each(|index| self.readv(index));
             self.ready = ready;
@@ -216,15 +217,16 @@ impl Server {
 
     fn answer(&mut self) {
         let Some(ring) = self.ring.as_mut().filter(|_| self.way != Way::Watch) else {
-            for &index in &self.heard {
-                direct::send(&self.sockets[index], self.memory, &[(OUT, LEN)], 0, 0).expect("room");
+            for &index in &self.received {
+                direct::send(&self.sockets[index], self.memory, &[(OUT, LEN)], 0, 0)
+                    .expect("the socket accepts the bytes");
             }
             return;
         };
-        self.heard.iter().for_each(|&index| ring.send(SEND, index as u32, (OUT, LEN)));
+        self.received.iter().for_each(|&index| ring.send(SEND, index as u32, (OUT, LEN)));
         ring.enter();
-        for _ in &self.heard {
-            assert_eq!(ring.pop().map(|event| event.tag), Some(SEND), "a short answer leaves at once");
+        for _ in &self.received {
+            assert_eq!(ring.pop().map(|event| event.tag), Some(SEND), "a short reply is sent at once");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Ways to a socket: what iWARP does today (readv in place, sendmsg of many chunks, polling) against `io_uring` and zero-copy sends.
+//! Benchmarks of socket interfaces: those that iWARP uses (readv in place, sendmsg of many chunks, polling) against
+//! `io_uring` and zero-copy sends.
 //!
-//! Two pinned threads, TCP over the loopback interface. The variants of a shape run in turn (A B C A B C); each is compared
-//! with the first, today's, within its round, so that what slows the machine down slows all of them.
+//! Two pinned threads, TCP over the loopback interface. The variants of a shape run alternately (A B C A B C); each is
+//! compared with the first, the current one, in the same round, so that other load on the machine affects all of them.
 //!
 //! `cargo bench -p nvmf-bench --bench sockets -- [--rounds N] [PART OF A SHAPE'S NAME]`; cores 0 and 1.
 
@@ -20,32 +21,32 @@ use std::net::{TcpListener, TcpStream};
 /// Bytes of each side's memory.
 const ARENA_LEN: usize = 4 << 20;
 
-/// The memory of both sides. It lives as long as the process, so that nothing that the kernel still holds can outlive it.
+/// The memory of both sides. It lives as long as the process, because the kernel may still use it at any time.
 #[derive(Clone, Copy)]
 pub(crate) struct Arenas {
-    /// Of the side that answers.
+    /// Memory of the side that replies.
     pub(crate) server: &'static Memory,
-    /// Of the side that asks.
+    /// Memory of the side that sends requests.
     pub(crate) client: &'static Memory,
 }
 
-/// One way to do what a [`Shape`] does.
+/// An implementation of a [`Shape`].
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
-    /// Does it so many times: nanoseconds each.
+    /// Runs the given number of operations; returns nanoseconds per operation.
     pub(crate) run: Box<dyn Fn(Arenas, u32) -> f64>,
 }
 
-/// Something that matters to us, and the ways to do it; the first is today's.
+/// A communication pattern and its implementations; the first is the current one.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
-    /// Operations in a round.
+    /// Operations per round.
     pub(crate) count: u32,
     pub(crate) variants: Vec<Variant>,
 }
 
 fn main() {
-    // A side that fails must not leave the other one polling for ever.
+    // A side that panics must not leave the other one polling forever.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -61,7 +62,7 @@ fn main() {
                 rounds = value
                     .and_then(|n| n.parse().ok())
                     .filter(|&n| n > 0)
-                    .expect("--rounds wants a number above 0");
+                    .expect("--rounds needs a number above 0");
             }
             other => part = other.to_owned(),
         }
@@ -71,7 +72,7 @@ fn main() {
     let shapes = round_trip::shapes().into_iter().chain(bulk::shapes()).chain(fan_in::shapes());
     for mut shape in shapes.filter(|shape| shape.name.contains(&part)) {
         if !measures {
-            // `cargo test` only wants to see that it runs.
+            // `cargo test` only checks that the benchmark runs.
             (rounds, shape.count) = (1, 10);
         }
         report_on(&shape, arenas, rounds);
@@ -88,7 +89,7 @@ fn report_on(shape: &Shape, arenas: Arenas, rounds: usize) {
     println!("\n{} ({rounds} rounds of {})", shape.name, shape.count);
     println!("{:>10} {:>7} {:>15}  variant", "median ns", "ratio", "quartiles");
     for (variant, own) in shape.variants.iter().zip(&times) {
-        let mut ratios: Vec<f64> = own.iter().zip(&times[0]).map(|(own, today)| own / today).collect();
+        let mut ratios: Vec<f64> = own.iter().zip(&times[0]).map(|(own, current)| own / current).collect();
         let mut own = own.clone();
         own.sort_by(f64::total_cmp);
         ratios.sort_by(f64::total_cmp);
@@ -98,7 +99,7 @@ fn report_on(shape: &Shape, arenas: Arenas, rounds: usize) {
     }
 }
 
-/// Two ends of a connection, the server's first.
+/// Both ends of a new connection, the server's first.
 pub(crate) fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let client = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");

@@ -1,4 +1,4 @@
-//! A ring with sockets, the memory of one side, and, if wanted, buffers that the kernel picks from.
+//! An `io_uring` with registered sockets, the memory of one side and, optionally, provided buffers.
 #![expect(unsafe_code, reason = "requests of io_uring name memory by address; see the SAFETY comments")]
 
 use crate::direct::{CHUNKS_MAX, Chunk, vector};
@@ -9,36 +9,36 @@ use nvmf_memory::Memory;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// `IORING_ENTER_GETEVENTS`: run what completions still have to do.
+/// `IORING_ENTER_GETEVENTS`: run pending task work.
 const GET_EVENTS: u32 = 1;
 /// `IORING_RECVSEND_FIXED_BUF`, of a request's `ioprio`.
 const FIXED_BUFFER: u16 = 1 << 2;
-/// The number of our only group of provided buffers.
+/// The only buffer group.
 const GROUP: u16 = 0;
 
-/// Buffers of one size in a row, from which the kernel takes one for each receive.
+/// Contiguous buffers of one size, from which the kernel takes one for each receive.
 #[derive(Clone, Copy)]
 pub(crate) struct Provided {
-    /// Where the first lies in the memory.
+    /// Offset of the first buffer in the memory.
     pub(crate) offset: usize,
-    /// Bytes of each.
+    /// Bytes of each buffer.
     pub(crate) len: usize,
-    /// A power of two.
+    /// Number of buffers, a power of two.
     pub(crate) count: u16,
 }
 
-/// What came out of the ring.
+/// A completion.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
-    /// As given with the request.
+    /// The request's tag.
     pub(crate) tag: u64,
-    /// Bytes; `None` when there were none and the request did not want to wait, or no provided buffer was left.
+    /// Bytes transferred; `None` if a non-blocking request found none, or no provided buffer was left.
     pub(crate) bytes: Option<usize>,
-    /// Which provided buffer.
+    /// The provided buffer that was used.
     pub(crate) buffer: Option<u16>,
-    /// More events of this request follow.
+    /// Whether more completions of this request follow.
     pub(crate) more: bool,
-    /// The kernel lets go of a zero-copy send's memory.
+    /// Whether the kernel has released a zero-copy send's memory.
     pub(crate) is_notice: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of the calling thread. The sockets are known by their index.
+    /// A ring for the calling thread. Requests name sockets by their index.
     pub(crate) fn new(sockets: &[TcpStream], memory: &'static Memory, provided: Option<Provided>) -> Self {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_cqsize(1024);
@@ -89,13 +89,13 @@ impl Ring {
         ring
     }
 
-    /// Where a provided buffer lies.
+    /// Offset of a provided buffer in the memory.
     pub(crate) fn buffer_offset(&self, buffer: u16) -> usize {
         let Provided { offset, len, .. } = self.provided.expect("provided buffers");
         offset + usize::from(buffer) * len
     }
 
-    /// Lets the kernel take a provided buffer again.
+    /// Returns a provided buffer to the kernel.
     pub(crate) fn give_back(&mut self, buffer: u16) {
         let Provided { len, count, .. } = self.provided.expect("provided buffers");
         let base = vector(self.memory, (self.buffer_offset(buffer), len)).iov_base;
@@ -104,13 +104,13 @@ impl Ring {
         self.entries.write(at + 8, &(len as u32).to_ne_bytes());
         self.entries.write(at + 12, &buffer.to_ne_bytes());
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is the last half word of the first entry, aligned, and lives as long as `entries`; our side writes
-        // it here only.
+        // SAFETY: the tail is the last half word of the first entry, aligned, and lives as long as `entries`; this is
+        // the only place that writes it.
         let tail = unsafe { AtomicU16::from_ptr(self.entries.as_ptr().add(14).cast()) };
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// RECV of one chunk, READV of several. `flags` are for RECV only.
+    /// Queues RECV for one chunk or READV for several. `flags` apply to RECV only.
     pub(crate) fn receive(&mut self, tag: u64, socket: u32, chunks: &[Chunk], flags: i32) {
         let entry = if let &[chunk] = chunks {
             let vector = vector(self.memory, chunk);
@@ -124,24 +124,24 @@ impl Ring {
         self.push(entry, tag);
     }
 
-    /// A RECV that goes on receiving into provided buffers.
+    /// Queues a multishot RECV into provided buffers.
     pub(crate) fn receive_multishot(&mut self, tag: u64, socket: u32) {
         self.push(opcode::RecvMulti::new(Fixed(socket), GROUP).build(), tag);
     }
 
-    /// An event whenever bytes come; how many it does not say.
+    /// Queues a multishot POLL_ADD, which completes whenever bytes arrive.
     pub(crate) fn watch(&mut self, tag: u64, socket: u32) {
         self.push(opcode::PollAdd::new(Fixed(socket), libc::POLLIN as u32).multi(true).build(), tag);
     }
 
-    /// SEND of all of a chunk.
+    /// Queues SEND of a whole chunk.
     pub(crate) fn send(&mut self, tag: u64, socket: u32, chunk: Chunk) {
         let vector = vector(self.memory, chunk);
         let entry = opcode::Send::new(Fixed(socket), vector.iov_base.cast(), vector.iov_len as u32);
         self.push(entry.flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL).build(), tag);
     }
 
-    /// SEND_ZC of all of a chunk; with `then`, the next request waits for it.
+    /// Queues SEND_ZC of a whole chunk; with `then`, the next request is linked to it.
     pub(crate) fn send_zc(&mut self, tag: u64, socket: u32, chunk: Chunk, registered: bool, then: bool) {
         let vector = vector(self.memory, chunk);
         let entry = opcode::SendZc::new(Fixed(socket), vector.iov_base.cast(), vector.iov_len as u32);
@@ -150,14 +150,14 @@ impl Ring {
         self.push(if then { entry.flags(squeue::Flags::IO_LINK) } else { entry }, tag);
     }
 
-    /// SENDMSG of all of the chunks.
+    /// Queues SENDMSG of all chunks.
     pub(crate) fn send_message(&mut self, tag: u64, socket: u32, chunks: &[Chunk]) {
         let header = self.header_of(chunks);
         let entry = opcode::SendMsg::new(Fixed(socket), header);
         self.push(entry.flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32).build(), tag);
     }
 
-    /// SENDMSG_ZC of all of the chunks.
+    /// Queues SENDMSG_ZC of all chunks.
     pub(crate) fn send_message_zc(&mut self, tag: u64, socket: u32, chunks: &[Chunk], registered: bool) {
         let header = self.header_of(chunks);
         let entry = opcode::SendMsgZc::new(Fixed(socket), header);
@@ -187,12 +187,13 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry, tag: u64) {
-        // SAFETY: what a request names lies in `memory`, which is never freed. Vectors and headers stay where they are until
+        // SAFETY: requests name only bytes of `memory`, which is never freed. Vectors and headers do not move until
         // `enter`, and the kernel has copied them when that returns (IORING_FEAT_SUBMIT_STABLE).
-        unsafe { self.uring.submission().push(&entry.user_data(tag)) }.expect("room in the ring");
+        unsafe { self.uring.submission().push(&entry.user_data(tag)) }
+            .expect("the submission queue has a free entry");
     }
 
-    /// Submits what was pushed and runs what is due; does not wait.
+    /// Submits queued requests and runs pending task work; does not wait.
     pub(crate) fn enter(&mut self) {
         let count = self.uring.submission().len() as u32;
         // SAFETY: no argument is passed by address.
@@ -202,7 +203,7 @@ impl Ring {
         self.headers.clear();
     }
 
-    /// Enters when there is something to submit or to run, which can be seen without a system call.
+    /// Enters if there are requests or task work, which is visible without a system call.
     pub(crate) fn enter_if_due(&mut self) {
         let requests = self.uring.submission();
         if requests.taskrun() || !requests.is_empty() {
@@ -211,7 +212,7 @@ impl Ring {
         }
     }
 
-    /// Polls for an event without a system call, but for those that the kernel asks for.
+    /// Polls for a completion; enters the kernel only when needed.
     pub(crate) fn wait(&mut self) -> Event {
         loop {
             if let Some(event) = self.pop() {
@@ -222,7 +223,7 @@ impl Ring {
         }
     }
 
-    /// An event, if there is one.
+    /// Takes a completion, if there is one.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let cqe = self.uring.completion().next()?;
         let bytes = match cqe.result() {

@@ -1,16 +1,16 @@
-//! Questions and answers: one at a time, and many in one call.
+//! Requests and replies: one at a time, and many per call.
 
 use crate::direct::Chunk;
-use crate::side::{OUT, Receive, Send, Side, TODAY, Way};
+use crate::side::{CURRENT, OUT, Receive, Send, Side, Way};
 use crate::{Arenas, Shape, Variant, beside, connection};
 use std::time::Instant;
 
-/// A command's FPDU.
+/// Bytes of a command's FPDU.
 const REQUEST: usize = 84;
-/// What an answer has besides its data: a WRITE's header, a SEND with the response.
+/// Bytes of a reply besides its data: the header of a WRITE, and a SEND with the response.
 const HEADER: usize = 60;
 const DATA: usize = 4096;
-/// Answers lie this far apart.
+/// Distance between replies in memory.
 const STRIDE: usize = 4224;
 const WARM_UP: u32 = 20;
 
@@ -20,7 +20,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             name: "round trip: 84 bytes there, 4 KiB + 60 back, depth 1, both sides",
             count: 3000,
             variants: vec![
-                both("readv, sendmsg", TODAY),
+                both("readv, sendmsg", CURRENT),
                 both("recv, sendmsg", direct(Receive::Recv)),
                 both("epoll_wait and readv, sendmsg", direct(Receive::Epoll)),
                 both("POLL_ADD and readv, sendmsg", direct(Receive::RingPoll)),
@@ -33,7 +33,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             name: "batch: 32 requests there, 32 answers of 4 KiB + 60 back as 64 chunks, the answering side",
             count: 400,
             variants: vec![
-                batch("readv, sendmsg", TODAY),
+                batch("readv, sendmsg", CURRENT),
                 batch("readv, SENDMSG", Way { receive: Receive::Readv, send: Send::Message }),
                 batch("RECV that waits, SENDMSG", ring(Receive::Ring)),
                 batch("readv, SENDMSG_ZC", zc(Send::MessageZc { registered: false })),
@@ -62,7 +62,7 @@ fn both(name: &'static str, way: Way) -> Variant {
 }
 
 fn batch(name: &'static str, way: Way) -> Variant {
-    Variant { name, run: Box::new(move |arenas, count| run(arenas, way, TODAY, 32, count)) }
+    Variant { name, run: Box::new(move |arenas, count| run(arenas, way, CURRENT, 32, count)) }
 }
 
 fn run(arenas: Arenas, server: Way, client: Way, depth: usize, count: u32) -> f64 {
@@ -79,7 +79,7 @@ fn run(arenas: Arenas, server: Way, client: Way, depth: usize, count: u32) -> f6
         }
         side.flush();
         side.drain_sends(0);
-        // The socket stays open until the other side has everything.
+        // The socket stays open until the other side has received everything.
         side
     };
     let ask = || {

@@ -1,4 +1,4 @@
-//! One end of a connection, and the ways in which it receives and sends.
+//! One end of a connection, with the ways in which it can receive and send.
 
 use crate::direct::{self, Chunk};
 use crate::ring::{Event, Provided, Ring};
@@ -6,14 +6,14 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nvmf_memory::Memory;
 use std::net::TcpStream;
 
-/// Where a side's memory has what it sends,
+/// Offset of data to send in a side's memory.
 pub(crate) const OUT: usize = 0;
-/// where it receives what must be looked at first,
+/// Offset of the staging buffer for received bytes.
 pub(crate) const STAGING: usize = 2 << 20;
 pub(crate) const STAGING_LEN: usize = 256 << 10;
-/// where payload is to be in the end,
+/// Offset of the final destination of payload.
 pub(crate) const PLACE: usize = STAGING + STAGING_LEN;
-/// and what the kernel picks from.
+/// Buffers for multishot receives.
 const PROVIDED: Provided = Provided { offset: 3 << 20, len: 64 << 10, count: 16 };
 
 const SOCKET: u32 = 0;
@@ -22,19 +22,19 @@ const SEND: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Receive {
-    /// readv, again and again.
+    /// readv in a loop.
     Readv,
-    /// recv, again and again.
+    /// recv in a loop.
     Recv,
-    /// epoll_wait, again and again, and readv when it says so.
+    /// epoll_wait in a loop, and readv when the socket is readable.
     Epoll,
-    /// POLL_ADD that stays, and readv when it says so.
+    /// Multishot POLL_ADD, and readv when the socket is readable.
     RingPoll,
-    /// A RECV or READV that does not want to wait, again and again.
+    /// Non-blocking RECV or READV in a loop.
     RingNow,
-    /// A RECV or READV that the kernel holds until bytes come.
+    /// RECV or READV that stays pending until bytes arrive.
     Ring,
-    /// A RECV that stays, into provided buffers.
+    /// Multishot RECV into provided buffers.
     Multishot,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Send {
     Message,
     /// SENDMSG_ZC.
     MessageZc { registered: bool },
-    /// A SEND_ZC of each run of chunks without a gap.
+    /// SEND_ZC for each contiguous run of chunks.
     RunsZc { registered: bool },
 }
 
@@ -58,8 +58,8 @@ pub(crate) struct Way {
     pub(crate) send: Send,
 }
 
-/// Today's.
-pub(crate) const TODAY: Way = Way { receive: Receive::Readv, send: Send::Sendmsg };
+/// What iWARP uses.
+pub(crate) const CURRENT: Way = Way { receive: Receive::Readv, send: Send::Sendmsg };
 
 pub(crate) struct Side {
     pub(crate) memory: &'static Memory,
@@ -68,20 +68,20 @@ pub(crate) struct Side {
     epoll: Epoll,
     socket: TcpStream,
     is_armed: bool,
-    /// Requests, or system calls with `MSG_ZEROCOPY`, whose bytes are not all in the socket,
+    /// Requests whose bytes have not all been accepted by the socket.
     sends: u32,
-    /// and whose memory the kernel still holds.
+    /// Requests, or system calls with `MSG_ZEROCOPY`, whose memory the kernel still uses.
     notices: u32,
-    /// Zero-copy sends that may be in the kernel when another begins.
+    /// Most outstanding zero-copy sends when another one starts.
     notices_max: u32,
 }
 
 impl Side {
-    /// For the calling thread.
+    /// A side for the calling thread.
     pub(crate) fn new(socket: TcpStream, memory: &'static Memory, way: Way, notices_max: u32) -> Self {
         let receives_direct = matches!(way.receive, Receive::Readv | Receive::Recv | Receive::Epoll);
         let uses_ring = !receives_direct || !matches!(way.send, Send::Sendmsg | Send::Zerocopy);
-        // A request on a socket that does not block would not wait either.
+        // Requests on a non-blocking socket would not wait.
         socket.set_nonblocking(!uses_ring).expect("a mode");
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("watched");
@@ -97,7 +97,7 @@ impl Side {
         self.ring.as_mut().expect("a way with a ring")
     }
 
-    /// Sends all of the chunks; requests go out with the next receive, or [`Side::flush`].
+    /// Sends all chunks; ring requests are submitted with the next receive or [`Side::flush`].
     pub(crate) fn send(&mut self, chunks: &[Chunk]) {
         self.drain_sends(self.notices_max);
         match self.way.send {
@@ -134,7 +134,7 @@ impl Side {
         }
     }
 
-    /// Submits sends, and waits until all of their bytes are in the socket.
+    /// Submits sends and waits until the socket has accepted all bytes.
     pub(crate) fn flush(&mut self) {
         if self.sends > 0 {
             self.ring().enter();
@@ -142,14 +142,14 @@ impl Side {
         }
     }
 
-    /// Waits for sends until the kernel holds the memory of `notices_max` at most.
+    /// Waits until all bytes are accepted and the kernel uses the memory of at most `notices_max` sends.
     pub(crate) fn drain_sends(&mut self, notices_max: u32) {
         while self.sends > 0 || self.notices > notices_max {
             if self.way.send == Send::Zerocopy {
                 self.notices -= direct::zerocopy_done(&self.socket);
             } else {
                 let event = self.ring().wait();
-                assert_eq!(event.tag, SEND, "nothing is received before the answer is on its way");
+                assert_eq!(event.tag, SEND, "no receive completes before the reply is sent");
                 self.on_send(event);
             }
         }
@@ -164,7 +164,7 @@ impl Side {
         }
     }
 
-    /// Receives so many bytes, all of which the other side sends before it waits for us.
+    /// Receives `len` bytes, all of which the other side sends before it waits for this one.
     pub(crate) fn receive(&mut self, len: usize) {
         let mut taken = 0;
         while taken < len {
@@ -173,7 +173,7 @@ impl Side {
                 _ => self.receive_some(&[(STAGING, STAGING_LEN)]),
             };
         }
-        assert_eq!(taken, len, "no more than was asked for");
+        assert_eq!(taken, len, "no more than was requested");
     }
 
     /// Receives some bytes into the chunks.
@@ -197,14 +197,14 @@ impl Side {
                 while self.epoll.wait(&mut ready, EpollTimeout::ZERO) == Ok(0) {
                     core::hint::spin_loop();
                 }
-                direct::receive(&self.socket, self.memory, chunks, 0).expect("what it said is there")
+                direct::receive(&self.socket, self.memory, chunks, 0).expect("the socket is readable")
             }
             Receive::RingPoll => loop {
                 if !self.is_armed {
                     self.ring().watch(RECEIVE, SOCKET);
                 }
                 self.is_armed = self.received().more;
-                // It may tell twice of the same bytes.
+                // The poll may report the same bytes twice.
                 if let Some(n) = direct::receive(&self.socket, self.memory, chunks, libc::RWF_NOWAIT) {
                     return n;
                 }
@@ -219,13 +219,13 @@ impl Side {
             Receive::Ring => {
                 self.ring().receive(RECEIVE, SOCKET, chunks, 0);
                 self.ring().enter();
-                self.received().bytes.expect("it waits")
+                self.received().bytes.expect("a pending receive returns bytes")
             }
-            Receive::Multishot => unreachable!("into provided buffers"),
+            Receive::Multishot => unreachable!("multishot receives use provided buffers"),
         }
     }
 
-    /// Receives some bytes into a buffer of the kernel's choice, and shows where they are.
+    /// Receives some bytes into a provided buffer and passes its location to `look`.
     pub(crate) fn receive_provided(&mut self, look: impl FnOnce(&'static Memory, Chunk)) -> usize {
         loop {
             if !self.is_armed {
@@ -253,7 +253,7 @@ impl Side {
     }
 }
 
-/// The first chunks that follow each other without a gap, as one, and the rest.
+/// Merges the first contiguous chunks into one; returns it and the rest.
 fn split_run(chunks: &[Chunk]) -> Option<(Chunk, &[Chunk])> {
     let (&(offset, mut len), mut rest) = chunks.split_first()?;
     while let Some((&next, after)) = rest.split_first()

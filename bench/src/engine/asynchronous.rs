@@ -1,5 +1,5 @@
-//! A remote namespace by the async interface: as many tasks as the job is deep, each with a buffer of its own, on the job's thread; the
-//! connection has its own.
+//! A remote namespace through the async interface: one task for each operation in flight, each with its own buffer. The
+//! tasks run on the job's thread; the connection has a thread of its own.
 
 use super::remote::connect_options;
 use super::{Engine, EngineError};
@@ -19,7 +19,7 @@ use std::thread::{self, Thread};
 
 const DEVICE: DeviceId = DeviceId(0);
 
-/// A remote namespace by the async interface.
+/// A remote namespace, used through the async interface.
 pub struct Async {
     connection: Option<Connection>,
     device: Device,
@@ -32,7 +32,7 @@ pub struct Async {
     in_flight: Vec<usize>,
 }
 
-/// One of the tasks that take an operation, await it, and take the next.
+/// A task that repeatedly takes an operation and awaits it.
 struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     post: Rc<Post>,
@@ -40,14 +40,14 @@ struct Task {
     woken: Arc<Woken>,
 }
 
-/// What goes into a task, and what comes out.
+/// Passes an operation to a task and its completion back.
 #[derive(Default)]
 struct Post {
     operation: Cell<Option<(Tag, BlockOp)>>,
     completion: Cell<Option<Completion>>,
 }
 
-/// Whether a task has to be looked at; wakes the job's thread.
+/// Waker of a task: marks the task for polling and wakes the job's thread.
 struct Woken {
     woken: AtomicBool,
     thread: Thread,
@@ -65,7 +65,7 @@ impl Wake for Woken {
 }
 
 impl Async {
-    /// Connects.
+    /// Connects to the target and opens the namespace.
     ///
     /// # Errors
     /// [`EngineError::Remote`], [`EngineError::Option`].
@@ -84,7 +84,7 @@ impl Async {
             tasks: Vec::new(),
             free: (0..=options.iodepth as usize).rev().collect(),
             buffer_len: options.bs_most() as usize,
-            // The bytes matter only to who looks at them: a program of this interface has its data in such buffers already.
+            // Data is copied only for verification: programs that use this interface have their data in such buffers.
             copies: options.verify.is_some(),
             started: Vec::with_capacity(options.iodepth as usize + 1),
             in_flight: Vec::with_capacity(options.iodepth as usize + 1),
@@ -107,12 +107,12 @@ impl Async {
 
     fn run(&mut self, task: usize) {
         let Task { future, waker, .. } = &mut self.tasks[task];
-        // It never ends.
+        // The future never completes.
         let _ = future.as_mut().poll(&mut Context::from_waker(waker));
     }
 }
 
-/// Takes an operation, awaits it, and begins again.
+/// Takes operations and awaits them, in an endless loop.
 async fn work(
     device: Device,
     post: Rc<Post>,
@@ -124,13 +124,14 @@ async fn work(
     loop {
         let (tag, op) =
             core::future::poll_fn(|_| post.operation.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let result = carry_out(&device, op, &mut buffer, &regions, copies).await;
+        let result = execute(&device, op, &mut buffer, &regions, copies).await;
         let result = result.map_err(|error| error.block_error().unwrap_or(BlockError::Gone));
         post.completion.set(Some(Completion { tag, result }));
     }
 }
 
-async fn carry_out(
+/// Executes one operation.
+async fn execute(
     device: &Device,
     op: BlockOp,
     own: &mut Option<Buffer>,
@@ -176,7 +177,7 @@ async fn carry_out(
     }
 }
 
-/// A buffer of this length: the task's own as long as that fits.
+/// A buffer of this length: the task's own if it has that length, otherwise a new one.
 fn sized(device: &Device, own: Option<Buffer>, len: usize) -> Result<Buffer, Error> {
     match own {
         Some(buffer) if buffer.len() == len => Ok(buffer),

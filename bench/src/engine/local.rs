@@ -1,4 +1,4 @@
-//! Files, block devices, memory and nothing.
+//! Files, block devices, memory and null disks.
 
 use super::{Engine, EngineError};
 use crate::job::{EngineKind, Extent, Job, JobOptions};
@@ -12,24 +12,24 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What a memory or null disk has when the job does not say: 1 GiB.
+/// Size of a memory or null disk if the job does not give one: 1 GiB.
 const SIZE_DEFAULT: u64 = 1 << 30;
-/// Bytes written at once when a file is laid out.
-const LAY_OUT_LEN: usize = 1 << 20;
+/// Bytes per write when a file is created.
+const FILL_LEN: usize = 1 << 20;
 
-/// The one device of every devices here.
+/// The only device of each [`Local`].
 const DEVICE: DeviceId = DeviceId(0);
 
-/// One disk as a device.
+/// A local disk.
 pub struct Local(Devices);
 
 impl Local {
-    /// Devices for a job of this depth.
+    /// Attaches the disk, with queues for a job of this depth.
     ///
     /// # Errors
     /// [`EngineError::Devices`].
     pub fn new(disk: &Disk, depth: u32) -> Result<Self, EngineError> {
-        // Room for a flush beside the job's own operations.
+        // One more than the job's operations, for a flush.
         let mut devices = Devices::new(DevicesOptions { depth: depth.saturating_add(1) })?;
         devices.attach(DEVICE, disk)?;
         Ok(Self(devices))
@@ -68,8 +68,8 @@ impl Engine for Local {
     }
 }
 
-/// Opens the disk of a job's `number`-th thread, or finds it among those that are open; lays its file out when that is missing or too
-/// short. `read_only` when no job writes.
+/// Opens the disk of thread `number` of a job, or returns it if it is in `open`. Creates or extends the file if it is
+/// missing or too short. `read_only` is set when no job writes.
 ///
 /// # Errors
 /// [`EngineError`].
@@ -81,7 +81,7 @@ pub fn open_disk(
 ) -> Result<Disk, EngineError> {
     let options = &job.options;
     let path = path(job, number);
-    // Memory has no name of its own: threads of one section share it, and so do sections that name the same.
+    // Memory disks are shared by the threads of a section, and by sections with the same filename.
     let name = match options.engine() {
         EngineKind::IoUring => path.display().to_string(),
         _ => format!("{} {}", options.engine().name(), options.filename.as_ref().unwrap_or(&job.name)),
@@ -107,13 +107,13 @@ pub fn open_disk(
     Ok(disk)
 }
 
-/// The bytes that a disk needs for `size` bytes of every thread.
+/// The size that a disk needs so that every thread has `size` bytes.
 fn needed(options: &JobOptions, size: u64) -> u64 {
     let increment = options.offset_increment.of(size).saturating_mul(u64::from(options.numjobs) - 1);
     size.saturating_add(options.offset.of(size)).saturating_add(increment)
 }
 
-/// The file of a thread: as named, else as fio names it.
+/// The file of a thread: `filename`, or fio's default name.
 fn path(job: &Job, number: u32) -> PathBuf {
     let name = job.options.filename.clone().unwrap_or_else(|| format!("{}.{number}.0", job.name));
     job.options
@@ -151,12 +151,12 @@ fn open_path(
     Ok(disk)
 }
 
-/// Makes the file `size` bytes long: filled with random bytes if it is going to be read.
+/// Extends the file to `size` bytes, filled with random bytes if the job reads.
 fn lay_out(path: &Path, size: u64, fill: bool) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let have = file.metadata()?.len();
     if fill {
-        eprintln!("nvmf-bench: laying out {} ({} MiB)", path.display(), size >> 20);
+        eprintln!("nvmf-bench: creating {} ({} MiB)", path.display(), size >> 20);
         write_random(&mut file, size - have)?;
     } else {
         nix::fcntl::posix_fallocate(&file, 0, i64::try_from(size).unwrap_or(i64::MAX))?;
@@ -166,11 +166,11 @@ fn lay_out(path: &Path, size: u64, fill: bool) -> io::Result<()> {
 
 fn write_random(file: &mut File, len: u64) -> io::Result<()> {
     let mut random = Random::new(len, 0);
-    let mut bytes = vec![0; LAY_OUT_LEN];
+    let mut bytes = vec![0; FILL_LEN];
     let mut left = len;
     while left > 0 {
         bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
-        let part = usize::try_from(left).map_or(LAY_OUT_LEN, |left| left.min(LAY_OUT_LEN));
+        let part = usize::try_from(left).map_or(FILL_LEN, |left| left.min(FILL_LEN));
         file.write_all(&bytes[..part])?;
         left -= part as u64;
     }

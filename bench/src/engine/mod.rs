@@ -1,10 +1,10 @@
-//! What does the work: backends that a job's thread can wait on.
+//! I/O engines: backends that a job's thread can wait on.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `local` | files, block devices, memory, nothing: one disk, shared by the jobs that name it |
-//! | `remote` | a namespace over RDMA, on the job's own thread |
-//! | `asynchronous` | the same by the async interface |
+//! | `local` | files, block devices, memory and null disks; jobs that name the same disk share it |
+//! | `remote` | a remote namespace, driven by the job's own thread |
+//! | `asynchronous` | a remote namespace through the async interface |
 //! | `nbd` | an NBD export |
 
 mod asynchronous;
@@ -25,28 +25,28 @@ pub trait Engine: Backend {
     /// The device that the job uses.
     fn device(&self) -> DeviceId;
 
-    /// Sleeps until there may be something to poll, at most so long.
+    /// Sleeps until there may be something to poll, for at most `most`.
     fn wait(&mut self, most: Duration);
 
-    /// Ends in order what must be.
+    /// Disconnects from the server, if there is one.
     fn close(&mut self) {}
 }
 
-/// An engine cannot be made ready.
+/// Why an engine could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A disk cannot be opened.
     #[error(transparent)]
     Open(#[from] nvmf_backend::OpenError),
-    /// The ring cannot be made.
+    /// The `io_uring` instance cannot be created.
     #[error(transparent)]
     Devices(#[from] nvmf_backend::DevicesError),
-    /// A file cannot be laid out.
-    #[error("cannot lay out {path}")]
+    /// A file cannot be created or extended.
+    #[error("cannot create or extend {path}")]
     LayOut {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The target cannot be used.
@@ -55,12 +55,12 @@ pub enum EngineError {
     /// An NBD export cannot be used.
     #[error("cannot use the NBD export {url}")]
     Nbd {
-        /// Which.
+        /// URL of the export.
         url: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// An option is missing or does not fit.
+    /// An option is missing or has a value that the engine cannot use.
     #[error("{0}")]
     Option(String),
 }

@@ -1,4 +1,4 @@
-//! A remote namespace.
+//! A remote namespace, driven by the job's own thread.
 
 use super::{Engine, EngineError};
 use crate::job::{JobOptions, RdmaProvider, Remote};
@@ -10,17 +10,17 @@ use nvmf_memory::Memory;
 use nvmf_rdma_any::AnyProvider;
 use std::time::Instant;
 
-/// How long a connection may take to end in order.
+/// Longest wait for an orderly disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A remote namespace on the caller's own thread.
+/// A remote namespace, driven by the calling thread.
 pub struct OwnThread {
     backend: RemoteBackend<AnyProvider>,
     device: DeviceId,
 }
 
 impl OwnThread {
-    /// Connects.
+    /// Connects to the target and selects the namespace.
     ///
     /// # Errors
     /// [`EngineError::Remote`], [`EngineError::Option`].
@@ -81,7 +81,7 @@ impl Engine for OwnThread {
     }
 }
 
-/// How to connect, and to which namespace if that was said.
+/// The connection's options, and the namespace if the job names one.
 pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<Nsid>), EngineError> {
     let missing = |what: &str| {
         EngineError::Option(format!(
@@ -99,7 +99,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         Some(nqn) => HostIdentity { nqn: parse_nqn(nqn)?, ..machine },
         None => machine,
     };
-    // A queue of n entries holds n - 1 commands.
+    // A queue with n entries has at most n - 1 commands in flight.
     let entries = u16::try_from(options.iodepth.saturating_add(1)).unwrap_or(u16::MAX);
     let connect = Options {
         provider: match remote.provider {
@@ -117,8 +117,11 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
 
 /// `IP:PORT/NQN?nsid=1`.
 fn read_url(url: &str, remote: &mut Remote) -> Result<(), EngineError> {
-    let error =
-        || EngineError::Option(format!("nvmf://{url} is no address: write nvmf://192.0.2.1:4420/NQN?nsid=1"));
+    let error = || {
+        EngineError::Option(format!(
+            "nvmf://{url} is not a valid address: write nvmf://192.0.2.1:4420/NQN?nsid=1"
+        ))
+    };
     let (address, rest) = url.split_once('/').ok_or_else(error)?;
     let (nqn, query) = rest.split_once('?').unwrap_or((rest, ""));
     remote.address = Some(address.parse().map_err(|_| error())?);
@@ -132,6 +135,7 @@ fn read_url(url: &str, remote: &mut Remote) -> Result<(), EngineError> {
 }
 
 fn parse_nqn(text: &str) -> Result<Nqn, EngineError> {
-    text.parse()
-        .map_err(|_| EngineError::Option(format!("`{text}` is no NQN: write nqn.YYYY-MM.domain:name")))
+    text.parse().map_err(|_| {
+        EngineError::Option(format!("`{text}` is not a valid NQN: write nqn.YYYY-MM.domain:name"))
+    })
 }

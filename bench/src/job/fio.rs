@@ -1,9 +1,9 @@
-//! What is fio's and is not done here, or not as fio does it: accepted all the same, and said so.
+//! Options of fio that are accepted with a note because they are not supported, or work differently than in fio.
 
 use super::options::EngineKind;
 use super::value;
 
-/// Options that change nothing here: read over.
+/// Options that are accepted and have no effect.
 pub(super) const IGNORED: &[&str] = &[
     "fill_device",
     "fill_fs",
@@ -111,13 +111,15 @@ pub(super) const IGNORED: &[&str] = &[
     "wait_for",
 ];
 
-/// What is done instead of what was asked, if it is something else.
+/// A note on what is used instead of this value, if it is substituted.
 pub(super) fn note(name: &str, text: &str) -> Option<String> {
     match name {
         "ioengine" if value::FIO_FILE_ENGINES.contains(&text) => {
-            Some(format!("ioengine={text}: done with {}", EngineKind::IoUring.name()))
+            Some(format!("ioengine={text}: replaced by {}", EngineKind::IoUring.name()))
         }
-        "verify" if value::FIO_CHECKSUMS.contains(&text) => Some(format!("verify={text}: done with crc32c")),
+        "verify" if value::FIO_CHECKSUMS.contains(&text) => {
+            Some(format!("verify={text}: replaced by crc32c"))
+        }
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Given, JobError, Section};
 
-/// Reads one; `file` is its name in messages.
+/// Parses a job file; `file` is its name in messages.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Section>, JobError> {
     let mut sections: Vec<Section> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
@@ -18,13 +18,13 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Section>, JobError> {
             continue;
         }
         if line.split_whitespace().next() == Some("include") {
-            return Err(error("`include` is not known here: name both files on the command line"));
+            return Err(error("`include` is not supported: give both files on the command line"));
         }
         let section = sections.last_mut().ok_or_else(|| error("an option before the first [section]"))?;
         let (name, value) = line.split_once('=').unwrap_or((line, ""));
         let value = expand(value.trim()).map_err(|name| {
             error(&format!(
-                "the environment has no variable `{name}`: set it, as in {name}=... nvmf-bench ..."
+                "the environment variable `{name}` is not set: set it, as in {name}=... nvmf-bench ..."
             ))
         })?;
         section.options.push(Given { name: name.trim().to_owned(), value, place });
@@ -36,7 +36,7 @@ fn without_comment(line: &str) -> &str {
     line.find([';', '#']).map_or(line, |at| &line[..at])
 }
 
-/// Puts the environment's variables in the place of `${NAME}`, and numbers in that of `$ncpus` and `$pagesize`.
+/// Replaces `${NAME}` by the environment variable, and `$ncpus` and `$pagesize` by their values.
 fn expand(value: &str) -> Result<String, String> {
     let mut expanded = String::new();
     let mut rest = value;

@@ -1,12 +1,12 @@
-//! Jobs, as fio names them: read from files and flags.
+//! Jobs and their options, with fio's names, parsed from files and flags.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `table` | every option: names, meaning, how it is understood |
-//! | `fio` | what is fio's and is not done here, or otherwise |
-//! | `options` | what a job is to do |
-//! | `ini`, `toml` | job files: fio's, and in TOML |
-//! | `unit`, `value` | sizes, times, and what else stands behind an equals sign |
+//! | `table` | all options: names, help texts and parsers |
+//! | `fio` | options of fio that are ignored or replaced |
+//! | `options` | the options of a job, parsed |
+//! | `ini`, `toml` | job files in fio's format and in TOML |
+//! | `unit`, `value` | parsers of sizes, times and other values |
 
 mod fio;
 mod ini;
@@ -22,19 +22,19 @@ pub use options::{
     Access, BlockSize, Distribution, EngineKind, JobOptions, LatencyTarget, Poll, RdmaProvider, Remote,
     Verify,
 };
-pub use table::{Chapter, Known, TABLE};
+pub use table::{OptionGroup, OptionSpec, TABLE};
 pub use unit::Extent;
 
 use std::path::Path;
 
-/// A job file or a command line, understood.
+/// The jobs of job files and a command line, parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The options of the `[global]` sections, as given, in order.
     pub global: Vec<(String, String)>,
     /// The jobs, in order.
     pub jobs: Vec<Job>,
-    /// What is not done as it was asked, each once.
+    /// Notes on options that are ignored or replaced, without duplicates.
     pub notes: Vec<String>,
 }
 
@@ -45,16 +45,16 @@ pub struct Job {
     pub name: String,
     /// Its own options, as given, in order.
     pub given: Vec<(String, String)>,
-    /// What it is to do.
+    /// Its parsed options.
     pub options: JobOptions,
 }
 
-/// A section of a job file, not understood yet.
+/// A section of a job file, with unparsed values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Section {
-    /// Its name; `global` for what holds for all that follow.
+    /// Its name; `global` applies to all sections that follow.
     pub name: String,
-    /// What stands in it, in order.
+    /// Its options, in order.
     pub options: Vec<Given>,
 }
 
@@ -65,59 +65,59 @@ pub struct Given {
     pub name: String,
     /// Its value; empty when there is none.
     pub value: String,
-    /// Where it stands, for messages: `job.fio:12`, or `--rw`.
+    /// Its source, for messages: `job.fio:12`, or `--rw`.
     pub place: String,
 }
 
-/// A job file or a flag that cannot be understood.
+/// An error in a job file or a flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// The file cannot be read.
     #[error("cannot read the job file {path}: {reason}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A line that is neither section nor option.
+    /// A line that is neither a section nor an option.
     #[error("{place}: {reason}")]
     Syntax {
-        /// Where.
+        /// Place of the option, such as `job.fio:12`.
         place: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// There is no such option.
     #[error("{place}: there is no option `{name}`{}", nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?")))]
     Unknown {
-        /// Where.
+        /// Place of the option, such as `job.fio:12`.
         place: String,
-        /// Which.
+        /// Name of the option.
         name: String,
-        /// What may have been meant.
+        /// The known option with the most similar name.
         nearest: Option<&'static str>,
     },
-    /// A value that the option does not take.
+    /// An invalid value of an option.
     #[error("{place}: {name}: {reason}")]
     Value {
-        /// Where.
+        /// Place of the option, such as `job.fio:12`.
         place: String,
-        /// Which option.
+        /// Name of the option.
         name: String,
-        /// What is wrong with the value.
+        /// The reason.
         reason: String,
     },
-    /// Options that do not go together.
+    /// Options that contradict each other.
     #[error("job `{job}`: {reason}")]
     Job {
-        /// Which.
+        /// Name of the job.
         job: String,
-        /// What is wrong, and what to do.
+        /// The reason.
         reason: String,
     },
-    /// Nothing to do.
-    #[error("there is no job: name a job file, or give at least --name=NAME and --rw=KIND (see --help)")]
+    /// There is no job.
+    #[error("there is no job: give a job file, or at least --name=NAME and --rw=KIND (see --help)")]
     Empty,
 }
 
@@ -138,7 +138,7 @@ pub fn read(path: &Path) -> Result<Vec<Section>, JobError> {
     parse(&path.display().to_string(), &text)
 }
 
-/// Understands a job file's text; `name` says which syntax it has, and is its name in messages.
+/// Parses a job file's text; `name` is its name in messages, and its extension selects the syntax.
 ///
 /// # Errors
 /// [`JobError::Syntax`].
@@ -148,10 +148,10 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Section>, JobError> {
 }
 
 impl Plan {
-    /// Understands sections, in order. `over` holds for every job, whatever its section says.
+    /// Parses sections, in order. `over` overrides the options of every job.
     ///
     /// # Errors
-    /// [`JobError`] names the option, where it stands, and what is wrong with it.
+    /// [`JobError`] names the option, its place and the problem.
     pub fn new(sections: &[Section], over: &[Given]) -> Result<Self, JobError> {
         let mut plan = Self { global: Vec::new(), jobs: Vec::new(), notes: Vec::new() };
         let mut global = JobOptions::default();
@@ -185,7 +185,7 @@ impl Plan {
             (known.set)(options, &given.value).map_err(|reason| JobError::Value { place, name, reason })?;
             self.notes_push(fio::note(&given.name, &given.value));
         } else if fio::IGNORED.contains(&given.name.as_str()) {
-            self.notes_push(Some(format!("{name}: accepted, changes nothing here")));
+            self.notes_push(Some(format!("{name}: accepted, has no effect")));
         } else {
             return Err(JobError::Unknown { place, nearest: table::nearest(&name), name });
         }
@@ -199,13 +199,13 @@ impl Plan {
     }
 }
 
-/// Options that may stand without a value though they can have one.
-fn takes_nothing(known: &Known) -> bool {
+/// Whether an option's value may be omitted.
+fn takes_nothing(known: &OptionSpec) -> bool {
     matches!(known.names[0], "do_verify" | "continue_on_error")
 }
 
 impl Job {
-    /// With what depends on several options filled in, if they go together.
+    /// Checks options that depend on each other, and completes them.
     fn checked(mut self) -> Result<Self, JobError> {
         let options = &mut self.options;
         if let (Some(Verify::Pattern(bytes)), Some(pattern)) = (&mut options.verify, &options.verify_pattern)
@@ -219,23 +219,23 @@ impl Job {
         } else if options.iodepth_batch_complete > options.iodepth {
             "iodepth_batch_complete must not be more than iodepth"
         } else if options.verify.is_some() && !options.bs_are_multiples_of(options.verify_unit()) {
-            "with verify, every block size must be a multiple of verify_interval, which is the shortest of them by default"
+            "with verify, every block size must be a multiple of verify_interval (by default the shortest block size)"
         } else if let (EngineKind::IoUring, Some(url)) =
             (options.engine(), options.filename.as_deref().and_then(EngineKind::of_filename))
         {
             return Err(JobError::Job {
                 job: self.name,
                 reason: format!(
-                    "this filename is no local file: leave ioengine out, or say ioengine={}",
+                    "this filename is a URL, not a local file: omit ioengine, or use ioengine={}",
                     url.name()
                 ),
             });
         } else if options.engine() == EngineKind::IoUring
             && options.filename.as_ref().is_some_and(|name| name.contains(':'))
         {
-            "a job has one file here: several in one filename, with colons between them, need a job each"
+            "a job has only one file: instead of several in one filename, separated by colons, use a job for each"
         } else if options.verify.is_some() && options.rw.trims {
-            "verify does not go with trims: what a trimmed block reads is not known"
+            "verify cannot be combined with trims: the contents of a trimmed block are not defined"
         } else {
             return Ok(self);
         };

@@ -1,20 +1,20 @@
-//! What a job is to do, once its options have been understood.
+//! The options of a job, parsed.
 
 use super::unit::Extent;
 use crate::result::Direction;
 use core::time::Duration;
 use std::net::SocketAddr;
 
-/// Which operations, and in what order (`rw`).
+/// The kinds of operations and their order (`rw`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// There are reads.
+    /// The job reads.
     pub reads: bool,
-    /// There are writes.
+    /// The job writes.
     pub writes: bool,
-    /// There are trims; with writes, each trim is followed by the write of what it trimmed.
+    /// The job trims; if it also writes, each trim is followed by a write of the same blocks.
     pub trims: bool,
-    /// At random offsets, else one behind the other.
+    /// Offsets are random, otherwise sequential.
     pub random: bool,
 }
 
@@ -30,19 +30,19 @@ impl Access {
     }
 }
 
-/// How long operations of one direction are, in bytes.
+/// Block sizes of one direction, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockSize {
-    /// All alike.
+    /// One size.
     Fixed(u32),
-    /// Any multiple of the first up to the second.
+    /// Random multiples of the first size, up to the second.
     Range(u32, u32),
-    /// By chance: each size, and the percentage of operations that have this size or one before it.
+    /// Random sizes: each with the cumulative percentage of operations up to and including it.
     Split(Vec<(u32, u8)>),
 }
 
 impl BlockSize {
-    /// The shortest.
+    /// The smallest size.
     #[must_use]
     pub fn least(&self) -> u32 {
         match self {
@@ -51,7 +51,7 @@ impl BlockSize {
         }
     }
 
-    /// The longest.
+    /// The largest size.
     #[must_use]
     pub fn most(&self) -> u32 {
         match self {
@@ -61,43 +61,43 @@ impl BlockSize {
     }
 }
 
-/// Where random operations fall.
+/// Distribution of random offsets (`random_distribution`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// Anywhere alike.
+    /// Uniform.
     Uniform,
-    /// The k-th most wanted block is wanted in proportion to k to the power of minus this.
+    /// Zipf: the probability of the k-th most frequent block is proportional to k^-theta.
     Zipf(f64),
 }
 
-/// What stands in the blocks, so that they can be told from others.
+/// Contents of the blocks that are verified (`verify`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verify {
-    /// Bytes that follow from the seed, the address and the generation (`crc32c`).
+    /// Pseudo-random bytes, derived from the seed, the address and the generation (`crc32c`).
     Random,
-    /// These bytes, again and again (`pattern`).
+    /// These bytes, repeated (`pattern`).
     Pattern(Vec<u8>),
 }
 
-/// What does the work (`ioengine`).
+/// The I/O engine (`ioengine`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// A remote namespace, on the job's own thread.
     Nvmf,
-    /// A remote namespace by the async interface.
+    /// A remote namespace through the async interface.
     NvmfAsync,
     /// A local file or block device.
     IoUring,
     /// Memory.
     Memory,
-    /// Nothing.
+    /// A null disk.
     Null,
     /// An NBD export.
     Nbd,
 }
 
 impl EngineKind {
-    /// All, with their names.
+    /// All engines, with their names.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::Nvmf, "nvmf"),
         (Self::NvmfAsync, "nvmf-async"),
@@ -107,7 +107,7 @@ impl EngineKind {
         (Self::Nbd, "nbd"),
     ];
 
-    /// The engine of a filename that is a URL.
+    /// The engine for a filename that is a URL.
     #[must_use]
     pub fn of_filename(name: &str) -> Option<Self> {
         if name.starts_with("nvmf://") {
@@ -129,54 +129,54 @@ impl EngineKind {
 /// How a job waits for completions (`poll`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
-    /// It spins.
+    /// Busy polling.
     Busy,
-    /// It spins for a while ([`JobOptions::spin`]), then sleeps.
+    /// Busy polling for [`JobOptions::spin`], then sleeping.
     Adaptive,
-    /// It sleeps.
+    /// Sleeping.
     Interrupt,
 }
 
-/// Over which RDMA (`provider`).
+/// The RDMA provider (`provider`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RdmaProvider {
-    /// The device's that leads to the address, else userspace iWARP.
+    /// The RDMA device on the route to the address, or userspace iWARP if there is none.
     Auto,
     /// Userspace iWARP.
     Iwarp,
-    /// A device.
+    /// An RDMA device (verbs).
     Verbs,
 }
 
 /// A remote namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// Where the controller listens.
+    /// Address of the controller.
     pub address: Option<SocketAddr>,
-    /// The subsystem.
+    /// NQN of the subsystem.
     pub nqn: Option<String>,
-    /// The namespace; the first by default.
+    /// The namespace; by default the first.
     pub nsid: Option<u32>,
-    /// Over which RDMA.
+    /// The RDMA provider.
     pub provider: RdmaProvider,
-    /// As whom, instead of this machine.
+    /// Host NQN to use instead of this machine's.
     pub hostnqn: Option<String>,
 }
 
-/// A search for the deepest queue that keeps to a latency.
+/// Parameters of a search for the greatest queue depth that meets a latency target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyTarget {
-    /// The latency.
+    /// The latency target.
     pub target: Duration,
-    /// How long each depth is tried.
+    /// Duration of each trial.
     pub window: Duration,
-    /// Percentage of operations that must keep to it.
+    /// Percentage of operations that must meet the target.
     pub percentile: f64,
 }
 
-/// What a job is to do. The names are fio's.
+/// The options of a job, with fio's names.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(missing_docs, reason = "`TABLE` says of each option what it is, for the user and here")]
+#[expect(missing_docs, reason = "`TABLE` describes each option")]
 pub struct JobOptions {
     pub rw: Access,
     /// By direction.
@@ -186,7 +186,7 @@ pub struct JobOptions {
     pub offset: Extent,
     pub offset_increment: Extent,
     pub iodepth: u32,
-    /// 0: as many as there is room for.
+    /// 0: as many as the depth allows.
     pub iodepth_batch: u32,
     pub iodepth_batch_complete: u32,
     pub iodepth_low: Option<u32>,
@@ -202,19 +202,19 @@ pub struct JobOptions {
     pub verify_pattern: Option<Vec<u8>>,
     pub do_verify: bool,
     pub verify_fatal: bool,
-    /// Bytes in a block that has a mark of its own; the shortest block by default.
+    /// Bytes of a block with its own verification header; by default the smallest block size.
     pub verify_interval: Option<u32>,
-    /// Bytes a second, by direction.
+    /// Bytes per second, by direction.
     pub rate: [Option<u64>; 3],
-    /// Operations a second, by direction.
+    /// Operations per second, by direction.
     pub rate_iops: [Option<u64>; 3],
     pub random_distribution: Distribution,
     pub norandommap: bool,
     pub randseed: u64,
-    /// Writes between two; 0: never.
+    /// Writes between two flushes; 0: never.
     pub fsync: u32,
     pub end_fsync: bool,
-    /// The target, if one is wanted; the rest of it lies beside until the job is complete.
+    /// The target, if there is one; see [`JobOptions::latency_search`].
     pub latency_target: Option<Duration>,
     pub latency_window: Duration,
     pub latency_percentile: f64,
@@ -226,7 +226,7 @@ pub struct JobOptions {
     pub filename: Option<String>,
     pub directory: Option<String>,
     pub direct: bool,
-    /// As given; [`JobOptions::engine`] is what it comes to.
+    /// As given; [`JobOptions::engine`] is the engine that is used.
     pub ioengine: Option<EngineKind>,
     pub remote: Remote,
     pub cpus_allowed: Vec<usize>,
@@ -299,36 +299,36 @@ impl Default for JobOptions {
 }
 
 impl JobOptions {
-    /// What does the work: the engine that was given, else the one that the filename's scheme names, else a local file's.
+    /// The engine to use: `ioengine` if given, otherwise by the scheme of `filename`, otherwise `io_uring`.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         let by_name = || EngineKind::of_filename(self.filename.as_deref()?);
         self.ioengine.or_else(by_name).unwrap_or(EngineKind::IoUring)
     }
 
-    /// The shortest block of any direction that occurs, in bytes.
+    /// The smallest block size of all directions in use, in bytes.
     #[must_use]
     pub fn bs_least(&self) -> u32 {
         self.sizes().map(BlockSize::least).min().unwrap_or(4096)
     }
 
-    /// The longest, in bytes.
+    /// The largest block size of all directions in use, in bytes.
     #[must_use]
     pub fn bs_most(&self) -> u32 {
         self.sizes().map(BlockSize::most).max().unwrap_or(4096)
     }
 
-    /// Whether all block sizes of directions that occur are.
+    /// Whether all block sizes of the directions in use are multiples of `unit`.
     #[must_use]
     pub fn bs_are_multiples_of(&self, unit: u32) -> bool {
         self.sizes().all(|size| match size {
             BlockSize::Fixed(size) => size.is_multiple_of(unit),
-            // Rounded by the generator to multiples of the shortest.
+            // The generator rounds these to multiples of the smallest size.
             BlockSize::Range(..) | BlockSize::Split(_) => self.bs_least().is_multiple_of(unit),
         })
     }
 
-    /// Bytes in a block that is verified by itself.
+    /// Bytes of a block with its own verification header.
     #[must_use]
     pub fn verify_unit(&self) -> u32 {
         self.verify_interval.unwrap_or_else(|| self.bs_least())
@@ -338,7 +338,7 @@ impl JobOptions {
         Direction::ALL.into_iter().filter(|&direction| self.rw.has(direction)).map(|d| &self.bs[d as usize])
     }
 
-    /// The search for a depth, if one is wanted.
+    /// Parameters of the `latency_target` search, if there is one.
     #[must_use]
     pub fn latency_search(&self) -> Option<LatencyTarget> {
         let (window, percentile) = (self.latency_window, self.latency_percentile);

@@ -1,4 +1,4 @@
-//! Job files as people write them.
+//! Tests of the parsers with typical job files.
 
 use super::*;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ fn plan(name: &str, text: &str) -> Result<Plan, JobError> {
 }
 
 #[test]
-fn a_job_file_of_fio_s_is_read() {
+fn fio_job_file_is_parsed() {
     let text = "; random mix\n[global]\nioengine=libaio   # the kernel's\nbs=4k,8k\nsize=128m\nruntime=1m\n\n\
                 [reader]\nrw=randread\niodepth=32\n[writer]\nstonewall\nrw = randwrite\nbs=16k\nverify=sha1\ninvalidate=1\n";
     let plan = plan("mix.fio", text).unwrap();
@@ -26,16 +26,16 @@ fn a_job_file_of_fio_s_is_read() {
     assert_eq!(
         plan.notes,
         [
-            "ioengine=libaio: done with io_uring",
-            "verify=sha1: done with crc32c",
-            "invalidate: accepted, changes nothing here"
+            "ioengine=libaio: replaced by io_uring",
+            "verify=sha1: replaced by crc32c",
+            "invalidate: accepted, has no effect"
         ]
     );
 }
 
-/// Of the kinds that fio's own examples are, written anew.
+/// Job files similar to fio's examples.
 #[test]
-fn job_files_of_common_kinds_are_read() {
+fn common_job_files_are_parsed() {
     for text in [
         "[global]\nrw=randread\nsize=128m\n[job1]\n[job2]\n",
         "# reads and writes\n[global]\nbs=4K\niodepth=256\ndirect=1\nioengine=libaio\ngroup_reporting\ntime_based\nruntime=120\n\
@@ -49,7 +49,7 @@ fn job_files_of_common_kinds_are_read() {
     ] {
         match plan("example.fio", text) {
             Ok(plan) => assert!(!plan.jobs.is_empty()),
-            // What is not done here is refused by its name, not guessed at.
+            // An unsupported value is refused, and the message names it.
             Err(error) => {
                 let error = error.to_string();
                 assert!(error.contains("randrw:8"), "{error}");
@@ -59,7 +59,7 @@ fn job_files_of_common_kinds_are_read() {
 }
 
 #[test]
-fn toml_says_the_same() {
+fn toml_and_fio_jobs_are_equal() {
     let ini = "[global]\nbs=4k,8k\ndirect=1\n[b]\nrw=randrw\nrwmixread=70\n[a]\nrw=write\nlatency_percentile=99.9\n";
     let toml = "[global]\nbs = [\"4k\", \"8k\"]\ndirect = true\n[[job]]\nname = \"b\"\nrw = \"randrw\"\nrwmixread = 70\n\
                 [[job]]\nname = \"a\"\nrw = \"write\"\nlatency-percentile = 99.9\n";
@@ -70,7 +70,7 @@ fn toml_says_the_same() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_name_place_and_problem() {
     for (text, parts) in [
         ("[a]\nrw=read\nioedpth=3\n", &["job.fio:3", "`ioedpth`", "did you mean `iodepth`"][..]),
         ("[a]\nbs=3k3\n", &["job.fio:2", "bs", "`3k3`"]),
@@ -98,14 +98,14 @@ fn what_is_wrong_is_said_with_its_place() {
 }
 
 #[test]
-fn flags_beside_a_file_hold_for_its_jobs() {
+fn flags_override_job_file_options() {
     let over = [Given { name: "runtime".to_owned(), value: "2".to_owned(), place: "--runtime=2".to_owned() }];
     let plan = Plan::new(&parse("x", "[a]\nruntime=60\n[b]\n").unwrap(), &over).unwrap();
     assert!(plan.jobs.iter().all(|job| job.options.runtime == Some(core::time::Duration::from_secs(2))));
 }
 
 #[test]
-fn a_url_as_filename_chooses_the_engine() {
+fn filename_url_selects_engine() {
     for (text, engine) in [
         ("filename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d?nsid=1", EngineKind::Nvmf),
         (
@@ -123,8 +123,8 @@ fn a_url_as_filename_chooses_the_engine() {
 }
 
 #[test]
-fn every_option_has_a_value_that_it_takes() {
-    for known in TABLE.iter().flat_map(|chapter| chapter.options) {
+fn option_example_values_are_accepted() {
+    for known in TABLE.iter().flat_map(|group| group.options) {
         let value = known.value.split(['|', '[']).next().unwrap();
         let value = match known.names[0] {
             "address" => "192.0.2.1:4420",
@@ -139,7 +139,7 @@ fn every_option_has_a_value_that_it_takes() {
 
 proptest! {
     #[test]
-    fn whatever_is_written_is_no_panic(text in "\\PC{0,200}", lines in proptest::collection::vec("(\\[[a-z]{0,4}\\]?|[a-z_]{1,12}=[-0-9a-z%:/,.\"$]{0,12})", 0..8)) {
+    fn arbitrary_job_file_does_not_panic(text in "\\PC{0,200}", lines in proptest::collection::vec("(\\[[a-z]{0,4}\\]?|[a-z_]{1,12}=[-0-9a-z%:/,.\"$]{0,12})", 0..8)) {
         for name in ["x.fio", "x.toml"] {
             let _ = plan(name, &text);
             let _ = plan(name, &lines.join("\n"));
@@ -147,8 +147,8 @@ proptest! {
     }
 
     #[test]
-    fn no_value_of_a_known_option_is_a_panic(index in 0..200_usize, value in "[-0-9a-fkmgx%:/,.\"$ ]{0,16}|\\PC{0,16}") {
-        let known: Vec<_> = TABLE.iter().flat_map(|chapter| chapter.options).collect();
+    fn arbitrary_option_value_does_not_panic(index in 0..200_usize, value in "[-0-9a-fkmgx%:/,.\"$ ]{0,16}|\\PC{0,16}") {
+        let known: Vec<_> = TABLE.iter().flat_map(|group| group.options).collect();
         let _ = (known[index % known.len()].set)(&mut JobOptions::default(), &value);
     }
 }

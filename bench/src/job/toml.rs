@@ -1,4 +1,5 @@
-//! Job files in TOML: `[global]` for what holds for all, `[[job]]` with a `name` for each job, fio's names for the rest.
+//! Job files in TOML: `[global]` with options for all jobs, and a `[[job]]` with a `name` for each job. The options
+//! have fio's names.
 //!
 //! ```toml
 //! [global]
@@ -15,7 +16,7 @@
 use super::{Given, JobError, Section};
 use toml::Value;
 
-/// Reads one; `file` is its name in messages.
+/// Parses a job file; `file` is its name in messages.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Section>, JobError> {
     let error = |reason: String| JobError::Syntax { place: file.to_owned(), reason };
     let table: toml::Table = text.parse().map_err(|reason: toml::de::Error| error(reason.to_string()))?;
@@ -33,7 +34,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Section>, JobError> {
                     sections.push(section(file, &name, job)?);
                 }
             }
-            _ => return Err(error(format!("`{name}` is no part of a job file: write [global] and [[job]]"))),
+            _ => return Err(error(format!("`{name}` is not part of a job file: use [global] and [[job]]"))),
         }
     }
     Ok(sections)
@@ -42,21 +43,21 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Section>, JobError> {
 fn section(file: &str, name: &str, value: &Value) -> Result<Section, JobError> {
     let place = format!("{file}: {name}");
     let syntax = |reason: String| JobError::Syntax { place: place.clone(), reason };
-    let table = value.as_table().ok_or_else(|| syntax("it must be a table".to_owned()))?;
+    let table = value.as_table().ok_or_else(|| syntax("the value must be a table".to_owned()))?;
     let mut options = Vec::new();
     for (option, value) in table {
         if option == "name" && name != "global" {
             continue;
         }
         let value = written(value).ok_or_else(|| {
-            syntax(format!("{option}: write a text, a number, true, false, or a list of these"))
+            syntax(format!("{option}: the value must be a string, a number, true, false, or a list of these"))
         })?;
         options.push(Given { name: option.replace('-', "_"), value, place: place.clone() });
     }
     Ok(Section { name: name.to_owned(), options })
 }
 
-/// A value as it stands in fio's files.
+/// A value in the form of fio's job files.
 fn written(value: &Value) -> Option<String> {
     Some(match value {
         Value::String(text) => text.clone(),

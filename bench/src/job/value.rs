@@ -1,12 +1,12 @@
-//! Values that are more than a number.
+//! Parsers of composite values.
 
 use super::options::{Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, Verify};
 use super::unit::{percent, size};
 
-/// The longest block, in bytes: what one operation of the NVM command set can say at 512-byte blocks.
+/// The largest block, in bytes: the limit of one NVM command with 512-byte blocks.
 const BS_MAX: u64 = 32 << 20;
 
-/// One value for all directions, or `read,write,trim` each its own; an empty one leaves what was there.
+/// Parses one value for all directions, or `read,write,trim`; an empty value leaves its direction unchanged.
 pub(super) fn by_direction<T: Clone>(
     text: &str,
     into: &mut [T; 3],
@@ -17,7 +17,7 @@ pub(super) fn by_direction<T: Clone>(
         return Err(format!("`{text}` has more than three values: read,write,trim"));
     }
     for (index, slot) in into.iter_mut().enumerate() {
-        // As fio has it: the last value that was given holds for the rest.
+        // As in fio, the last value also applies to the remaining directions.
         match parts.get(index).or(parts.last()) {
             Some(&"") | None => {}
             Some(part) => *slot = parse(part)?,
@@ -26,7 +26,7 @@ pub(super) fn by_direction<T: Clone>(
     Ok(())
 }
 
-/// `randrw` and the like.
+/// Parses `randrw` and the other values of `rw`.
 pub(super) fn access(text: &str) -> Result<Access, String> {
     let (name, random) = match text.strip_prefix("rand") {
         Some(name) => (name, true),
@@ -41,25 +41,27 @@ pub(super) fn access(text: &str) -> Result<Access, String> {
         "trimwrite" => (false, true, true),
         _ => {
             return Err(format!(
-                "`{text}` is none of read, write, trim, rw, randread, randwrite, randtrim, randrw, trimwrite, randtrimwrite"
+                "`{text}` is none of read, write, trim, rw, trimwrite, randread, randwrite, randtrim, randrw, \
+                randtrimwrite"
             ));
         }
     };
     Ok(Access { reads, writes, trims, random })
 }
 
-/// Bytes of one block.
+/// Parses a block size.
 pub(super) fn block(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     if bytes == 0 || bytes > BS_MAX || !bytes.is_multiple_of(512) {
-        return Err(format!("`{text}` is no block size: it must be a multiple of 512, and at most 32m"));
+        return Err(format!("`{text}` is not a block size: it must be a multiple of 512, and at most 32m"));
     }
     Ok(u32::try_from(bytes).expect("at most 32m"))
 }
 
-/// `4k-64k`.
+/// Parses `4k-64k`.
 pub(super) fn block_range(text: &str) -> Result<BlockSize, String> {
-    let (least, most) = text.split_once('-').ok_or_else(|| format!("`{text}` is no range: write 4k-64k"))?;
+    let (least, most) =
+        text.split_once('-').ok_or_else(|| format!("`{text}` is not a range: write 4k-64k"))?;
     let (least, most) = (block(least)?, block(most)?);
     if least > most {
         return Err(format!("`{text}`: the first size must not be the larger"));
@@ -67,7 +69,7 @@ pub(super) fn block_range(text: &str) -> Result<BlockSize, String> {
     Ok(BlockSize::Range(least, most))
 }
 
-/// `4k/60:64k/40`; a size without a percentage takes its share of what is left.
+/// Parses `4k/60:64k/40`; sizes without a percentage share the rest equally.
 pub(super) fn block_split(text: &str) -> Result<BlockSize, String> {
     let mut parts = Vec::new();
     for part in text.split(':').filter(|part| !part.is_empty()) {
@@ -92,7 +94,7 @@ pub(super) fn block_split(text: &str) -> Result<BlockSize, String> {
     Ok(BlockSize::Split(parts.collect()))
 }
 
-/// `random`, `zipf:1.2`.
+/// Parses `random` or `zipf:1.2`.
 pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     let (name, parameter) = text.split_once(':').unwrap_or((text, ""));
     match name {
@@ -100,15 +102,15 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
         "zipf" => {
             let theta = if parameter.is_empty() { Ok(1.1) } else { parameter.parse::<f64>() };
             let theta = theta.ok().filter(|theta| theta.is_finite() && *theta > 0.0 && *theta <= 10.0);
-            theta.map(Distribution::Zipf).ok_or_else(|| format!("`{text}`: theta must lie between 0 and 10"))
+            theta.map(Distribution::Zipf).ok_or_else(|| format!("`{text}`: theta must be between 0 and 10"))
         }
-        _ => Err(format!("`{text}` is not known here: use random or zipf:THETA")),
+        _ => Err(format!("`{text}` is not supported: use random or zipf:THETA")),
     }
 }
 
-/// `0-1,4`; `0:2` and other forms of masks are not known.
+/// Parses `0-1,4`; masks and `0:2` are not supported.
 pub(super) fn processors(text: &str) -> Result<Vec<usize>, String> {
-    let error = || format!("`{text}` is no list of processors: write 0,2 or 0-3");
+    let error = || format!("`{text}` is not a list of processors: write 0,2 or 0-3");
     let mut all = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -118,9 +120,9 @@ pub(super) fn processors(text: &str) -> Result<Vec<usize>, String> {
     Ok(all)
 }
 
-/// `0xdeadbeef`, `"text"`, a number (which fits into a byte), and these one behind the other.
+/// Parses a concatenation of `0xdeadbeef`, `"text"` and numbers below 256.
 pub(super) fn pattern(text: &str) -> Result<Vec<u8>, String> {
-    let error = || format!("`{text}` is no pattern: write 0xdeadbeef, \"text\" or a number below 256");
+    let error = || format!("`{text}` is not a pattern: write 0xdeadbeef, \"text\" or a number below 256");
     let (mut rest, mut bytes) = (text, Vec::new());
     while !rest.is_empty() {
         if let Some(quoted) = rest.strip_prefix('"') {
@@ -146,7 +148,7 @@ pub(super) fn pattern(text: &str) -> Result<Vec<u8>, String> {
     if bytes.is_empty() || bytes.len() > 512 { Err(error()) } else { Ok(bytes) }
 }
 
-/// The engine of this name; those of fio's that move data between memory and a file are all `io_uring` here.
+/// Parses an engine's name; fio's engines for local files are all replaced by `io_uring`.
 pub(super) fn engine(text: &str) -> Result<EngineKind, String> {
     if let Some((kind, _)) = EngineKind::ALL.iter().find(|(_, name)| *name == text) {
         return Ok(*kind);
@@ -155,31 +157,31 @@ pub(super) fn engine(text: &str) -> Result<EngineKind, String> {
         return Ok(EngineKind::IoUring);
     }
     let names: Vec<_> = EngineKind::ALL.iter().map(|(_, name)| *name).collect();
-    Err(format!("`{text}` is not known here: use one of {}", names.join(", ")))
+    Err(format!("`{text}` is not supported: use one of {}", names.join(", ")))
 }
 
-/// Engines of fio's in whose place `io_uring` stands.
+/// Engines of fio that are replaced by `io_uring`.
 pub(super) const FIO_FILE_ENGINES: [&str; 10] =
     ["libaio", "sync", "psync", "vsync", "pvsync", "pvsync2", "posixaio", "mmap", "solarisaio", "windowsaio"];
 
-/// How blocks are marked; fio's other checksums are all CRC32C here.
+/// Parses the kind of verification; fio's other checksums are replaced by CRC32C.
 pub(super) fn verify(text: &str) -> Result<Option<Verify>, String> {
     match text {
         "0" | "none" => Ok(None),
         "pattern" | "pattern_hdr" => Ok(Some(Verify::Pattern(Vec::new()))),
         "crc32c" | "crc32c-intel" | "1" => Ok(Some(Verify::Random)),
         _ if FIO_CHECKSUMS.contains(&text) => Ok(Some(Verify::Random)),
-        _ => Err(format!("`{text}` is not known here: use crc32c or pattern")),
+        _ => Err(format!("`{text}` is not supported: use crc32c or pattern")),
     }
 }
 
-/// Checksums of fio's in whose place CRC32C stands.
+/// Checksums of fio that are replaced by CRC32C.
 pub(super) const FIO_CHECKSUMS: [&str; 14] = [
     "md5", "crc64", "crc32", "crc16", "crc7", "xxhash", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
     "sha3-384", "sha3-512", "meta",
 ];
 
-/// `busy`, `adaptive`, `interrupt`.
+/// Parses `busy`, `adaptive` or `interrupt`.
 pub(super) fn poll(text: &str) -> Result<Poll, String> {
     match text {
         "busy" => Ok(Poll::Busy),
@@ -189,7 +191,7 @@ pub(super) fn poll(text: &str) -> Result<Poll, String> {
     }
 }
 
-/// `auto`, `iwarp`, `verbs`.
+/// Parses `auto`, `iwarp` or `verbs`.
 pub(super) fn provider(text: &str) -> Result<RdmaProvider, String> {
     match text {
         "auto" => Ok(RdmaProvider::Auto),
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_by_direction_or_for_all() {
+    fn value_by_direction_last_applies_to_rest() {
         let mut all = [1, 1, 1];
         by_direction("4k", &mut all, block).unwrap();
         assert_eq!(all, [4096; 3]);
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_add_up() {
+    fn block_split_percentages_add_up_to_100() {
         assert_eq!(block_split("4k/60:64k/40"), Ok(BlockSize::Split(vec![(4096, 60), (65536, 100)])));
         assert_eq!(
             block_split("4k/50:8k/:16k/"),
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_every_form() {
+    fn pattern_forms_are_parsed() {
         assert_eq!(pattern("0xdeadbeef"), Ok(vec![0xde, 0xad, 0xbe, 0xef]));
         assert_eq!(pattern("0xabc"), Ok(vec![0x0a, 0xbc]));
         assert_eq!(pattern("\"ab\"0x01"), Ok(vec![b'a', b'b', 1]));
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_by_list_and_range() {
+    fn processor_lists_and_ranges_are_parsed() {
         assert_eq!(processors("0-2,5"), Ok(vec![0, 1, 2, 5]));
         assert!(processors("a").is_err() && processors("0-99999999999").is_err());
     }

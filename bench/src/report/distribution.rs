@@ -1,13 +1,13 @@
-//! How latencies spread over fio's buckets.
+//! Distribution of latencies over fio's buckets.
 
 use crate::result::{Direction, JobResult};
 
 /// Upper bounds of the buckets below 1000 ns, and of those below 1000 µs.
 pub(super) const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-/// Upper bounds of the buckets of milliseconds; a last one holds everything beyond.
+/// Upper bounds of the buckets of milliseconds; a last bucket holds all longer latencies.
 pub(super) const BOUNDS_MS: [u64; 11] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000];
 
-/// Percent of a job's operations by completion latency, in each of fio's buckets.
+/// Percentages of a job's operations in each of fio's buckets of completion latency.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Distribution {
     pub(super) nanoseconds: [f64; 10],
@@ -41,17 +41,17 @@ fn bucket(bounds: &[u64], value: u64) -> usize {
     bounds.partition_point(|&bound| bound <= value)
 }
 
-/// Percent of a whole; 0 of nothing.
+/// Percentage of `part` in `whole`; 0 if `whole` is 0.
 pub(super) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// Percent of a whole; a few among very many are still shown as 0.01.
+/// Percentage of a count; at least 0.01 if the count is not 0.
 fn percent_seen(count: u64, total: u64) -> f64 {
     if count == 0 { 0.0 } else { percent(count as f64, total as f64).max(0.01) }
 }
 
-/// Each of fio's depth or batch buckets as percent of their sum.
+/// The counts of fio's depth or batch buckets as percentages of their sum.
 pub(super) fn percents(counts: &[u64; 7]) -> [f64; 7] {
     let total: u64 = counts.iter().sum();
     counts.map(|count| percent(count as f64, total as f64))
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_above() {
+    fn bound_is_in_upper_bucket() {
         assert_eq!(bucket(&BOUNDS, 0), 0);
         assert_eq!(bucket(&BOUNDS, 2), 1);
         assert_eq!(bucket(&BOUNDS, 999), 9);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_a_billion_is_seen() {
+    fn rare_latency_is_at_least_one_hundredth_percent() {
         assert_eq!(percent_seen(1, 1_000_000_000), 0.01);
         assert_eq!(percent_seen(0, 1_000_000_000), 0.0);
         assert_eq!(percent_seen(0, 0), 0.0);

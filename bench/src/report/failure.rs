@@ -1,17 +1,17 @@
-//! What went wrong in a job, and what to do about it.
+//! Failures of a job, with advice.
 
 use crate::result::JobResult;
 
-/// One thing that went wrong.
+/// A failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What happened, and to how many.
+    /// What failed, and how often.
     pub what: String,
-    /// What to do.
+    /// Advice to the user.
     pub advice: &'static str,
 }
 
-/// Everything that went wrong in a job; empty when its figures can be relied upon.
+/// All failures of a job; empty if its figures are reliable.
 #[must_use]
 pub fn failures(job: &JobResult) -> Vec<Failure> {
     let mut failures = Vec::new();
@@ -32,45 +32,42 @@ pub fn failures(job: &JobResult) -> Vec<Failure> {
         let blocks =
             if job.verify_errors == 1 { "1 block" } else { &format!("{} blocks", job.verify_errors) };
         failures.push(Failure {
-            what: format!("{blocks} read back had other contents than were written"),
-            advice: "Trust neither the data nor these figures. Check that nobody else writes to the device, then run again \
-                     with the same randseed and iodepth=1, numjobs=1: if it still fails, the device or its provider \
-                     loses or misplaces writes.",
+            what: format!("{blocks} failed verification: the contents differ from what was written"),
+            advice: "Do not rely on the data or these figures. Check that nothing else writes to the device, then run \
+            again with the same randseed and iodepth=1, numjobs=1. If it still fails, the device or its \
+            provider loses or misplaces writes.",
         });
     }
     failures
 }
 
-/// The system's words for an `errno`.
+/// The system's message for an `errno`.
 pub(super) fn errno_text(errno: i32) -> String {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 
-/// By the numbers that Linux gives them on every architecture that this runs on.
+/// Advice for an `errno`, by Linux's numbers, which are the same on all supported architectures.
 fn advice(errno: i32) -> &'static str {
     match errno {
         1 | 13 => {
-            "Run as a user who may open it, or give this one the right (for a device: its group, often `disk`)."
+            "Run as a user with permission to open it, or grant the permission (for a device: its group, often \
+            `disk`)."
         }
         2 | 6 | 19 => "Check the name of the file, device or namespace.",
-        5 => {
-            "Look at the log of the device's side: the kernel's (dmesg) for a local one, the target's for a remote one."
-        }
-        12 => "Raise the limit of locked memory (ulimit -l), or lower iodepth, bs or numjobs.",
-        16 => "Something else holds the device: unmount it, or stop the other program.",
-        22 => {
-            "The device does not take requests of this kind: make bs and offset multiples of its block size."
-        }
-        24 => "Raise the limit of open files (ulimit -n), or lower numjobs.",
-        28 => "Free space, or lower size.",
+        5 => "See the log: the kernel's (dmesg) for a local device, the target's for a remote one.",
+        12 => "Raise the limit on locked memory (ulimit -l), or lower iodepth, bs or numjobs.",
+        16 => "The device is in use: unmount it, or stop the program that uses it.",
+        22 => "The device rejects such requests: make bs and offset multiples of its block size.",
+        24 => "Raise the limit on open files (ulimit -n), or lower numjobs.",
+        28 => "Free some space, or lower size.",
         30 => "The device is read-only: use rw=read or rw=randread, or attach it for writing.",
         95 => "The device does not support this operation: choose another rw.",
         103..=104 | 107..=108 | 110..=113 => {
-            "Check that the target runs and is reached at this address (nvmf discover), and read its log."
+            "Check that the target runs and can be reached at this address (nvmf discover), and read its log."
         }
         _ => {
-            "Fix what the message names and run again; the figures are those of the operations that succeeded."
+            "Fix the problem in the message and run again; the figures cover only the operations that succeeded."
         }
     }
 }

@@ -1,4 +1,4 @@
-//! fio's `normal` output: what a person reads at the end of a run.
+//! fio's `normal` output: the text report of a run.
 
 use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, PERCENTILES, percent, percents};
 use super::failure::{errno_text, failures};
@@ -8,7 +8,7 @@ use crate::result::{Direction, JobResult, RunResult};
 use core::fmt::{self, Display, Formatter};
 use hdrhistogram::Histogram;
 
-/// A run in the form of fio's `--output-format=normal`; print it with `{}`. Dates are UTC.
+/// Displays a run in the form of fio's `--output-format=normal`. Dates are UTC.
 #[derive(Debug, Clone, Copy)]
 pub struct Human<'a>(pub &'a RunResult);
 
@@ -136,7 +136,7 @@ fn direction_text(
     )
 }
 
-/// `clat (usec): min=…`: the unit is the one in which neither the smallest nor the largest value is unwieldy.
+/// Writes `clat (usec): min=…`, in the unit that suits both the smallest and the largest value.
 fn latency_line(f: &mut Formatter<'_>, name: &str, latencies: &Histogram<u64>) -> fmt::Result {
     let (min, max) = (latencies.min() as f64, latencies.max() as f64);
     let (mean, deviation) = (latencies.mean(), latencies.stdev());
@@ -234,7 +234,7 @@ fn group_text(f: &mut Formatter<'_>, run: &RunResult, group: u32) -> fmt::Result
     Ok(())
 }
 
-/// Said again at the very end, where a long output leaves the reader.
+/// Repeats the failures at the end, where the reader of a long output sees them.
 fn failed_text(f: &mut Formatter<'_>, run: &RunResult) -> fmt::Result {
     let failed: Vec<&JobResult> = run.jobs.iter().filter(|job| job.is_failed()).collect();
     if failed.is_empty() {

@@ -1,7 +1,7 @@
-//! fio's JSON: the same fields in the same shapes and order, so that what reads fio's reads this.
+//! fio's JSON: the same fields with the same types and order, so that programs that read fio's JSON can read this.
 //!
-//! Beyond fio's own there are `nvmf-bench version`, and per job `total_err` and `first_error` (in fio with `continue_on_error` only), `verify_errors` and
-//! `error_message`. Plots over time need more than fio's fields have: they are in `samples`.
+//! Additional fields are `nvmf-bench version` and, for each job, `total_err` and `first_error` (fio writes these only
+//! with `continue_on_error`), `verify_errors`, `error_message`, and `samples` with the figures of each interval.
 
 use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, PERCENTILES, percent, percents};
 use super::number::{date, since_epoch};
@@ -10,10 +10,10 @@ use crate::result::{Direction, JobResult, RunResult, Sample};
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-/// Parsers look at fio's version to know the shape: it is that of this one.
+/// The version of fio with this form of JSON; parsers use it to choose the form.
 const FIO_VERSION: &str = "fio-3.33";
 
-/// A run as fio's `--output-format=json` would have it. `time` is UTC.
+/// The run in the form of fio's `--output-format=json`. `time` is UTC.
 #[must_use]
 pub fn document(run: &RunResult) -> Value {
     let finished = since_epoch(run.finished);
@@ -26,7 +26,7 @@ pub fn document(run: &RunResult) -> Value {
         "global options": options(&run.global),
     });
     document["jobs"] = run.jobs.iter().map(|job| job_object(run, job)).collect();
-    // Of this machine's disks; the engines here mostly have theirs elsewhere.
+    // fio reports this machine's disks; most engines here use remote ones.
     document["disk_util"] = json!([]);
     document
 }
@@ -78,7 +78,7 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
     let d = &job.directions[direction as usize];
     let bandwidth = Spread::kib_per_second(job, direction);
     let iops = Spread::iops(job, direction);
-    // A direction that was not used has no samples in fio.
+    // In fio, an unused direction has no samples.
     let (bandwidth, iops) = if d.ios == 0 { Default::default() } else { (bandwidth, iops) };
     let group = Total::of(run, job.group, direction).bandwidth() / 1024.0;
     json!({
@@ -93,7 +93,7 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
         "drop_ios": 0,
         "slat_ns": latencies(&d.submission, false),
         "clat_ns": latencies(&d.completion, true),
-        // fio has percentiles of the whole with `lat_percentiles` only.
+        // fio has percentiles of the total latency only with `lat_percentiles`.
         "lat_ns": latencies(&d.total, true),
         "bw_min": bandwidth.min as u64,
         "bw_max": bandwidth.max as u64,

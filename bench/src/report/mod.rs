@@ -1,4 +1,4 @@
-//! What a run measured, told: to people, to programs that read fio's JSON, and as a page with plots.
+//! Reports of a run: text, fio's JSON, and an HTML page with plots.
 
 pub mod compare;
 pub mod failure;
@@ -13,26 +13,27 @@ mod rates;
 use crate::result::RunResult;
 use std::io;
 
-/// `--output-format`.
+/// Format of a report (`--output-format`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// fio's text for people.
+    /// fio's text output.
     #[default]
     #[value(name = "normal", alias = "human")]
     Human,
     /// fio's JSON.
     Json,
-    /// A page with plots that needs nothing beside itself.
+    /// A self-contained HTML page with plots.
     Html,
 }
 
-/// Writes runs, each with the name that it goes by where several are shown.
+/// Writes runs, each with a label that is shown if there are several.
 ///
-/// HTML lays the runs over each other in one page. Text and JSON have them one after another, as fio has with `--status-interval`.
+/// HTML shows all runs in the same plots. Text and JSON contain one run after the other, as fio does with
+/// `--status-interval`.
 ///
 /// # Errors
 ///
-/// What writing to `out` fails with.
+/// When writing to `out` fails.
 pub fn write(format: Format, runs: &[(String, RunResult)], out: &mut dyn io::Write) -> io::Result<()> {
     match format {
         Format::Html => write!(out, "{}", html::Page(runs))?,

@@ -1,4 +1,4 @@
-//! Numbers and dates in fio's forms, and in the plots' own.
+//! Formatting of numbers and dates, as in fio and for the plots.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ const DECIMAL: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 const BYTES_BINARY: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const BYTES_DECIMAL: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 
-/// Divides until at most `width` digits stand before the point, then fills up to `width` characters with decimals.
+/// Scales until there are at most `width` digits before the point, then adds decimals up to `width` characters.
 fn scaled(mut value: f64, width: usize, base: f64, units: &[&str]) -> String {
     let limit = 10_f64.powi(width as i32);
     let mut power = 0;
@@ -20,27 +20,27 @@ fn scaled(mut value: f64, width: usize, base: f64, units: &[&str]) -> String {
     format!("{text}{}", units[power])
 }
 
-/// A count or a rate: `9`, `2380k`, `55.4k`.
+/// Formats a count or a rate: `9`, `2380k`, `55.4k`.
 pub(super) fn count(value: f64) -> String {
     scaled(value, 4, 1000.0, &DECIMAL)
 }
 
-/// A latency as its minimum and maximum are printed: `763309`, `2452.0k`.
+/// Formats the minimum or maximum of a latency: `763309`, `2452.0k`.
 pub(super) fn latency_bound(value: f64) -> String {
     scaled(value, 6, 1000.0, &DECIMAL)
 }
 
-/// Bytes in powers of 1024: `4096B`, `18.2GiB`.
+/// Formats bytes in powers of 1024: `4096B`, `18.2GiB`.
 pub(super) fn bytes_binary(value: f64) -> String {
     scaled(value, 4, 1024.0, &BYTES_BINARY)
 }
 
-/// Bytes in powers of 1000: `19.5GB`.
+/// Formats bytes in powers of 1000: `19.5GB`.
 pub(super) fn bytes_decimal(value: f64) -> String {
     scaled(value, 4, 1000.0, &BYTES_DECIMAL)
 }
 
-/// Three significant figures with a unit, for plots and tables: `523 k`, `8.40 k`, `12`.
+/// Formats three significant figures with a unit, for plots and tables: `523 k`, `8.40 k`, `12`.
 pub(super) fn plain(value: f64) -> String {
     let (divisor, unit) = match value.abs() {
         v if v >= 999.5e6 => (1e9, " G"),
@@ -51,13 +51,13 @@ pub(super) fn plain(value: f64) -> String {
     format!("{}{unit}", three_figures(value / divisor))
 }
 
-/// Bytes a second in powers of 1000, with a unit: `2.14 GB/s`.
+/// Formats bytes per second in powers of 1000: `2.14 GB/s`.
 pub(super) fn bandwidth(bytes_per_second: f64) -> String {
     let text = plain(bytes_per_second);
     if text.contains(' ') { format!("{text}B/s") } else { format!("{text} B/s") }
 }
 
-/// A latency with its unit: `870 ns`, `8.40 µs`, `1.25 s`.
+/// Formats a latency: `870 ns`, `8.40 µs`, `1.25 s`.
 pub(super) fn latency(nanoseconds: f64) -> String {
     let (divisor, unit) = match nanoseconds {
         v if v >= 999.5e6 => (1e9, "s"),
@@ -74,7 +74,7 @@ fn three_figures(value: f64) -> String {
         v if v >= 9.995 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     };
-    // 12.0 and 5.00 are whole only where the value is: a tick of an axis, a count.
+    // Zero decimals are dropped only if the value is an integer, such as an axis tick or a count.
     match text.split_once('.') {
         Some((whole, decimals)) if value.fract() == 0.0 && decimals.bytes().all(|b| b == b'0') => {
             whole.to_string()
@@ -83,7 +83,7 @@ fn three_figures(value: f64) -> String {
     }
 }
 
-/// `Sat Nov 21 14:04:10 2026`, the form of C's `ctime`, in UTC.
+/// Formats a date like C's `ctime`, in UTC: `Sat Nov 21 14:04:10 2026`.
 pub(super) fn date(time: SystemTime) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"]; // 1970 began on a Thursday.
     const MONTHS: [(&str, u64); 12] = [
@@ -123,7 +123,7 @@ pub(super) fn date(time: SystemTime) -> String {
     format!("{weekday} {} {:>2} {hour:02}:{minute:02}:{second:02} {year}", MONTHS[month].0, day + 1)
 }
 
-/// Time since 1970; zero for what was before.
+/// Time since 1970; zero for earlier times.
 pub(super) fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_form_that_fio_gives_them() {
+    fn numbers_are_formatted_as_in_fio() {
         assert_eq!(count(9.0), "9");
         assert_eq!(count(2_379_900.0), "2380k");
         assert_eq!(count(55_351.0), "55.4k");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn plots_have_three_figures_and_a_unit() {
+    fn plot_values_have_three_figures_and_unit() {
         assert_eq!(plain(0.0), "0");
         assert_eq!(plain(523_412.0), "523 k");
         assert_eq!(plain(200_000.0), "200 k");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_calendar() {
         let date = |seconds| date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
         assert_eq!(date(951_827_696), "Tue Feb 29 12:34:56 2000");

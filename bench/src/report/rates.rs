@@ -1,4 +1,4 @@
-//! Rates over a job's samples, and over the jobs of a group.
+//! Statistics of rates over a job's samples and over the jobs of a group.
 
 use crate::result::{Direction, JobResult, RunResult, rate};
 use core::time::Duration;
@@ -26,24 +26,24 @@ impl Spread {
         Self { min, max: values.fold(0.0, f64::max), mean, deviation, samples }
     }
 
-    /// Of one direction's operations a second.
+    /// Statistics of the operations per second of one direction.
     pub(super) fn iops(job: &JobResult, direction: Direction) -> Self {
         Self::of(job.samples.iter().map(|s| rate(s.ios[direction as usize], s.length)))
     }
 
-    /// Of one direction's KiB a second.
+    /// Statistics of the KiB per second of one direction.
     pub(super) fn kib_per_second(job: &JobResult, direction: Direction) -> Self {
         Self::of(job.samples.iter().map(|s| rate(s.bytes[direction as usize], s.length) / 1024.0))
     }
 }
 
-/// One direction's sum over the jobs of a group, which ran at the same time.
+/// Sums of one direction over the concurrent jobs of a group.
 #[derive(Debug, Default)]
 pub(super) struct Total {
     pub(super) bytes: u64,
-    /// Of each job, bytes a second.
+    /// Bytes per second of each job.
     pub(super) bandwidths: Vec<f64>,
-    /// Of each job.
+    /// Run time of each job.
     pub(super) runtimes: Vec<Duration>,
 }
 
@@ -59,7 +59,7 @@ impl Total {
         total
     }
 
-    /// Bytes a second of all jobs together: their bytes in the time of the longest.
+    /// Bytes per second of all jobs together, over the run time of the longest job.
     pub(super) fn bandwidth(&self) -> f64 {
         rate(self.bytes, self.runtimes.iter().copied().max().unwrap_or_default())
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_that_of_a_sample() {
+    fn spread_uses_sample_deviation() {
         let spread = Spread::of([2.0, 4.0, 6.0].into_iter());
         assert_eq!(spread, Spread { min: 2.0, max: 6.0, mean: 4.0, deviation: 2.0, samples: 3 });
         assert_eq!(Spread::of([].into_iter()), Spread::default());

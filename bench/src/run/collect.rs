@@ -1,4 +1,4 @@
-//! The intervals of a run's threads become the samples of its reports.
+//! Merging of the threads' intervals into the samples of the reports.
 
 use super::record::Interval;
 use crate::result::{Sample, histogram};
@@ -6,10 +6,10 @@ use core::time::Duration;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 
-/// Intervals of a group that are open at once: a thread that is this much late is not waited for.
+/// Largest number of incomplete intervals: a thread that lags further is not waited for.
 const OPEN_MAX: usize = 4;
 
-/// What becomes one report: a thread's intervals, or those of all threads of a group.
+/// Collects the intervals of one report: those of a thread, or of all threads of a group.
 pub(super) struct Collector {
     interval: Duration,
     threads: usize,
@@ -31,7 +31,7 @@ impl Collector {
         Self { interval, threads, open: VecDeque::new(), idle: Vec::new(), samples: Vec::new() }
     }
 
-    /// Takes a thread's interval in; its histogram is empty afterwards.
+    /// Adds a thread's interval and resets its histogram.
     pub(super) fn add(&mut self, interval: &mut Interval) {
         let number = interval.at.as_nanos() / self.interval.as_nanos().max(1);
         let at = match self.open.iter().position(|open| open.number == number) {
@@ -57,12 +57,12 @@ impl Collector {
         }
     }
 
-    /// A thread has ended: it is not waited for any more.
+    /// Notes that a thread has ended and sends no more intervals.
     pub(super) fn on_thread_ended(&mut self) {
         self.threads = self.threads.saturating_sub(1).max(1);
     }
 
-    /// All intervals are there.
+    /// Completes all open intervals.
     pub(super) fn finish(&mut self) {
         while !self.open.is_empty() {
             self.close_first();

@@ -1,13 +1,14 @@
-//! `latency_target`: the deepest queue at which enough operations keep to a latency.
+//! `latency_target`: the search for the greatest queue depth at which enough operations meet a latency.
 
 use crate::job::LatencyTarget;
 
-/// Doubles the depth while the latency holds, then halves the gap between what held and what did not.
+/// Doubles the depth while the target is met, then bisects between the last depth that met it and the first that
+/// did not.
 #[derive(Debug, Clone)]
 pub(super) struct DepthSearch {
     target: u64,
     window: u64,
-    /// Of a million operations, those that may be slower.
+    /// Operations in a million that may exceed the target.
     slow_ppm_max: u64,
     depth: u32,
     depth_max: u32,
@@ -42,12 +43,12 @@ impl DepthSearch {
         self.window_start = now;
     }
 
-    /// The depth to keep now.
+    /// The depth to use now.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// The deepest that held so far; 0 when none did.
+    /// The greatest depth so far that met the target; 0 if none did.
     pub(super) fn held(&self) -> u32 {
         self.held
     }
@@ -57,13 +58,13 @@ impl DepthSearch {
         self.over
     }
 
-    /// An operation took so long.
+    /// Records the latency of an operation.
     pub(super) fn on_latency(&mut self, nanoseconds: u64) {
         self.ios += 1;
         self.slow += u64::from(nanoseconds > self.target);
     }
 
-    /// Judges the depth when its window is over.
+    /// Evaluates the current depth at the end of its window.
     pub(super) fn tick(&mut self, now: u64) {
         if self.over || self.ios == 0 || now.saturating_sub(self.window_start) < self.window {
             return;
@@ -103,13 +104,13 @@ mod tests {
             }
             now += 10;
             search.tick(now);
-            assert!(now < 1000, "it ends");
+            assert!(now < 1000, "the search ends");
         }
         search.held()
     }
 
     #[test]
-    fn the_deepest_queue_that_holds_is_found() {
+    fn depth_search_finds_greatest_depth() {
         assert_eq!(search(128, |depth| u64::from(depth) * 3), 33);
         assert_eq!(search(16, |_| 1), 16);
         assert_eq!(search(16, |_| 1000), 0);

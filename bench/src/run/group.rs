@@ -1,9 +1,9 @@
-//! `group_reporting`: several threads' results as one.
+//! `group_reporting`: merging of the results of several threads.
 
 use crate::result::{DirectionResult, JobResult};
 use hdrhistogram::Histogram;
 
-/// Adds a thread's figures to its group's.
+/// Adds a thread's figures to those of its group.
 pub(super) fn merge(into: &mut JobResult, other: &JobResult) {
     into.threads += other.threads;
     if into.error == 0 {

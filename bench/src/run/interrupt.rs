@@ -1,14 +1,14 @@
-//! SIGINT and SIGTERM: the run ends, and what there is is printed.
+//! SIGINT and SIGTERM: they end the run, and the results so far are printed.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 
-/// Hears the signals that end a run. Made before any thread, so that no thread is ended by one.
+/// Receives the signals that end a run. It must be created before any thread, so that all threads block the signals.
 pub struct Interrupt(SignalFd);
 
 impl Interrupt {
-    /// From now on the signals are told here, and end nothing by themselves.
+    /// Blocks the signals and receives them through a descriptor.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -20,7 +20,7 @@ impl Interrupt {
         Ok(Self(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Whether one came since this was last asked.
+    /// Whether a signal has arrived since the last call.
     #[must_use]
     pub fn came(&self) -> bool {
         matches!(self.0.read_signal(), Ok(Some(_)))

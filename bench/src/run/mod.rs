@@ -1,13 +1,13 @@
-//! Runs a plan's jobs: a thread each, those behind a stonewall after those before it.
+//! Runs the jobs of a plan, each in its own threads; `stonewall` separates stages that run one after the other.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `prepare` | from options to a thread that is ready to go |
-//! | `worker` | the thread: submits, flushes, polls |
-//! | `source` | what is next: operations, syncs, pauses, reading back |
-//! | `record`, `collect`, `group` | what is counted, interval by interval, thread by thread |
-//! | `depth_search` | `latency_target` |
-//! | `progress`, `interrupt` | the live line, and the signals that end a run |
+//! | `prepare` | set-up of a thread from its options |
+//! | `worker` | the thread's loop: submit, flush, poll |
+//! | `source` | the sequence of operations, syncs, pauses and reading back |
+//! | `record`, `collect`, `group` | counters of a thread, their intervals, and their sum over a group |
+//! | `depth_search` | the search of `latency_target` |
+//! | `progress`, `interrupt` | the progress line, and the signals that end a run |
 
 mod collect;
 mod depth_search;
@@ -37,17 +37,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Instant, SystemTime};
 
-/// Histograms that a thread has for its intervals: one fills up while the other is being read.
+/// Histograms per thread: one is filled while the collector reads the other.
 const HISTOGRAMS: usize = 2;
-/// How often the signals are looked at, and the line is drawn.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval between checks for signals and updates of the progress line.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How to run.
+/// Settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// A sample's length.
+    /// Length of a sample.
     pub log_interval: Duration,
-    /// Whether the live line is shown; when not said, on a terminal.
+    /// Whether to show the progress line; `None`: only on a terminal.
     pub progress: Option<bool>,
 }
 
@@ -57,29 +57,29 @@ impl Default for Settings {
     }
 }
 
-/// A job that cannot be made ready.
+/// A job that could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("job `{job}`")]
 pub struct RunError {
-    /// Which.
+    /// Name of the job.
     pub job: String,
-    /// Why.
+    /// The cause.
     pub source: EngineError,
 }
 
 /// One thread of a job.
 struct ThreadPlan<'a> {
     job: &'a Job,
-    /// Which of the job's threads.
+    /// Index within the job's threads.
     number: u32,
-    /// Its sequence of random numbers.
+    /// Number of its stream of random numbers.
     stream: u64,
     group: u32,
 }
 
-/// What a thread tells.
+/// A message from a thread.
 enum Message {
-    /// It is ready, or cannot be.
+    /// The thread is set up, or could not be.
     Ready(Result<(), RunError>),
     Interval(Interval),
     Done(usize, Box<JobResult>),
@@ -88,7 +88,7 @@ enum Message {
 /// Runs all jobs.
 ///
 /// # Errors
-/// When a job cannot be made ready; what fails later stands in the result.
+/// When a job cannot be set up; later failures are part of the result.
 pub fn run(plan: &Plan, settings: &Settings, interrupt: &Interrupt) -> Result<RunResult, RunError> {
     let read_only = !plan.jobs.iter().any(|job| job.options.rw.writes || job.options.rw.trims);
     let mut disks = HashMap::new();
@@ -111,7 +111,7 @@ pub fn run(plan: &Plan, settings: &Settings, interrupt: &Interrupt) -> Result<Ru
     })
 }
 
-/// The threads that run at once, stage by stage.
+/// The threads of each stage; those of one stage run concurrently.
 fn stages(plan: &Plan) -> Vec<Vec<ThreadPlan<'_>>> {
     let mut stages: Vec<Vec<ThreadPlan<'_>>> = Vec::new();
     let (mut group, mut stream) = (0, 0);
@@ -133,7 +133,7 @@ fn stages(plan: &Plan) -> Vec<Vec<ThreadPlan<'_>>> {
     stages
 }
 
-/// Runs the threads of one stage; also says whether a signal ended it.
+/// Runs the threads of one stage; the second value is whether a signal ended it.
 fn run_stage(
     stage: &[ThreadPlan<'_>],
     read_only: bool,
@@ -141,9 +141,9 @@ fn run_stage(
     settings: &Settings,
     interrupt: &Interrupt,
 ) -> Result<(Vec<JobResult>, bool), RunError> {
-    let mut their_disks = Vec::new();
+    let mut thread_disks = Vec::new();
     for thread in stage {
-        their_disks.push(match thread.job.options.engine() {
+        thread_disks.push(match thread.job.options.engine() {
             EngineKind::IoUring | EngineKind::Memory | EngineKind::Null => {
                 let opened = engine::open_disk(thread.job, thread.number, read_only, disks);
                 Some(opened.map_err(|source| RunError { job: thread.job.name.clone(), source })?)
@@ -154,11 +154,11 @@ fn run_stage(
     let stop = AtomicBool::new(false);
     let (out, messages) = channel();
     std::thread::scope(|scope| {
-        let mut stations = Vec::new();
-        for (index, (thread, disk)) in stage.iter().zip(&their_disks).enumerate() {
+        let mut channels = Vec::new();
+        for (index, (thread, disk)) in stage.iter().zip(&thread_disks).enumerate() {
             let (go, gone) = channel();
             let (back, used) = channel();
-            let ties = prepare::Ties {
+            let link = prepare::RunLink {
                 index,
                 out: out.clone(),
                 back: used,
@@ -169,7 +169,7 @@ fn run_stage(
             let name = format!("job-{index}");
             let spawned = std::thread::Builder::new()
                 .name(name)
-                .spawn_scoped(scope, move || prepare::run(thread, disk.as_ref(), &ties));
+                .spawn_scoped(scope, move || prepare::run(thread, disk.as_ref(), &link));
             spawned.map_err(|error| RunError {
                 job: thread.job.name.clone(),
                 source: EngineError::Option(format!("cannot start a thread: {error}")),
@@ -177,52 +177,52 @@ fn run_stage(
             for _ in 0..HISTOGRAMS {
                 let _ = back.send(histogram());
             }
-            stations.push(Station { go, back });
+            channels.push(ThreadChannels { go, back });
         }
         drop(out);
         for _ in 0..stage.len() {
-            // A thread that is gone without a word has panicked; the scope says so.
+            // A thread that sends nothing has panicked; the scope propagates the panic.
             if let Ok(Message::Ready(ready)) = messages.recv() {
                 ready?;
             }
         }
         let clock = Instant::now();
-        for station in &stations {
-            let _ = station.go.send(clock);
+        for channel in &channels {
+            let _ = channel.go.send(clock);
         }
-        let mut watch = Watch::new(stage, stations, settings);
+        let mut stage_run = StageRun::new(stage, channels, settings);
         let mut interrupted = false;
         loop {
-            match messages.recv_timeout(LOOK) {
-                Ok(message) => watch.on_message(message),
+            match messages.recv_timeout(POLL_INTERVAL) {
+                Ok(message) => stage_run.on_message(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if interrupt.came() {
                 if interrupted {
-                    watch.progress.clear();
+                    stage_run.progress.clear();
                     std::process::exit(130);
                 }
                 interrupted = true;
                 stop.store(true, Ordering::Relaxed);
             }
-            watch.progress.show(watch.running);
+            stage_run.progress.show(stage_run.running);
         }
-        watch.progress.clear();
-        Ok((watch.finish(), interrupted))
+        stage_run.progress.clear();
+        Ok((stage_run.finish(), interrupted))
     })
 }
 
-/// The way to a thread.
-struct Station {
+/// Channels to a thread.
+struct ThreadChannels {
     go: Sender<Instant>,
     back: Sender<Histogram<u64>>,
 }
 
-/// What the main thread keeps while a stage runs.
-struct Watch {
-    stations: Vec<Station>,
-    /// By thread: the report that it goes into.
+/// State of the main thread while a stage runs.
+struct StageRun {
+    channels: Vec<ThreadChannels>,
+    /// By thread: the index of its report.
     report_of: Vec<usize>,
     /// By report.
     reports: Vec<(Collector, Option<JobResult>)>,
@@ -230,9 +230,9 @@ struct Watch {
     running: usize,
 }
 
-impl Watch {
-    fn new(stage: &[ThreadPlan<'_>], stations: Vec<Station>, settings: &Settings) -> Self {
-        // Threads of one group that want to be reported together share a report.
+impl StageRun {
+    fn new(stage: &[ThreadPlan<'_>], channels: Vec<ThreadChannels>, settings: &Settings) -> Self {
+        // Threads of a group with `group_reporting` share a report.
         let mut keys: Vec<(u32, bool, usize)> = Vec::new();
         let mut report_of = Vec::new();
         for (index, thread) in stage.iter().enumerate() {
@@ -249,7 +249,7 @@ impl Watch {
         Self {
             reports: reports.collect(),
             report_of,
-            stations,
+            channels,
             progress: Progress::new(settings.progress, stage.iter().map(|thread| &thread.job.options)),
             running: stage.len(),
         }
@@ -261,8 +261,8 @@ impl Watch {
                 let thread = interval.thread;
                 self.progress.add(interval.ios, interval.bytes);
                 self.reports[self.report_of[thread]].0.add(&mut interval);
-                // The thread may have ended meanwhile.
-                let _ = self.stations[thread].back.send(interval.latencies);
+                // Sending fails if the thread has ended.
+                let _ = self.channels[thread].back.send(interval.latencies);
             }
             Message::Done(thread, result) => {
                 self.running -= 1;

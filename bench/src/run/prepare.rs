@@ -1,4 +1,4 @@
-//! From options to a thread that is ready to go.
+//! Set-up of a thread from its options.
 
 use super::record::{IntervalChannel, Record};
 use super::source::Source;
@@ -21,35 +21,35 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// A thread's ties to the run.
-pub(super) struct Ties<'a> {
+/// What connects a thread to its run.
+pub(super) struct RunLink<'a> {
     pub(super) index: usize,
     pub(super) out: Sender<Message>,
     pub(super) back: Receiver<Histogram<u64>>,
-    /// Says when to begin; gone when there is nothing to begin.
+    /// Receives the start of the run's clock; disconnected if the run is cancelled.
     pub(super) go: Receiver<Instant>,
     pub(super) interval: Duration,
     pub(super) stop: &'a AtomicBool,
 }
 
-/// Makes ready, waits for the word, does the job.
-pub(super) fn run(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) {
-    let result = pin(&plan.job.options.cpus_allowed).and_then(|()| with_engine(plan, disk, ties));
+/// Sets the thread up, waits for the start, and runs the job.
+pub(super) fn run(plan: &ThreadPlan<'_>, disk: Option<&Disk>, link: &RunLink<'_>) {
+    let result = pin(&plan.job.options.cpus_allowed).and_then(|()| with_engine(plan, disk, link));
     let Err(source) = result else { return };
-    // Without a listener the run is over already.
-    let _ = ties.out.send(Message::Ready(Err(RunError { job: plan.job.name.clone(), source })));
+    // Sending fails only if the run is already over.
+    let _ = link.out.send(Message::Ready(Err(RunError { job: plan.job.name.clone(), source })));
 }
 
-/// The one place where an engine is chosen: what follows is compiled for each.
-fn with_engine(plan: &ThreadPlan<'_>, disk: Option<&Disk>, ties: &Ties<'_>) -> Result<(), EngineError> {
+/// Selects the engine; the code from here on is compiled for each engine.
+fn with_engine(plan: &ThreadPlan<'_>, disk: Option<&Disk>, link: &RunLink<'_>) -> Result<(), EngineError> {
     let options = &plan.job.options;
     match (options.engine(), disk) {
-        (EngineKind::Nvmf, _) => drive(OwnThread::connect(options)?, plan, ties),
-        (EngineKind::NvmfAsync, _) => drive(Async::connect(options)?, plan, ties),
+        (EngineKind::Nvmf, _) => drive(OwnThread::connect(options)?, plan, link),
+        (EngineKind::NvmfAsync, _) => drive(Async::connect(options)?, plan, link),
         (EngineKind::Nbd, _) => {
-            drive(Nbd::connect(options.filename.as_deref().unwrap_or_default(), options.iodepth)?, plan, ties)
+            drive(Nbd::connect(options.filename.as_deref().unwrap_or_default(), options.iodepth)?, plan, link)
         }
-        (_, Some(disk)) => drive(Local::new(disk, options.iodepth)?, plan, ties),
+        (_, Some(disk)) => drive(Local::new(disk, options.iodepth)?, plan, link),
         (kind, None) => Err(EngineError::Option(format!("ioengine={} has no disk", kind.name()))),
     }
 }
@@ -68,20 +68,20 @@ fn pin(processors: &[usize]) -> Result<(), EngineError> {
     sched_setaffinity(Pid::from_raw(0), &set).map_err(refused)
 }
 
-/// A thread's life, on an engine that is ready.
+/// Runs a thread's job on a connected engine.
 pub(super) fn drive<E: Engine>(
     mut engine: E,
     plan: &ThreadPlan<'_>,
-    ties: &Ties<'_>,
+    link: &RunLink<'_>,
 ) -> Result<(), EngineError> {
     let options = &plan.job.options;
     let geometry = engine
         .geometry(engine.device())
-        .ok_or_else(|| EngineError::Option("the device is gone already".to_owned()))?;
+        .ok_or_else(|| EngineError::Option("the device no longer exists".to_owned()))?;
     let region = region(options, plan.number, geometry)?;
     let generator = Generator::new(options, region, plan.stream).ok_or_else(|| {
         EngineError::Option(format!(
-            "no block of {} bytes fits into the {} bytes from byte {}",
+            "no block of {} bytes fits into the {} bytes that start at byte {}",
             options.bs_least(),
             region.len,
             region.offset
@@ -98,24 +98,24 @@ pub(super) fn drive<E: Engine>(
         let stamp = Stamp::new(options.randseed, content, unit as usize);
         Verification::new(stamp, generator.region(), unit, options.rw.writes)
     });
-    let wait = || ties.out.send(Message::Ready(Ok(()))).ok().and_then(|()| ties.go.recv().ok());
+    let wait = || link.out.send(Message::Ready(Ok(()))).ok().and_then(|()| link.go.recv().ok());
     let Some(clock) = wait() else { return Ok(()) };
     std::thread::sleep(options.startdelay);
-    let (ties_out, ties_back) = (ties.out.clone(), &ties.back);
+    let (link_out, link_back) = (link.out.clone(), &link.back);
     let channel =
-        IntervalChannel { out: ties_out, back: ties_back, wrap: Message::Interval, length: ties.interval };
+        IntervalChannel { out: link_out, back: link_back, wrap: Message::Interval, length: link.interval };
     let parts = Parts {
         engine,
         source: Source::new(options, generator),
         verification,
-        record: Record::new(ties.index, channel),
+        record: Record::new(link.index, channel),
         memory,
         region: region_id,
         slot_len,
         block_size: geometry.block_size,
         clock,
     };
-    let outcome = Worker::new(parts, &plan.job.name, options, ties.stop).run();
+    let outcome = Worker::new(parts, &plan.job.name, options, link.stop).run();
     let mut record = outcome.record;
     let (elapsed, cpu) = record.finish(outcome.now);
     let mut engine = outcome.engine;
@@ -125,7 +125,7 @@ pub(super) fn drive<E: Engine>(
         name: plan.job.name.clone(),
         group: plan.group,
         threads: 1,
-        // EILSEQ, as fio has it, when only verification failed.
+        // EILSEQ, as in fio, if only verification failed.
         error: outcome
             .error
             .map_or(if record.verify_errors > 0 { nix::errno::Errno::EILSEQ as i32 } else { 0 }, errno),
@@ -154,11 +154,11 @@ pub(super) fn drive<E: Engine>(
         }),
         samples: Vec::new(),
     };
-    let _ = ties.out.send(Message::Done(ties.index, Box::new(result)));
+    let _ = link.out.send(Message::Done(link.index, Box::new(result)));
     Ok(())
 }
 
-/// The bytes of the device that this thread uses.
+/// The part of the device that this thread uses.
 fn region(options: &JobOptions, number: u32, geometry: Geometry) -> Result<Region, EngineError> {
     let (bytes, block) = (geometry.bytes(), geometry.block_size);
     for size in
@@ -166,7 +166,7 @@ fn region(options: &JobOptions, number: u32, geometry: Geometry) -> Result<Regio
     {
         if !size.is_multiple_of(block) {
             return Err(EngineError::Option(format!(
-                "bs={size} is no multiple of the device's block size, {block}"
+                "bs={size} is not a multiple of the device's block size, {block}"
             )));
         }
     }
@@ -178,7 +178,8 @@ fn region(options: &JobOptions, number: u32, geometry: Geometry) -> Result<Regio
         increment.and_then(|increment| increment.checked_add(options.offset.of(bytes))).unwrap_or(u64::MAX);
     if offset >= bytes || !offset.is_multiple_of(block.into()) {
         return Err(EngineError::Option(format!(
-            "offset {offset} must lie on the device, which has {bytes} bytes, and be a multiple of its block size, {block}"
+            "offset {offset} must be less than the device's size, {bytes} bytes, and a multiple of its block size, \
+            {block}"
         )));
     }
     let rest = bytes - offset;
@@ -189,14 +190,15 @@ fn has_writes(rw: Access) -> bool {
     rw.writes || rw.trims
 }
 
-/// A buffer for each operation in flight, filled with random bytes unless zeroes are wanted.
+/// A buffer for each operation in flight, filled with random bytes unless `zero_buffers` is set.
 fn buffers(options: &JobOptions, slot_len: usize, stream: u64) -> Result<Memory, EngineError> {
     let refused = |error: nvmf_memory::OutOfMemory| EngineError::Option(error.to_string());
     let memory = Memory::alloc(slot_len * options.iodepth as usize).map_err(refused)?;
     let mut random = Random::new(options.randseed, !stream);
     let mut page = [0; 4096];
     for at in (0..memory.len()).step_by(page.len()) {
-        // Zeroes are written, too: a page that was never written is shared with all such pages, and costs at its first use.
+        // Zeroes are written, too: pages that were never written are all mapped to the shared zero page and fault at
+        // their first use.
         if !options.zero_buffers {
             page.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
         }

@@ -1,4 +1,4 @@
-//! The live line, as fio's.
+//! The progress line, in fio's form.
 
 use crate::job::JobOptions;
 use core::fmt::Write as _;
@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io::{IsTerminal, Write as _};
 use std::time::Instant;
 
-/// One line on the standard error, overwritten again and again; nothing when that is no terminal.
+/// A line on standard error that is overwritten once a second; disabled if that is not a terminal.
 pub(super) struct Progress {
     shown: bool,
     start: Instant,
@@ -37,7 +37,7 @@ impl Progress {
         self.written += bytes[1] + bytes[2];
     }
 
-    /// Shows how it stands, once a second.
+    /// Prints the progress, at most once a second.
     pub(super) fn show(&mut self, running: usize) {
         let since = self.last.elapsed();
         if !self.shown || since < Duration::from_secs(1) {
@@ -78,7 +78,7 @@ impl Progress {
     }
 }
 
-/// fio's letter for what a job does.
+/// fio's letter for the kind of a job.
 fn letter(options: &JobOptions) -> char {
     match (options.rw.reads, options.rw.writes, options.rw.random) {
         (true, true, false) => 'M',

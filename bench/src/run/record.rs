@@ -1,4 +1,4 @@
-//! What a job's thread counts while it runs.
+//! The counters of a job's thread.
 
 use crate::result::{Cpu, Direction, DirectionResult, histogram};
 use core::time::Duration;
@@ -7,20 +7,20 @@ use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::SystemTime;
 
-/// What a job did in one interval.
+/// The figures of a thread in one interval.
 pub(super) struct Interval {
-    /// Which thread's.
+    /// Index of the thread.
     pub(super) thread: usize,
-    /// The interval's end, from the measurement's start.
+    /// End of the interval, measured from the start.
     pub(super) at: Duration,
     pub(super) length: Duration,
     pub(super) ios: [u64; 3],
     pub(super) bytes: [u64; 3],
-    /// Total latencies in it, nanoseconds.
+    /// Total latencies, nanoseconds.
     pub(super) latencies: Histogram<u64>,
 }
 
-/// Where intervals go, and where used histograms come back from.
+/// Channels to the collector: complete intervals out, used histograms back.
 pub(super) struct IntervalChannel<'a, M> {
     pub(super) out: Sender<M>,
     pub(super) back: &'a Receiver<Histogram<u64>>,
@@ -28,23 +28,23 @@ pub(super) struct IntervalChannel<'a, M> {
     pub(super) length: Duration,
 }
 
-/// A thread's figures. All times are nanoseconds of the run's clock.
+/// The counters of a thread. All times are nanoseconds of the run's clock.
 pub(super) struct Record<'a, M> {
     pub(super) directions: [DirectionResult; 3],
     pub(super) sync: Histogram<u64>,
     pub(super) depth: [u64; 7],
     pub(super) submit: [u64; 7],
     pub(super) complete: [u64; 7],
-    /// When the measurement began, by the calendar.
+    /// Wall-clock time of the start of the measurement.
     pub(super) started: SystemTime,
     pub(super) errors: u64,
     pub(super) verify_errors: u64,
     thread: usize,
-    /// When the measurement began.
+    /// Start of the measurement.
     start: u64,
-    /// When what runs now began: reading back is not part of the writing's time.
+    /// Start of the current phase: the time of reading back does not count as time of writing.
     phase_start: u64,
-    /// By direction: the time of the phases before.
+    /// By direction: the run time of earlier phases.
     phases_before: [Duration; 3],
     last: u64,
     cpu: Cpu,
@@ -76,7 +76,7 @@ impl<'a, M> Record<'a, M> {
         }
     }
 
-    /// The measurement begins (again): what was counted is forgotten, errors are not.
+    /// Starts or restarts the measurement: resets all counters except those of errors.
     pub(super) fn start(&mut self, now: u64) {
         for direction in &mut self.directions {
             direction.ios = 0;
@@ -99,30 +99,30 @@ impl<'a, M> Record<'a, M> {
         self.next_interval();
     }
 
-    /// Another phase begins.
+    /// Starts a new phase.
     pub(super) fn phase(&mut self, now: u64) {
         self.phase_start = now;
         self.phases_before = Direction::ALL.map(|direction| self.directions[direction as usize].runtime);
     }
 
-    /// An operation was submitted.
+    /// Records the submission of an operation.
     pub(super) fn submitted(&mut self, direction: Direction, nanoseconds: u64, in_flight: usize) {
         self.directions[direction as usize].submission.saturating_record(nanoseconds.max(1));
         let bucket = usize::BITS - 1 - in_flight.max(1).leading_zeros();
         self.depth[(bucket as usize).min(6)] += 1;
     }
 
-    /// One call submitted so many operations.
+    /// Records a call that submitted `count` operations.
     pub(super) fn batch_submitted(&mut self, count: usize) {
         self.submit[batch_bucket(count)] += 1;
     }
 
-    /// One call found so many completed.
+    /// Records a call that returned `count` completions.
     pub(super) fn batch_completed(&mut self, count: usize) {
         self.complete[batch_bucket(count)] += 1;
     }
 
-    /// An operation has ended well.
+    /// Records an operation that succeeded.
     pub(super) fn completed(&mut self, direction: Direction, bytes: u32, times: Times) {
         let result = &mut self.directions[direction as usize];
         result.ios += 1;
@@ -140,13 +140,13 @@ impl<'a, M> Record<'a, M> {
         }
     }
 
-    /// A sync has ended well.
+    /// Records a sync that succeeded.
     pub(super) fn synced(&mut self, times: Times) {
         self.sync.saturating_record(times.ended.saturating_sub(times.begun).max(1));
         self.last = times.ended;
     }
 
-    /// Hands the interval over when it is full.
+    /// Sends the interval to the collector if it is complete.
     pub(super) fn tick(&mut self, now: u64) {
         let length = Duration::from_nanos(now.saturating_sub(self.interval_start));
         if length >= self.channel.length {
@@ -159,12 +159,12 @@ impl<'a, M> Record<'a, M> {
         interval.at = Duration::from_nanos(now.saturating_sub(self.start));
         interval.length = length;
         self.interval_start = now;
-        // Nobody listens any more only when the run is being given up.
+        // Sending fails only if the run is being cancelled.
         let _ = self.channel.out.send((self.channel.wrap)(interval));
         self.next_interval();
     }
 
-    /// Takes an empty histogram; without one (the collector is behind) the interval is not recorded.
+    /// Starts an interval if there is an empty histogram; without one (the collector is late) it is not recorded.
     fn next_interval(&mut self) {
         if self.interval.is_none()
             && let Ok(latencies) = self.channel.back.try_recv()
@@ -176,7 +176,7 @@ impl<'a, M> Record<'a, M> {
         }
     }
 
-    /// The measurement is over: how long it took, and the processor's time.
+    /// Ends the measurement; returns its duration and processor time.
     pub(super) fn finish(&mut self, now: u64) -> (Duration, Cpu) {
         let length = Duration::from_nanos(now.saturating_sub(self.interval_start));
         if self.interval.as_ref().is_some_and(|interval| interval.ios != [0; 3]) {
@@ -194,7 +194,7 @@ impl<'a, M> Record<'a, M> {
     }
 }
 
-/// An operation's life, in nanoseconds of the run's clock.
+/// Timestamps of an operation, in nanoseconds of the run's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) begun: u64,
@@ -202,7 +202,7 @@ pub(super) struct Times {
     pub(super) ended: u64,
 }
 
-/// 0, 1 to 4, to 8, to 16, to 32, to 64, more.
+/// Index of the bucket: 0, 1 to 4, 5 to 8, 9 to 16, 17 to 32, 33 to 64, more.
 fn batch_bucket(count: usize) -> usize {
     match count {
         0 => 0,
@@ -215,7 +215,7 @@ fn batch_bucket(count: usize) -> usize {
     }
 }
 
-/// This thread's, so far.
+/// This thread's usage so far.
 fn cpu() -> Cpu {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Cpu::default() };
     let time = |time: nix::sys::time::TimeVal| {

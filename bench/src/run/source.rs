@@ -1,4 +1,4 @@
-//! What a thread is to do next, and when: operations, syncs, pauses, and the reading back of what was written.
+//! The sequence of a thread's operations, syncs and pauses, and the reading back of written blocks.
 
 use crate::job::JobOptions;
 use crate::result::Direction;
@@ -6,41 +6,41 @@ use crate::verify::Verification;
 use crate::workload::{Generator, Operation, Pace};
 use core::time::Duration;
 
-/// What is next.
+/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// This, now.
+    /// Submit this operation now.
     Do(Operation),
-    /// A sync, now.
+    /// Submit a sync now.
     Sync,
-    /// Nothing before this time: nanoseconds of the run's clock.
+    /// Wait until this time, in nanoseconds of the run's clock.
     At(u64),
-    /// Nothing before something in flight has ended.
+    /// Wait for a completion.
     Blocked,
-    /// Nothing more.
+    /// The job has ended.
     End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Work,
-    /// What was begun ends, then comes the last sync.
+    /// Wait for outstanding operations, then submit the last sync.
     LastSync,
-    /// What was written is read back, from this address on.
+    /// Read written blocks back, from this address on.
     ReadBack(u64),
     End,
 }
 
-/// Where a thread's operations come from.
+/// Source of a thread's operations.
 pub(super) struct Source {
     generator: Generator,
     pace: Pace,
     phase: Phase,
-    /// When it began: nanoseconds of the run's clock.
+    /// Start of the job, in nanoseconds of the run's clock.
     start: u64,
-    /// When no more operations begin, if that was said.
+    /// Time after which no operation starts, if `runtime` is set.
     deadline: Option<u64>,
-    /// An operation that was drawn and could not begin yet.
+    /// A generated operation that could not start yet.
     held: Option<Operation>,
     sync_every: u32,
     writes_since_sync: u32,
@@ -80,18 +80,18 @@ impl Source {
         self.deadline = self.deadline.map(|runtime| now.saturating_add(runtime));
     }
 
-    /// No more operations, and no reading back.
+    /// Stops: no more operations, and no reading back.
     pub(super) fn stop(&mut self) {
         self.phase = Phase::End;
         self.held = None;
     }
 
-    /// Whether what is done now is reading back what was written.
+    /// Whether written blocks are now being read back.
     pub(super) fn reads_back(&self) -> bool {
         matches!(self.phase, Phase::ReadBack(_))
     }
 
-    /// What is next, with so many operations in flight.
+    /// What to do next, with `in_flight` operations outstanding.
     pub(super) fn next(
         &mut self,
         now: u64,

@@ -1,6 +1,6 @@
-//! A whole thread over a disk that lies: verification finds what it does.
+//! Tests of a whole thread on a disk that corrupts a write.
 
-use super::prepare::{Ties, drive};
+use super::prepare::{RunLink, drive};
 use super::{Message, ThreadPlan};
 use crate::engine::{Engine, Local};
 use crate::job::{Given, Plan, Section};
@@ -13,25 +13,25 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// What is done to one write.
+/// The fault injected into one write.
 #[derive(Clone, Copy)]
-enum Lie {
-    /// Nothing.
+enum Fault {
+    /// No fault.
     None,
-    /// A bit of it changes.
+    /// One bit is flipped.
     Flip,
-    /// It is acknowledged, and thrown away.
+    /// The write is acknowledged but not executed.
     Lose,
-    /// It goes one block further.
+    /// The write goes to the next block.
     Misplace,
-    /// It fails.
+    /// The write fails.
     Fail,
 }
 
-/// A disk that lies about its n-th write.
+/// A disk that injects a fault into one write.
 struct CorruptingEngine {
     disk: Local,
-    lie: Lie,
+    fault: Fault,
     victim: u32,
     writes: u32,
     memory: Vec<Memory>,
@@ -51,17 +51,17 @@ impl Backend for CorruptingEngine {
     fn submit(&mut self, tag: Tag, device: DeviceId, mut op: BlockOp) -> Result<(), Full> {
         if let BlockOp::Write { range, from, .. } = &mut op {
             self.writes += 1;
-            match self.lie {
+            match self.fault {
                 _ if self.writes != self.victim => {}
-                Lie::None => {}
-                Lie::Flip => {
+                Fault::None => {}
+                Fault::Flip => {
                     let mut byte = [0];
                     self.memory[0].read(from.offset + 100, &mut byte);
                     self.memory[0].write(from.offset + 100, &[byte[0] ^ 4]);
                 }
-                Lie::Lose => op = BlockOp::Flush,
-                Lie::Misplace => range.start = (range.start + 1) % 64,
-                Lie::Fail => {
+                Fault::Lose => op = BlockOp::Flush,
+                Fault::Misplace => range.start = (range.start + 1) % 64,
+                Fault::Fail => {
                     self.failed.push(Completion { tag, result: Err(BlockError::Medium) });
                     return Ok(());
                 }
@@ -90,8 +90,8 @@ impl Engine for CorruptingEngine {
     }
 }
 
-/// Runs a job of these options on 64 blocks of 4 KiB.
-fn run(options: &[(&str, &str)], lie: Lie, victim: u32) -> JobResult {
+/// Runs a job with these options on 64 blocks of 4 KiB.
+fn run(options: &[(&str, &str)], fault: Fault, victim: u32) -> JobResult {
     let given = options.iter().map(|(name, value)| Given {
         name: (*name).to_owned(),
         value: (*value).to_owned(),
@@ -103,26 +103,26 @@ fn run(options: &[(&str, &str)], lie: Lie, victim: u32) -> JobResult {
     let job = &plan.jobs[0];
     let disk = Local::new(&disk, job.options.iodepth).unwrap();
     let corrupting =
-        CorruptingEngine { disk, lie, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
+        CorruptingEngine { disk, fault, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
     let ((out, messages), (go, gone), (back, used)) = (channel(), channel(), channel());
     back.send(histogram()).unwrap();
     go.send(Instant::now()).unwrap();
     let stop = AtomicBool::new(false);
-    let ties =
-        Ties { index: 0, out, back: used, go: gone, interval: Duration::from_millis(500), stop: &stop };
-    drive(corrupting, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &ties).unwrap();
-    drop(ties);
+    let link =
+        RunLink { index: 0, out, back: used, go: gone, interval: Duration::from_millis(500), stop: &stop };
+    drive(corrupting, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &link).unwrap();
+    drop(link);
     let done = messages.iter().find_map(|message| match message {
         Message::Done(_, result) => Some(*result),
         _ => None,
     });
-    done.expect("it ends")
+    done.expect("the thread sends its result")
 }
 
 const VERIFIED: [(&str, &str); 3] = [("rw", "randwrite"), ("verify", "crc32c"), ("iodepth", "8")];
 
 #[test]
-fn an_honest_disk_passes_and_every_block_is_read_back_once() {
+fn correct_disk_passes_verification() {
     for extra in [
         ("loops", "3"),
         ("verify_interval", "512"),
@@ -130,7 +130,7 @@ fn an_honest_disk_passes_and_every_block_is_read_back_once() {
         ("bsrange", "4k-16k"),
         ("rw", "write"),
     ] {
-        let result = run(&[&VERIFIED[..], &[extra]].concat(), Lie::None, 0);
+        let result = run(&[&VERIFIED[..], &[extra]].concat(), Fault::None, 0);
         assert_eq!(
             (result.errors, result.verify_errors, result.error),
             (0, 0, 0),
@@ -144,17 +144,17 @@ fn an_honest_disk_passes_and_every_block_is_read_back_once() {
 }
 
 #[test]
-fn each_lie_is_told_by_its_name() {
-    // In the second loop, what is lost leaves the first loop's block behind.
+fn injected_faults_are_reported_by_kind() {
+    // A write lost in the second loop leaves the block of the first loop.
     let twice = [&VERIFIED[..], &[("loops", "2"), ("rw", "write"), ("iodepth", "1")]].concat();
-    for (lie, victim, words) in [
-        (Lie::Flip, 100, "byte 100 of it"),
-        (Lie::Lose, 100, "generation is 1, the last written is 2"),
-        (Lie::Misplace, 128, "misplaced: it is the block of byte 258048"),
-        (Lie::Lose, 10, "zeroes"),
+    for (fault, victim, words) in [
+        (Fault::Flip, 100, "byte 100 of it"),
+        (Fault::Lose, 100, "generation is 1, the last written is 2"),
+        (Fault::Misplace, 128, "misplaced: it is the block of byte 258048"),
+        (Fault::Lose, 10, "zeroes"),
     ] {
         let options = if victim == 10 { VERIFIED.to_vec() } else { twice.clone() };
-        let result = run(&options, lie, victim);
+        let result = run(&options, fault, victim);
         let message = result.message.unwrap_or_default();
         assert!(
             result.verify_errors > 0 && result.error != 0 && message.contains(words),
@@ -164,20 +164,24 @@ fn each_lie_is_told_by_its_name() {
 }
 
 #[test]
-fn a_failed_write_ends_the_job_unless_it_is_to_go_on() {
-    let result = run(&VERIFIED, Lie::Fail, 20);
+fn failed_write_ends_job_unless_continue_on_error() {
+    let result = run(&VERIFIED, Fault::Fail, 20);
     assert_eq!((result.errors, result.error), (1, nix::errno::Errno::EIO as i32));
     assert!(result.directions[Direction::Write as usize].ios < 63);
-    let result = run(&[&VERIFIED[..], &[("continue_on_error", "all")]].concat(), Lie::Fail, 20);
-    assert_eq!((result.errors, result.verify_errors), (1, 0), "what a failed write left is not known");
+    let result = run(&[&VERIFIED[..], &[("continue_on_error", "all")]].concat(), Fault::Fail, 20);
+    assert_eq!(
+        (result.errors, result.verify_errors),
+        (1, 0),
+        "the contents after a failed write are not verified"
+    );
     assert_eq!(result.directions[Direction::Write as usize].ios, 63);
     assert_eq!(result.directions[Direction::Read as usize].bytes, 63 * 4096);
 }
 
 #[test]
-fn what_is_counted_adds_up() {
+fn counters_add_up() {
     let result =
-        run(&[("rw", "randrw"), ("fsync", "4"), ("iodepth", "16"), ("end_fsync", "1")], Lie::None, 0);
+        run(&[("rw", "randrw"), ("fsync", "4"), ("iodepth", "16"), ("end_fsync", "1")], Fault::None, 0);
     let (read, written) = (&result.directions[0], &result.directions[1]);
     assert_eq!(read.ios + written.ios, 64);
     assert_eq!(read.total.len() + written.total.len(), 64);
@@ -187,11 +191,11 @@ fn what_is_counted_adds_up() {
 }
 
 #[test]
-fn a_rate_and_pauses_are_kept_to() {
+fn rate_and_thinktime_limit_speed() {
     for slow in [("rate_iops", "640"), ("thinktime", "1500us")] {
-        let result = run(&[("rw", "read"), ("iodepth", "4"), slow], Lie::None, 0);
+        let result = run(&[("rw", "read"), ("iodepth", "4"), slow], Fault::None, 0);
         assert_eq!(result.directions[0].ios, 64);
-        // Not faster than asked; how much slower is the machine's affair.
+        // The job must not be faster than its limit; how much slower it is depends on the machine.
         assert!(result.elapsed >= Duration::from_millis(90), "{slow:?}: {:?}", result.elapsed);
     }
 }

@@ -1,4 +1,4 @@
-//! A job's thread: submits, flushes, polls.
+//! The loop of a job's thread: submit, flush, poll.
 
 use super::depth_search::DepthSearch;
 use super::record::{Record, Times};
@@ -14,16 +14,16 @@ use nvmf_memory::Memory;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The longest sleep: a thread sees at least this often whether the run is to end.
+/// The longest sleep, so that the thread notices in time that the run should stop.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// How long operations in flight may take to end once the run was interrupted.
+/// Longest wait for outstanding operations after an interrupt, in nanoseconds.
 const STOP_TIMEOUT: u64 = 2_000_000_000;
-/// Completions taken at once.
+/// Completions per poll.
 const COMPLETIONS_AT_ONCE: usize = 256;
-/// Wrong blocks that are told of one by one.
-const COMPLAINTS_MAX: u64 = 10;
+/// Verification errors that are reported individually.
+const VERIFY_MESSAGES_MAX: u64 = 10;
 
-/// What is in flight under one tag.
+/// The operation in flight under one tag.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     /// `None`: a sync.
@@ -32,7 +32,7 @@ struct Slot {
     submitted: u64,
 }
 
-/// What a thread needs besides its options.
+/// The parts of a worker besides its options.
 pub(super) struct Parts<'a, E, M> {
     pub(super) engine: E,
     pub(super) source: Source,
@@ -43,11 +43,11 @@ pub(super) struct Parts<'a, E, M> {
     pub(super) region: RegionId,
     pub(super) slot_len: usize,
     pub(super) block_size: u32,
-    /// The run's clock began then.
+    /// Start of the run's clock.
     pub(super) clock: Instant,
 }
 
-/// A job's thread.
+/// The state of a job's thread.
 pub(super) struct Worker<'a, E: Engine, M> {
     parts: Parts<'a, E, M>,
     options: &'a JobOptions,
@@ -56,15 +56,15 @@ pub(super) struct Worker<'a, E: Engine, M> {
     device: DeviceId,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Submitted, and not flushed yet.
+    /// Submitted but not flushed yet.
     batch: Vec<u32>,
     completions: Vec<Completion>,
     depth: usize,
-    /// So few must be in flight before more are submitted.
+    /// More operations are submitted once at most this many are in flight.
     low: usize,
     search: Option<DepthSearch>,
     refill: Option<(Random, Vec<u8>)>,
-    /// When the next operation may begin, if that is not now.
+    /// Time before which the next operation must not start, if any.
     wake_at: Option<u64>,
     idle_since: Option<u64>,
     ramp_ends: Option<u64>,
@@ -74,7 +74,7 @@ pub(super) struct Worker<'a, E: Engine, M> {
     first_wrong: Option<String>,
 }
 
-/// How a thread ended.
+/// The result of a thread.
 pub(super) struct Outcome<'a, E, M> {
     pub(super) engine: E,
     pub(super) record: Record<'a, M>,
@@ -119,7 +119,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
     }
 
-    /// Does the whole job.
+    /// Runs the whole job.
     pub(super) fn run(mut self) -> Outcome<'a, E, M> {
         let now = self.now();
         self.parts.source.start(now);
@@ -149,7 +149,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         self.slots.len() - self.free.len()
     }
 
-    /// Submits, reaps, waits; `true` when all is done.
+    /// Submits, takes completions, or waits; `true` when the job is done.
     fn turn(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) && self.stopped_at.is_none() {
             self.stopped_at = Some(self.now());
@@ -167,7 +167,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         false
     }
 
-    /// Begins what there is room for; `false` when that is nothing.
+    /// Submits as many operations as the depth allows; `false` if there are none.
     fn submit(&mut self) -> bool {
         let depth = self.search.as_ref().map_or(self.depth, |search| search.depth() as usize);
         let most = if self.options.iodepth_batch == 0 { depth } else { self.options.iodepth_batch as usize };
@@ -196,12 +196,12 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         if self.batch.is_empty() {
             return false;
         }
-        self.ring();
+        self.flush();
         true
     }
 
-    /// Rings the doorbell for what was begun.
-    fn ring(&mut self) {
+    /// Flushes the submitted operations to the engine.
+    fn flush(&mut self) {
         self.parts.engine.flush();
         let now = self.now();
         let in_flight = self.in_flight();
@@ -216,18 +216,18 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
     }
 
     fn begin(&mut self, operation: Option<Operation>, begun: u64) {
-        let index = self.free.pop().expect("there is room");
+        let index = self.free.pop().expect("fewer operations than the depth are in flight");
         self.slots[index as usize] = Slot { operation, begun, submitted: begun };
         let op = operation.map_or(BlockOp::Flush, |operation| self.block_op(&operation, index));
-        // The engine was made for this depth: it is full only while what has completed was not polled.
+        // The engine was created for this depth: it is full only until its completions have been polled.
         while self.parts.engine.submit(Tag(index.into()), self.device, op).is_err() {
-            self.ring();
+            self.flush();
             self.reap();
         }
         self.batch.push(index);
     }
 
-    /// The operation as the backend knows it; a write's bytes are put in place.
+    /// Converts an operation for the backend, and fills the buffer of a write.
     fn block_op(&mut self, operation: &Operation, index: u32) -> BlockOp {
         let parts = &mut self.parts;
         let size = u64::from(parts.block_size);
@@ -254,7 +254,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
     }
 
-    /// Ends what has completed; `false` when that is nothing.
+    /// Processes completions; `false` if there are none.
     fn reap(&mut self) -> bool {
         let mut completions = core::mem::take(&mut self.completions);
         self.parts.engine.poll(&mut completions);
@@ -288,7 +288,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
     }
 
     fn end(&mut self, completion: Completion, ended: u64) {
-        let index = u32::try_from(completion.tag.0).expect("a tag of ours");
+        let index = u32::try_from(completion.tag.0).expect("the tag is a slot's index");
         let slot = self.slots[index as usize];
         self.free.push(index);
         let times = Times { begun: slot.begun, submitted: slot.submitted, ended };
@@ -328,7 +328,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                 let at = index as usize * self.parts.slot_len;
                 verification.on_read(operation, &self.parts.memory, at, |address, wrong| {
                     record.verify_errors += 1;
-                    if record.verify_errors <= COMPLAINTS_MAX {
+                    if record.verify_errors <= VERIFY_MESSAGES_MAX {
                         eprintln!("nvmf-bench: {name}: verify: the block at byte {address}: {wrong}");
                     }
                     first.get_or_insert_with(|| format!("the block at byte {address}: {wrong}"));
@@ -341,7 +341,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
     }
 
-    /// There was nothing to do: waits. `true` when what is in flight is given up.
+    /// Waits because there is nothing to do; `true` if outstanding operations are given up.
     fn idle(&mut self) -> bool {
         let now = self.now();
         if self.stopped_at.is_some_and(|at| now - at > STOP_TIMEOUT) {

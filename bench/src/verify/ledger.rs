@@ -1,14 +1,14 @@
-//! What a job has written where, and where it is busy.
+//! The generation of each block, and the blocks with an operation in flight.
 
 use crate::workload::{Operation, Region};
 use core::ops::Range;
 
-/// The top bit: an operation is in flight there.
+/// Top bit: an operation on the block is in flight.
 const BUSY: u32 = 1 << 31;
-/// A write failed there: what it holds now is not known.
+/// Generation of a block whose write failed: its contents are unknown.
 const UNKNOWN: u32 = BUSY - 1;
 
-/// One number a block: the generation that was last written, 0 for none.
+/// The last written generation of each block; 0 for none.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     region: Region,
@@ -18,7 +18,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// For a region in blocks of `unit` bytes.
+    /// A ledger for a region in blocks of `unit` bytes.
     #[must_use]
     pub fn new(region: Region, unit: u32) -> Self {
         let unit = u64::from(unit);
@@ -35,11 +35,11 @@ impl Ledger {
     fn blocks_of(&self, operation: &Operation) -> Range<usize> {
         let first = (operation.offset - self.region.offset) / self.unit;
         let end = first + u64::from(operation.len) / self.unit;
-        // Both are below the length, which is a usize.
+        // Both are at most the number of blocks, which is a usize.
         first as usize..end as usize
     }
 
-    /// Claims an operation's blocks; `false` when one of them is in flight already: it must wait.
+    /// Claims an operation's blocks; `false` if one of them is already claimed, so that the operation must wait.
     pub fn claim(&mut self, operation: &Operation) -> bool {
         let range = self.blocks_of(operation);
         let blocks = &mut self.blocks[range];
@@ -50,13 +50,13 @@ impl Ledger {
         true
     }
 
-    /// Gives them back.
+    /// Releases an operation's blocks.
     pub fn release(&mut self, operation: &Operation) {
         let range = self.blocks_of(operation);
         self.blocks[range].iter_mut().for_each(|block| *block &= !BUSY);
     }
 
-    /// The next generation of the block at this address.
+    /// Advances the generation of the block at this address; returns the new one.
     pub fn advance(&mut self, address: u64) -> u32 {
         let block = self.block_mut(address);
         let (busy, last) = (*block & BUSY, *block & !BUSY);
@@ -65,13 +65,13 @@ impl Ledger {
         next
     }
 
-    /// What the block at this address holds is not known any more.
+    /// Marks the contents of an operation's blocks as unknown.
     pub fn forget(&mut self, operation: &Operation) {
         let range = self.blocks_of(operation);
         self.blocks[range].iter_mut().for_each(|block| *block = *block & BUSY | UNKNOWN);
     }
 
-    /// The generation that the block at this address must have, if that is known.
+    /// The expected generation of the block at this address, if it is known.
     #[must_use]
     pub fn generation(&self, address: u64) -> Option<u32> {
         let block = self.blocks[self.index(address)] & !BUSY;
@@ -87,7 +87,7 @@ impl Ledger {
         ((address - self.region.offset) / self.unit) as usize
     }
 
-    /// The first run of blocks at or behind `from` whose content is known, at most `most` bytes: (address, bytes).
+    /// The first run of blocks with known contents at or after `from`, of at most `most` bytes: (address, bytes).
     #[must_use]
     pub fn written_from(&self, from: u64, most: u32) -> Option<(u64, u32)> {
         let known = |block: &u32| *block & !BUSY != 0 && *block & !BUSY != UNKNOWN;
@@ -108,12 +108,12 @@ mod tests {
     use crate::result::Direction;
 
     #[test]
-    fn blocks_are_claimed_written_and_found_again() {
+    fn claimed_blocks_are_tracked_by_generation() {
         let mut ledger = Ledger::new(Region { offset: 4096, len: 16 * 512 }, 512);
         let write = |offset, len| Operation { direction: Direction::Write, offset, len };
         let (first, second) = (write(4096 + 512, 1024), write(4096 + 1024, 512));
         assert!(ledger.claim(&first));
-        assert!(!ledger.claim(&second), "it overlaps the first");
+        assert!(!ledger.claim(&second), "the second write overlaps the first");
         assert_eq!((ledger.advance(4608), ledger.advance(5120)), (1, 1));
         ledger.release(&first);
         assert!(ledger.claim(&second));

@@ -1,27 +1,27 @@
-//! Whether what is read is what was written.
+//! Verification: checks that blocks contain what was last written.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `stamp` | the mark in each block: address, generation, seed, checksum |
-//! | `ledger` | which generation each block must have |
+//! | `stamp` | the verification header of a block: address, generation, seed, checksum |
+//! | `ledger` | the expected generation of each block |
 
 mod ledger;
 mod stamp;
 
 pub use ledger::Ledger;
-pub use stamp::{Stamp, Wrong};
+pub use stamp::{Mismatch, Stamp};
 
 use crate::workload::{Operation, Region};
 use nvmf_memory::Memory;
 
-/// A job's verification.
+/// The verification state of a job.
 #[derive(Debug)]
 pub struct Verification {
     stamp: Stamp,
     ledger: Ledger,
-    /// One block, on its way to or from the registered memory.
+    /// Buffer for copying a block to or from the registered memory.
     block: Vec<u8>,
-    /// The job writes: what it has not written itself, it does not know.
+    /// The job writes, so it checks only blocks that it has written itself.
     only_own: bool,
 }
 
@@ -32,12 +32,12 @@ impl Verification {
         Self { stamp, ledger: Ledger::new(region, unit), block: vec![0; unit as usize], only_own }
     }
 
-    /// Lets an operation begin; `false` when it must wait for another on the same blocks.
+    /// Claims the operation's blocks; `false` if it must wait for another operation on the same blocks.
     pub fn claim(&mut self, operation: &Operation) -> bool {
         self.ledger.claim(operation)
     }
 
-    /// Puts the next generation of every block of a write into `memory`, from `at` on.
+    /// Fills `memory` from `at` on with the next generation of each block of a write.
     pub fn fill(&mut self, operation: &Operation, memory: &Memory, at: usize) {
         for from in (0..operation.len as usize).step_by(self.block.len()) {
             let address = operation.offset + from as u64;
@@ -47,7 +47,7 @@ impl Verification {
         }
     }
 
-    /// A write has ended.
+    /// Records the end of a write.
     pub fn on_written(&mut self, operation: &Operation, well: bool) {
         if !well {
             self.ledger.forget(operation);
@@ -55,13 +55,13 @@ impl Verification {
         self.ledger.release(operation);
     }
 
-    /// A read has ended, well, with its data in `memory` from `at` on: tells of every wrong block.
+    /// Checks the data of a successful read, in `memory` from `at` on; calls `wrong` for every block that fails.
     pub fn on_read(
         &mut self,
         operation: &Operation,
         memory: &Memory,
         at: usize,
-        mut wrong: impl FnMut(u64, Wrong),
+        mut wrong: impl FnMut(u64, Mismatch),
     ) {
         self.ledger.release(operation);
         for from in (0..operation.len as usize).step_by(self.block.len()) {
@@ -77,12 +77,12 @@ impl Verification {
         }
     }
 
-    /// An operation has ended whose data do not matter.
+    /// Releases the blocks of an operation without checking data.
     pub fn release(&mut self, operation: &Operation) {
         self.ledger.release(operation);
     }
 
-    /// The next run of blocks to read back, at or behind `from`, of at most `most` bytes.
+    /// The next run of blocks to read back, at or after `from`, of at most `most` bytes.
     #[must_use]
     pub fn written_from(&self, from: u64, most: u32) -> Option<(u64, u32)> {
         self.ledger.written_from(from, most)

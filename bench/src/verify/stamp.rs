@@ -1,14 +1,14 @@
-//! What stands in a block that is verified.
+//! The format of verified blocks.
 //!
-//! | bytes | what, little-endian |
+//! | bytes | contents, little-endian |
 //! |---|---|
-//! | 0 to 3 | CRC32C of all that follows |
+//! | 0 to 3 | CRC32C of the rest of the block |
 //! | 4 to 7 | magic |
-//! | 8 to 15 | the block's address: bytes from the device's beginning |
+//! | 8 to 15 | the block's address: bytes from the start of the device |
 //! | 16 to 23 | the job's seed |
-//! | 24 to 27 | the generation: the how-manieth write of this block it is |
+//! | 24 to 27 | the generation: the number of this write of the block |
 //! | 28 to 31 | the block's length, bytes |
-//! | from 32 | the pattern, or bytes that follow from seed, address and generation |
+//! | from 32 | the pattern, or pseudo-random bytes derived from seed, address and generation |
 
 use crate::job::Verify;
 use crate::workload::{Random, mix};
@@ -17,58 +17,58 @@ use core::fmt;
 const MAGIC: u32 = 0x4e56_4d62;
 const HEADER: usize = 32;
 
-/// Marks blocks, and judges those that come back.
+/// Writes and checks verified blocks.
 #[derive(Debug, Clone)]
 pub struct Stamp {
     seed: u64,
     content: Verify,
-    /// What should stand there: kept, so that a check allocates nothing.
+    /// Buffer for the expected block, kept so that a check does not allocate.
     expected: Vec<u8>,
 }
 
-/// Why a block is not the one that was written.
+/// Why a block failed verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
-    /// It reads as zeroes: it was never written, or was lost.
+pub enum Mismatch {
+    /// The block reads as zeroes: it was never written, or the write was lost.
     Zeroes,
-    /// It is none of ours.
+    /// The block has no verification header.
     Foreign,
-    /// Its bytes changed; the first that did, when it is known what they were.
+    /// The block's bytes changed.
     Corrupt {
-        /// Bytes from the block's beginning.
+        /// Offset of the first changed byte, if the original contents are known.
         at: Option<usize>,
     },
-    /// It is whole, but belongs elsewhere.
+    /// The block is intact, but belongs to another address.
     Misplaced {
-        /// Where: bytes from the device's beginning.
+        /// That address: bytes from the start of the device.
         belongs: u64,
     },
-    /// It is whole and at its place, but not the last that was written there.
+    /// The block is intact and at its address, but an older generation.
     Stale {
-        /// Its generation.
+        /// The generation found.
         found: u32,
-        /// The last's.
+        /// The generation last written.
         wanted: u32,
     },
-    /// Another run or job wrote it.
+    /// The block was written by another run or job.
     OtherSeed {
-        /// With which seed.
+        /// The seed found.
         found: u64,
     },
-    /// It was marked in blocks of another length.
+    /// The block was written with another block length.
     OtherLength {
-        /// Which, in bytes.
+        /// The length found, in bytes.
         found: u32,
     },
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zeroes => write!(f, "it reads as zeroes: never written, or lost"),
-            Self::Foreign => write!(f, "it has no mark: nothing that verify= wrote"),
+            Self::Foreign => write!(f, "it has no verification header: it was not written with verify="),
             Self::Corrupt { at: Some(at) } => write!(f, "corrupt: byte {at} of it is the first that changed"),
-            Self::Corrupt { at: None } => write!(f, "corrupt: its checksum does not fit"),
+            Self::Corrupt { at: None } => write!(f, "corrupt: its checksum is wrong"),
             Self::Misplaced { belongs } => write!(f, "misplaced: it is the block of byte {belongs}"),
             Self::Stale { found, wanted } => {
                 write!(f, "stale: its generation is {found}, the last written is {wanted}")
@@ -77,20 +77,23 @@ impl fmt::Display for Wrong {
                 write!(f, "another run or job wrote it: its seed is {found} (see randseed)")
             }
             Self::OtherLength { found } => {
-                write!(f, "it was written in blocks of {found} bytes: give this bs or verify_interval")
+                write!(
+                    f,
+                    "it was written in blocks of {found} bytes: use this value for bs or verify_interval"
+                )
             }
         }
     }
 }
 
 impl Stamp {
-    /// Marks blocks of at most `longest` bytes.
+    /// A stamp for blocks of at most `longest` bytes.
     #[must_use]
     pub fn new(seed: u64, content: Verify, longest: usize) -> Self {
         Self { seed, content, expected: vec![0; longest] }
     }
 
-    /// Writes the block of this address and generation.
+    /// Writes the block with this address and generation.
     pub fn write(&self, block: &mut [u8], address: u64, generation: u32) {
         let len = u32::try_from(block.len()).expect("blocks are short");
         block[4..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -115,11 +118,11 @@ impl Stamp {
         block[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Judges the block that was read at this address; any generation will do when `generation` is `None`.
+    /// Checks the block that was read at this address; `None` accepts any generation.
     ///
     /// # Errors
-    /// [`Wrong`].
-    pub fn check(&mut self, block: &[u8], address: u64, generation: Option<u32>) -> Result<(), Wrong> {
+    /// [`Mismatch`].
+    pub fn check(&mut self, block: &[u8], address: u64, generation: Option<u32>) -> Result<(), Mismatch> {
         let (u32_at, u64_at) = (
             |at| read_u32(block, at),
             |at| u64::from(read_u32(block, at)) | u64::from(read_u32(block, at + 4)) << 32,
@@ -129,28 +132,28 @@ impl Stamp {
             return Err(self.corruption(block, address, generation.unwrap_or(found)));
         }
         if u32_at(4) != MAGIC {
-            return Err(Wrong::Foreign);
+            return Err(Mismatch::Foreign);
         }
         let len = u32_at(28);
         if usize::try_from(len) != Ok(block.len()) {
-            return Err(Wrong::OtherLength { found: len });
+            return Err(Mismatch::OtherLength { found: len });
         }
         if u64_at(8) != address {
-            return Err(Wrong::Misplaced { belongs: u64_at(8) });
+            return Err(Mismatch::Misplaced { belongs: u64_at(8) });
         }
         if u64_at(16) != self.seed {
-            return Err(Wrong::OtherSeed { found: u64_at(16) });
+            return Err(Mismatch::OtherSeed { found: u64_at(16) });
         }
         match generation {
-            Some(wanted) if wanted != found => Err(Wrong::Stale { found, wanted }),
+            Some(wanted) if wanted != found => Err(Mismatch::Stale { found, wanted }),
             _ => Ok(()),
         }
     }
 
-    /// A checksum that does not fit: what is it?
-    fn corruption(&mut self, block: &[u8], address: u64, generation: u32) -> Wrong {
+    /// Determines the cause of a wrong checksum.
+    fn corruption(&mut self, block: &[u8], address: u64, generation: u32) -> Mismatch {
         if block.iter().all(|&byte| byte == 0) {
-            return Wrong::Zeroes;
+            return Mismatch::Zeroes;
         }
         let mut expected = core::mem::take(&mut self.expected);
         self.write(&mut expected[..block.len()], address, generation);
@@ -159,19 +162,19 @@ impl Stamp {
         let same = block.iter().zip(&expected).filter(|(is, should)| is == should).count();
         self.expected = expected;
         if read_u32(block, 4) != MAGIC && same < block.len() / 2 {
-            // Blocks of another length, whose checksum covers another length, have the magic.
-            return Wrong::Foreign;
+            // A block of another length also has a wrong checksum, but has the magic number.
+            return Mismatch::Foreign;
         }
         let len = read_u32(block, 28);
         if read_u32(block, 4) == MAGIC && usize::try_from(len) != Ok(block.len()) && len.is_multiple_of(512) {
-            return Wrong::OtherLength { found: len };
+            return Mismatch::OtherLength { found: len };
         }
-        Wrong::Corrupt { at: first.filter(|_| same >= block.len() / 2) }
+        Mismatch::Corrupt { at: first.filter(|_| same >= block.len() / 2) }
     }
 }
 
 fn checksum(block: &[u8]) -> u32 {
-    // 32 bits in 64.
+    // The crate returns every checksum as 64 bits.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &block[4..]) as u32
 }
 
@@ -190,25 +193,25 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_wrong_is_told_apart() {
+    fn mismatch_kinds_are_distinguished() {
         for content in [Verify::Random, Verify::Pattern(vec![0xde, 0xad, 0xbe])] {
             let mut stamp = Stamp::new(7, content.clone(), 8192);
             let good = block(&stamp, 8192, 3);
             assert_eq!(stamp.check(&good, 8192, Some(3)), Ok(()));
             assert_eq!(stamp.check(&good, 8192, None), Ok(()));
-            assert_eq!(stamp.check(&good, 4096, Some(3)), Err(Wrong::Misplaced { belongs: 8192 }));
-            assert_eq!(stamp.check(&good, 8192, Some(4)), Err(Wrong::Stale { found: 3, wanted: 4 }));
+            assert_eq!(stamp.check(&good, 4096, Some(3)), Err(Mismatch::Misplaced { belongs: 8192 }));
+            assert_eq!(stamp.check(&good, 8192, Some(4)), Err(Mismatch::Stale { found: 3, wanted: 4 }));
             let other = block(&Stamp::new(8, content, 8192), 8192, 3);
-            assert_eq!(stamp.check(&other, 8192, Some(3)), Err(Wrong::OtherSeed { found: 8 }));
-            assert_eq!(stamp.check(&[0; 4096], 8192, Some(3)), Err(Wrong::Zeroes));
-            assert_eq!(stamp.check(&[0x5a; 4096], 8192, Some(3)), Err(Wrong::Foreign));
-            assert_eq!(stamp.check(&good[..2048], 8192, Some(3)), Err(Wrong::OtherLength { found: 4096 }));
+            assert_eq!(stamp.check(&other, 8192, Some(3)), Err(Mismatch::OtherSeed { found: 8 }));
+            assert_eq!(stamp.check(&[0; 4096], 8192, Some(3)), Err(Mismatch::Zeroes));
+            assert_eq!(stamp.check(&[0x5a; 4096], 8192, Some(3)), Err(Mismatch::Foreign));
+            assert_eq!(stamp.check(&good[..2048], 8192, Some(3)), Err(Mismatch::OtherLength { found: 4096 }));
             for at in [0, 5, 9, 30, 32, 1000, 4095] {
                 let mut flipped = good.clone();
                 flipped[at] ^= 0x10;
                 let wrong = stamp.check(&flipped, 8192, Some(3)).unwrap_err();
                 assert!(
-                    matches!(wrong, Wrong::Corrupt { at: Some(found) } if found == at) || at == 30,
+                    matches!(wrong, Mismatch::Corrupt { at: Some(found) } if found == at) || at == 30,
                     "{at}: {wrong}"
                 );
             }

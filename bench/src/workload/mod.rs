@@ -1,10 +1,10 @@
-//! Which operation comes next: direction, offset, length. The same options and the same seed give the same operations.
+//! Generation of operations: direction, offset, length. The same options and seed give the same operations.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `permutation` | every block once, in random order |
-//! | `zipf` | some blocks more often than others |
-//! | `pace` | not faster than asked |
+//! | `permutation` | a random order of all blocks |
+//! | `zipf` | Zipf-distributed blocks |
+//! | `pace` | rate limits |
 //! | `random` | random numbers |
 
 mod pace;
@@ -22,27 +22,27 @@ pub use zipf::Zipf;
 use crate::job::{BlockSize, Distribution, JobOptions};
 use crate::result::Direction;
 
-/// One operation.
+/// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What it does.
+    /// Read, write or trim.
     pub direction: Direction,
-    /// Where, in bytes from the device's beginning.
+    /// Start, in bytes from the start of the device.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// The bytes of a device that a job uses.
+/// The part of a device that a job uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where they begin.
+    /// First byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// Gives a job's operations one after the other. Allocates nothing once made.
+/// Generates the operations of a thread. Iterating does not allocate.
 #[derive(Debug, Clone)]
 pub struct Generator {
     random_offsets: bool,
@@ -50,31 +50,31 @@ pub struct Generator {
     read_percent: u64,
     sizes: [BlockSize; 3],
     region: Region,
-    /// Offsets are multiples of this; all lengths, too.
+    /// Bytes of which all offsets and lengths are multiples.
     unit: u64,
     units: u64,
     order: Order,
-    /// Where the next sequential operation of each direction begins, from the region's beginning.
+    /// By direction: start of the next sequential operation, relative to the region.
     next: [u64; 3],
-    /// Bytes still to give; `None` has no end.
+    /// Bytes still to generate; `None` for endless.
     left: Option<u64>,
     random: Random,
     after_trim: Option<Operation>,
 }
 
-/// How random offsets follow each other.
+/// Order of random offsets.
 #[derive(Debug, Clone)]
 enum Order {
-    /// Every unit once; then once more, in another order.
+    /// Every unit once, then again in another order.
     EachOnce { seed: u64, round: u64, place: u64, permutation: Permutation },
-    /// Any.
+    /// Independent offsets.
     Any,
-    /// By Zipf's law; the ranks are scattered over the region.
+    /// Zipf-distributed ranks, permuted over the region.
     Zipf { law: Zipf, scatter: Permutation },
 }
 
 impl Generator {
-    /// The operations of a job's `stream`-th thread on `region`; `None` when no block fits into it.
+    /// The generator for thread `stream` on `region`; `None` if no block fits into the region.
     #[must_use]
     pub fn new(options: &JobOptions, region: Region, stream: u64) -> Option<Self> {
         let unit = u64::from(options.bs_least());
@@ -87,7 +87,7 @@ impl Generator {
             Distribution::Zipf(theta) => {
                 Order::Zipf { law: Zipf::new(units, theta), scatter: Permutation::new(units, seed) }
             }
-            // Blocks of several sizes would overlap.
+            // With several block sizes, a permutation of units would make blocks overlap.
             Distribution::Uniform if options.norandommap || !one_size => Order::Any,
             Distribution::Uniform => {
                 Order::EachOnce { seed, round: 0, place: 0, permutation: Permutation::new(units, seed) }
@@ -111,7 +111,7 @@ impl Generator {
         })
     }
 
-    /// The bytes that operations fall into: whole blocks of the shortest size.
+    /// The region that is used: whole blocks of the smallest size.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
@@ -126,7 +126,7 @@ impl Generator {
         }
     }
 
-    /// Where it begins, from the region's beginning.
+    /// Start of the next operation, relative to the region.
     fn start(&mut self, direction: Direction) -> u64 {
         if !self.random_offsets {
             return self.next[direction as usize];
@@ -162,7 +162,7 @@ impl Generator {
     }
 }
 
-/// The next operation; `None` when all were given.
+/// Yields operations until `io_size` and `loops` are reached.
 impl Iterator for Generator {
     type Item = Operation;
 
@@ -176,7 +176,7 @@ impl Iterator for Generator {
         let direction = self.direction();
         let start = self.start(direction);
         let most = (self.region.len - start).min(self.left.unwrap_or(u64::MAX));
-        // A whole number of units, of which at least one fits.
+        // A multiple of the unit; at least one unit fits.
         let len = self.len(direction).min(most / self.unit * self.unit);
         self.next[direction as usize] = if start + len >= self.region.len { 0 } else { start + len };
         if let Some(left) = &mut self.left {

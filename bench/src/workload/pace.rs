@@ -1,10 +1,10 @@
-//! How fast: `rate` and `rate_iops`.
+//! Rate limits: `rate` and `rate_iops`.
 
 use crate::job::JobOptions;
 use crate::result::Direction;
 use core::time::Duration;
 
-/// Says when the next operation may begin.
+/// Computes when the next operation may start.
 #[derive(Debug, Clone)]
 pub struct Pace {
     bytes: [Option<u64>; 3],
@@ -14,14 +14,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace that the options ask for.
+    /// The limits in the options.
     #[must_use]
     pub fn new(options: &JobOptions) -> Self {
         let limited = options.rate.iter().chain(&options.rate_iops).any(Option::is_some);
         Self { bytes: options.rate, ios: options.rate_iops, issued: [(0, 0); 3], limited }
     }
 
-    /// From when on, after the start, an operation of this direction may begin.
+    /// Earliest time after the start at which the next operation of this direction may start.
     #[must_use]
     pub fn due(&self, direction: Direction) -> Duration {
         if !self.limited {
@@ -32,14 +32,14 @@ impl Pace {
         due(bytes, self.bytes[direction as usize]).max(due(ios, self.ios[direction as usize]))
     }
 
-    /// One begins.
+    /// Counts an operation that starts.
     pub fn issue(&mut self, direction: Direction, bytes: u32) {
         let issued = &mut self.issued[direction as usize];
         *issued = (issued.0 + 1, issued.1 + u64::from(bytes));
     }
 }
 
-/// How long `done` takes at `rate` a second.
+/// The time that `done` takes at `rate` per second.
 fn span(done: u64, rate: u64) -> Duration {
     let nanoseconds = u128::from(done) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slower_of_both_limits_holds() {
+    fn stricter_rate_limit_applies() {
         let mut options = JobOptions::default();
         options.rate[1] = Some(4096 * 100);
         options.rate_iops[1] = Some(1000);

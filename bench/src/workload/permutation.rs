@@ -1,5 +1,5 @@
-//! Every block once, in random order, without a map of them: a Feistel network walks through a square that is a little larger than the
-//! device, and what falls outside is sent round again.
+//! A random order of all blocks without a bitmap: a Feistel network over the next larger power of four, with cycle
+//! walking for values outside the device.
 
 use super::random::mix;
 
@@ -13,7 +13,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The order that follows from this key.
+    /// The order determined by this key.
     #[must_use]
     pub fn new(len: u64, key: u64) -> Self {
         let bits = 64 - len.saturating_sub(1).leading_zeros();
@@ -22,10 +22,10 @@ impl Permutation {
         Self { len, half, keys }
     }
 
-    /// The number at this place.
+    /// The number at this position.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// When `place` is not below `len`.
     #[must_use]
     pub fn at(&self, place: u64) -> u64 {
         assert!(place < self.len, "place {place} of {}", self.len);
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_comes_once(len in 1_u64..5000, key: u64) {
+        fn permutation_visits_every_number_once(len in 1_u64..5000, key: u64) {
             let permutation = Permutation::new(len, key);
             let mut seen = vec![false; len as usize];
             for place in 0..len {
@@ -65,7 +65,7 @@ mod tests {
         }
 
         #[test]
-        fn large_devices_too(len in 1_u64.., key: u64) {
+        fn permutation_of_large_device_stays_in_range(len in 1_u64.., key: u64) {
             let permutation = Permutation::new(len, key);
             for place in [0, len / 2, len - 1] {
                 prop_assert!(permutation.at(place) < len);

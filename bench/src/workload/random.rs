@@ -1,10 +1,10 @@
-//! Random numbers that are the same for the same seed.
+//! Reproducible random numbers.
 
-/// A sequence of random numbers (`SplitMix64`).
+/// A pseudo-random number generator (`SplitMix64`).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
-/// Mixes all bits of a number into all others.
+/// Mixes the bits of a number so that each affects all others.
 #[must_use]
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +13,7 @@ pub fn mix(mut x: u64) -> u64 {
 }
 
 impl Random {
-    /// The sequence of this seed; each `stream` of it is another sequence.
+    /// The generator for this seed; each `stream` is an independent sequence.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream.wrapping_add(1))))
@@ -25,12 +25,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// The next below `bound`; 0 when that is 0.
+    /// The next number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// The next from 0 to less than 1.
+    /// The next number from 0 to less than 1.
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64

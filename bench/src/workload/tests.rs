@@ -1,4 +1,4 @@
-//! Operations as they follow from options.
+//! Tests of the generator with various options.
 
 use super::*;
 use crate::job::Access;
@@ -16,7 +16,7 @@ fn random(reads: bool, writes: bool) -> Access {
 }
 
 #[test]
-fn each_block_once_in_an_order_that_the_seed_decides() {
+fn random_blocks_are_permutation_of_seed() {
     let options = options(|o| o.rw = random(true, false));
     let draw =
         |stream| Generator::new(&options, REGION, stream).unwrap().map(|op| op.offset).collect::<Vec<_>>();
@@ -31,7 +31,7 @@ fn each_block_once_in_an_order_that_the_seed_decides() {
 }
 
 #[test]
-fn a_second_loop_visits_every_block_again() {
+fn second_loop_visits_all_blocks_in_new_order() {
     let options = options(|o| (o.rw, o.loops) = (random(false, true), 2));
     let all: Vec<_> = Generator::new(&options, REGION, 0).unwrap().map(|op| op.offset).collect();
     let (mut first, mut second) = (all[..1000].to_vec(), all[1000..].to_vec());
@@ -42,7 +42,7 @@ fn a_second_loop_visits_every_block_again() {
 }
 
 #[test]
-fn a_sequence_wraps_at_the_region_s_end() {
+fn sequential_offsets_wrap_at_region_end() {
     let options = options(|o| (o.io_size, o.loops) = (Some(crate::job::Extent::Bytes(1002 * 4096)), 1));
     let offsets: Vec<_> = Generator::new(&options, REGION, 0).unwrap().map(|op| op.offset).collect();
     assert_eq!(offsets[..3], [4096, 8192, 12288]);
@@ -50,7 +50,7 @@ fn a_sequence_wraps_at_the_region_s_end() {
 }
 
 #[test]
-fn a_mix_has_the_share_that_was_asked_for() {
+fn read_write_mix_has_configured_share() {
     let options = options(|o| (o.rw, o.rwmixread, o.loops) = (random(true, true), 70, 10));
     let reads =
         Generator::new(&options, REGION, 0).unwrap().filter(|op| op.direction == Direction::Read).count();
@@ -58,7 +58,7 @@ fn a_mix_has_the_share_that_was_asked_for() {
 }
 
 #[test]
-fn sizes_that_differ_stay_in_the_region_and_add_up() {
+fn mixed_block_sizes_stay_in_region() {
     for sizes in [BlockSize::Range(4096, 65536), BlockSize::Split(vec![(4096, 50), (8192, 100)])] {
         let options = options(|o| {
             o.rw = random(true, true);
@@ -79,7 +79,7 @@ fn sizes_that_differ_stay_in_the_region_and_add_up() {
 }
 
 #[test]
-fn zipf_prefers_some_blocks() {
+fn zipf_offsets_are_skewed() {
     let options = options(|o| {
         (o.rw, o.loops) = (random(true, false), 100);
         o.random_distribution = Distribution::Zipf(1.2);
@@ -90,7 +90,7 @@ fn zipf_prefers_some_blocks() {
 }
 
 #[test]
-fn a_trim_is_followed_by_its_write() {
+fn trim_is_followed_by_write_of_same_blocks() {
     let options = options(|o| {
         o.rw = Access { reads: false, writes: true, trims: true, random: true };
     });
@@ -105,6 +105,6 @@ fn a_trim_is_followed_by_its_write() {
 }
 
 #[test]
-fn a_region_without_room_for_a_block_has_no_operations() {
+fn region_smaller_than_block_has_no_generator() {
     assert!(Generator::new(&JobOptions::default(), Region { offset: 0, len: 4095 }, 0).is_none());
 }

@@ -1,10 +1,10 @@
-//! Zipf's law: the k-th most wanted block is wanted in proportion to k to the power of minus theta.
+//! Zipf's law: the probability of rank k is proportional to k^-theta.
 //!
-//! Drawn by rejection-inversion (Hörmann and Derflinger, 1996): exact, and at once for any number of blocks.
+//! Samples by rejection-inversion (Hörmann and Derflinger, 1996): exact, and in constant time for any number of ranks.
 
 use super::random::Random;
 
-/// Zipf's law over a number of ranks.
+/// A Zipf distribution over a number of ranks.
 #[derive(Debug, Clone)]
 pub struct Zipf {
     ranks: f64,
@@ -15,7 +15,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over `ranks` ranks.
+    /// A distribution over `ranks` ranks.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rank past 2^53 may be off by a few")]
     pub fn new(ranks: u64, theta: f64) -> Self {
@@ -26,7 +26,7 @@ impl Zipf {
         zipf
     }
 
-    /// The next rank, from 0.
+    /// Draws a rank, counted from 0.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped to the ranks")]
     pub fn next(&self, random: &mut Random) -> u64 {
         loop {
@@ -47,7 +47,7 @@ impl Zipf {
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.theta) * log;
-        // Near theta = 1 the quotient is 0/0: its series instead.
+        // Near theta = 1 the quotient is 0/0, so its Taylor series is used.
         log * if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 }
     }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_as_the_law_says() {
+    fn rank_frequencies_follow_zipf() {
         for theta in [0.5, 1.0, 1.2, 2.0] {
             let (zipf, mut random) = (Zipf::new(100, theta), Random::new(7, 0));
             let mut counts = [0_u32; 100];

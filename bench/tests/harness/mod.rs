@@ -1,5 +1,5 @@
-//! A target's worker and an initiator's driver in one thread, a provider between them, memory behind them: the whole way of a command with
-//! no thread, no lock and no sleep that a measurement would have to subtract.
+//! A target's worker and an initiator's driver in one thread, connected by a provider, with a memory disk: the whole
+//! path of a command without threads, lock contention or sleeps that would distort a measurement.
 
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
@@ -22,20 +22,20 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Bytes of the disk.
+/// Size of the disk, bytes.
 const DISK: u64 = 16 << 20;
 /// Bytes in a block.
 const BLOCK: u32 = 512;
-/// Commands in flight, at the most.
+/// Most commands in flight.
 pub(crate) const DEPTH: usize = 32;
 /// Bytes of the largest command.
 pub(crate) const LEN_MAX: usize = 128 << 10;
 const NSID: Nsid = Nsid(1);
 const REGION: RegionId = RegionId(0);
-/// Within which a connection or a command must have come to its end.
+/// Longest time for a connect or a command.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a command does.
+/// Direction of a command's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Disk to host.
@@ -44,20 +44,20 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// Both sides, connected.
+/// A worker and a driver that are connected.
 pub(crate) struct Harness<P: Provider> {
     worker: Worker<P, Devices>,
     driver: Driver<P>,
     start: Instant,
     completions: Vec<Completion>,
-    /// Places in the registered memory that no command uses.
+    /// Free buffers: offsets in the registered memory.
     free: Vec<usize>,
     next_block: u64,
 }
 
 impl Harness<Loopback> {
-    /// Over the provider inside the process.
-    #[allow(dead_code, reason = "not all who share this module measure over both providers")]
+    /// A harness over the in-process provider.
+    #[allow(dead_code, reason = "not every user of this module measures over both providers")]
     pub(crate) fn over_loopback() -> Self {
         let fabric = Fabric::new();
         Self::new(fabric.provider(), fabric.provider(), "127.0.0.1:4420".parse().expect("an address"))
@@ -65,7 +65,7 @@ impl Harness<Loopback> {
 }
 
 impl Harness<IwarpProvider> {
-    /// Over userspace iWARP, through a TCP connection of the loopback interface.
+    /// A harness over userspace iWARP, on a TCP connection over the loopback interface.
     pub(crate) fn over_iwarp() -> Self {
         let provider = || IwarpProvider::new(IwarpConfig::default()).expect("a provider");
         Self::new(provider(), provider(), "127.0.0.1:0".parse().expect("an address"))
@@ -85,7 +85,7 @@ impl<P: Provider> Harness<P> {
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
         let options = Options {
             queue_depth: 2 * DEPTH as u16,
-            // What is measured is the way of an I/O command: no other shall come between.
+            // No Keep Alive may disturb the measurement of I/O commands.
             keep_alive: Duration::from_secs(3600),
             ..Options::with_host(address, subsystem(), identity)
         };
@@ -116,7 +116,7 @@ impl<P: Provider> Harness<P> {
         panic!("not connected within {TIMEOUT:?}");
     }
 
-    /// Each side once.
+    /// Runs one turn of each side.
     fn turn(&mut self) {
         let now = self.start.elapsed() + Duration::from_secs(1);
         self.driver.turn(now);
@@ -136,13 +136,13 @@ impl<P: Provider> Harness<P> {
             Direction::Read => BlockOp::Read { range, into: buffer },
             Direction::Write => BlockOp::Write { range, from: buffer, fua: false },
         };
-        self.driver.submit(Tag(place as u64), NSID, op).expect("a place in the queue");
+        self.driver.submit(Tag(place as u64), NSID, op).expect("the queue has a free entry");
     }
 
-    /// So many commands of `len` bytes one after the other, `depth` of them in flight.
+    /// Runs `commands` commands of `len` bytes, with `depth` of them in flight.
     ///
     /// # Panics
-    /// When one fails, or they do not end.
+    /// When a command fails, or they do not complete in time.
     pub(crate) fn run(&mut self, direction: Direction, len: usize, depth: usize, commands: u64) {
         let (mut submitted, mut completed) = (0, 0);
         let begun = Instant::now();
@@ -181,7 +181,7 @@ fn settings() -> Settings {
 }
 
 fn registry(disk: &Disk) -> Registry {
-    let mut registry = Registry::new(nvmf_subsystem::Options::default()).expect("right options");
+    let mut registry = Registry::new(nvmf_subsystem::Options::default()).expect("valid options");
     let namespace = NamespaceDefinition {
         nsid: NSID,
         device: DeviceId(0),
@@ -198,9 +198,9 @@ fn registry(disk: &Disk) -> Registry {
         hosts: HostAccess::Any,
         namespaces: vec![namespace],
     };
-    registry.add_subsystem(definition).expect("a right definition");
+    registry.add_subsystem(definition).expect("a valid definition");
     let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a right port");
+    registry.set_ports(vec![port]).expect("a valid port");
     registry.take_notices();
     registry
 }

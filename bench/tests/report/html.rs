@@ -1,4 +1,5 @@
-//! The page. Two samples stay behind in cargo's folder for tests' files (`.build/tmp`), to be looked at in a browser.
+//! Tests of the HTML page. Two sample pages remain in cargo's folder for test files (`.build/tmp`), for viewing in a
+//! browser.
 
 use crate::synthetic::Plan;
 use crate::{alone, written};
@@ -10,7 +11,7 @@ fn keep(name: &str, page: &str) {
 }
 
 #[test]
-fn one_run_has_its_four_plots_and_figures() {
+fn one_run_has_four_plots_and_table() {
     let page = written(Format::Html, &alone(Plan::default().run()));
     keep("report-one.html", &page);
     for title in
@@ -24,7 +25,7 @@ fn one_run_has_its_four_plots_and_figures() {
 }
 
 #[test]
-fn several_runs_lie_over_each_other_with_their_ratios() {
+fn several_runs_share_plots_with_ratios() {
     let runs = [
         ("ours".to_string(), Plan { samples: 600, ..Plan::default() }.run()),
         ("theirs".to_string(), Plan { seed: 7, base_ns: 14_000, samples: 600, ..Plan::default() }.run()),
@@ -40,7 +41,7 @@ fn several_runs_lie_over_each_other_with_their_ratios() {
 }
 
 #[test]
-fn nothing_is_fetched_and_nothing_runs() {
+fn page_has_no_links_or_scripts() {
     let page = written(Format::Html, &alone(Plan::default().run()));
     for word in ["http:", "https:", "<script", "src=", "href=", "url(", "@import"] {
         assert!(!page.contains(word), "{word}");
@@ -48,7 +49,7 @@ fn nothing_is_fetched_and_nothing_runs() {
 }
 
 #[test]
-fn what_users_name_stays_text() {
+fn user_text_is_escaped() {
     let evil = "\"'><script>alert(1)</script>&";
     let mut run = Plan { name: evil.to_string(), errors: 1, ..Plan::default() }.run();
     run.jobs[0].message = Some(evil.to_string());
@@ -61,7 +62,7 @@ fn what_users_name_stays_text() {
 }
 
 #[test]
-fn a_job_that_did_nothing_has_empty_plots() {
+fn empty_job_has_empty_plots() {
     let page = written(Format::Html, &alone(Plan { samples: 0, ..Plan::default() }.run()));
     assert_eq!(page.matches("Nothing was measured.").count(), 4);
     assert!(!page.contains("NaN") && !page.contains("inf "));

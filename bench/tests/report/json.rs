@@ -1,4 +1,4 @@
-//! fio's JSON, as those who read it expect it.
+//! Tests of the JSON report against the fields of fio.
 
 use crate::synthetic::Plan;
 use crate::{alone, written};
@@ -9,7 +9,7 @@ fn document(plan: &Plan) -> Value {
     serde_json::from_str(&written(Format::Json, &alone(plan.run()))).expect("it is JSON")
 }
 
-/// What `fio-3.33.keys` calls it. fio's readers tell whole numbers from fractions.
+/// The type's name in `fio-3.33.keys`. Programs that read fio's JSON distinguish integers from other numbers.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Object(_) => "object",
@@ -21,9 +21,9 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The list was taken from fio 3.33: runs of randrw, of write with fsync, and of trim.
+/// The list was extracted from runs of fio 3.33: randrw, write with fsync, and trim.
 #[test]
-fn every_field_of_fio_is_there_with_its_type() {
+fn json_has_all_fio_fields_with_types() {
     let document = document(&Plan { trims: true, ..Plan::default() });
     let missing: Vec<String> = include_str!("fio-3.33.keys")
         .lines()
@@ -37,7 +37,7 @@ fn every_field_of_fio_is_there_with_its_type() {
 }
 
 #[test]
-fn figures_are_in_fios_units() {
+fn json_figures_use_fio_units() {
     let run = Plan::default().run();
     let read = &run.jobs[0].directions[0];
     let document = document(&Plan::default());
@@ -61,7 +61,7 @@ fn figures_are_in_fios_units() {
 }
 
 #[test]
-fn latencies_add_up_to_all_operations() {
+fn json_latency_buckets_add_up_to_100() {
     let document = document(&Plan::default());
     let units = ["latency_ns", "latency_us", "latency_ms"].map(|unit| &document["jobs"][0][unit]);
     let buckets = units.into_iter().flat_map(|unit| unit.as_object().unwrap().values());
@@ -71,7 +71,7 @@ fn latencies_add_up_to_all_operations() {
 }
 
 #[test]
-fn a_job_that_did_nothing_is_all_zeros() {
+fn empty_job_is_all_zeros() {
     let text = written(Format::Json, &alone(Plan { samples: 0, ..Plan::default() }.run()));
     let document: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(document["jobs"][0]["read"]["iops"], 0.0);
@@ -79,7 +79,7 @@ fn a_job_that_did_nothing_is_all_zeros() {
 }
 
 #[test]
-fn several_runs_are_documents_one_after_another() {
+fn several_runs_are_consecutive_documents() {
     let runs = [("a".to_string(), Plan::default().run()), ("b".to_string(), Plan::default().run())];
     let text = written(Format::Json, &runs);
     let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();

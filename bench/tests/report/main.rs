@@ -1,4 +1,4 @@
-//! The reports of runs that were never measured: the same figures every time.
+//! Tests of the reports with synthetic runs, whose figures are always the same.
 
 mod html;
 mod json;
@@ -22,7 +22,7 @@ fn alone(run: RunResult) -> [(String, RunResult); 1] {
 }
 
 #[test]
-fn a_faster_run_is_said_to_be_faster() {
+fn faster_run_has_verdict_better() {
     let rounds: Vec<_> = (0..5)
         .map(|round| {
             let a = Plan { seed: 2 * round, ..Plan::default() };
@@ -39,10 +39,10 @@ fn a_faster_run_is_said_to_be_faster() {
 }
 
 #[test]
-fn failures_come_before_ratios() {
+fn comparison_lists_failures_first() {
     let failing = Plan { errors: 3, ..Plan::default() };
     let report = compare("a.toml", "b.toml", &[(Plan::default().run(), failing.run())]);
     let text = report.to_string();
     assert!(text.starts_with("ERROR: b.toml, round 1, mixed: 3 operations failed, the first: "), "{text}");
-    assert!(text.contains("too few rounds to tell"), "{text}");
+    assert!(text.contains("too few rounds for a verdict"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The text for people.
+//! Tests of the text report.
 
 use crate::synthetic::Plan;
 use crate::{alone, written};
@@ -7,7 +7,7 @@ use nvmf_bench::result::LatencyTarget;
 use std::time::Duration;
 
 #[test]
-fn a_run_reads_as_fio_would_say_it() {
+fn text_report_matches_fio_format() {
     let mut run = Plan::default().run();
     let target = Duration::from_micros(500);
     run.jobs[0].latency_target =
@@ -16,7 +16,7 @@ fn a_run_reads_as_fio_would_say_it() {
 }
 
 #[test]
-fn a_group_sums_what_its_jobs_did() {
+fn group_summary_sums_jobs() {
     let mut run = Plan { name: "first".to_string(), ..Plan::default() }.run();
     run.jobs
         .extend(Plan { name: "second".to_string(), seed: 2, base_ns: 16_000, ..Plan::default() }.run().jobs);
@@ -28,7 +28,7 @@ fn a_group_sums_what_its_jobs_did() {
 }
 
 #[test]
-fn what_failed_is_said_first_and_last_with_what_to_do() {
+fn failures_are_first_and_last_with_advice() {
     let run = Plan { errors: 3, verify_errors: 1, ..Plan::default() }.run();
     let text = written(Format::Human, &alone(run));
     let lines: Vec<&str> = text.lines().collect();
@@ -37,15 +37,18 @@ fn what_failed_is_said_first_and_last_with_what_to_do() {
         "mixed: (groupid=0, jobs=1): err= 5 (Input/output error): pid=4711: Sat Nov 21 14:04:30 2026 UTC"
     );
     assert_eq!(lines[1], "  ERROR: 3 operations failed, the first: Input/output error");
-    assert!(lines[2].trim().starts_with("Look at the log of the device's side"), "{}", lines[2]);
-    assert_eq!(lines[3], "  ERROR: 1 block read back had other contents than were written");
-    assert!(lines[4].trim().starts_with("Trust neither the data nor these figures."), "{}", lines[4]);
+    assert!(lines[2].trim().starts_with("See the log: the kernel's (dmesg)"), "{}", lines[2]);
+    assert_eq!(lines[3], "  ERROR: 1 block failed verification: the contents differ from what was written");
+    assert!(lines[4].trim().starts_with("Do not rely on the data or these figures."), "{}", lines[4]);
     assert_eq!(lines[lines.len() - 3], "FAILED: 1 of 1 jobs");
-    assert_eq!(lines[lines.len() - 1], "  mixed: 1 block read back had other contents than were written");
+    assert_eq!(
+        lines[lines.len() - 1],
+        "  mixed: 1 block failed verification: the contents differ from what was written"
+    );
 }
 
 #[test]
-fn a_job_that_did_nothing_has_no_figures_and_no_panic() {
+fn empty_job_has_no_figures() {
     let text = written(Format::Human, &alone(Plan { samples: 0, ..Plan::default() }.run()));
     assert!(!text.contains("IOPS"), "{text}");
     assert!(!text.contains("NaN") && !text.contains("=inf"), "{text}");

@@ -1,14 +1,14 @@
-//! Runs from a seed. Integers only, so that every machine makes the same.
+//! Synthetic runs, generated from a seed with integer arithmetic only, so that they are the same on every machine.
 
 use nvmf_bench::result::{Cpu, DirectionResult, JobResult, RunResult, Sample, histogram};
 use std::time::{Duration, SystemTime};
 
-/// What a synthetic run is to look like: one job that reads and writes.
+/// Parameters of a synthetic run with one job that reads and writes.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) name: String,
-    /// The latency below which no operation comes.
+    /// Minimum latency of an operation.
     pub(crate) base_ns: u64,
     /// Samples of 100 ms.
     pub(crate) samples: u64,
@@ -40,17 +40,16 @@ impl Plan {
     }
 
     fn job(&self) -> JobResult {
-        let mut chance = Chance(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut rng = Rng(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut directions: [DirectionResult; 3] = Default::default();
-        let samples =
-            (0..self.samples).map(|index| self.sample(index, &mut chance, &mut directions)).collect();
+        let samples = (0..self.samples).map(|index| self.sample(index, &mut rng, &mut directions)).collect();
         let elapsed = INTERVAL * self.samples as u32;
         for direction in directions.iter_mut().filter(|d| d.ios > 0) {
             direction.runtime = elapsed;
         }
         let mut sync = histogram();
         for _ in 0..100 {
-            sync += 400_000 + chance.below(200_000);
+            sync += 400_000 + rng.below(200_000);
         }
         JobResult {
             name: self.name.clone(),
@@ -68,7 +67,7 @@ impl Plan {
             directions,
             sync,
             cpu: Cpu {
-                user: elapsed * 61 / 100 + Duration::from_micros(chance.below(100_000)),
+                user: elapsed * 61 / 100 + Duration::from_micros(rng.below(100_000)),
                 system: elapsed * 30 / 100,
                 context_switches: 1234,
                 major_faults: 0,
@@ -82,21 +81,21 @@ impl Plan {
         }
     }
 
-    /// One interval at full depth: as many operations as its latencies leave time for. A hundredth of them is counted.
-    fn sample(&self, index: u64, chance: &mut Chance, directions: &mut [DirectionResult; 3]) -> Sample {
+    /// Generates an interval at full depth, with as many operations as fit. Each one counts as a hundred.
+    fn sample(&self, index: u64, rng: &mut Rng, directions: &mut [DirectionResult; 3]) -> Sample {
         let mut here = histogram();
         let mut sample = Sample { at: INTERVAL * (index as u32 + 1), length: INTERVAL, ..Sample::default() };
-        // A slow interval now and then, as a disk's own housekeeping makes it.
+        // Some intervals are slow, as with background work of a disk.
         let slow = if index % 23 == 17 { 2 } else { 1 };
         let mut time_left = INTERVAL.as_nanos() as u64 * DEPTH / 100;
         loop {
-            let submission = 300 + chance.below(200);
+            let submission = 300 + rng.below(200);
             let completion =
-                slow * (self.base_ns + (0..4).map(|_| chance.below(1_500)).sum::<u64>()) * chance.tail();
+                slow * (self.base_ns + (0..4).map(|_| rng.below(1_500)).sum::<u64>()) * rng.tail();
             let total = submission + completion;
             let Some(left) = time_left.checked_sub(total) else { break };
             time_left = left;
-            let direction = match chance.below(10) {
+            let direction = match rng.below(10) {
                 0 if self.trims => 2,
                 0..3 => 1,
                 _ => 0,
@@ -117,9 +116,9 @@ impl Plan {
 }
 
 /// xorshift64*.
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -127,7 +126,7 @@ impl Chance {
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
     }
 
-    /// What a latency is multiplied by: few are long, very few are very long.
+    /// A random factor for a latency: rarely large, very rarely very large.
     fn tail(&mut self) -> u64 {
         match self.below(10_000) {
             0..3 => 100 + self.below(150),

@@ -1,5 +1,4 @@
-//! What the machine's TCP can do at best: two pinned threads, one connection of the loopback interface, busy
-//! polling, and nothing else.
+//! Reference measurement of the machine's TCP: two pinned threads that busy-poll one loopback connection.
 
 use crate::wire::{self, Wire};
 use anyhow::{Context, Result, ensure};
@@ -10,33 +9,35 @@ use nix::unistd::Pid;
 use nvmf_bench::result::histogram;
 use std::time::Instant;
 
-/// Bytes that one 4 KiB read takes to the target over iWARP: a SEND of one FPDU: length (2), untagged header (18), command (64), CRC field (4).
+/// Bytes sent to the target for a 4 KiB read over iWARP: a SEND in one FPDU, of length (2), untagged header (18),
+/// command (64) and CRC field (4).
 const REQUEST: usize = 88;
-/// And back: a WRITE of one FPDU: length (2), tagged header (14), data (4096), CRC field (4); a SEND of one: 2, 18, response (16), 4.
+/// Bytes sent back: a WRITE in one FPDU, of length (2), tagged header (14), data (4096) and CRC field (4); and a SEND
+/// in one FPDU, of 2, 18, response (16) and 4.
 const REPLY: usize = 4116 + 40;
-/// Bytes that the stream hands to a socket at once.
+/// Bytes per write of the stream.
 const BLOCK: usize = 128 << 10;
-/// Fewer round trips than this are no measurement.
+/// A measurement with fewer round trips is rejected.
 const ROUND_TRIPS_MIN: u64 = 100;
-/// Reads of a socket between two looks at the clock.
+/// Socket reads between two readings of the clock.
 const BATCH: u32 = 64;
 
-/// Where and for how long.
+/// The cores to use and the duration.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Measure {
-    /// The core of the side that answers, or sends the stream
+    /// Core of the side that replies, or that sends the stream
     #[arg(long, default_value_t = 0)]
     from: usize,
-    /// The core of the side that asks, or takes the stream
+    /// Core of the side that sends the requests, or that receives the stream
     #[arg(long, default_value_t = 1)]
     to: usize,
-    /// Seconds
+    /// Duration of the measurement, in seconds
     #[arg(long, default_value_t = 5)]
     runtime: u64,
 }
 
 impl Measure {
-    /// Round trips of the sizes of a 4 KiB read.
+    /// Measures and prints round trips of the sizes of a 4 KiB read.
     ///
     /// # Errors
     /// As [`Measure::ping_pong`].
@@ -51,7 +52,7 @@ impl Measure {
         Ok(())
     }
 
-    /// Bytes one way.
+    /// Measures and prints throughput in one direction.
     ///
     /// # Errors
     /// As [`Measure::ping_pong`].
@@ -64,10 +65,10 @@ impl Measure {
         Duration::from_secs(self.runtime.max(1))
     }
 
-    /// Round trips, nanoseconds, after a fifth of the time to warm up.
+    /// Measures round trips in nanoseconds; the first fifth of the time is warm-up.
     ///
     /// # Errors
-    /// When a core is not this process's, or a socket fails.
+    /// When this process may not run on a core, or a socket fails.
     fn ping_pong(&self, request: usize, reply: usize) -> Result<hdrhistogram::Histogram<u64>> {
         let (mut ask, mut answer) = wire::pair()?;
         self.beside(
@@ -89,7 +90,7 @@ impl Measure {
                     }
                     last = now;
                 }
-                // A machine that stood still for most of the time has measured nothing.
+                // Too few round trips mean that the threads hardly ran.
                 let count = times.len();
                 ensure!(
                     count >= ROUND_TRIPS_MIN,
@@ -100,7 +101,7 @@ impl Measure {
         )
     }
 
-    /// Bytes a second, after a fifth of the time to warm up.
+    /// Measures bytes per second; the first fifth of the time is warm-up.
     ///
     /// # Errors
     /// As [`Measure::ping_pong`].
@@ -131,7 +132,7 @@ impl Measure {
         )
     }
 
-    /// Runs both sides, each on its core, until the one that measures is done.
+    /// Runs both sides, each on its core, until the measuring side is done.
     fn beside<T: Send>(
         &self,
         serve: impl FnOnce(&AtomicBool) -> Result<()> + Send,
@@ -141,7 +142,7 @@ impl Measure {
         std::thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let served = pin(self.from).and_then(|()| serve(&stop));
-                // Whoever waits for us learns that we are gone.
+                // The other side stops waiting when this one has ended.
                 stop.store(true, Ordering::Relaxed);
                 served
             });
@@ -160,9 +161,9 @@ impl Measure {
 /// Binds this thread to a core.
 fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(core).with_context(|| format!("core {core} cannot be"))?;
+    set.set(core).with_context(|| format!("core {core}: the number is too large"))?;
     sched_setaffinity(Pid::from_raw(0), &set)
-        .with_context(|| format!("cannot bind to core {core}: choose one that this process may use"))
+        .with_context(|| format!("cannot bind to core {core}: choose a core that this process may use"))
 }
 
 #[cfg(test)]
@@ -175,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_and_bytes_are_counted() {
-        // Both on one core, which takes turns: a few hundred round trips.
+    fn ping_pong_and_stream_return_figures() {
+        // Both sides share one core, so only a few hundred round trips are made.
         let measure = Measure { from: a_core(), to: a_core(), runtime: 1 };
         match measure.ping_pong(REQUEST, REPLY) {
             Ok(times) => assert!(times.value_at_quantile(0.5) > 0),
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_is_not_there_is_an_error_not_a_wait() {
+    fn missing_core_is_error() {
         let measure = Measure { from: a_core(), to: CpuSet::count() - 1, runtime: 1 };
         let error = measure.ping_pong(1, 1).unwrap_err();
         assert!(format!("{error:#}").contains("core"), "{error:#}");

@@ -1,4 +1,4 @@
-//! Connections that do nothing, for as long as they are wanted: what an idle target costs, and what a connected queue pair holds.
+//! Idle connections, to measure the CPU use of an idle target and the memory of a connected queue pair.
 
 use anyhow::{Context, Result};
 use core::time::Duration;
@@ -9,36 +9,37 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Between two looks at all connections: often enough for every Keep Alive, seldom enough to be idle.
+/// Interval between two polls of all connections: short enough to send every Keep Alive on time, long enough that this
+/// process is idle.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects hosts that then do nothing, until the standard input ends.
+/// Connects idle hosts and holds the connections until standard input ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Hold {
-    /// Where the target listens
+    /// Address of the target
     #[arg(long)]
     address: SocketAddr,
-    /// The subsystem
+    /// NQN of the subsystem
     #[arg(long)]
     nqn: Nqn,
-    /// How many hosts, each with an Admin queue
+    /// Number of hosts, each with an Admin queue
     #[arg(long, default_value_t = 1)]
     hosts: u16,
-    /// I/O queues of each
+    /// I/O queues of each host
     #[arg(long, default_value_t = 1)]
     io_queues: u16,
-    /// Commands in an I/O queue
+    /// Entries of each I/O queue
     #[arg(long, default_value_t = 128)]
     iodepth: u16,
 }
 
 impl Hold {
-    /// Connects, says so in a line (`holding N queue pairs`), and holds.
+    /// Connects, prints `holding N queue pairs`, and holds the connections.
     ///
     /// # Errors
-    /// When a connection fails, at first or later.
+    /// When a connection fails, during or after the connect.
     pub(crate) fn run(&self) -> Result<()> {
-        // A socket and more a queue pair.
+        // Each queue pair needs a socket and further descriptors.
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
         let mut hosts = (0..self.hosts).map(|number| self.connect(number)).collect::<Result<Vec<_>>>()?;
@@ -46,7 +47,7 @@ impl Hold {
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Whatever is written, and however it ends: it ended.
+                // The content of standard input and a read error do not matter, only that it has ended.
                 let _ = std::io::stdin().read_to_end(&mut Vec::new());
                 ended.store(true, Ordering::Relaxed);
             });

@@ -1,5 +1,5 @@
-//! `nvmf-baseline`: what `cargo xtask bench` holds our figures against, the idle connections that it counts, and the heavy load that
-//! it lets loose on a neighbour.
+//! `nvmf-baseline`: the reference measurements of `cargo xtask bench` (bare TCP), its idle connections, and its load
+//! by a second host.
 #![forbid(unsafe_code)]
 
 mod bare;
@@ -10,17 +10,17 @@ mod wire;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Bare TCP between two cores, busy polling; connections that do nothing, and ones that do too much. Figures are printed as JSON.
+/// Measures bare TCP between two cores, holds idle connections, and loads a target with two hosts. Prints JSON.
 #[derive(Parser)]
 #[command(name = "nvmf-baseline")]
 enum Command {
-    /// Round trips of the sizes of a 4 KiB read: `round_trip_ns` (`mean`, `p50`, `p99`)
+    /// Measures TCP round trips of the sizes of a 4 KiB read: `round_trip_ns` (`mean`, `p50`, `p99`)
     PingPong(bare::Measure),
-    /// Bytes one way: `bytes_per_second`
+    /// Measures TCP throughput in one direction: `bytes_per_second`
     Stream(bare::Measure),
-    /// Connects hosts that then do nothing, until the standard input ends
+    /// Connects idle hosts and holds the connections until standard input ends
     Hold(Box<hold::Hold>),
-    /// One host that reads 4 KiB at a time beside one that heavies: `short` and `heavy`
+    /// Measures a host with few outstanding reads next to one with many: `short` and `heavy`
     Neighbour(Box<neighbour::Neighbour>),
 }
 

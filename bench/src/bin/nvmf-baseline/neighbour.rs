@@ -1,7 +1,7 @@
-//! A host that reads one block at a time beside one with many in flight: what the heavy host costs the other.
+//! A host with few outstanding reads next to one with many: the effect of the heavy host on the other.
 //!
-//! One thread drives both, so that they need one core of the two that a measurement has. What the short one waits for is then the target's
-//! work for the heavy host and this thread's own, which is counted too.
+//! One thread drives both hosts, because a measurement has only two cores and the target uses the other. The short
+//! host therefore waits for the target's work for the heavy host and for this thread's own, which is measured too.
 
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
@@ -19,29 +19,29 @@ use std::time::Instant;
 /// Bytes of a read.
 const LEN: usize = 4096;
 
-/// Reads of 4 KiB by two hosts from one thread, busy polling.
+/// Measures reads of 4 KiB by two hosts that one busy-polling thread drives.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Neighbour {
-    /// Where the target listens
+    /// Address of the target
     #[arg(long)]
     address: SocketAddr,
-    /// The subsystem
+    /// NQN of the subsystem
     #[arg(long)]
     nqn: Nqn,
-    /// Reads that the short host has in flight: 0 leaves the heavy host alone
+    /// Outstanding reads of the short host; 0 disables it
     #[arg(long, default_value_t = 1)]
     iodepth: u16,
-    /// Reads that the heavy host has in flight: 0 leaves the short one alone
+    /// Outstanding reads of the heavy host; 0 disables it
     #[arg(long, default_value_t = 128)]
     heavy: u16,
-    /// Seconds, after a fifth of them to warm up
+    /// Duration of the measurement, in seconds, after a warm-up of a fifth of it
     #[arg(long, default_value_t = 5)]
     runtime: u64,
 }
 
 impl Neighbour {
-    /// Reads, and prints what both came to: `short` and `heavy`, each with `iops` and `latency_ns` (`p50`, `p99`), and
-    /// `heavy.turn_ns`: what this thread does at a time for the heavy host.
+    /// Measures, and prints `short` and `heavy`, each with `iops` and `latency_ns` (`p50`, `p99`), and `heavy.turn_ns`:
+    /// the time that this thread spends on one turn for the heavy host.
     ///
     /// # Errors
     /// When a connection or a read fails.
@@ -83,12 +83,12 @@ struct Reader {
     backend: RemoteBackend<AnyProvider>,
     device: DeviceId,
     region: RegionId,
-    /// When each place in the memory was last read into.
+    /// By buffer: when its last read was submitted.
     begun: Vec<Instant>,
     free: Vec<usize>,
     completions: Vec<Completion>,
     random: Random,
-    /// Places on the disk, and the blocks of each.
+    /// Number of positions on the disk, and blocks of a read.
     reads: u64,
     blocks: u64,
     latency: Histogram<u64>,
@@ -100,14 +100,14 @@ impl Reader {
         id[15] = number;
         let options = Options {
             io_queues: 1,
-            // A queue of n entries holds n - 1 commands.
+            // A queue with n entries has at most n - 1 commands in flight.
             queue_depth: depth.saturating_add(1).max(32),
             ..Options::with_host(address, nqn, HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) })
         };
         let mut backend = RemoteBackend::connect(&options)?;
         let namespace = backend.namespaces().first().context("the target has no namespace for this host")?;
         let device = DeviceId(namespace.nsid.0);
-        let geometry = backend.geometry(device).context("the namespace is gone")?;
+        let geometry = backend.geometry(device).context("the namespace no longer exists")?;
         let blocks = (LEN as u64 / u64::from(geometry.block_size)).max(1);
         let places = usize::from(depth);
         let region = backend.register(&Memory::alloc(places.max(1) * LEN)?)?;
@@ -125,7 +125,7 @@ impl Reader {
         })
     }
 
-    /// Takes what has come, and asks for as much again; whether anything had come.
+    /// Takes completions and submits as many new reads; `true` if there were completions.
     fn turn(&mut self, now: Instant) -> Result<bool> {
         self.backend.poll(&mut self.completions);
         let worked = !self.completions.is_empty();
@@ -146,7 +146,7 @@ impl Reader {
             self.begun[place] = now;
             let submitted =
                 self.backend.submit(Tag(place as u64), self.device, BlockOp::Read { range, into });
-            ensure!(submitted.is_ok(), "the queue is smaller than was asked for");
+            ensure!(submitted.is_ok(), "the target granted a smaller queue than requested");
         }
         if asks {
             self.backend.flush();

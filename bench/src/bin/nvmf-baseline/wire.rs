@@ -1,15 +1,15 @@
-//! A TCP connection that is asked again and again instead of slept on.
+//! A busy-polled TCP connection.
 
 use anyhow::{Context, Result};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Wire(TcpStream);
 
-/// Both ends of a new connection.
+/// Makes a connection; returns both ends.
 pub(super) fn pair() -> Result<(Wire, Wire)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
     let one = TcpStream::connect(listener.local_addr()?).context("cannot connect to 127.0.0.1")?;
@@ -24,7 +24,7 @@ impl Wire {
         Ok(Self(stream))
     }
 
-    /// Sends all of it; `false` when told to stop first.
+    /// Sends all bytes; `false` if `stop` was set first.
     pub(super) fn give(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<bool> {
         while !bytes.is_empty() {
             match self.0.write(bytes) {
@@ -39,7 +39,7 @@ impl Wire {
         Ok(true)
     }
 
-    /// Receives until `bytes` is full; `false` when told to stop first.
+    /// Receives until `bytes` is full; `false` if `stop` was set first.
     pub(super) fn take(&mut self, bytes: &mut [u8], stop: &AtomicBool) -> Result<bool> {
         let mut at = 0;
         while at < bytes.len() {
@@ -52,7 +52,7 @@ impl Wire {
         Ok(true)
     }
 
-    /// Receives what there is, and waits until there is something; 0 when told to stop first.
+    /// Waits for bytes and receives those available; 0 if `stop` was set first.
     pub(super) fn take_some(&mut self, bytes: &mut [u8], stop: &AtomicBool) -> Result<usize> {
         loop {
             match self.0.read(bytes) {

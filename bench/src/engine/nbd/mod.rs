@@ -1,9 +1,9 @@
-//! An NBD export: several requests in flight on one connection, simple replies.
+//! An NBD export: several outstanding requests on one connection, with simple replies.
 //!
-//! | file | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `stream` | where an export is, and the way there |
-//! | `negotiation` | from the first byte to the transmission phase |
+//! | `stream` | parsing of the URL, and the connection |
+//! | `negotiation` | the handshake up to the transmission phase |
 
 mod negotiation;
 mod stream;
@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use stream::Stream;
 
-/// Bytes taken from the socket at once.
+/// Bytes per read from the socket.
 const RECEIVE_LEN: usize = 256 << 10;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -33,14 +33,14 @@ pub struct Nbd {
     /// By cookie.
     slots: Vec<Option<(Tag, BlockOp)>>,
     free: Vec<usize>,
-    /// Requests, and the data of writes, that the socket has not taken yet: from `sent` on.
+    /// Requests and write data to send; the bytes before `sent` are sent.
     out: Vec<u8>,
     sent: usize,
-    /// What has arrived: `taken..arrived` of it is still to be understood.
+    /// Received bytes; `taken..arrived` are not parsed yet.
     received: Vec<u8>,
     taken: usize,
     arrived: usize,
-    /// The read whose data arrive: its cookie, and how many bytes have.
+    /// The read whose data is being received: its cookie, and the bytes received so far.
     reading: Option<(usize, usize)>,
     done: VecDeque<Completion>,
     broken: bool,
@@ -75,7 +75,7 @@ impl Nbd {
         })
     }
 
-    /// The request for an operation, without its cookie.
+    /// The request for an operation; its cookie is set later.
     fn request(&self, op: &BlockOp) -> Result<Request, BlockError> {
         let (command, fua) = match *op {
             BlockOp::Read { .. } => (Command::Read, false),
@@ -100,7 +100,7 @@ impl Nbd {
         Ok(Request { command, fua, no_hole: false, cookie: 0, offset, len })
     }
 
-    /// Gives the socket what it takes.
+    /// Sends as much as the socket accepts.
     fn send(&mut self) -> io::Result<()> {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -115,7 +115,7 @@ impl Nbd {
         Ok(())
     }
 
-    /// Takes what has arrived.
+    /// Receives and parses available bytes.
     fn receive(&mut self) -> io::Result<()> {
         self.received.copy_within(self.taken..self.arrived, 0);
         (self.arrived, self.taken) = (self.arrived - self.taken, 0);
@@ -125,12 +125,12 @@ impl Nbd {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),
         }
-        while self.understand()? {}
+        while self.parse()? {}
         Ok(())
     }
 
-    /// Understands a reply's header or some of its data; `false` when there is too little of it.
-    fn understand(&mut self) -> io::Result<bool> {
+    /// Parses a reply's header or takes some of its data; `false` if more bytes are needed.
+    fn parse(&mut self) -> io::Result<bool> {
         if self.reading.is_some() {
             return Ok(self.take_data());
         }
@@ -138,10 +138,11 @@ impl Nbd {
             return Ok(false);
         };
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let (errno, cookie) = nbd_proto::parse_simple_reply(header).ok_or_else(|| invalid("not a reply"))?;
+        let (errno, cookie) = nbd_proto::parse_simple_reply(header)
+            .ok_or_else(|| invalid("the server sent something that is not a reply"))?;
         self.taken += SIMPLE_REPLY_LEN;
         let cookie = usize::try_from(cookie).ok().filter(|&c| self.slots.get(c).is_some_and(Option::is_some));
-        let cookie = cookie.ok_or_else(|| invalid("a reply to no request"))?;
+        let cookie = cookie.ok_or_else(|| invalid("the server replied to an unknown request"))?;
         match self.slots[cookie] {
             Some((_, BlockOp::Read { .. })) if errno == Errno::OK => self.reading = Some((cookie, 0)),
             _ => self.end(cookie, block_result(errno)),
@@ -149,7 +150,7 @@ impl Nbd {
         Ok(true)
     }
 
-    /// Takes data of the read that is being answered.
+    /// Takes received data of the current read; `true` if the read is complete.
     fn take_data(&mut self) -> bool {
         let Some((cookie, at)) = self.reading else { return false };
         let Some((_, BlockOp::Read { into, .. })) = self.slots[cookie] else { return false };
@@ -173,7 +174,7 @@ impl Nbd {
         }
     }
 
-    /// The connection is gone, and all that was in flight with it.
+    /// Marks the connection as lost and fails all outstanding requests.
     fn lose(&mut self, error: &io::Error) {
         if !core::mem::replace(&mut self.broken, true) {
             eprintln!("nvmf-bench: the NBD connection is lost: {error}");
@@ -249,7 +250,7 @@ impl Engine for Nbd {
         let mut flags = PollFlags::POLLIN;
         flags.set(PollFlags::POLLOUT, self.sent < self.out.len());
         let timeout = PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
-        // Whatever it says, the next poll sees.
+        // The result does not matter: the next poll finds data or the error.
         let _ = poll(&mut [PollFd::new(self.stream.as_fd(), flags)], timeout);
     }
 
@@ -263,12 +264,12 @@ impl Engine for Nbd {
             len: 0,
         };
         self.out.extend(disconnect.emit());
-        // A server that is gone needs none.
+        // If the server is gone, there is nothing to disconnect.
         let _ = self.send();
     }
 }
 
-/// What an error number of the protocol says.
+/// Converts an error number of the NBD protocol.
 fn block_result(errno: Errno) -> Result<(), BlockError> {
     match errno {
         Errno::OK => Ok(()),

@@ -1,4 +1,4 @@
-//! Where an export is, and the way there.
+//! The URL of an export, and the connection to its server.
 
 use crate::engine::EngineError;
 use std::io::{self, Read, Write};
@@ -6,17 +6,17 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// A connection of either kind.
+/// A TCP or Unix-domain connection.
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Connects to the server that a URL names: the connection, and the export's name.
+/// Connects to the server in the URL; returns the connection and the export's name.
 pub(super) fn open(url: &str) -> Result<(Stream, String), EngineError> {
     let wrong = || {
         EngineError::Option(format!(
-            "filename={url} is no NBD export: write nbd://HOST:PORT/NAME or nbd+unix:///NAME?socket=PATH"
+            "filename={url} is not an NBD URL: write nbd://HOST:PORT/NAME or nbd+unix:///NAME?socket=PATH"
         ))
     };
     let refused = |source| EngineError::Nbd { url: url.to_owned(), source };
@@ -26,7 +26,7 @@ pub(super) fn open(url: &str) -> Result<(Stream, String), EngineError> {
     }
     let rest = url.strip_prefix("nbd://").ok_or_else(wrong)?;
     let (server, export) = rest.split_once('/').unwrap_or((rest, ""));
-    // The port that the protocol has when none is named.
+    // 10809 is the default port of NBD.
     let has_port = server.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let server = if has_port { server.to_owned() } else { format!("{server}:10809") };
     let stream = TcpStream::connect(server).map_err(refused)?;

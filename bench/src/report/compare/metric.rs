@@ -1,16 +1,16 @@
-//! What is compared, and how a run has it.
+//! The metrics of a comparison, and their values in a run.
 
 use crate::report::number;
 use crate::result::{RunResult, histogram, rate};
 use core::time::Duration;
 use hdrhistogram::Histogram;
 
-/// What is compared, over all jobs and directions of a run.
+/// A metric over all jobs and directions of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
-    /// Operations a second.
+    /// Operations per second.
     Iops,
-    /// Bytes a second.
+    /// Bytes per second.
     Bandwidth,
     /// Mean latency, nanoseconds.
     Mean,
@@ -20,16 +20,16 @@ pub enum Metric {
     P99,
     /// 99.9th percentile of latency, nanoseconds.
     P999,
-    /// Processor time an operation, user and system, nanoseconds.
+    /// User and system processor time per operation, nanoseconds.
     CpuPerOperation,
 }
 
 impl Metric {
-    /// All, in the order in which they are printed.
+    /// All metrics, in the order in which they are printed.
     pub const ALL: [Self; 7] =
         [Self::Iops, Self::Bandwidth, Self::Mean, Self::P50, Self::P99, Self::P999, Self::CpuPerOperation];
 
-    /// Its name for people: fits behind "A's".
+    /// Its name in texts, usable after "A's".
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Metric {
         }
     }
 
-    /// Its name in JSON, unit included.
+    /// Its key in JSON, which includes the unit.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether greater values are better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::Iops | Self::Bandwidth)
@@ -72,7 +72,7 @@ impl Metric {
     }
 }
 
-/// A run's sums over its jobs and directions.
+/// The sums of a run over its jobs and directions.
 pub(super) struct Figures {
     ios: u64,
     bytes: u64,
@@ -96,7 +96,7 @@ impl Figures {
                     .expect("all histograms have the bounds of `histogram`");
             }
         }
-        // Jobs of a group run at the same time, groups after one another.
+        // The jobs of a group run concurrently, the groups one after the other.
         let mut groups: Vec<u32> = run.jobs.iter().map(|job| job.group).collect();
         groups.sort_unstable();
         groups.dedup();

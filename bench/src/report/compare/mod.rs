@@ -1,10 +1,11 @@
-//! Two job files run in turn, A B A B: how B relates to A.
+//! Comparison of two job files A and B that run alternately, A B A B.
 //!
-//! Each round gives one ratio B/A, of two runs that had the machine in nearly the same state. What is reported is the median of these ratios and how far
-//! they spread: the lowest and the highest, and the quartiles. (Not a bootstrap: of five rounds it would tell nothing that the
-//! rounds themselves do not.)
+//! Each round gives one ratio B/A, of two runs in nearly the same state of the machine. The report contains the median,
+//! the minimum, the maximum and the quartiles of these ratios. It has no bootstrap interval, which would add no
+//! information to as few as five rounds.
 //!
-//! B differs from A when all rounds say so, in the same direction and in two decimals. Where there is no difference, N rounds agree by chance once in 2^(N-1).
+//! B differs from A if the ratios of all rounds, rounded to two decimals, are on the same side of 1. If there is no
+//! difference, N rounds agree by chance with probability 1 / 2^(N-1).
 
 mod metric;
 
@@ -16,13 +17,13 @@ use core::fmt::{self, Display, Formatter};
 use metric::Figures;
 use serde_json::{Value, json};
 
-/// Fewer rounds than these agree by chance too often to be told from a difference.
+/// Minimum number of rounds for a verdict: fewer agree by chance too often.
 pub const ROUNDS_MIN: usize = 3;
 
-/// How B relates to A in one metric.
+/// The comparison of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Of what.
+    /// The metric.
     pub metric: Metric,
     /// The median over A's runs.
     pub a: f64,
@@ -32,28 +33,28 @@ pub struct Comparison {
     pub ratios: Vec<f64>,
     /// The median of the ratios.
     pub ratio: f64,
-    /// The lowest and the highest of them.
+    /// The lowest and the highest ratio.
     pub range: (f64, f64),
-    /// Their first and third quartile.
+    /// The first and third quartile of the ratios.
     pub quartiles: (f64, f64),
 }
 
-/// What the rounds say of a metric.
+/// The result for a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// There are less than [`ROUNDS_MIN`].
+    /// There are fewer than [`ROUNDS_MIN`] rounds.
     TooFewRounds,
-    /// They do not agree on a direction, or one has nothing to tell in two decimals.
+    /// The rounds do not agree, or the ratio of one is 1 in two decimals.
     NoDifference,
-    /// Every one has B better.
+    /// B is better in every round.
     Better,
-    /// Every one has B worse.
+    /// B is worse in every round.
     Worse,
 }
 
 impl Comparison {
     fn of(metric: Metric, pairs: &[(f64, f64)]) -> Option<Self> {
-        // No operations, or no processor time that the system's clock could see: no ratio.
+        // Without operations, or with too little processor time for the system's clock, there is no ratio.
         if pairs.is_empty() || pairs.iter().any(|&(a, b)| a <= 0.0 || b <= 0.0) {
             return None;
         }
@@ -74,10 +75,10 @@ impl Comparison {
         })
     }
 
-    /// What the rounds say.
+    /// The result for the metric.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        // To the two decimals that are shown: a difference that cannot be seen is not claimed.
+        // The two decimals that are printed decide, so that a verdict never contradicts the printed ratios.
         let [low, high] = [self.range.0, self.range.1].map(|ratio| (100.0 * ratio).round() / 100.0);
         match () {
             () if self.ratios.len() < ROUNDS_MIN => Verdict::TooFewRounds,
@@ -87,7 +88,7 @@ impl Comparison {
         }
     }
 
-    /// The same in a sentence.
+    /// The result as a sentence.
     #[must_use]
     pub fn sentence(&self, a: &str, b: &str) -> String {
         let (name, rounds) = (self.metric.name(), self.ratios.len());
@@ -95,7 +96,10 @@ impl Comparison {
         let spread = format!("{low:.2}–{high:.2} over {rounds} rounds");
         match self.verdict() {
             Verdict::TooFewRounds => {
-                format!("{name}: {:.2} ×, but too few rounds to tell: run at least {ROUNDS_MIN}", self.ratio)
+                format!(
+                    "{name}: {:.2} ×, but too few rounds for a verdict: run at least {ROUNDS_MIN}",
+                    self.ratio
+                )
             }
             Verdict::NoDifference => format!("{name}: no difference that these rounds can show ({spread})"),
             Verdict::Better | Verdict::Worse => {
@@ -106,18 +110,18 @@ impl Comparison {
     }
 }
 
-/// A comparison in all metrics; print it with `{}`.
+/// A comparison of all metrics; implements `Display`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// What A is called.
+    /// Name of A.
     pub a: String,
-    /// What B is called.
+    /// Name of B.
     pub b: String,
-    /// How many rounds there were.
+    /// Number of rounds.
     pub rounds: usize,
-    /// One a metric that has a ratio: all but the CPU's where there was too little to measure.
+    /// One comparison for each metric with a ratio; the CPU time may have none.
     pub comparisons: Vec<Comparison>,
-    /// What went wrong in a run: then the ratios compare what was done in spite of it.
+    /// Failures of the runs; the ratios then cover only the operations that succeeded.
     pub failures: Vec<String>,
 }
 
@@ -144,7 +148,7 @@ pub fn compare(a: &str, b: &str, rounds: &[(RunResult, RunResult)]) -> Report {
 }
 
 impl Report {
-    /// The report as JSON: ratios by metric, with every round's.
+    /// The report as JSON: by metric, the ratios of all rounds and their statistics.
     #[must_use]
     pub fn json(&self) -> Value {
         let metric = |c: &Comparison| {
@@ -200,14 +204,15 @@ impl Display for Report {
             let odds = 2_f64.powi(self.rounds as i32 - 1);
             writeln!(
                 f,
-                "\n(A difference is one that all rounds agree on; by chance alone they would once in {odds}.)"
+                "\n(A difference is reported only if all rounds agree; by chance alone they do so \
+                 once in {odds}.)"
             )?;
         }
         Ok(())
     }
 }
 
-/// Of sorted values that are not empty; between two of them, in proportion.
+/// A quantile of sorted values, of which there is at least one, with linear interpolation.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_agree_are_a_difference() {
+    fn agreeing_rounds_give_verdict() {
         let c = ratios(Metric::Iops, &[1.12, 1.08, 1.15, 1.11, 1.13]);
         assert_eq!(c.verdict(), Verdict::Better);
         assert_eq!(c.sentence("A", "B"), "B does 1.12 × A's IOPS (1.08–1.15 over 5 rounds)");
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_do_not_agree_are_none() {
+    fn disagreeing_rounds_give_no_difference() {
         let c = ratios(Metric::Iops, &[1.12, 0.99, 1.15]);
         assert_eq!(c.verdict(), Verdict::NoDifference);
         assert_eq!(
@@ -248,18 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn two_rounds_tell_nothing() {
+    fn two_rounds_are_too_few() {
         assert_eq!(ratios(Metric::Iops, &[1.5, 1.6]).verdict(), Verdict::TooFewRounds);
     }
 
     #[test]
-    fn nothing_measured_has_no_ratio() {
+    fn zero_figures_have_no_ratio() {
         assert_eq!(Comparison::of(Metric::CpuPerOperation, &[(0.0, 1.0)]), None);
         assert_eq!(Comparison::of(Metric::Iops, &[]), None);
     }
 
     #[test]
-    fn quantiles_lie_between_values_in_proportion() {
+    fn quantiles_are_interpolated() {
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), 2.5);
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), 2.0);
         assert_eq!(quantile(&[7.0], 0.75), 7.0);

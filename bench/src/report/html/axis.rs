@@ -1,25 +1,25 @@
-//! From values to places, and the ticks.
+//! Scales and ticks of an axis.
 
-/// How values lie along an axis.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// From 0, in equal steps.
+    /// Linear, from 0.
     Linear,
-    /// Each factor of ten as long as the next; what is below the axis, as 0 is, lies at its foot.
+    /// Logarithmic; values below the axis, such as 0, are placed at its start.
     Log,
 }
 
-/// One axis of a chart.
+/// Description of an axis of a chart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
-    /// What is measured, with the unit where the ticks do not have it.
+    /// Label, with the unit if the ticks have none.
     pub(super) name: &'static str,
     pub(super) scale: Scale,
-    /// A value as text, with its unit.
+    /// Formats a value with its unit.
     pub(super) text: fn(f64) -> String,
 }
 
-/// An axis that covers some values.
+/// An axis fitted to values.
 #[derive(Debug)]
 pub(super) struct Fitted {
     scale: Scale,
@@ -29,7 +29,7 @@ pub(super) struct Fitted {
 }
 
 impl Axis {
-    /// Covers the values; `to_the_end` ends the axis at the last value, not at a tick.
+    /// Fits the axis to the values; with `to_the_end` it ends at the last value, not at a tick.
     pub(super) fn fit(&self, values: impl Iterator<Item = f64> + Clone, to_the_end: bool) -> Fitted {
         let greatest = values.clone().fold(0.0, f64::max);
         match self.scale {
@@ -42,7 +42,7 @@ impl Axis {
 }
 
 impl Fitted {
-    /// Where a value lies, 0 to 1.
+    /// The position of a value, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let position = match self.scale {
             Scale::Linear => value,
@@ -51,7 +51,7 @@ impl Fitted {
         ((position - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// The value at a place.
+    /// The value at a position.
     pub(super) fn value(&self, place: f64) -> f64 {
         let position = self.low + place * (self.high - self.low);
         match self.scale {
@@ -63,7 +63,7 @@ impl Fitted {
 
 fn linear(greatest: f64, to_the_end: bool) -> Fitted {
     let greatest = if greatest > 0.0 { greatest } else { 1.0 };
-    // Four to eight ticks, at 1, 2 or 5 times a power of ten.
+    // Four to eight ticks, with steps of 1, 2 or 5 times a power of ten.
     let magnitude = 10_f64.powf((greatest / 4.0).log10().floor());
     let step = [5.0, 2.0, 1.0].map(|factor| factor * magnitude);
     let step = step.into_iter().find(|step| greatest / step >= 4.0).unwrap_or(magnitude);
@@ -75,7 +75,7 @@ fn linear(greatest: f64, to_the_end: bool) -> Fitted {
 
 fn log(least: f64, greatest: f64, to_the_end: bool) -> Fitted {
     let (least, greatest) = (least.clamp(1.0, greatest.max(1.0)), greatest.max(1.0));
-    // A short axis ends at 1, 2 or 5 times a power of ten and has ticks there, a long one at the powers.
+    // A short axis has ticks, and its ends, at 1, 2 and 5 times powers of ten; a long one at the powers only.
     let factors: &[f64] = if greatest / least < 100.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let all: Vec<f64> =
         (0..=13).flat_map(|power| factors.iter().map(move |f| f * 10_f64.powi(power))).collect();
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linear_ticks_are_round_and_cover_the_values() {
+    fn linear_ticks_are_round_and_cover_values() {
         assert_eq!(linear(523.0, false).ticks, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0]);
         assert_eq!(linear(10.0, true).ticks, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(linear(10.4, true).place(10.4), 1.0);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn log_ticks_are_round_and_cover_the_values() {
+    fn log_ticks_are_round_and_cover_values() {
         assert_eq!(log(8_400.0, 60_000.0, false).ticks, [5e3, 1e4, 2e4, 5e4, 1e5]);
         assert_eq!(log(90.0, 2e6, false).ticks, [10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7]);
         assert_eq!(log(1000.0, 1000.0, true).ticks, [1e3, 2e3]);

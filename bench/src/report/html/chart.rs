@@ -1,4 +1,4 @@
-//! Lines over two axes as SVG, with tooltips and a text that says the same.
+//! Line charts as SVG, with tooltips and a text description.
 
 use super::Escaped;
 use super::axis::{Axis, Fitted};
@@ -6,35 +6,35 @@ use core::fmt::{self, Display, Formatter};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
-/// The plot's own resources within the picture.
+/// Edges of the plot within the picture.
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = HEIGHT - 42.0;
-/// Most tooltips along a chart: each is wide enough to point at.
+/// Largest number of tooltips along a chart, so that each is wide enough to point at.
 const TOOLTIPS_MAX: usize = 120;
-/// Colours that `page.css` has.
+/// Number of colours in `page.css`.
 const HUES: usize = 6;
 
 /// One line.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
-    /// Which colour, from 0; they repeat.
+    /// Index of the colour; colours repeat.
     pub(super) hue: usize,
     /// 0 is a solid line, 1 dashed, 2 dotted.
     pub(super) dash: usize,
-    /// In x's order.
+    /// Points, ordered by x.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Lines over two axes; print it with `{}`.
+/// A line chart; displays as HTML.
 #[derive(Debug)]
 pub(super) struct Chart {
     pub(super) title: &'static str,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// Whether the areas below the lines are tinted.
+    /// Whether the areas below the lines are filled.
     pub(super) filled: bool,
     pub(super) series: Vec<Series>,
 }
@@ -124,7 +124,7 @@ impl Chart {
             )?;
         }
         if let [only] = series.points.as_slice() {
-            // A line of one point would not be seen.
+            // A line with one point would be invisible.
             let (cx, cy) = (across(x, only.0), down(y, only.1));
             let hue = series.hue % HUES;
             return writeln!(f, "<circle class=\"dot hue{hue}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4\"/>");
@@ -132,7 +132,7 @@ impl Chart {
         writeln!(f, "<path class=\"{}\" d=\"M{path}\"/>", series.class())
     }
 
-    /// Strips that divide the plot; each tells what the lines have at its middle.
+    /// Writes vertical strips over the plot, each with a tooltip of the values at its middle.
     fn tooltips(&self, f: &mut Formatter<'_>, x: &Fitted) -> fmt::Result {
         let most = self.series.iter().map(|series| series.points.len()).max().unwrap_or(1);
         let count = most.clamp(1, TOOLTIPS_MAX);
@@ -156,7 +156,7 @@ impl Chart {
         Ok(())
     }
 
-    /// What a reader who does not see the lines is told.
+    /// Description of the chart for screen readers.
     fn in_words(&self) -> String {
         let mut words = format!("{}, {}.", self.title, self.y.name);
         for series in self.series.iter().filter(|series| !series.points.is_empty()) {
@@ -189,7 +189,7 @@ impl Series {
     }
 }
 
-/// A tick's text without zeros that tell nothing: `1.80 M` is `1.8 M`.
+/// Removes trailing zeros from a tick's text: `1.80 M` becomes `1.8 M`.
 fn short(text: String) -> String {
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {

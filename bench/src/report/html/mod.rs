@@ -1,11 +1,11 @@
-//! A page with plots that needs nothing beside itself: no script, no network, no font. It can be mailed.
+//! A self-contained HTML page with plots: no scripts, no external files or fonts, so that it can be sent as one file.
 //!
-//! | room | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `axis` | from values to places, and the ticks |
-//! | `chart` | lines over two axes as SVG, with tooltips and a text that says the same |
+//! | `axis` | scales and ticks of an axis |
+//! | `chart` | line charts as SVG, with tooltips and a text description |
 //! | `plots` | the charts of a job |
-//! | `table` | the figures of a job |
+//! | `table` | the table of a job's figures |
 
 mod axis;
 mod chart;
@@ -17,16 +17,16 @@ use super::number;
 use crate::result::{JobResult, RunResult};
 use core::fmt::{self, Display, Formatter, Write};
 
-/// Runs laid over each other, each with its label; print it with `{}`.
+/// A page that shows runs, each with its label, in the same plots; displays as HTML.
 ///
-/// The first job of one run is shown with the first of the others, whatever their names, and so on.
+/// Jobs are shown together by their position in the runs, whatever their names.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a>(pub &'a [(String, RunResult)]);
 
-/// One job of one run, with what it needs to be told from those that are beside it.
+/// A job of a run, with the labels that distinguish it from jobs of other runs.
 #[derive(Debug, Clone, Copy)]
 struct Entry<'a> {
-    /// The run's place among the runs: its colour.
+    /// Index of the run, which selects the colour.
     run: usize,
     label: &'a str,
     global: &'a [(String, String)],
@@ -59,8 +59,8 @@ impl Display for Page<'_> {
         }
         writeln!(
             f,
-            "</main>\n<footer>nvmf-bench {}. Latencies are from before the submission to the completion; bandwidth is in \
-             powers of 1000.</footer>\n</body>\n</html>",
+            "</main>\n<footer>nvmf-bench {}. Latencies include the submission; bandwidth is in powers of \
+            1000.</footer>\n</body>\n</html>",
             env!("CARGO_PKG_VERSION")
         )
     }
@@ -79,7 +79,7 @@ impl<'a> Page<'a> {
         if !self.0.iter().flat_map(|(_, run)| &run.jobs).any(JobResult::is_failed) {
             return Ok(());
         }
-        writeln!(f, "<section class=\"failed\" role=\"alert\">\n<h2>Not everything succeeded</h2>\n<ul>")?;
+        writeln!(f, "<section class=\"failed\" role=\"alert\">\n<h2>Some operations failed</h2>\n<ul>")?;
         for (label, run) in self.0 {
             for job in &run.jobs {
                 for failure in failures(job) {
@@ -116,7 +116,7 @@ fn section(f: &mut Formatter<'_>, entries: &[Entry<'_>], several: bool) -> fmt::
     writeln!(f, "</details>\n</section>")
 }
 
-/// Text from outside, such that it is text and nothing else, in elements and in quoted attributes.
+/// Text that is escaped for use in elements and quoted attributes.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {

@@ -6,18 +6,18 @@ use super::chart::{Chart, Series};
 use crate::report::number;
 use crate::result::{Direction, JobResult, Sample, rate};
 
-/// More points than the picture has pixels tell nothing.
+/// Largest number of points in a line: more than the resolution of the picture would not be visible.
 const POINTS_MAX: usize = 300;
-/// Buckets of the distribution in each factor of ten.
+/// Buckets of the distribution per power of ten.
 const BUCKETS_PER_DECADE: f64 = 20.0;
 
-/// What shares are counted in: a logarithmic axis begins at 1 of them.
+/// Unit of shares of operations: a logarithmic axis starts at 1 of it.
 const PER_BILLION: f64 = 1e9;
 
 const TIME: Axis = Axis { name: "time", scale: Scale::Linear, text: seconds };
 const LATENCY: Axis = Axis { name: "latency", scale: Scale::Log, text: number::latency };
 
-/// The four charts of the same job in several runs, or of a job alone.
+/// The four charts of a job, in one run or in several.
 pub(super) fn charts(entries: &[Entry<'_>], several: bool) -> [Chart; 4] {
     let share = Axis { name: "share of operations", scale: Scale::Log, text: share };
     let iops = Axis { name: "operations per second", scale: Scale::Linear, text: number::plain };
@@ -66,7 +66,8 @@ pub(super) fn directions(job: &JobResult) -> impl Iterator<Item = (Direction, &'
     named.filter(|(direction, _)| job.directions[*direction as usize].ios > 0)
 }
 
-/// Among several runs the colour tells the run and the dashes the direction; in one run the colour tells the direction.
+/// Makes a line for each direction. With several runs the colour identifies the run and the dashes the direction; with
+/// one run the colour identifies the direction.
 fn by_direction(
     entries: &[Entry<'_>],
     several: bool,
@@ -88,7 +89,7 @@ fn by_direction(
 }
 
 fn percentiles(entries: &[Entry<'_>], several: bool) -> Vec<Series> {
-    // Six lines a run are readable for one run only.
+    // Six lines per run are readable only for a single run.
     let shown: &[usize] = if several { &[0, 2, 3] } else { &[0, 1, 2, 3, 4, 5] };
     let mut all = Vec::new();
     for entry in entries {
@@ -107,7 +108,7 @@ fn percentiles(entries: &[Entry<'_>], several: bool) -> Vec<Series> {
     all
 }
 
-/// Operations among 10⁹ in each bucket of a logarithmic row, from the first that has some to the last.
+/// Operations per 10⁹ in logarithmic buckets, from the first to the last that is not empty.
 fn distribution(job: &JobResult, direction: Direction) -> Vec<(f64, f64)> {
     let latencies = &job.directions[direction as usize].total;
     if latencies.is_empty() {
@@ -126,7 +127,7 @@ fn distribution(job: &JobResult, direction: Direction) -> Vec<(f64, f64)> {
     counts.into_iter().enumerate().map(|(index, count)| (centre(index), share(count))).collect()
 }
 
-/// At most [`POINTS_MAX`] samples: neighbours are added up, and of their percentiles the highest is kept.
+/// Reduces samples to at most [`POINTS_MAX`]: sums neighbours and keeps the highest of their percentiles.
 fn thinned(samples: &[Sample]) -> Vec<Sample> {
     let together = samples.len().div_ceil(POINTS_MAX).max(1);
     samples.chunks(together).map(sum).collect()
@@ -152,7 +153,7 @@ fn seconds(value: f64) -> String {
     format!("{} s", (value * 1e3).round() / 1e3)
 }
 
-/// A share of 10⁹ as percent, in two figures.
+/// Formats a share of 10⁹ as a percentage with two significant figures.
 fn share(per_billion: f64) -> String {
     let percent = 100.0 * per_billion / PER_BILLION;
     let decimals = if percent > 0.0 { (1.0 - percent.log10().floor()).clamp(0.0, 8.0) as usize } else { 0 };
@@ -167,7 +168,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn shares_have_two_figures() {
+    fn shares_have_two_significant_figures() {
         assert_eq!(share(1e9), "100 %");
         assert_eq!(share(4.634e8), "46 %");
         assert_eq!(share(2.46e7), "2.5 %");
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_loses_no_operation() {
+    fn thinned_samples_keep_all_operations() {
         let sample = |i: u64| Sample {
             at: Duration::from_millis(100 * (i + 1)),
             length: Duration::from_millis(100),

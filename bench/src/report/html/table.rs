@@ -1,4 +1,4 @@
-//! The figures of a job.
+//! The table of a job's figures.
 
 use super::plots::directions;
 use super::{Entry, Escaped};
@@ -6,7 +6,7 @@ use crate::report::number;
 use crate::result::{Direction, JobResult};
 use core::fmt::{self, Formatter};
 
-/// A column: its head, what it shows, and the value as text.
+/// A column: its head, its value, and the format of the value.
 type Column = (&'static str, fn(&JobResult, Direction) -> f64, fn(f64) -> String);
 
 const COLUMNS: [Column; 10] = [
@@ -19,11 +19,11 @@ const COLUMNS: [Column; 10] = [
     ("p99.9", |job, d| percentile(job, d, 99.9), number::latency),
     ("p99.99", |job, d| percentile(job, d, 99.99), number::latency),
     ("Max", |job, d| percentile(job, d, 100.0), number::latency),
-    // A job's operations share its processor time: the same in each of its rows.
+    // Processor time is measured per job, so the value is the same in all rows of a job.
     ("CPU per op", |job, _| cpu_per_operation(job), number::latency),
 ];
 
-/// A row for each direction of each run, with ratios to the first run that has it.
+/// Writes a row for each direction of each run, with ratios to the first run that has the direction.
 pub(super) fn figures(f: &mut Formatter<'_>, entries: &[Entry<'_>], several: bool) -> fmt::Result {
     writeln!(f, "<div class=\"wide\"><table>\n<thead><tr>")?;
     if several {
