@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: every fuzz target, one after the other.
+//! `cargo xtask fuzz`: runs the fuzz targets one after the other.
 
 use crate::step;
 use anyhow::{Context, Result, bail};
@@ -6,10 +6,10 @@ use std::process::Command;
 
 #[derive(clap::Args)]
 pub(crate) struct Fuzz {
-    /// How long each target runs, in seconds
+    /// Duration of each target, in seconds
     #[arg(long, default_value_t = 600)]
     seconds: u32,
-    /// Only these targets
+    /// Targets to run; by default all
     targets: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ impl Fuzz {
         for target in targets {
             let limit = format!("-max_total_time={}", self.seconds);
             let seeds = format!("fuzz/corpus/{target}");
-            // What the fuzzer finds interesting goes here, and not among the seeds that are committed.
+            // New corpus entries go into this folder, separate from the committed seeds.
             let found = step::root().join(".build/fuzz").join(target);
             std::fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
             let mut fuzz = Command::new("cargo");

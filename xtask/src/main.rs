@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask lab`, `cargo xtask bench`.
+//! The project's development commands: `cargo xtask demo`, `test`, `fuzz`, `lab` and `bench`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The project's own commands")]
+#[command(name = "cargo xtask", about = "The project's development commands")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -21,15 +21,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs the main job on this machine: exports a file system image and uses it from another process
+    /// Demonstrates the main use: exports a file system image and uses it from another process
     Demo(demo::Demo),
-    /// Passes every test: format, clippy, rustdoc, licences, unit, property, conformance, integration, fuzz corpus
+    /// Runs all checks: format, clippy, rustdoc, licences, tests and the fuzz corpus
     Test(test::Test),
-    /// Fuzzes every target for a while (needs a nightly toolchain and cargo-fuzz)
+    /// Runs the fuzz targets (needs a nightly toolchain and cargo-fuzz)
     Fuzz(fuzz::Fuzz),
-    /// The kernel lab: scenarios with a stock Linux kernel as the peer, in a guest of this machine
+    /// Runs scenarios against a stock Linux kernel in a virtual machine
     Lab(lab::Lab),
-    /// Measures against bare TCP, fio, nbdkit, qemu-nbd and SPDK, as far as they are here; writes the table of docs/PERFORMANCE.md
+    /// Benchmarks against bare TCP, fio, nbdkit, qemu-nbd and SPDK, if installed, and updates docs/PERFORMANCE.md
     Bench(bench::Bench),
 }
 

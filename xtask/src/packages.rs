@@ -1,23 +1,23 @@
-//! What the commands need from the system, and how it gets there.
+//! The system packages that the commands need, and their installation.
 
 use crate::step;
 use anyhow::{Result, bail};
 use std::process::Command;
 
-/// A program and the Debian package that has it.
+/// A program and the Debian package that contains it.
 pub(crate) struct Need {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
 }
 
-/// For the demo: a file system to export.
+/// Needed by the demo: tools to create and check a file system.
 pub(crate) const DEMO: &[Need] = &[
     Need { program: "mke2fs", package: "e2fsprogs" },
     Need { program: "e2fsck", package: "e2fsprogs" },
     Need { program: "debugfs", package: "e2fsprogs" },
 ];
 
-/// For the tests: the clients of others that the NBD server must satisfy.
+/// Needed by the tests: file system tools, and other projects' NBD clients.
 pub(crate) const TEST: &[Need] = &[
     Need { program: "mke2fs", package: "e2fsprogs" },
     Need { program: "e2fsck", package: "e2fsprogs" },
@@ -26,7 +26,7 @@ pub(crate) const TEST: &[Need] = &[
     Need { program: "qemu-img", package: "qemu-utils" },
 ];
 
-/// For the kernel lab: an emulator, and what makes a guest for it.
+/// Needed by the kernel lab: an emulator and tools to build a guest.
 pub(crate) const LAB: &[Need] = &[
     Need { program: "qemu-system-x86_64", package: "qemu-system-x86" },
     Need { program: "debootstrap", package: "debootstrap" },
@@ -34,7 +34,7 @@ pub(crate) const LAB: &[Need] = &[
     Need { program: "xz", package: "xz-utils" },
 ];
 
-/// The packages whose programs are not there.
+/// The packages whose programs are missing.
 pub(crate) fn missing(needs: &[Need]) -> Vec<&'static str> {
     let mut missing: Vec<_> = needs.iter().filter(|n| !step::on_path(n.program)).map(|n| n.package).collect();
     missing.sort_unstable();
@@ -42,8 +42,8 @@ pub(crate) fn missing(needs: &[Need]) -> Vec<&'static str> {
     missing
 }
 
-/// Makes sure that every program is there: installs what is missing where that is possible (root, with apt), else says
-/// what to install.
+/// Makes sure that every program is installed: installs missing packages if possible (as root, with apt), otherwise
+/// fails with the packages to install.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let missing = missing(needs);
     if missing.is_empty() {
@@ -65,7 +65,7 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     step::run(&command, &mut install)
 }
 
-/// Whether this process may do everything.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))

@@ -1,4 +1,4 @@
-//! Running other programs, and saying so.
+//! Running other programs as steps of a command.
 
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::process::Command;
 
 /// The repository's root folder.
 pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository").to_owned()
 }
 
-/// This cargo, in the root folder.
+/// A call of the running cargo, in the root folder.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(arguments);
     command
 }
 
-/// Runs a step whose output the user sees.
+/// Runs a step and shows its output.
 pub(crate) fn run(name: &str, command: &mut Command) -> Result<()> {
     println!("\n== {name}");
     let status = command
@@ -36,7 +36,7 @@ pub(crate) fn on_path(program: &str) -> bool {
         .any(|dir| dir.join(program).is_file())
 }
 
-/// Where what is made once is kept, outside the repository.
+/// The user's cache folder for files that are built once, outside the repository.
 pub(crate) fn cache() -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));

@@ -1,15 +1,15 @@
-//! `cargo xtask test`: everything that must hold before a change lands.
+//! `cargo xtask test`: all checks that must pass before a change is merged.
 
 use crate::{lab, packages, step};
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// The licence checker's version, installed once into the user's cache.
+/// Version of the licence checker, which is installed once into the user's cache.
 const CARGO_DENY: &str = "^0.20";
 
 #[derive(clap::Args)]
 pub(crate) struct Test {
-    /// Only the tests themselves: no format, clippy, rustdoc and licence checks
+    /// Run only the tests, without the format, clippy, rustdoc and licence checks
     #[arg(long)]
     only_tests: bool,
 }
@@ -29,7 +29,8 @@ impl Test {
             )?;
             licences()?;
         }
-        // The tests run the real programs, which `cargo test` builds only for the packages that have tests of their own.
+        // The integration tests run the real programs, which `cargo test` builds only for packages with tests of their
+        // own.
         step::run(
             "programs",
             &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"]),
@@ -37,14 +38,14 @@ impl Test {
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
         match lab::available() {
             Ok(()) => lab::quick()?,
-            Err(reason) => println!("\n== kernel lab: left out, {reason}"),
+            Err(reason) => println!("\n== kernel lab: skipped, {reason}"),
         }
-        println!("\nevery check held");
+        println!("\nall checks passed");
         Ok(())
     }
 }
 
-/// Licences, bans and sources; the advisory database is not asked, so that the result depends on this tree alone.
+/// Checks licences, bans and sources. Advisories are not checked, so that the result depends only on this checkout.
 fn licences() -> Result<()> {
     let tools = step::cache()?;
     let binary = tools.join("bin/cargo-deny");

@@ -1,4 +1,4 @@
-//! fio as a peer, and its JSON, which `nvmf-bench` speaks as well.
+//! fio as a peer, and a parser of its JSON, which `nvmf-bench` also writes.
 
 use super::Site;
 use super::workload::Workload;
@@ -7,32 +7,32 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// What fio reports of the direction that a job had.
+/// Figures of the direction that a job used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Report {
     pub(super) iops: f64,
     pub(super) bytes_per_second: f64,
-    /// From before the submission to the completion at the median, nanoseconds.
+    /// Median of the total latency (submission and completion), nanoseconds.
     pub(super) latency_p50: Option<f64>,
 }
 
 impl Report {
-    /// Reads `--output-format=json` with one job, or several that were added up.
+    /// Parses the output of `--output-format=json` with one job or one group.
     pub(super) fn parse(json: &[u8]) -> Result<Self> {
-        // fio writes what it has to say before the object.
-        let start = json.iter().position(|&byte| byte == b'{').context("no JSON came")?;
-        let report: Value = serde_json::from_slice(&json[start..]).context("the report is no JSON")?;
+        // fio prints messages before the JSON object.
+        let start = json.iter().position(|&byte| byte == b'{').context("there is no JSON in the output")?;
+        let report: Value = serde_json::from_slice(&json[start..]).context("the report is not valid JSON")?;
         let job = &report["jobs"][0];
         ensure!(job["error"].as_i64().unwrap_or(0) == 0, "the job ended with error {}", job["error"]);
         let bytes = |direction: &Value| direction["bw_bytes"].as_f64().unwrap_or(0.0);
         let used =
             ["read", "write"].map(|name| &job[name]).into_iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
-        let used = used.filter(|used| bytes(used) > 0.0).context("the job moved nothing")?;
+        let used = used.filter(|used| bytes(used) > 0.0).context("the job transferred nothing")?;
         let number = |pointer: &str| used.pointer(pointer).and_then(Value::as_f64);
         Ok(Self {
             iops: number("/iops").context("no iops")?,
             bytes_per_second: bytes(used),
-            // Only with `lat_percentiles` does fio have those of the whole; else it is the sum that comes nearest.
+            // fio reports percentiles of the total latency only with `lat_percentiles`; the sum is an approximation.
             latency_p50: number("/lat_ns/percentile/50.000000").or_else(|| {
                 Some(number("/clat_ns/percentile/50.000000")? + number("/slat_ns/mean").unwrap_or(0.0))
             }),
@@ -40,7 +40,7 @@ impl Report {
     }
 }
 
-/// What to install for the engine, or nothing.
+/// What to install for the engine; `None` if it is available.
 pub(super) fn missing(engine: &str) -> Option<String> {
     if !crate::step::on_path("fio") {
         return Some("not here: install fio".into());
@@ -58,7 +58,7 @@ pub(super) fn run(site: &Site, engine: &str, more: &[String], workload: &Workloa
     Report::parse(&site.run(&mut fio)?)
 }
 
-/// fio's `io_uring` engine on a file, past the page cache.
+/// Runs fio's `io_uring` engine on a file, without the page cache.
 pub(super) fn on_file(site: &Site, file: &Path, workload: &Workload) -> Result<Report> {
     let more = [format!("--filename={}", file.display()), "--direct=1".into(), "--readonly".into()];
     run(site, "io_uring", &more, workload)
@@ -76,7 +76,7 @@ mod tests {
   "write": { "io_bytes": 0, "bw_bytes": 0, "iops": 0.0 } } ] }"#;
 
     #[test]
-    fn a_report_of_fio_is_read() {
+    fn fio_report_is_parsed() {
         let report = Report::parse(READ.as_bytes()).unwrap();
         assert_eq!(
             report,
@@ -85,20 +85,20 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_the_whole_latency_come_before_sums_of_its_parts() {
+    fn total_latency_percentile_is_preferred() {
         let whole = "\"lat_ns\": { \"percentile\": { \"50.000000\": 262000 } }, \"clat_ns\"";
         let report = Report::parse(READ.replace("\"clat_ns\"", whole).as_bytes()).unwrap();
         assert_eq!(report.latency_p50, Some(262_000.0));
     }
 
     #[test]
-    fn the_direction_that_was_used_counts() {
+    fn used_direction_is_selected() {
         let text = READ.replace("\"bw_bytes\": 0, \"iops\": 0.0", "\"bw_bytes\": 900000000, \"iops\": 7.0");
         assert_eq!(Report::parse(text.as_bytes()).unwrap().iops, 7.0);
     }
 
     #[test]
-    fn a_failed_or_empty_report_is_an_error() {
+    fn failed_or_empty_report_is_error() {
         let failed = READ.replace("\"error\": 0", "\"error\": 5");
         assert!(Report::parse(failed.as_bytes()).unwrap_err().to_string().contains("error 5"));
         let idle = READ.replace("479232000", "0");

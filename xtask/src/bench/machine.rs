@@ -1,13 +1,13 @@
-//! What the figures were taken on.
+//! Description of the machine.
 
 use super::site::Cores;
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// One line: processor, cores, kernel, day.
+/// Describes the machine in one line: processor, cores, kernel, date.
 pub(super) fn facts(cores: Cores) -> Result<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
-    let model = model(&info).unwrap_or("a processor that does not say what it is");
+    let model = model(&info).unwrap_or("unknown processor");
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = nix::sys::utsname::uname()?;
     let kernel = kernel.release().to_string_lossy().into_owned();
@@ -27,7 +27,7 @@ fn model(info: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_model_is_found() {
+    fn processor_model_is_parsed() {
         let info = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Some CPU @ 2.0GHz\n";
         assert_eq!(super::model(info), Some("Some CPU @ 2.0GHz"));
         assert_eq!(super::model("processor: 0\n"), None);

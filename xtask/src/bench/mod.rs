@@ -1,20 +1,21 @@
-//! `cargo xtask bench`: our figures against others', measured in turn on this machine, and the table of docs/PERFORMANCE.md.
+//! `cargo xtask bench`: alternating measurements of this project and its peers on this machine, for the table in
+//! docs/PERFORMANCE.md.
 //!
-//! | file | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `mod` | the command |
-//! | `row` | what is measured, against whom, and what it must reach |
-//! | `contest` | both sides in turn, round by round |
+//! | `row` | the rows of the table: workloads, peers and goals |
+//! | `comparison` | alternating measurements of all sides |
 //! | `series` | medians, ratios, goals |
-//! | `site` | cores, folder, programs, servers |
-//! | `workload` | what both sides do, in fio's words |
-//! | `ours` | our target and our clients; bare TCP |
-//! | `fio`, `nbd`, `spdk` | the peers, and how their reports are read |
+//! | `site` | cores, folders, programs and servers |
+//! | `workload` | the workloads, with fio's terms |
+//! | `ours` | this project's target and clients, and bare TCP |
+//! | `fio`, `nbd`, `spdk` | the peers, and parsers of their reports |
 //! | `rxe` | the kernel lab's figures |
-//! | `idle` | what connections cost that do nothing |
-//! | `machine`, `table`, `plot` | what is printed and written |
+//! | `idle` | the cost of idle connections |
+//! | `machine`, `table`, `plot` | the output: description of the machine, table and chart |
 
-mod contest;
+mod comparison;
 mod fio;
 mod idle;
 mod machine;
@@ -39,28 +40,28 @@ use table::Table;
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Only these rows, and the document stays as it is
+    /// Measure only these rows; docs/PERFORMANCE.md is not updated
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     only: Vec<Row>,
-    /// How often each side is measured, in turn
+    /// Number of rounds; each round measures every side once
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// How long each measurement takes
+    /// Duration of each measurement, in seconds
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How long an idle target is watched
+    /// Duration of the measurement of an idle target, in seconds
     #[arg(long, default_value_t = 20)]
     idle_seconds: u64,
-    /// Core of whoever serves, core of whoever asks
+    /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
-    /// Also the kernel lab's scenario figures-rxe
+    /// Also run the kernel lab's scenario figures-rxe
     #[arg(long)]
     lab: bool,
-    /// Put the pages with plots of nvmf-bench's last rounds here
+    /// Write HTML pages with plots of nvmf-bench's last rounds into this folder
     #[arg(long, value_name = "FOLDER")]
     html: Option<PathBuf>,
-    /// Where the file lies that the row `file` reads: a folder on the disk that is to be measured
+    /// Folder for the file of the row `file`, on the disk to measure
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
@@ -69,7 +70,7 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<()> {
         ensure!(
             self.rounds > 0 && self.seconds > 0 && self.idle_seconds > 0,
-            "rounds and seconds are at least 1"
+            "--rounds, --seconds and --idle-seconds must be at least 1"
         );
         ensure!(step::on_path("taskset"), "taskset is missing: install util-linux");
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-bench"];
@@ -78,8 +79,8 @@ impl Bench {
         let mut entries = Vec::new();
         for row in Row::value_variants() {
             if self.only.is_empty() || self.only.contains(row) {
-                for contest in row.contests(&site)? {
-                    entries.extend(contest.run(self.rounds)?);
+                for comparison in row.comparisons(&site)? {
+                    entries.extend(comparison.run(self.rounds)?);
                 }
             }
         }
@@ -89,7 +90,7 @@ impl Bench {
         let machine = machine::facts(self.cores)?;
         let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries };
         println!("\n{}", table.text());
-        // Part of the table is for the eye; the document gets all of it or none.
+        // An incomplete table is only printed, not written into the document.
         if self.only.is_empty() {
             table.write_into(&step::root().join("docs/PERFORMANCE.md"))?;
             plot::write(&table.entries, &step::root().join("docs/performance.svg"))?;

@@ -1,14 +1,14 @@
-//! NBD servers as peers: nbdkit's memory plugin, qemu-nbd with memory behind it.
+//! NBD servers as peers: nbdkit's memory plugin, and qemu-nbd with a memory disk.
 
 use super::site::{Server, Site, free_address};
 use crate::step;
 use anyhow::Result;
 use std::net::SocketAddr;
 
-/// Bytes of the disk, as of ours.
+/// Size of the disk in bytes, the same as ours.
 const SIZE: u64 = 64 << 20;
 
-/// Who serves.
+/// An NBD server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Nbdkit,
@@ -44,7 +44,7 @@ impl Kind {
         site.serve(&mut command, address)
     }
 
-    /// Serves while something is measured through `uri`.
+    /// Runs a server during a measurement, which gets its URI.
     pub(super) fn with<T>(self, site: &Site, measure: impl FnOnce(&str) -> Result<T>) -> Result<T> {
         let address = free_address()?;
         let _server = self.serve(site, address)?;

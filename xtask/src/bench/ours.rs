@@ -1,4 +1,4 @@
-//! Our own side: `nvmf-target` on one core, `nvmf-bench` or `nvmf-baseline` on the other.
+//! This project's side: `nvmf-target` on one core, `nvmf-bench` or `nvmf-baseline` on the other.
 
 use super::fio::Report;
 use super::site::{Site, free_address};
@@ -11,17 +11,17 @@ use std::process::Command;
 
 const NQN: &str = "nqn.2026-11.com.example:bench";
 
-/// What our target serves, and how.
+/// Configuration of the target.
 #[derive(Debug, Clone)]
 pub(super) struct Export {
-    /// Keys of `[target]`, a line each.
+    /// Keys of `[target]`, one per line.
     pub(super) target: String,
-    /// What the namespace is: a line of `[[subsystem.namespace]]`.
+    /// Backing of the namespace: a line of `[[subsystem.namespace]]`.
     pub(super) namespace: String,
 }
 
 impl Export {
-    /// Memory, by a worker that never sleeps: as the peers that it is measured against.
+    /// A memory disk and a busy-polling worker, as the peers have.
     pub(super) fn memory() -> Self {
         Self { target: "poll = \"busy\"".into(), namespace: "memory = \"64MiB\"".into() }
     }
@@ -40,7 +40,7 @@ impl Export {
     }
 }
 
-/// Starts our target, bound to its core.
+/// Starts the target, bound to its core.
 pub(super) fn serve(site: &Site, export: &Export) -> Result<Target> {
     let address = free_address()?;
     let config = site.folder.join("target.toml");
@@ -50,7 +50,7 @@ pub(super) fn serve(site: &Site, export: &Export) -> Result<Target> {
     Target::start(command, address, &site.folder.join("target.log"))
 }
 
-/// A job of `nvmf-bench` on a target of its own.
+/// Runs a job of `nvmf-bench` on a new target.
 pub(super) fn run(site: &Site, export: &Export, workload: &Workload, page: &str) -> Result<Report> {
     let target = serve(site, export)?;
     let address = target.address;
@@ -61,7 +61,7 @@ pub(super) fn run(site: &Site, export: &Export, workload: &Workload, page: &str)
     Ok(report)
 }
 
-/// `nvmf-bench` as the client of somebody else's NBD server.
+/// Runs `nvmf-bench` as a client of another project's NBD server.
 pub(super) fn run_nbd(site: &Site, uri: &str, workload: &Workload) -> Result<Report> {
     bench(site, &["--ioengine=nbd".into(), format!("--filename={uri}")], workload, None)
 }
@@ -77,10 +77,10 @@ fn bench(site: &Site, engine: &[String], workload: &Workload, page: Option<&str>
     Report::parse(&site.run(&mut bench)?)
 }
 
-/// Bare TCP: `ping-pong` or `stream`, from one core to the other; what it printed.
+/// Runs `nvmf-baseline` with `ping-pong` or `stream` between two cores; returns its figures.
 pub(super) fn baseline(site: &Site, what: &str, from: usize, to: usize) -> Result<Value> {
     let mut command = Command::new(site.ours("nvmf-baseline"));
-    // It warms up for a fifth of its time.
+    // The runtime includes a warm-up of a fifth of it.
     let runtime = site.seconds + site.warm_up();
     command.args([
         what,
@@ -94,22 +94,23 @@ pub(super) fn baseline(site: &Site, what: &str, from: usize, to: usize) -> Resul
     serde_json::from_slice(&site.run(&mut command)?).context("nvmf-baseline printed no JSON")
 }
 
-/// Median round trip of bare TCP, nanoseconds.
+/// Measures the median round trip of bare TCP, nanoseconds.
 pub(super) fn bare_round_trip(site: &Site) -> Result<f64> {
     let figures = baseline(site, "ping-pong", site.cores.target, site.cores.initiator)?;
     figures["round_trip_ns"]["p50"].as_f64().context("no round trip")
 }
 
-/// Bytes a second of bare TCP, from one core to the other.
+/// Measures the throughput of bare TCP between two cores, bytes per second.
 pub(super) fn bare_stream(site: &Site, from: usize, to: usize) -> Result<f64> {
     baseline(site, "stream", from, to)?["bytes_per_second"].as_f64().context("no rate")
 }
 
-/// Median round trip of a host that reads 4 KiB at a time while another has `heavy` reads in flight, nanoseconds.
+/// Measures the median round trip of a host that reads 4 KiB at a time while another has `heavy` outstanding reads,
+/// nanoseconds.
 pub(super) fn beside(site: &Site, heavy: u16) -> Result<f64> {
     let target = serve(site, &Export::memory())?;
     let mut command = with_target(site, &target, "neighbour");
-    // It warms up for a fifth of its time.
+    // nvmf-baseline adds the warm-up itself.
     command.args(["--heavy", &heavy.to_string(), "--runtime", &site.seconds.to_string()]);
     let figures: Value =
         serde_json::from_slice(&site.run(&mut command)?).context("nvmf-baseline printed no JSON")?;
@@ -117,7 +118,7 @@ pub(super) fn beside(site: &Site, heavy: u16) -> Result<f64> {
     figures["short"]["latency_ns"]["p50"].as_f64().context("no latency")
 }
 
-/// A call of `nvmf-baseline` that connects to a target.
+/// A call of `nvmf-baseline` with the target's address.
 pub(super) fn with_target(site: &Site, target: &Target, what: &str) -> Command {
     let mut command = site.on(site.cores.initiator, site.ours("nvmf-baseline"));
     command.args([what, "--nqn", NQN, "--address", &target.address.to_string()]);

@@ -1,7 +1,7 @@
-//! The table's ratios as a picture: a bar a line, with its spread, and marks where they must reach.
+//! The table's ratios as a bar chart, with spreads and goals.
 
-use super::contest::Entry;
-use super::series::{Goal, Spread, Standing};
+use super::comparison::Entry;
+use super::series::{Goal, GoalStatus, Spread};
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
@@ -9,11 +9,11 @@ use std::path::Path;
 const WIDTH: f64 = 900.0;
 const LINE: f64 = 46.0;
 const LEFT: f64 = 20.0;
-/// Ratios span 1/8 to 16, evenly by their logarithm: half as good is as far from one as twice as good.
+/// Range of the logarithmic ratio axis.
 const RATIO_MIN: f64 = 0.125;
 const RATIO_MAX: f64 = 16.0;
 
-/// Writes the picture.
+/// Writes the chart.
 pub(super) fn write(entries: &[Entry], path: &Path) -> Result<()> {
     std::fs::write(path, svg(entries)).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -23,7 +23,7 @@ fn x(ratio: f64) -> f64 {
     LEFT + share * (WIDTH - 2.0 * LEFT)
 }
 
-/// Of lines that have a ratio; where less is better the inverse is drawn, so that to the right is always better.
+/// Draws the entries with a ratio. Where less is better, the inverse is drawn, so that right is always better.
 fn svg(entries: &[Entry]) -> String {
     let drawn: Vec<_> = entries.iter().filter_map(|entry| Some((entry, entry.ratio?))).collect();
     let height = LINE * drawn.len() as f64 + 50.0;
@@ -50,7 +50,7 @@ fn svg(entries: &[Entry]) -> String {
     }
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#555\">times as good as the peer; the thin line is the spread, the ticks are what must be reached and what is aimed at</text>\n</svg>",
+        "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#555\">ratio to the peer; the thin line is the spread, the marks are the minimum and the aim</text>\n</svg>",
         height - 6.0
     );
     svg
@@ -58,10 +58,10 @@ fn svg(entries: &[Entry]) -> String {
 
 fn bar(svg: &mut String, entry: &Entry, ratio: Spread, y: f64) {
     let good = |ratio: f64| if entry.unit.more_is_better() { ratio } else { 1.0 / ratio };
-    let colour = match entry.standing() {
-        Some(Standing::Short) => "#c0392b",
-        Some(Standing::Met) => "#4a7fb5",
-        Some(Standing::Aim) => "#3a8f5c",
+    let colour = match entry.status() {
+        Some(GoalStatus::Short) => "#c0392b",
+        Some(GoalStatus::Met) => "#4a7fb5",
+        Some(GoalStatus::Aim) => "#3a8f5c",
         None => "#999",
     };
     let (one, end) = (x(1.0), x(good(ratio.median)));
@@ -105,23 +105,23 @@ mod tests {
     use crate::bench::series::Unit;
 
     #[test]
-    fn lines_with_a_ratio_are_drawn_and_right_is_better() {
+    fn entries_with_ratio_are_drawn_right_is_better() {
         let ratio = Some(Spread { least: 1.0, median: 2.0, most: 4.0 });
         let entry = |unit| Entry {
             what: "reads <4 KiB".into(),
             unit,
             ours: None,
-            peer: Some("somebody"),
+            peer: Some("peer"),
             theirs: None,
             ratio,
             goal: None,
             missing: None,
         };
         let rates = svg(&[entry(Unit::Iops)]);
-        assert!(rates.contains("reads &lt;4 KiB / somebody: 2.00"), "{rates}");
-        assert!(svg(&[entry(Unit::RoundTrip)]).contains("somebody: 0.50"), "twice the time is half as good");
+        assert!(rates.contains("reads &lt;4 KiB / peer: 2.00"), "{rates}");
+        assert!(svg(&[entry(Unit::RoundTrip)]).contains("peer: 0.50"), "the ratio of a time is inverted");
         let missing = Entry { ratio: None, ..entry(Unit::Iops) };
-        assert!(!svg(&[missing]).contains("somebody"));
+        assert!(!svg(&[missing]).contains("peer"));
         assert!(x(1.0) < x(2.0) && x(99.0) <= WIDTH);
     }
 }

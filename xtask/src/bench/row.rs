@@ -1,6 +1,6 @@
-//! The rows of the table: what is measured, against whom, and what it must reach.
+//! The rows of the table: workloads, peers and goals.
 
-use super::contest::{Contest, Measure, Peer};
+use super::comparison::{Comparison, Measure, Peer};
 use super::nbd::Kind;
 use super::ours::{self, Export};
 use super::series::{Goal, Unit};
@@ -11,20 +11,20 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A row, by the name that `--only` takes.
+/// A row, as named by `--only`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Row {
-    /// 4 KiB random reads one at a time, against a bare TCP round trip
+    /// 4 KiB random reads, one at a time, against a bare TCP round trip
     Latency,
     /// 4 KiB random reads, 32 in flight, against SPDK's NVMe/TCP
     Spdk,
-    /// The same against NBD servers
+    /// 4 KiB random reads, 32 in flight, against NBD servers
     Nbd,
     /// 128 KiB sequential reads and writes, against a bare TCP stream
     Stream,
-    /// A file, against fio's `io_uring` on the same file
+    /// 4 KiB random reads of a file, against fio's `io_uring` on the same file
     File,
-    /// 4 KiB random reads one at a time beside a host with 128 in flight, against the same without it
+    /// 4 KiB random reads, one at a time, with and without a second host with 128 in flight
     Fairness,
     /// Processor time of an idle target with a thousand queue pairs
     Idle,
@@ -32,16 +32,16 @@ pub(super) enum Row {
     Memory,
 }
 
-/// Bytes of the file that is read.
+/// Size of the file that is read, bytes.
 const FILE: u64 = 1 << 30;
-/// Times that it is read before it is measured, at the most.
+/// Most warm-up reads of the file before the measurement.
 const SETTLING_MAX: usize = 10;
 
 fn measure<'a>(act: impl FnMut() -> Result<f64> + 'a) -> Measure<'a> {
     Box::new(act)
 }
 
-/// `measure`, unless something is not here.
+/// Like `measure`, unless something is not installed.
 fn unless<'a>(missing: Option<String>, act: impl FnMut() -> Result<f64> + 'a) -> Result<Measure<'a>, String> {
     match missing {
         Some(missing) => Err(missing),
@@ -50,7 +50,7 @@ fn unless<'a>(missing: Option<String>, act: impl FnMut() -> Result<f64> + 'a) ->
 }
 
 impl Row {
-    pub(super) fn contests(self, site: &Site) -> Result<Vec<Contest<'_>>> {
+    pub(super) fn comparisons(self, site: &Site) -> Result<Vec<Comparison<'_>>> {
         Ok(match self {
             Self::Latency => vec![latency(site)],
             Self::Spdk => vec![against_spdk(site)],
@@ -64,12 +64,12 @@ impl Row {
     }
 }
 
-fn latency(site: &Site) -> Contest<'_> {
+fn latency(site: &Site) -> Comparison<'_> {
     let ours = move || {
         let report = ours::run(site, &Export::memory(), &Workload::READS_ONE, "latency")?;
         report.latency_p50.context("nvmf-bench reported no latency")
     };
-    Contest {
+    Comparison {
         what: "4 KiB random read, depth 1, memory backend, round trip at the median",
         unit: Unit::RoundTrip,
         ours: measure(ours),
@@ -86,9 +86,9 @@ fn many_reads<'a>(site: &'a Site, page: &'static str) -> Measure<'a> {
     measure(move || Ok(ours::run(site, &Export::memory(), &Workload::READS_MANY, page)?.iops))
 }
 
-fn against_spdk(site: &Site) -> Contest<'_> {
+fn against_spdk(site: &Site) -> Comparison<'_> {
     let spdk = move || Ok(spdk::run(site, &Workload::READS_MANY)?.iops);
-    Contest {
+    Comparison {
         what: "4 KiB random read, depth 32, memory backend",
         unit: Unit::Iops,
         ours: many_reads(site, "spdk"),
@@ -101,7 +101,7 @@ fn against_spdk(site: &Site) -> Contest<'_> {
     }
 }
 
-fn against_nbd(site: &Site) -> Contest<'_> {
+fn against_nbd(site: &Site) -> Comparison<'_> {
     let with_fio = move |kind: nbd::Kind| {
         let missing = kind.missing().or_else(|| fio::missing("nbd"));
         unless(missing, move || {
@@ -114,7 +114,7 @@ fn against_nbd(site: &Site) -> Contest<'_> {
         let report = Kind::Nbdkit.with(site, |uri| ours::run_nbd(site, uri, &Workload::READS_MANY));
         Ok(report?.iops)
     };
-    Contest {
+    Comparison {
         what: "4 KiB random read, depth 32, memory backend",
         unit: Unit::Iops,
         ours: many_reads(site, "nbd"),
@@ -139,7 +139,7 @@ fn against_nbd(site: &Site) -> Contest<'_> {
     }
 }
 
-fn streams(site: &Site) -> Vec<Contest<'_>> {
+fn streams(site: &Site) -> Vec<Comparison<'_>> {
     let goal = Some(Goal { least: 0.8, aim: 0.95 });
     let (target, initiator) = (site.cores.target, site.cores.initiator);
     let shapes = [
@@ -152,7 +152,7 @@ fn streams(site: &Site) -> Vec<Contest<'_>> {
             target,
         ),
     ];
-    let contest = |(what, workload, page, from, to)| Contest {
+    let comparison = |(what, workload, page, from, to)| Comparison {
         what,
         unit: Unit::Bandwidth,
         ours: measure(move || Ok(ours::run(site, &Export::memory(), &workload, page)?.bytes_per_second)),
@@ -163,10 +163,10 @@ fn streams(site: &Site) -> Vec<Contest<'_>> {
             measure: Ok(measure(move || ours::bare_stream(site, from, to))),
         }],
     };
-    shapes.into_iter().map(contest).collect()
+    shapes.into_iter().map(comparison).collect()
 }
 
-fn file(site: &Site) -> Result<Contest<'_>> {
+fn file(site: &Site) -> Result<Comparison<'_>> {
     let path = make_file(&site.folder)?;
     if fio::missing("io_uring").is_none() {
         settle(site, &path)?;
@@ -174,7 +174,7 @@ fn file(site: &Site) -> Result<Contest<'_>> {
     let (mine, theirs) = (path.clone(), path);
     let ours = move || Ok(ours::run(site, &Export::file(&mine), &Workload::READS_MANY, "file")?.iops);
     let fio = move || Ok(fio::on_file(site, &theirs, &Workload::READS_MANY)?.iops);
-    Ok(Contest {
+    Ok(Comparison {
         what: "4 KiB random read, depth 32, a file on the local disk",
         unit: Unit::Iops,
         ours: measure(ours),
@@ -187,7 +187,7 @@ fn file(site: &Site) -> Result<Contest<'_>> {
     })
 }
 
-/// Reads a file until its disk is no longer busy with the writing of it: until it gets no faster.
+/// Reads a new file until reads get no faster, because the disk may still be busy with writing it.
 fn settle(site: &Site, path: &Path) -> Result<()> {
     let mut last = 0.0;
     for _ in 0..SETTLING_MAX {
@@ -200,7 +200,7 @@ fn settle(site: &Site, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A file without holes.
+/// Creates a file without holes.
 fn make_file(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("disk.img");
     if std::fs::metadata(&path).is_ok_and(|file| file.len() == FILE) {
@@ -215,9 +215,9 @@ fn make_file(folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn fairness(site: &Site) -> Contest<'_> {
+fn fairness(site: &Site) -> Comparison<'_> {
     const HEAVY: u16 = 128;
-    Contest {
+    Comparison {
         what: "4 KiB random read, depth 1, beside a host with 128 in flight, round trip at the median",
         unit: Unit::RoundTrip,
         ours: measure(move || ours::beside(site, HEAVY)),
@@ -230,28 +230,28 @@ fn fairness(site: &Site) -> Contest<'_> {
     }
 }
 
-fn idle_target(site: &Site) -> Vec<Contest<'_>> {
+fn idle_target(site: &Site) -> Vec<Comparison<'_>> {
     let goal = Some(Goal { least: 0.01, aim: 0.0005 });
     let shapes = [
         ("idle target, 1,000 queue pairs connected (10 hosts, 100 each)", 10, 99),
         ("idle target, 1,000 queue pairs connected (500 hosts, 2 each)", 500, 1),
     ];
-    let contest = |(what, hosts, io_queues)| Contest {
+    let comparison = |(what, hosts, io_queues)| Comparison {
         what,
         unit: Unit::Core,
         ours: measure(move || idle::processor(site, hosts, io_queues)),
         goal,
         peers: Vec::new(),
     };
-    shapes.into_iter().map(contest).collect()
+    shapes.into_iter().map(comparison).collect()
 }
 
-fn memory(site: &Site) -> Contest<'_> {
-    Contest {
+fn memory(site: &Site) -> Comparison<'_> {
+    Comparison {
         what: "resident memory of a connected queue pair, depth 128, 8 KiB in-capsule data",
         unit: Unit::Memory,
         ours: measure(move || idle::memory(site)),
-        // The aim has no number: with shared receive queues it is a fraction of this.
+        // The aim is an estimate: with shared receive queues, the memory is a fraction of the minimum goal.
         goal: Some(Goal { least: 1.5 * f64::from(1 << 20), aim: 0.5 * f64::from(1 << 20) }),
         peers: Vec::new(),
     }

@@ -1,24 +1,25 @@
-//! The kernel lab's scenario figures-rxe: the kernel's initiator and target and ours, crosswise, in one emulated guest.
+//! The kernel lab's scenario figures-rxe: the kernel's and our initiator and target in all combinations, in one guest.
 
-use super::contest::Entry;
+use super::comparison::Entry;
 use super::series::{Goal, Spread, Unit};
 use crate::lab;
 use anyhow::{Context, Result};
 
 const SCENARIO: &str = "figures-rxe";
-/// What others are held against.
+/// The pair that the others are compared with.
 const BASE: &str = "kernel → kernel";
-/// The kernel's initiator on our target, as it comes and as it is when it never sleeps.
+/// The kernel's initiator with our target, by default and with busy polling.
 const OURS: [&str; 2] = ["kernel → ours", "kernel → ours,busy"];
 
-/// Runs it.
+/// Runs the scenario.
 pub(super) fn measure() -> Result<Vec<Entry>> {
     let figures = lab::figures(SCENARIO)?;
     let entries = figures.iter().map(|line| entries(line).with_context(|| format!("not a figure: {line}")));
     Ok(entries.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Reads `rxe, randread 4k 1: kernel → kernel 900 IOPS (1.00); kernel → ours 990 IOPS (1.10); …`: each pair against the kernel's own.
+/// Parses `rxe, randread 4k 1: kernel → kernel 900 IOPS (1.00); kernel → ours 990 IOPS (1.10); …`; each pair is
+/// compared with the kernel's own.
 fn entries(line: &str) -> Option<Vec<Entry>> {
     let (work, figures) = line.split_once(": ")?;
     let work = work.strip_prefix("rxe, ").unwrap_or(work);
@@ -38,7 +39,7 @@ fn entries(line: &str) -> Option<Vec<Entry>> {
     Some(others.collect())
 }
 
-/// Reads `kernel → ours 990 IOPS (1.10)`.
+/// Parses `kernel → ours 990 IOPS (1.10)`.
 fn figure(text: &str) -> Option<(&str, f64)> {
     let (pair, iops) = text.trim().split_once(" IOPS")?.0.rsplit_once(' ')?;
     Some((pair, iops.parse().ok()?))
@@ -47,26 +48,23 @@ fn figure(text: &str) -> Option<(&str, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::series::Standing;
+    use crate::bench::series::GoalStatus;
 
     #[test]
-    fn a_line_of_the_scenario_is_read() {
+    fn scenario_line_is_parsed() {
         let line = "rxe, randread 4k 32: kernel → kernel 1000 IOPS (1.00); kernel → ours 1400 IOPS (1.40); \
                     ours → kernel 900 IOPS (0.90); ours → ours 1100 IOPS (1.10)";
         let entries = entries(line).unwrap();
         assert_eq!(entries.len(), 3);
         assert_eq!(entries[0].what, "kernel lab on rxe, randread 4k 32: kernel → ours");
         assert_eq!(entries[0].ratio.unwrap().median, 1.4);
-        assert_eq!(entries[0].standing(), Some(Standing::Aim));
-        assert_eq!(entries[1].standing(), None, "only our target has a bound");
+        assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
+        assert_eq!(entries[1].status(), None, "only our target has a goal");
     }
 
     #[test]
-    fn other_lines_are_none() {
+    fn other_lines_are_rejected() {
         assert!(entries("siw is slow").is_none());
-        assert!(
-            entries("rxe, randread 4k 1: kernel → ours 5 IOPS (1.0)").is_none(),
-            "nothing to hold it against"
-        );
+        assert!(entries("rxe, randread 4k 1: kernel → ours 5 IOPS (1.0)").is_none(), "there is no baseline");
     }
 }

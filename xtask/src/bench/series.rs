@@ -1,22 +1,22 @@
-//! Figures of rounds, and what they come to.
+//! Figures of several rounds: units, spreads, ratios and goals.
 
-/// What is measured, in which unit, and which way is better.
+/// Unit of a figure, which also determines whether more is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Nanoseconds of a round trip: less is better.
     RoundTrip,
-    /// Operations a second.
+    /// Operations per second.
     Iops,
-    /// Bytes a second.
+    /// Bytes per second.
     Bandwidth,
-    /// Processor time, in parts of a core: less is better.
+    /// Processor time as a share of a core: less is better.
     Core,
     /// Bytes of memory: less is better.
     Memory,
 }
 
 impl Unit {
-    /// A figure, for people.
+    /// Formats a figure.
     pub(super) fn show(self, figure: f64) -> String {
         match self {
             Self::RoundTrip => format!("{:.1} µs", figure / 1e3),
@@ -28,13 +28,13 @@ impl Unit {
         }
     }
 
-    /// Whether a larger figure is the better one.
+    /// Whether greater figures are better.
     pub(super) fn more_is_better(self) -> bool {
         matches!(self, Self::Iops | Self::Bandwidth)
     }
 }
 
-/// Least, middle, most.
+/// Minimum, median and maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
     pub(super) least: f64,
@@ -43,7 +43,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of some figures; `None` of none.
+    /// The spread of figures; `None` if there are none.
     pub(super) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut figures: Vec<_> = figures.into_iter().collect();
         figures.sort_by(f64::total_cmp);
@@ -57,39 +57,39 @@ impl Spread {
         Some(Self { least, median, most })
     }
 
-    /// Of ours divided by theirs, round by round: what disturbed a round disturbed both of its sides.
+    /// The spread of the ratios of ours to theirs, by round, because other load in a round affects both sides.
     pub(super) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         Self::of(ours.iter().zip(theirs).filter(|(_, theirs)| **theirs != 0.0).map(|(a, b)| a / b))
     }
 }
 
-/// What is asked of a figure, or of a ratio to a peer.
+/// The goal for a figure, or for a ratio to a peer: a minimum (`least`) and a target (`aim`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Goal {
     pub(super) least: f64,
     pub(super) aim: f64,
 }
 
-/// How a figure stands to its goal.
+/// How a figure compares with its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum GoalStatus {
     Short,
     Met,
     Aim,
 }
 
 impl Goal {
-    pub(super) fn judge(self, figure: f64, more_is_better: bool) -> Standing {
+    pub(super) fn judge(self, figure: f64, more_is_better: bool) -> GoalStatus {
         let reaches = |bound: f64| if more_is_better { figure >= bound } else { figure <= bound };
         match (reaches(self.aim), reaches(self.least)) {
-            (true, _) => Standing::Aim,
-            (false, true) => Standing::Met,
-            (false, false) => Standing::Short,
+            (true, _) => GoalStatus::Aim,
+            (false, true) => GoalStatus::Met,
+            (false, false) => GoalStatus::Short,
         }
     }
 }
 
-impl Standing {
+impl GoalStatus {
     pub(super) fn show(self) -> &'static str {
         match self {
             Self::Short => "**short**",
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn spread_median_of_odd_and_even_counts() {
         let odd = Spread::of([5.0, 1.0, 3.0]).unwrap();
         assert_eq!((odd.least, odd.median, odd.most), (1.0, 3.0, 5.0));
         assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
@@ -112,26 +112,26 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_round_by_round() {
-        // The machine was half as fast in the second round: the ratio does not notice.
+    fn ratios_are_computed_by_round() {
+        // The machine was half as fast in the second round; the ratio is unaffected.
         let spread = Spread::of_ratios(&[200.0, 100.0, 220.0], &[100.0, 50.0, 100.0]).unwrap();
         assert_eq!((spread.least, spread.median, spread.most), (2.0, 2.0, 2.2));
-        assert_eq!(Spread::of_ratios(&[1.0], &[0.0]), None, "nothing can be said of a peer that did nothing");
+        assert_eq!(Spread::of_ratios(&[1.0], &[0.0]), None, "a peer with a figure of 0 has no ratio");
     }
 
     #[test]
-    fn a_goal_looks_the_right_way() {
+    fn goal_direction_depends_on_unit() {
         let latency = Goal { least: 1.5, aim: 1.15 };
-        assert_eq!(latency.judge(1.1, false), Standing::Aim);
-        assert_eq!(latency.judge(1.3, false), Standing::Met);
-        assert_eq!(latency.judge(1.6, false), Standing::Short);
+        assert_eq!(latency.judge(1.1, false), GoalStatus::Aim);
+        assert_eq!(latency.judge(1.3, false), GoalStatus::Met);
+        assert_eq!(latency.judge(1.6, false), GoalStatus::Short);
         let rate = Goal { least: 1.2, aim: 2.0 };
-        assert_eq!(rate.judge(2.0, true), Standing::Aim);
-        assert_eq!(rate.judge(1.1, true), Standing::Short);
+        assert_eq!(rate.judge(2.0, true), GoalStatus::Aim);
+        assert_eq!(rate.judge(1.1, true), GoalStatus::Short);
     }
 
     #[test]
-    fn figures_are_shown_in_units_of_people() {
+    fn figures_are_formatted_with_units() {
         assert_eq!(Unit::RoundTrip.show(8_149.0), "8.1 µs");
         assert_eq!(Unit::Iops.show(523_000.0), "523 k/s");
         assert_eq!(Unit::Bandwidth.show(3.7e9), "3.70 GB/s");

@@ -1,4 +1,4 @@
-//! SPDK as a peer, where its binaries are on the PATH: its NVMe/TCP target with memory behind it, and its perf tool.
+//! SPDK as a peer, if its programs are on the PATH: its NVMe/TCP target with a memory disk, and its perf tool.
 
 use super::site::{Site, free_address};
 use super::workload::Workload;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use std::net::SocketAddr;
 
 const NQN: &str = "nqn.2026-11.com.example:spdk";
-/// What its memory needs, in MB.
+/// Memory of the target, in MB.
 const MEMORY_MB: u64 = 512;
 const BLOCK: u64 = 512;
-/// As many as 64 MiB have.
+/// Blocks of 64 MiB.
 const BLOCKS: u64 = 131_072;
 
 fn target() -> Option<&'static str> {
@@ -22,7 +22,7 @@ pub(super) fn missing() -> Option<String> {
     (!here).then(|| "not here: put SPDK's nvmf_tgt and spdk_nvme_perf on the PATH".into())
 }
 
-/// What it is to serve, as it reads it at its start.
+/// The target's configuration file.
 fn config(address: SocketAddr) -> String {
     let call =
         |method: &str, params: serde_json::Value| serde_json::json!({ "method": method, "params": params });
@@ -49,7 +49,7 @@ fn config(address: SocketAddr) -> String {
     .to_string()
 }
 
-/// Memory for it: hugepages where so many are free, else ordinary pages.
+/// Memory options: hugepages if enough are free, otherwise ordinary pages.
 fn memory(megabytes: u64) -> Vec<String> {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |key: &str| {
@@ -57,12 +57,12 @@ fn memory(megabytes: u64) -> Vec<String> {
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     let free = (value("HugePages_Free:").unwrap_or(0) * value("Hugepagesize:").unwrap_or(0)) >> 10;
-    // Both programs take theirs at once.
+    // Both programs allocate their memory at the same time.
     let ordinary = (free < 2 * MEMORY_MB).then(|| "--no-huge".to_owned());
     ordinary.into_iter().chain(["-s".into(), megabytes.to_string()]).collect()
 }
 
-/// What its perf tool counted.
+/// Figures of the perf tool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Report {
     pub(super) iops: f64,
@@ -71,11 +71,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Reads the line `Total : IOPS MiB/s Average min max`, latencies in microseconds.
+    /// Parses the line `Total : IOPS MiB/s Average min max`, with latencies in microseconds.
     fn parse(text: &str) -> Result<Self> {
         let line = text.lines().rev().find(|line| line.trim_start().starts_with("Total"));
         let line = line.context("spdk_nvme_perf printed no total")?;
-        let (_, figures) = line.rsplit_once(':').context("the total has no figures")?;
+        let (_, figures) =
+            line.rsplit_once(':').context("the total line of spdk_nvme_perf has no figures")?;
         let figures: Vec<f64> = figures.split_whitespace().map_while(|text| text.parse().ok()).collect();
         let &[iops, _, average, ..] = &figures[..] else {
             anyhow::bail!("not the figures of a total: {line}")
@@ -84,7 +85,7 @@ impl Report {
     }
 }
 
-/// Its perf tool on its target.
+/// Runs the perf tool on a new target.
 pub(super) fn run(site: &Site, workload: &Workload) -> Result<Report> {
     let address = free_address()?;
     let (file, socket) = (site.folder.join("spdk.json"), site.folder.join("spdk.sock"));
@@ -107,7 +108,7 @@ pub(super) fn run(site: &Site, workload: &Workload) -> Result<Report> {
     Report::parse(&String::from_utf8_lossy(&site.run(&mut perf)?))
 }
 
-/// The one core of a mask.
+/// The core mask of a single core.
 fn mask(core: usize) -> String {
     format!("[{core}]")
 }
@@ -128,18 +129,18 @@ Total                                    :   31939.88     124.77    1050.69     
 ";
 
     #[test]
-    fn the_total_of_its_perf_tool_is_read() {
+    fn perf_total_is_parsed() {
         assert_eq!(Report::parse(PERF).unwrap(), Report { iops: 31_939.88, latency_mean: 1_050_690.0 });
     }
 
     #[test]
-    fn a_report_without_a_total_is_an_error() {
+    fn report_without_total_is_error() {
         assert!(Report::parse("No valid NVMe controllers found").is_err());
         assert!(Report::parse("Total : none").is_err());
     }
 
     #[test]
-    fn its_configuration_names_the_address() {
+    fn configuration_contains_address() {
         let text = config("127.0.0.1:4999".parse().unwrap());
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["subsystems"][1]["config"][3]["params"]["listen_address"]["trsvcid"], "4999");

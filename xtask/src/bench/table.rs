@@ -1,6 +1,6 @@
-//! The table, on the screen and in the document.
+//! The table of results, as text and in the document.
 
-use super::contest::Entry;
+use super::comparison::Entry;
 use super::series::{Goal, Spread, Unit};
 use anyhow::{Context, Result};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use std::path::Path;
 const BEGIN: &str = "<!-- the benchmark's table: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of the benchmark's table -->";
 
-/// Everything that a run came to.
+/// All results of a run.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) machine: String,
@@ -19,7 +19,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// As Markdown.
+    /// Formats the table as Markdown.
     pub(super) fn text(&self) -> String {
         let Self { machine, rounds, seconds, .. } = self;
         let mut text =
@@ -32,14 +32,14 @@ impl Table {
         text
     }
 
-    /// Puts it between its marks in the document.
+    /// Writes the table between its markers in the document.
     pub(super) fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)
             .with_context(|| format!("cannot read {}", document.display()))?;
-        // With the picture that is written beside it.
+        // The chart is written to the same folder.
         let table = format!("{}\n![Ratios to the peers](performance.svg)\n", self.text());
         let text = replace(&text, &table)
-            .with_context(|| format!("{} has no place for the benchmark's table", document.display()))?;
+            .with_context(|| format!("{} has no markers for the benchmark's table", document.display()))?;
         std::fs::write(document, text)?;
         println!("wrote the table into {}", document.display());
         Ok(())
@@ -59,13 +59,13 @@ fn line(entry: &Entry) -> String {
     let ratio =
         if alone { entry.ours.map(|spread| own_spread(spread, unit)) } else { entry.ratio.map(ratio) };
     let bounds = entry.goal.map_or(["–".into(), "–".into()], |goal| bounds(goal, unit, alone));
-    let standing = match (&entry.missing, entry.standing()) {
+    let status = match (&entry.missing, entry.status()) {
         (Some(missing), _) => missing.replace('|', "/").replace('\n', " "),
-        (None, Some(standing)) => standing.show().into(),
+        (None, Some(status)) => status.show().into(),
         (None, None) => String::new(),
     };
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {standing} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {status} |",
         entry.what,
         figure(entry.ours),
         entry.peer.unwrap_or("–"),
@@ -84,7 +84,7 @@ fn own_spread(spread: Spread, unit: Unit) -> String {
     format!("({} to {})", unit.show(spread.least), unit.show(spread.most))
 }
 
-/// What must be reached and what is aimed at: ratios, or figures of our own.
+/// The goal's minimum and aim, as ratios or as figures of our own.
 fn bounds(goal: Goal, unit: Unit, alone: bool) -> [String; 2] {
     let sign = if unit.more_is_better() { "≥" } else { "≤" };
     [goal.least, goal.aim].map(|bound| match alone {
@@ -103,7 +103,7 @@ mod tests {
             what: "4 KiB random read".into(),
             unit: Unit::Iops,
             ours: spread(500_000.0),
-            peer: Some("somebody"),
+            peer: Some("peer"),
             theirs: spread(250_000.0),
             ratio: spread(2.0),
             goal: Some(Goal { least: 1.2, aim: 2.0 }),
@@ -112,22 +112,22 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_both_figures_their_ratio_and_how_it_stands() {
+    fn row_has_figures_ratio_and_status() {
         assert_eq!(
             line(&entry()),
-            "| 4 KiB random read | 500 k/s | somebody | 250 k/s | **2.00** (1.00 to 4.00) | ≥ 1.2 | ≥ 2 | aim |"
+            "| 4 KiB random read | 500 k/s | peer | 250 k/s | **2.00** (1.00 to 4.00) | ≥ 1.2 | ≥ 2 | aim |"
         );
     }
 
     #[test]
-    fn a_peer_that_is_not_here_leaves_its_figures_out() {
+    fn missing_peer_has_no_figures() {
         let missing = Some("not here: install fio".into());
         let line = line(&Entry { theirs: None, ratio: None, missing, ..entry() });
-        assert!(line.ends_with("| somebody | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |"), "{line}");
+        assert!(line.ends_with("| peer | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |"), "{line}");
     }
 
     #[test]
-    fn a_figure_without_a_peer_is_held_against_its_own_bounds() {
+    fn figure_without_peer_is_compared_with_goal() {
         let goal = Some(Goal { least: 0.01, aim: 0.0005 });
         let ours = Some(Spread { least: 0.001, median: 0.002, most: 0.004 });
         let entry = Entry { peer: None, theirs: None, ratio: None, goal, ours, unit: Unit::Core, ..entry() };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_takes_its_place_in_the_document_again_and_again() {
+    fn table_replacement_is_repeatable() {
         let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let once = replace(&document, "new").unwrap();
         assert_eq!(once, format!("before\n{BEGIN}\n\nnew\n{END}\nafter\n"));

@@ -1,12 +1,12 @@
-//! What both sides of a contest do, in fio's words.
+//! The workloads of the measurements, with fio's terms.
 
 use super::Site;
 
-/// A job of fio's, or of `nvmf-bench`.
+/// A job of fio or of `nvmf-bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Workload {
     pub(super) rw: &'static str,
-    /// Bytes of an operation.
+    /// Block size, bytes.
     pub(super) bs: u32,
     pub(super) iodepth: u32,
 }

@@ -1,4 +1,4 @@
-//! A disk image with a real file system.
+//! Disk images with an ext4 file system.
 
 use crate::step;
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A checksum in the making.
+/// An incremental checksum.
 pub(super) struct Checksum(Sha256);
 
 impl Checksum {
@@ -39,19 +39,19 @@ pub(super) fn checksum(path: &Path) -> Result<String> {
     }
 }
 
-/// `512M`, `2G`: mebibytes or gibibytes.
+/// Parses `512M` or `2G`: mebibytes or gibibytes.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'M') => (&text[..text.len() - 1], 20),
         Some(b'G') => (&text[..text.len() - 1], 30),
-        _ => return Err("write a number of mebibytes or gibibytes, such as 512M or 4G".to_owned()),
+        _ => return Err("give a number of mebibytes or gibibytes, such as 512M or 4G".to_owned()),
     };
-    let number: u64 = digits.parse().map_err(|_| "not a whole number".to_owned())?;
+    let number: u64 = digits.parse().map_err(|_| "not an integer".to_owned())?;
     let size = number.checked_mul(1 << shift).filter(|size| (64 << 20..=1 << 40).contains(size));
-    size.ok_or_else(|| "choose from 64M to 1024G".to_owned())
+    size.ok_or_else(|| "the size must be from 64M to 1024G".to_owned())
 }
 
-/// Runs a file system tool whose words matter only when it fails.
+/// Runs a file system tool; its output is shown only if it fails.
 fn tool(program: &str, arguments: &[&str], well: &[i32]) -> Result<()> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let mut command = Command::new(program);
@@ -68,7 +68,7 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("the name {} is not UTF-8", path.display()))
 }
 
-/// Makes an ext4 image of `size` bytes that holds this repository's sources and data of all kinds, about half full.
+/// Creates an ext4 image of `size` bytes with this repository's sources and random data, about half full.
 pub(super) fn make(image: &Path, size: u64, folder: &Path) -> Result<()> {
     let tree = folder.join("tree");
     let _ = std::fs::remove_dir_all(&tree);
@@ -106,7 +106,7 @@ fn copy_sources(from: &Path, to: &Path, depth: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that do not compress, the same every time (xorshift).
+/// Reproducible bytes that do not compress (xorshift).
 fn noise(seed: &mut u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -119,7 +119,7 @@ fn noise(seed: &mut u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A copy of `original` whose file system has some files more.
+/// Copies `original` and adds some files to the copy's file system.
 pub(super) fn update(original: &Path, updated: &Path, folder: &Path) -> Result<()> {
     std::fs::copy(original, updated)?;
     let mut seed = 42;
@@ -135,7 +135,7 @@ pub(super) fn update(original: &Path, updated: &Path, folder: &Path) -> Result<(
     check(updated)
 }
 
-/// Checks the file system, changing nothing.
+/// Checks the file system without changing it.
 pub(super) fn check(image: &Path) -> Result<()> {
     tool("e2fsck", &["-fn", text(image)?], &[0])
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job, end to end, on this machine.
+//! `cargo xtask demo`: exports a file system image and uses it end to end, on this machine.
 
 mod image;
 mod report;
@@ -16,12 +16,12 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const NQN: &str = "nqn.2026-11.com.example:demo";
-/// Round trips that are timed one by one.
+/// Number of reads whose latency is measured.
 const TIMED_READS: u64 = 2000;
 
 #[derive(clap::Args)]
 pub(crate) struct Demo {
-    /// Bytes of the file system image
+    /// Size of the file system image
     #[arg(long, default_value = "512M", value_parser = image::parse_size)]
     size: u64,
     /// Keep the image, the configuration and the logs in this folder
@@ -37,29 +37,29 @@ impl Demo {
         let temporary = tempfile::tempdir()?;
         let folder = self.keep.as_deref().unwrap_or(temporary.path());
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let report = Scene::set(folder, self.size)?.play()?;
+        let report = Setup::new(folder, self.size)?.run()?;
         println!("\n{report}");
-        println!("Every check held.");
+        println!("All checks passed.");
         Ok(())
     }
 }
 
 /// The demo's programs, files and address.
-struct Scene {
+struct Setup {
     nvmf: PathBuf,
     target: Target,
     image: PathBuf,
-    /// The image as it was when it was made.
+    /// A copy of the image before any change.
     original: PathBuf,
     folder: PathBuf,
     port: String,
 }
 
-impl Scene {
-    fn set(folder: &Path, size: u64) -> Result<Self> {
+impl Setup {
+    fn new(folder: &Path, size: u64) -> Result<Self> {
         let release = step::root().join(".build/release");
         let (image, original) = (folder.join("disk.img"), folder.join("original.img"));
-        say("making an ext4 file system full of files", || image::make(&image, size, folder))?;
+        say("creating an ext4 file system with files", || image::make(&image, size, folder))?;
         std::fs::copy(&image, &original).context("cannot copy the image")?;
         let port = process::free_port()?;
         let config = folder.join("target.toml");
@@ -78,7 +78,7 @@ impl Scene {
         Ok(Self { nvmf: release.join("nvmf"), target, image, original, folder: folder.to_owned(), port })
     }
 
-    /// A call of `nvmf` on the target's address.
+    /// Runs `nvmf` with the target's address.
     fn nvmf(&self, verb: &str, more: &[&str]) -> Result<Value> {
         let mut arguments = vec![verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &self.port, "-o", "json"];
         arguments.extend(more);
@@ -86,7 +86,7 @@ impl Scene {
         serde_json::from_slice(&output.stdout).with_context(|| format!("nvmf {verb} did not print JSON"))
     }
 
-    fn play(self) -> Result<Report> {
+    fn run(self) -> Result<Report> {
         let mut report = Report::default();
         let records = say("nvmf discover", || self.nvmf("discover", &[]))?;
         ensure!(records.to_string().contains(NQN), "the discovery log does not name {NQN}: {records}");
@@ -110,7 +110,7 @@ impl Scene {
         say("stopping nvmf-target", || target.stop())?;
         say("e2fsck -fn on the target's file", || image::check(&image))?;
         let after = image::checksum(&image)?;
-        ensure!(after == image::checksum(&updated)?, "the target's file is not what was written");
+        ensure!(after == image::checksum(&updated)?, "the target's file differs from what was written");
         report.check("the target's file equals what was written, and its file system is clean");
         Ok(report)
     }
@@ -119,7 +119,7 @@ impl Scene {
         let mut client = Client::connect(socket)?;
         let mut checksum = image::Checksum::new();
         let size = client.size();
-        let (bar, start) = (progress("reading all of it through the NBD socket", size), Instant::now());
+        let (bar, start) = (progress("reading the whole disk through the NBD socket", size), Instant::now());
         let mut buffer = vec![0; REQUEST_MAX];
         for offset in (0..size).step_by(REQUEST_MAX) {
             let part = &mut buffer[..REQUEST_MAX.min((size - offset) as usize)];
@@ -129,7 +129,10 @@ impl Scene {
         }
         bar.finish();
         report.moved("read, NBD socket", size, start.elapsed());
-        ensure!(checksum.finish() == expected, "what came through the NBD socket is not what was exported");
+        ensure!(
+            checksum.finish() == expected,
+            "the data read through the NBD socket differs from the exported file"
+        );
         report.check("read through the NBD socket: checksum equals the exported file's");
         Ok(())
     }
@@ -141,7 +144,7 @@ impl Scene {
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start nvmf read")?;
         let mut output = child.stdout.take().context("nvmf read has no output")?;
         let size = std::fs::metadata(&self.original)?.len();
-        let (bar, start) = (progress("reading all of it with nvmf read", size), Instant::now());
+        let (bar, start) = (progress("reading the whole disk with nvmf read", size), Instant::now());
         let (mut checksum, mut buffer, mut total) = (image::Checksum::new(), vec![0; REQUEST_MAX], 0);
         loop {
             let len = output.read(&mut buffer)?;
@@ -155,17 +158,17 @@ impl Scene {
         bar.finish();
         ensure!(child.wait()?.success(), "nvmf read failed");
         report.moved("read, nvmf read", total, start.elapsed());
-        ensure!(checksum.finish() == expected, "what nvmf read printed is not what was exported");
+        ensure!(checksum.finish() == expected, "the output of nvmf read differs from the exported file");
         report.check("read with nvmf read: checksum equals the exported file's");
         Ok(())
     }
 
-    /// Writes what differs between the original and the updated image, and flushes.
+    /// Writes the differences between the original and the updated image, and flushes.
     fn write_changes(&self, socket: &Path, updated: &Path, report: &mut Report) -> Result<()> {
         let mut client = Client::connect(socket)?;
         let size = client.size();
         let (mut old, mut new) = (std::fs::File::open(&self.original)?, std::fs::File::open(updated)?);
-        let (bar, start) = (progress("writing what changed, through the NBD socket", size), Instant::now());
+        let (bar, start) = (progress("writing the changes through the NBD socket", size), Instant::now());
         let (mut a, mut b, mut written) = (vec![0; 1 << 16], vec![0; 1 << 16], 0);
         for offset in (0..size).step_by(1 << 16) {
             let len = a.len().min((size - offset) as usize);
@@ -185,7 +188,7 @@ impl Scene {
     }
 }
 
-/// Round trips of 4 KiB, one at a time.
+/// Measures the latency of 4 KiB reads, one at a time.
 fn time_reads(socket: &Path, report: &mut Report) -> Result<()> {
     let mut client = Client::connect(socket)?;
     let blocks = client.size() / 4096;
@@ -203,7 +206,7 @@ fn time_reads(socket: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Says what is being done, does it, says how long it took.
+/// Runs a step; prints its name, result and duration.
 fn say<T>(what: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     eprint!("{what} …");
@@ -216,13 +219,13 @@ fn say<T>(what: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     result.with_context(|| what.to_owned())
 }
 
-/// A bar on a terminal, a line elsewhere.
+/// A progress bar on a terminal; otherwise prints a line.
 fn progress(what: &'static str, total: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         eprintln!("{what}");
         return ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
     }
     let style =
-        ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}").expect("the template is right");
+        ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}").expect("the template is valid");
     ProgressBar::new(total).with_style(style).with_message(what)
 }

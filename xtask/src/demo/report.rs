@@ -1,4 +1,4 @@
-//! What was moved, at what rate, with what latency, and what held.
+//! The demo's report: transfers, latencies and checks.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl Report {
         self.moved.push((what, bytes, time));
     }
 
-    /// Keeps the median, the 99th percentile and the longest.
+    /// Records the median, the 99th percentile and the maximum.
     pub(super) fn latency(&mut self, what: &'static str, mut times: Vec<Duration>) {
         times.sort_unstable();
         let at = |percent: usize| {
@@ -42,6 +42,6 @@ impl fmt::Display for Report {
             writeln!(f, "{what:<34} {median:>10.1} {high:>10.1} {longest:>12.1}")?;
         }
         writeln!(f)?;
-        self.checks.iter().try_for_each(|check| writeln!(f, "held: {check}"))
+        self.checks.iter().try_for_each(|check| writeln!(f, "passed: {check}"))
     }
 }

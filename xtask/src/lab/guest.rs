@@ -1,4 +1,4 @@
-//! One guest: booted, heard, cut off.
+//! A guest: its start, its output and its time limit.
 
 use super::host::Host;
 use super::image::Image;
@@ -15,15 +15,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The emulator's processors now and then trip over a kernel that patches its own code while it boots. Such a guest is
-/// started again, as long as nothing of the scenario has begun.
+/// Most attempts to boot a guest. The emulator occasionally crashes while the booting kernel patches its own code; the
+/// guest is then restarted, if the scenario has not started yet.
 const BOOTS_MAX: u32 = 5;
-/// How long a guest may take to begin.
+/// Time limit for booting.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(60);
-/// How often the host's side is looked after.
+/// Interval between polls of the host's side.
 const TURN: Duration = Duration::from_millis(20);
-/// What a healthy kernel never says.
-const COMPLAINTS: [&str; 9] = [
+/// Messages in the kernel log that fail a scenario.
+const KERNEL_ERRORS: [&str; 9] = [
     "WARNING:",
     "BUG:",
     "Oops",
@@ -35,39 +35,39 @@ const COMPLAINTS: [&str; 9] = [
     "soft lockup",
 ];
 
-/// How a scenario ended.
+/// Result of a scenario.
 pub(super) enum Verdict {
-    Held,
-    /// The script's exit status.
+    Passed,
+    /// The script failed with this exit status.
     Failed(i32),
-    /// It took longer than it may.
-    CutOff(Duration),
-    /// A line of the guest's kernel log.
-    Complaint(String),
-    /// The guest went away in the middle.
-    Died,
+    /// The scenario exceeded its time limit.
+    TimedOut(Duration),
+    /// The guest's kernel logged this error.
+    KernelError(String),
+    /// The guest ended during the scenario.
+    GuestEnded,
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held => write!(f, "held"),
+            Self::Passed => write!(f, "passed"),
             Self::Failed(status) => write!(f, "exit status {status}"),
-            Self::CutOff(time) => write!(f, "not done after {} s, cut off", time.as_secs()),
-            Self::Complaint(line) => write!(f, "the kernel complained: {line}"),
-            Self::Died => write!(f, "the guest died"),
+            Self::TimedOut(time) => write!(f, "stopped at its time limit of {} s", time.as_secs()),
+            Self::KernelError(line) => write!(f, "the guest's kernel logged: {line}"),
+            Self::GuestEnded => write!(f, "the guest ended unexpectedly"),
         }
     }
 }
 
-/// What a scenario left.
+/// Outcome of a scenario.
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
-    /// Its steps, in order, and whether they held.
+    /// Its steps, in order, and whether they passed.
     pub(super) steps: Vec<(String, bool)>,
-    /// What it measured: `name value` lines.
+    /// Its figures, as printed.
     pub(super) figures: Vec<String>,
-    /// The script's output, the kernel's log, and the logs of programs.
+    /// The folder with the script's output, the kernel's log and the logs of programs.
     pub(super) folder: PathBuf,
 }
 
@@ -97,21 +97,21 @@ impl Guest {
         for _ in 0..BOOTS_MAX {
             let mut guest = Self::boot(image, programs, &folder, &scenario.path, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let Some(outcome) = guest.attend(&lines_of(output), scenario, verbose)? else {
-                println!("{}: (the guest died while it booted: again)", scenario.name);
+            let Some(outcome) = guest.follow(&lines_of(output), scenario, verbose)? else {
+                println!("{}: (the guest ended while it booted; restarting it)", scenario.name);
                 continue;
             };
             match (&outcome.verdict, &scenario.known) {
-                (Verdict::Complaint(line), Some(known)) if line.contains(known) => {
+                (Verdict::KernelError(line), Some(known)) if line.contains(known) => {
                     println!(
-                        "{}: (the guest's kernel tripped over a fault of its own, {line}: again)",
+                        "{}: (a known bug of the guest's kernel occurred, {line}; repeating the scenario)",
                         scenario.name
                     );
                 }
                 _ => return Ok(outcome),
             }
         }
-        bail!("the guest died {BOOTS_MAX} times: see {}", folder.join("kernel.log").display())
+        bail!("the guest failed {BOOTS_MAX} times: see {}", folder.join("kernel.log").display())
     }
 
     fn boot(image: &Image, programs: &Programs, folder: &Path, script: &Path, output: Stdio) -> Result<Self> {
@@ -139,8 +139,8 @@ impl Guest {
         Ok(Self { emulator: emulator.context("cannot start qemu-system-x86_64")?, host, folder })
     }
 
-    /// Hears the guest to its end. `None` when it died before it began.
-    fn attend(
+    /// Reads the guest's output until it ends; `None` if it ended before the scenario started.
+    fn follow(
         &mut self,
         lines: &Receiver<String>,
         scenario: &Scenario,
@@ -149,15 +149,15 @@ impl Guest {
         let (name, time_max) = (&scenario.name, scenario.time_max);
         let booted = Instant::now();
         let (mut all, mut steps, mut figures) = (String::new(), Vec::new(), Vec::new());
-        let mut cut_off = false;
+        let mut timed_out = false;
         loop {
             match lines.recv_timeout(TURN) {
                 Ok(line) => {
                     let line = line.trim_end();
                     all.push_str(line);
                     all.push('\n');
-                    let told = hear(line, &mut steps, &mut figures);
-                    if told || verbose {
+                    let is_result = parse_line(line, &mut steps, &mut figures);
+                    if is_result || verbose {
                         println!("{name}: {line}");
                     }
                 }
@@ -167,7 +167,7 @@ impl Guest {
             self.host.turn()?;
             let begun = self.folder.join("share/begun").exists();
             if booted.elapsed() > if begun { time_max } else { BOOT_TIME_MAX } {
-                cut_off = begun;
+                timed_out = begun;
                 self.emulator.kill()?;
             }
         }
@@ -176,8 +176,8 @@ impl Guest {
         if !self.folder.join("share/begun").exists() {
             return Ok(None);
         }
-        let verdict = if cut_off { Verdict::CutOff(time_max) } else { self.verdict() };
-        if !matches!(verdict, Verdict::Held) && !verbose {
+        let verdict = if timed_out { Verdict::TimedOut(time_max) } else { self.verdict() };
+        if !matches!(verdict, Verdict::Passed) && !verbose {
             all.lines()
                 .rev()
                 .take(40)
@@ -192,21 +192,21 @@ impl Guest {
     fn verdict(&self) -> Verdict {
         let log = fs::read(self.folder.join("kernel.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
-        if let Some(line) = log.lines().find(|line| COMPLAINTS.iter().any(|c| line.contains(c))) {
-            return Verdict::Complaint(line.trim().to_owned());
+        if let Some(line) = log.lines().find(|line| KERNEL_ERRORS.iter().any(|c| line.contains(c))) {
+            return Verdict::KernelError(line.trim().to_owned());
         }
         match fs::read_to_string(self.folder.join("share/status")).map(|text| text.trim().parse()) {
-            Ok(Ok(0)) => Verdict::Held,
+            Ok(Ok(0)) => Verdict::Passed,
             Ok(Ok(status)) => Verdict::Failed(status),
-            _ => Verdict::Died,
+            _ => Verdict::GuestEnded,
         }
     }
 }
 
-/// A root shell in a guest, on this terminal.
+/// Opens a root shell in a guest, on this terminal.
 pub(super) fn shell(image: &Image, programs: &Programs) -> Result<()> {
     let folder = step::root().join(".build/lab/shell");
-    println!("(the host's loopback is 10.0.2.2; . $LAB/lib.sh has what the scenarios use)");
+    println!("(the host's loopback address is 10.0.2.2; load the scenarios' functions with . $LAB/lib.sh)");
     let script = scenario::folder().join("shell");
     let mut guest = Guest::boot(image, programs, &folder, &script, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
@@ -238,8 +238,8 @@ fn emulator(image: &Image, folder: &Path, share: &Path, guest_port: u16) -> Comm
     command
 }
 
-/// Notes a step's or a figure's line; whether it was one.
-fn hear(line: &str, steps: &mut Vec<(String, bool)>, figures: &mut Vec<String>) -> bool {
+/// Records the result in a line of output; whether the line contains one.
+fn parse_line(line: &str, steps: &mut Vec<(String, bool)>, figures: &mut Vec<String>) -> bool {
     if let Some(step) = line.strip_prefix(":: ok ") {
         steps.push((without_time(step), true));
     } else if let Some(step) = line.strip_prefix(":: FAILED ") {
@@ -257,18 +257,18 @@ fn without_time(step: &str) -> String {
 }
 
 fn lines_of(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
-    let (tell, told) = channel();
+    let (sender, lines) = channel();
     std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
-            if tell.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                 break;
             }
             line.clear();
         }
     });
-    told
+    lines
 }
 
 fn copy_all(from: &Path, to: &Path) -> Result<()> {

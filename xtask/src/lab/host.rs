@@ -1,4 +1,4 @@
-//! What a scenario asks of the machine around its guest: commands, carried out by `tests/lab/host.sh`.
+//! Commands that a scenario runs on the host, executed by `tests/lab/host.sh`.
 
 use super::scenario;
 use anyhow::{Context, Result};
@@ -8,14 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The folder shared with the guest, and the commands from it that are being carried out. The guest writes a command to
-/// `requests/N` and waits for `requests/N.status`; what the command printed is in `requests/N.output`.
+/// The folder shared with the guest, and the guest's commands that are running. The guest writes a command to
+/// `requests/N` and waits for `requests/N.status`; the command's output is in `requests/N.output`.
 pub(super) struct Host {
     folder: PathBuf,
     environment: Vec<(&'static str, String)>,
     next: u32,
     running: Option<Child>,
-    /// Every command is the leader of a group, which what it left behind belongs to.
+    /// Process groups of all commands, so that processes that they left behind can be killed.
     groups: Vec<Pid>,
 }
 
@@ -29,12 +29,12 @@ impl Host {
         self.folder.join(format!("requests/{}{end}", self.next))
     }
 
-    /// Starts what was asked for; answers what has ended. Never waits.
+    /// Starts a requested command and reports one that has ended. Never blocks.
     pub(super) fn turn(&mut self) -> Result<()> {
         if let Some(child) = &mut self.running {
             let Some(status) = child.try_wait()? else { return Ok(()) };
             let code = status.code().unwrap_or(255).to_string();
-            // Renamed into its place, so that the guest never reads half of it.
+            // Renamed, so that the guest never reads a partial file.
             std::fs::write(self.file(".ending"), code)?;
             std::fs::rename(self.file(".ending"), self.file(".status"))?;
             self.running = None;

@@ -1,4 +1,4 @@
-//! What the guest boots from.
+//! The boot image of the guest.
 
 use crate::{packages, step};
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +13,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// The image of this checkout's recipe: found, or built.
+    /// Returns the image of this checkout's recipe; builds it if it is missing or `again` is set.
     pub(super) fn ensure(again: bool) -> Result<Self> {
         packages::ensure(packages::LAB)?;
         let image = Self::of_this_recipe()?;
@@ -38,8 +38,8 @@ impl Image {
     }
 
     fn build(&self) -> Result<()> {
-        ensure!(packages::is_root(), "the lab's guest is built by debootstrap, which needs root");
-        // What older recipes made is of no use any more.
+        ensure!(packages::is_root(), "building the lab's guest with debootstrap needs root");
+        // Remove images of older recipes.
         for entry in std::fs::read_dir(step::cache()?).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b"lab-") {
                 let _ = std::fs::remove_dir_all(entry.path());
@@ -51,7 +51,7 @@ impl Image {
             Command::new("sh").arg(recipe()).arg(&self.folder),
         )?;
         if !self.is_there() {
-            bail!("{} did not make what it should", recipe().display());
+            bail!("{} did not create all files of the image", recipe().display());
         }
         Ok(())
     }
@@ -69,14 +69,14 @@ impl Image {
     }
 }
 
-/// Makes sure that the lab is here; if it cannot be had, why, in one line.
+/// Makes sure that the lab's image exists; otherwise returns the reason in one line.
 pub(crate) fn available() -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
-        return Err("its guest is an x86-64 machine".to_owned());
+        return Err("the guest needs an x86-64 host".to_owned());
     }
     let there = Image::of_this_recipe().is_ok_and(|image| image.is_there());
     if !there && !packages::is_root() {
-        return Err("building its guest needs root; `sudo cargo xtask lab build` does it once".to_owned());
+        return Err("building the guest needs root: run `sudo cargo xtask lab build` once".to_owned());
     }
     Image::ensure(false).map(drop).map_err(|error| format!("{error:#}").replace('\n', " "))
 }

@@ -1,4 +1,4 @@
-//! Who talked to whom, over what, and what held.
+//! The interoperability matrix: initiator, target, transport and results.
 
 use super::guest::{Outcome, Verdict};
 use super::scenario::Scenario;
@@ -6,22 +6,22 @@ use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Where the table stands in the document.
+/// Start of the table in the document.
 const BEGIN: &str = "<!-- the lab's matrix: written by `cargo xtask lab run --all` -->";
 const END: &str = "<!-- end of the lab's matrix -->";
 
-/// The cells that were run.
+/// The results of the cells that were run.
 #[derive(Default)]
 pub(super) struct Matrix {
     cells: Vec<Cell>,
-    /// Side by side figures, as the scenarios gave them.
+    /// Measured figures, as printed by the scenarios.
     figures: Vec<String>,
 }
 
 struct Cell {
     who: String,
     over: String,
-    held: bool,
+    passed: bool,
     steps: Vec<(String, bool)>,
 }
 
@@ -32,7 +32,7 @@ impl Matrix {
             self.cells.push(Cell {
                 who: who.clone(),
                 over: over.clone(),
-                held: matches!(outcome.verdict, Verdict::Held),
+                passed: matches!(outcome.verdict, Verdict::Passed),
                 steps: outcome.steps.clone(),
             });
         }
@@ -42,17 +42,17 @@ impl Matrix {
         self.cells.is_empty() && self.figures.is_empty()
     }
 
-    /// A Markdown table: a row a cell of the matrix, the steps that held and those that did not.
+    /// The matrix as a Markdown table: a row for each cell, with the steps that passed or failed.
     pub(super) fn table(&self) -> String {
         let mut table = String::new();
         if !self.cells.is_empty() {
             table.push_str("| initiator → target | over | | what was done |\n|---|---|---|---|\n");
         }
         for cell in &self.cells {
-            let verdict = if cell.held { "pass" } else { "**fail**" };
+            let verdict = if cell.passed { "pass" } else { "**fail**" };
             let mut steps = Vec::new();
-            for (step, held) in &cell.steps {
-                steps.push(if *held { step.clone() } else { format!("**{step}: failed**") });
+            for (step, passed) in &cell.steps {
+                steps.push(if *passed { step.clone() } else { format!("**{step}: failed**") });
             }
             let _ = writeln!(table, "| {} | {} | {verdict} | {} |", cell.who, cell.over, steps.join(", "));
         }
@@ -67,7 +67,7 @@ impl Matrix {
         table
     }
 
-    /// Puts the table between its marks in the document.
+    /// Writes the table between its markers in the document.
     pub(super) fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)
             .with_context(|| format!("cannot read {}", document.display()))?;
@@ -77,7 +77,7 @@ impl Matrix {
             Some((before, after))
         };
         let (before, after) =
-            place().with_context(|| format!("{} has no place for the lab's matrix", document.display()))?;
+            place().with_context(|| format!("{} has no markers for the lab's matrix", document.display()))?;
         std::fs::write(document, format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.table()))?;
         println!("wrote the table into {}", document.display());
         Ok(())

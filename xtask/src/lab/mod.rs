@@ -1,14 +1,14 @@
-//! `cargo xtask lab`: a stock Linux kernel as the peer, in a guest of this machine.
+//! `cargo xtask lab`: tests against a stock Linux kernel in a virtual machine.
 //!
-//! | file | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `mod` | the command: `list`, `run`, `shell`, `build` |
-//! | `image` | what the guest boots from: built once from Debian packages, kept in the user's cache |
-//! | `scenario` | `tests/lab/*.sh`: what each is for, how long it may take |
-//! | `guest` | one guest: booted, heard, cut off |
-//! | `host` | what a scenario asks of the machine around its guest |
-//! | `programs` | what scenarios run, built and copied |
-//! | `matrix` | the table of who talked to whom, over what |
+//! | `image` | the guest's boot image: built once from Debian packages, kept in the user's cache |
+//! | `scenario` | the scenarios in `tests/lab/*.sh`: description, time limit and other attributes |
+//! | `guest` | a guest: its start, output and time limit |
+//! | `host` | commands that a scenario runs on the host |
+//! | `programs` | the programs that scenarios run |
+//! | `matrix` | the table of initiator, target, transport and results |
 
 mod guest;
 mod host;
@@ -38,15 +38,15 @@ pub(crate) struct Lab {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// What scenarios there are
+    /// Lists the scenarios
     List,
     /// Runs scenarios, each in a fresh guest
     Run(Run),
-    /// A root shell in a fresh guest, with the programs of this checkout in its PATH (Ctrl-D ends it)
+    /// Opens a root shell in a fresh guest, with this checkout's programs in its PATH (Ctrl-D ends it)
     Shell,
-    /// Builds what the guest boots from, if it is not there (needs root, and a network)
+    /// Builds the guest's boot image if it is missing (needs root and a network)
     Build {
-        /// Even if it is there
+        /// Rebuild an existing image
         #[arg(long)]
         again: bool,
     },
@@ -54,19 +54,19 @@ enum Command {
 
 #[derive(clap::Args)]
 pub(crate) struct Run {
-    /// Which: names that `list` shows
+    /// Names of scenarios, as shown by `list`
     #[arg(required_unless_present_any = ["all", "quick"])]
     names: Vec<String>,
-    /// Every scenario; writes the table of the matrix into docs/COMPLIANCE.md
+    /// Run all scenarios and write the matrix into docs/COMPLIANCE.md
     #[arg(long)]
     all: bool,
-    /// The quick ones, which `cargo xtask test` runs too
+    /// Run the quick scenarios, which `cargo xtask test` also runs
     #[arg(long, conflicts_with = "all")]
     quick: bool,
-    /// So many guests at once, each with two emulated processors
+    /// Number of guests to run at once, each with two emulated processors
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
-    /// Show everything that the guest prints, not only its steps
+    /// Show all output of the guest, not only its steps
     #[arg(long, short)]
     verbose: bool,
 }
@@ -101,7 +101,7 @@ impl Run {
         for name in &self.names {
             ensure!(
                 scenarios.iter().any(|s| s.name == *name),
-                "there is no scenario {name}: `cargo xtask lab list` shows those that there are"
+                "there is no scenario {name}: `cargo xtask lab list` lists them"
             );
         }
         scenarios.retain(|s| self.all || (self.quick && s.quick) || self.names.contains(&s.name));
@@ -115,33 +115,33 @@ impl Run {
             matrix.write_into(&step::root().join("docs/COMPLIANCE.md"))?;
         }
         if failed.is_empty() {
-            println!("{} scenarios, every one held", scenarios.len());
+            println!("all {} scenarios passed", scenarios.len());
             return Ok(());
         }
         bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "))
     }
 }
 
-/// The quick scenarios, for the test command.
+/// Runs the quick scenarios, for `cargo xtask test`.
 pub(crate) fn quick() -> Result<()> {
     Run { names: Vec::new(), all: false, quick: true, jobs: 1, verbose: false }.run()
 }
 
-/// What one scenario measured, which must hold.
+/// Runs one scenario, which must pass, and returns its figures.
 pub(crate) fn figures(name: &str) -> Result<Vec<String>> {
     let scenarios = scenario::all()?;
     let scenario = scenarios.iter().find(|scenario| scenario.name == name);
     let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
     let outcome = run_one(&Image::ensure(false)?, &Programs::build()?, scenario, false)?;
     ensure!(
-        matches!(outcome.verdict, Verdict::Held),
-        "{name} failed: all of it is in {}",
+        matches!(outcome.verdict, Verdict::Passed),
+        "{name} failed: see the logs in {}",
         outcome.folder.display()
     );
     Ok(outcome.figures)
 }
 
-/// Runs scenarios, `jobs` at once; those that measure by themselves, after the others.
+/// Runs scenarios, `jobs` at once; those that measure run alone, after the others.
 fn run_each(
     image: &Image,
     programs: &Programs,
@@ -169,7 +169,7 @@ fn run_each(
     let (mut failed, mut matrix) = (Vec::new(), Matrix::default());
     for scenario in scenarios {
         let Some((_, outcome)) = ended.iter().find(|(name, _)| *name == scenario.name) else { continue };
-        if !matches!(outcome.verdict, Verdict::Held) {
+        if !matches!(outcome.verdict, Verdict::Passed) {
             failed.push(scenario.name.clone());
         }
         matrix.add(scenario, outcome);
@@ -184,10 +184,10 @@ fn run_one(image: &Image, programs: &Programs, scenario: &Scenario, verbose: boo
     let outcome = Guest::run(image, programs, scenario, verbose)?;
     let seconds = begun.elapsed().as_secs_f64();
     match &outcome.verdict {
-        Verdict::Held => println!("{name}: held, {seconds:.0} s"),
+        Verdict::Passed => println!("{name}: passed, {seconds:.0} s"),
         verdict => {
             let folder = outcome.folder.display();
-            println!("{name}: FAILED after {seconds:.0} s: {verdict}; all of it is in {folder}");
+            println!("{name}: FAILED after {seconds:.0} s: {verdict}; see the logs in {folder}");
         }
     }
     Ok(outcome)

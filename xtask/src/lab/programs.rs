@@ -1,4 +1,4 @@
-//! The programs that scenarios run, in the guest and beside it.
+//! The programs that scenarios run, in the guest and on the host.
 
 use crate::step;
 use anyhow::{Context, Result, ensure};
@@ -6,16 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the tests of the verbs provider are called in a guest.
+/// Name of the verbs provider's tests in the guest.
 const CONFORMANCE: &str = "verbs-conformance";
 
-/// Programs that were built, by the names that scenarios call them by.
+/// Built programs, with their names in scenarios.
 pub(super) struct Programs {
     files: Vec<(&'static str, PathBuf)>,
 }
 
 impl Programs {
-    /// Builds them (release).
+    /// Builds the programs (release).
     pub(super) fn build() -> Result<Self> {
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
@@ -24,7 +24,7 @@ impl Programs {
         Ok(Self { files: vec![built("nvmf"), built("nvmf-target"), conformance] })
     }
 
-    /// Copies them, without debug information: the guest reads them over an emulated wire.
+    /// Copies the programs without debug information, because the guest reads them over an emulated network.
     pub(super) fn copy_into(&self, folder: &Path) -> Result<()> {
         fs::create_dir(folder)?;
         for (name, from) in &self.files {
@@ -38,7 +38,7 @@ impl Programs {
     }
 }
 
-/// Builds a package's test (release); where cargo put it.
+/// Builds a package's test (release); returns the path of the executable.
 fn build_test(package: &str, test: &str) -> Result<PathBuf> {
     println!("\n== building the {test} test of {package} (release)");
     let output = step::cargo(&["test", "--release", "-p", package, "--test", test, "--no-run"])
@@ -48,10 +48,10 @@ fn build_test(package: &str, test: &str) -> Result<PathBuf> {
         .context("cannot start cargo")?;
     ensure!(output.status.success(), "cargo ended with {}", output.status);
     let messages = String::from_utf8_lossy(&output.stdout);
-    executable(&messages, test).with_context(|| format!("cargo does not say where the {test} test is"))
+    executable(&messages, test).with_context(|| format!("cargo did not report the path of the {test} test"))
 }
 
-/// The executable of a test, by what cargo says when it was built.
+/// Finds the executable of a test in cargo's build messages.
 fn executable(messages: &str, test: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let mut of_test = messages.filter(|message| message["target"]["name"] == test);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_says_where_a_test_is() {
+    fn test_executable_is_found_in_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"nvmf_verbs"},"executable":null}
 {"reason":"compiler-artifact","target":{"name":"conformance"},"executable":"a/conformance-1"}
 {"reason":"build-finished","success":true}"#;

@@ -1,42 +1,42 @@
-//! Scenarios: shell scripts under `tests/lab/` whose first comment lines say what they are.
+//! Scenarios: shell scripts in `tests/lab/` that are described by their first comment lines.
 
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a scenario may take, boot included, if it does not say.
+/// Default time limit of a scenario, including the boot.
 const SECONDS: u64 = 120;
 
-/// One script, run as root in a fresh guest.
+/// A script that runs as root in a fresh guest.
 ///
 /// ```text
 /// # What: one line for `list`
 /// # Cell: INITIATOR to TARGET | OVER       a cell of the matrix (optional)
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
-/// # Seconds: 240                           how long it may take (optional)
-/// # Alone: yes                             it measures: nothing else runs beside it (optional)
-/// # Known: kernel BUG at some/file.c       a fault of the guest's kernel that is not ours: when it shows, the scenario starts again (optional)
+/// # Seconds: 240                           time limit (optional)
+/// # Alone: yes                             it measures, so no other scenario runs at the same time (optional)
+/// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
 /// ```
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) what: String,
-    /// Who to whom, and over what.
+    /// Initiator and target, and the transport.
     pub(crate) cell: Option<(String, String)>,
     pub(crate) quick: bool,
     pub(crate) alone: bool,
     pub(crate) time_max: Duration,
-    /// What the guest's kernel may say, and does now and then whoever talks to it.
+    /// A message of a known bug in the guest's kernel, which appears occasionally with any peer.
     pub(crate) known: Option<String>,
 }
 
-/// Where scenarios lie, with what they share.
+/// The folder of the scenarios and their shared files.
 pub(super) fn folder() -> PathBuf {
     step::root().join("tests/lab")
 }
 
-/// All scenarios: the scripts that say what they are for.
+/// All scenarios: the scripts with a `What:` line.
 pub(super) fn all() -> Result<Vec<Scenario>> {
     let mut scenarios = Vec::new();
     for entry in std::fs::read_dir(folder()).context("cannot read tests/lab")? {
@@ -52,7 +52,7 @@ pub(super) fn all() -> Result<Vec<Scenario>> {
 }
 
 impl Scenario {
-    /// `None` for a script that is no scenario.
+    /// Parses a script; `None` if it is not a scenario.
     fn parse(path: PathBuf, text: &str) -> Result<Option<Self>> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let field = |key: &str| {
@@ -68,11 +68,11 @@ impl Scenario {
         });
         let seconds = match field("Seconds") {
             Some(seconds) => {
-                seconds.parse().with_context(|| format!("{name}: {seconds} is no number of seconds"))?
+                seconds.parse().with_context(|| format!("{name}: {seconds} is not a number of seconds"))?
             }
             None => SECONDS,
         };
-        ensure!(seconds > 0, "{name}: it needs some time");
+        ensure!(seconds > 0, "{name}: the time limit must not be 0");
         let (what, quick, alone) =
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_says_what_it_is() {
+    fn scenario_header_is_parsed() {
         let text = "#!/bin/sh\n# What: a thing\n# Cell: kernel to ours | siw\n# Quick: yes\n# Seconds: 7\n\n# What: not this\n";
         let scenario = Scenario::parse("a/b.sh".into(), text).unwrap().unwrap();
         assert_eq!((scenario.name.as_str(), scenario.what.as_str()), ("b", "a thing"));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_of_this_checkout_can_be_read() {
+    fn all_scenarios_are_parsed() {
         assert!(!all().unwrap().is_empty());
     }
 }

@@ -1,31 +1,31 @@
-//! Ours against others, in turn.
+//! Comparisons of this project with peers, in alternating measurements.
 
-use super::series::{Goal, Spread, Standing, Unit};
+use super::series::{Goal, GoalStatus, Spread, Unit};
 use anyhow::{Context, Result};
 
-/// What one side comes to in one round.
+/// Measures one side in one round.
 pub(super) type Measure<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 
-/// Somebody who does the same work.
+/// Another implementation with the same workload.
 pub(super) struct Peer<'a> {
     pub(super) name: &'static str,
-    /// What our ratio to it must reach; `None` for one that only stands beside.
+    /// Goal for the ratio of ours to it; `None` if it is shown for information only.
     pub(super) goal: Option<Goal>,
-    /// How to measure it, or what to install first.
+    /// The measurement, or what to install first.
     pub(super) measure: Result<Measure<'a>, String>,
 }
 
-/// One thing to measure, of ours and of its peers.
-pub(super) struct Contest<'a> {
+/// A measurement of this project and its peers.
+pub(super) struct Comparison<'a> {
     pub(super) what: &'static str,
     pub(super) unit: Unit,
     pub(super) ours: Measure<'a>,
-    /// What our figure itself must reach, where no peer is its measure.
+    /// Goal for our figure itself, if there is no peer.
     pub(super) goal: Option<Goal>,
     pub(super) peers: Vec<Peer<'a>>,
 }
 
-/// What came of a contest, of ours against one peer, or of ours alone.
+/// Result of a comparison with one peer, or of our figure alone.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) what: String,
@@ -40,19 +40,19 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What the goal is held against: the ratio, or our own figure.
+    /// The value that the goal applies to: the ratio, or our own figure.
     fn judged(&self) -> Option<f64> {
         let spread = if self.peer.is_some() { self.ratio } else { self.ours };
         spread.map(|spread| spread.median)
     }
 
-    pub(super) fn standing(&self) -> Option<Standing> {
+    pub(super) fn status(&self) -> Option<GoalStatus> {
         Some(self.goal?.judge(self.judged()?, self.unit.more_is_better()))
     }
 }
 
-impl Contest<'_> {
-    /// Measures all sides in turn, so many rounds: A B C, A B C.
+impl Comparison<'_> {
+    /// Measures all sides alternately, for `rounds` rounds: A B C, A B C.
     pub(super) fn run(mut self, rounds: u32) -> Result<Vec<Entry>> {
         let mut ours = Vec::new();
         let mut theirs: Vec<Vec<f64>> = self.peers.iter().map(|_| Vec::new()).collect();
@@ -63,13 +63,13 @@ impl Contest<'_> {
             ours.push(figure);
             for (peer, figures) in self.peers.iter_mut().zip(&mut theirs) {
                 let Ok(measure) = &mut peer.measure else { continue };
-                // What disturbs a peer once seldom does so twice.
+                // A peer that fails is measured once more, because most failures are transient.
                 match measure().or_else(|_| measure()) {
                     Ok(figure) => {
                         line += &format!(", {} {}", peer.name, self.unit.show(figure));
                         figures.push(figure);
                     }
-                    // A peer that does not run here is not our failure: the row says so, and the others go on.
+                    // A peer that fails again is reported in its row, and the others continue.
                     Err(error) => {
                         eprintln!("{} did not run: {error:#}", peer.name);
                         peer.measure = Err(format!("did not run: {}", last_line(&error)));
@@ -107,7 +107,7 @@ impl Contest<'_> {
     }
 }
 
-/// What a program said at its end is mostly what was wrong.
+/// The last line of an error, which usually contains the cause.
 fn last_line(error: &anyhow::Error) -> String {
     let text = error.root_cause().to_string();
     text.trim_end().lines().next_back().unwrap_or_default().to_owned()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_taken_in_turn() {
+    fn sides_are_measured_alternately() {
         let order = RefCell::new(String::new());
         let side = |name: char, figure: f64| -> Measure<'_> {
             let order = &order;
@@ -133,28 +133,29 @@ mod tests {
             })
         };
         let peers = vec![peer("b", Ok(side('b', 50.0))), peer("c", Err("not here: install c".into()))];
-        let contest = Contest { what: "reads", unit: Unit::Iops, ours: side('a', 100.0), goal: None, peers };
-        let entries = contest.run(2).unwrap();
+        let comparison =
+            Comparison { what: "reads", unit: Unit::Iops, ours: side('a', 100.0), goal: None, peers };
+        let entries = comparison.run(2).unwrap();
         assert_eq!(*order.borrow(), "abab");
         assert_eq!(entries[0].ratio.unwrap().median, 2.0);
-        assert_eq!(entries[0].standing(), Some(Standing::Aim));
+        assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
         assert_eq!(entries[1].missing.as_deref(), Some("not here: install c"));
-        assert_eq!(entries[1].standing(), None);
+        assert_eq!(entries[1].status(), None);
     }
 
     #[test]
-    fn a_peer_that_fails_is_a_line_of_the_table_and_ours_that_fails_an_error() {
+    fn failing_peer_is_reported_failing_own_side_is_error() {
         let fails = || -> Measure<'static> { Box::new(|| anyhow::bail!("what was called\nit broke\n")) };
         let good = || -> Measure<'static> { Box::new(|| Ok(1.0)) };
-        let contest = |ours, theirs| Contest {
+        let comparison = |ours, theirs| Comparison {
             what: "reads",
             unit: Unit::Iops,
             ours,
             goal: None,
             peers: vec![peer("b", Ok(theirs))],
         };
-        let entries = contest(good(), fails()).run(2).unwrap();
+        let entries = comparison(good(), fails()).run(2).unwrap();
         assert_eq!(entries[0].missing.as_deref(), Some("did not run: it broke"));
-        assert!(contest(fails(), good()).run(2).is_err());
+        assert!(comparison(fails(), good()).run(2).is_err());
     }
 }
