@@ -1,3 +1,3 @@
-//! `config`, as libFuzzer calls it.
+//! libFuzzer entry point of the target `config`.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::config(data));

@@ -1,3 +1,3 @@
-//! `host_completion`, as libFuzzer calls it.
+//! libFuzzer entry point of the target `host_completion`.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::host_completion(data));

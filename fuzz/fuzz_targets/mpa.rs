@@ -1,3 +1,3 @@
-//! `mpa`, as libFuzzer calls it.
+//! libFuzzer entry point of the target `mpa`.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nvmf_fuzz::mpa(data));

@@ -1,4 +1,4 @@
-//! An enabled controller with an Admin queue and an I/O queue.
+//! Target: commands to an enabled controller with an Admin queue and an I/O queue.
 
 use crate::disk::{self, BLOCK_SIZE, START, TRANSFER_LEN_MAX};
 use crate::input::Input;
@@ -11,19 +11,19 @@ use nvmf_subsystem::{
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// Capsules for both queues, results of the work that they ask for in any order, time, and namespaces that come, go and
-/// change. Every command is answered once, and no work leaves the bounds of its namespace, its capsule or MDTS.
+/// Passes capsules to both queues, completes their work in any order, lets time pass, and adds, removes and resizes a
+/// namespace. Every command gets exactly one response, and no work exceeds its namespace, its capsule or MDTS.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn capsule(data: &[u8]) {
     let mut input = Input::new(data);
     let mut registry = disk::registry();
-    let admin = disk::connect(&mut registry, START, 0, Cntlid::DYNAMIC).expect("a good Connect");
+    let admin = disk::connect(&mut registry, START, 0, Cntlid::DYNAMIC).expect("a valid Connect");
     let mut admin = Side::new(admin);
     disk::enable(&mut admin.queue, START);
     let cntlid = admin.queue.association().expect("connected").key().cntlid;
-    let io = disk::connect(&mut registry, START, 1, cntlid).expect("a good Connect");
+    let io = disk::connect(&mut registry, START, 1, cntlid).expect("a valid Connect");
     let mut io = Side::new(io);
     let mut now = START;
     while !input.is_empty() && !admin.over {
@@ -51,7 +51,7 @@ pub fn capsule(data: &[u8]) {
     assert_eq!(registry.associations().count(), 0, "every association ends with its queues");
 }
 
-/// Namespace 2 comes, goes or has another size.
+/// Adds, removes or resizes namespace 2.
 fn change(registry: &mut Registry, input: &mut Input<'_>, now: Duration, sides: [&mut Side; 2]) {
     let (nqn, blocks) = (disk::subsystem_nqn(), u64::from(input.u16()));
     let _ = registry.remove_namespace(&nqn, Nsid(2));
@@ -64,22 +64,22 @@ fn change(registry: &mut Registry, input: &mut Input<'_>, now: Duration, sides: 
     }
 }
 
-/// A queue, and its transport's view of it.
+/// A queue with the state that its transport keeps.
 struct Side {
     queue: Queue,
-    /// What the transport works on.
+    /// Outstanding work of the transport.
     work: Vec<InProgress>,
-    /// Commands less responses, by Command ID.
+    /// By Command ID: number of commands minus number of responses.
     open: BTreeMap<u16, i64>,
     over: bool,
 }
 
-/// A command that the transport works on.
+/// A command that the transport is executing.
 struct InProgress {
     ticket: Ticket,
-    /// Bytes of the parameters that it pulls, if those are what the engine asked for.
+    /// Bytes of the parameters to fetch, if the engine requested parameters.
     parameters: Option<u32>,
-    /// Bytes of data in its capsule: they stay there until the response.
+    /// Bytes of in-capsule data, which stay in the capsule until the response.
     in_capsule_len: usize,
 }
 
@@ -126,7 +126,7 @@ impl Side {
                 let cqe = Cqe::read_from_bytes(&response.cqe).expect("16 bytes");
                 let open = self.open.entry(cqe.cid.get()).or_default();
                 *open -= 1;
-                assert!(*open >= 0, "a response to no command: {cqe:?}");
+                assert!(*open >= 0, "a response without a command: {cqe:?}");
             }
             Step::Execute { ticket, work, transfer } => {
                 check(&work, transfer, in_capsule_len);
@@ -139,21 +139,21 @@ impl Side {
             Step::Held | Step::CloseIoQueues => {}
             Step::Connect(_) => panic!("a second Connect"),
             Step::CloseAssociation(Violation::QueueOverrun { .. }) => {
-                // The offending command has no response.
+                // The command that violated the protocol gets no response.
                 self.over = true;
             }
             Step::CloseQueue | Step::CloseAssociation(_) => self.over = true,
         }
     }
 
-    /// The transport finishes its work, unless the connection is gone.
+    /// Finishes the transport's work, unless the connection is closed.
     fn close(mut self, now: Duration) {
         let mut rest = Input::new(&[]);
         while !self.over && !self.work.is_empty() {
             self.finish(now, &mut rest, Ok(()));
         }
         if !self.over {
-            // What is left are the Asynchronous Event Requests that the engine holds.
+            // Only Asynchronous Event Requests remain outstanding in the engine.
             let open: i64 = self.open.values().sum();
             assert_eq!(i64::from(self.queue.in_flight()), open, "{:?}", self.open);
             assert!(usize::try_from(open).expect("not negative") <= limits::ASYNC_EVENT_REQUESTS_MAX);
@@ -162,7 +162,7 @@ impl Side {
     }
 }
 
-/// What the transport is asked to do lies within what there is.
+/// Checks that the work is within the limits of the namespace, the capsule and MDTS.
 fn check(work: &Work, transfer: Transfer, in_capsule_len: usize) {
     let len = match transfer {
         Transfer::None => 0,
@@ -193,7 +193,7 @@ fn check(work: &Work, transfer: Transfer, in_capsule_len: usize) {
     }
 }
 
-/// Namespace 2 has up to 65535 blocks.
+/// Checks a range against the largest namespace, which has 65535 blocks.
 fn check_range(range: BlockRange) {
     let end = range.start.checked_add(range.blocks).expect("no overflow");
     assert!(end <= u64::from(u16::MAX), "{range:?}");

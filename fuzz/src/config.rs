@@ -1,11 +1,11 @@
-//! A configuration file.
+//! Target: a configuration file.
 
 use nvmf_config::{Backing, Config};
 
-/// Reads any text. What is refused says why; what is taken keeps every bound that it promises.
+/// Parses any text. An error has a message, and an accepted configuration is within all documented limits.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn config(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     let config = match Config::parse(text) {

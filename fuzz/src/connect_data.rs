@@ -1,4 +1,4 @@
-//! Connect commands and their data against the registry.
+//! Target: Connect commands and their data, against the registry.
 
 use crate::disk::{self, LINK, START};
 use crate::input::Input;
@@ -10,10 +10,10 @@ use nvmf_subsystem::{Link, Nqn, Qid, Queue, Registry, Source, Step, Transfer, Wo
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Connections one after the other, each with a Connect that is arbitrary or a good one with some bytes changed.
+/// Runs connections one after the other, each with an arbitrary Connect or a valid one with some bytes changed.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn connect_data(data: &[u8]) {
     let mut input = Input::new(data);
     let mut registry = disk::registry();
@@ -22,7 +22,7 @@ pub fn connect_data(data: &[u8]) {
         queues.extend(connect(&mut registry, &mut input));
     }
     while let Some(queue) = queues.pop() {
-        let association = queue.association().expect("only connected ones are kept");
+        let association = queue.association().expect("only connected queues are kept");
         let qid = queue.qid().expect("connected");
         let _ = registry.close_queue(association, qid);
     }
@@ -64,7 +64,7 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
             }
             match queue.on_parameters(START, ticket, data.as_bytes()) {
                 Step::Connect(request) => request,
-                step => panic!("a Connect goes to the registry, not {step:?}"),
+                step => panic!("a Connect must be passed to the registry, not {step:?}"),
             }
         }
         step => panic!("{step:?} before a Connect"),
@@ -74,7 +74,7 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
         assert!(!refusal.to_string().is_empty() && !refusal.status().is_success());
     }
     let Step::Respond(response) = queue.on_admission(START, request, admission) else {
-        panic!("an admission is a response")
+        panic!("an admission must yield a response")
     };
     let cqe = Cqe::read_from_bytes(&response.cqe).expect("16 bytes");
     assert_eq!(cqe.status().is_success(), queue.association().is_some());

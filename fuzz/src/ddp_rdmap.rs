@@ -1,4 +1,4 @@
-//! The byte stream of an established iWARP queue pair.
+//! Target: the byte stream of an established iWARP queue pair.
 
 use crate::input::Input;
 use nvmf_iwarp::harness::Established;
@@ -9,7 +9,7 @@ use nvmf_iwarp::wire::mpa::pad_len;
 /// changes no byte that it was not given, and every work request completes once.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn ddp_rdmap(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.u8();
@@ -34,7 +34,7 @@ pub fn ddp_rdmap(data: &[u8]) {
     stream.finish();
 }
 
-/// A segment in its frame: length, padding and CRC are right, so that what is inside is looked at.
+/// Frames a segment with valid length, padding and CRC, so that the segment itself is parsed.
 fn fpdu(segment: &[u8], crc: bool) -> Vec<u8> {
     let len = u16::try_from(segment.len()).expect("less than 64 KiB");
     let mut fpdu = len.to_be_bytes().to_vec();

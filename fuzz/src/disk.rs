@@ -1,4 +1,4 @@
-//! A registry that serves one subsystem, and good Connects to it: where the stateful targets begin.
+//! The initial state of the stateful targets: a registry with one subsystem, and valid Connects to it.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,17 +14,17 @@ use zerocopy::IntoBytes;
 
 pub(crate) const START: Duration = Duration::from_secs(1000);
 pub(crate) const LINK: Link = Link { port: 1, qid: None, cntlid: None, entries: 128 };
-/// Small, so that transfers get past it.
+/// MDTS in bytes; small, so that transfers exceed it.
 pub(crate) const TRANSFER_LEN_MAX: u32 = 64 * 1024;
 pub(crate) const BLOCK_SIZE: u32 = 512;
 pub(crate) const HOST_ID: HostId = HostId([7; 16]);
 
 pub(crate) fn subsystem_nqn() -> Nqn {
-    "nqn.2026-11.com.example:disk".parse().expect("a good NQN")
+    "nqn.2026-11.com.example:disk".parse().expect("a valid NQN")
 }
 
 pub(crate) fn host_nqn() -> Nqn {
-    "nqn.2026-11.com.example:host".parse().expect("a good NQN")
+    "nqn.2026-11.com.example:host".parse().expect("a valid NQN")
 }
 
 pub(crate) fn geometry(blocks: u64) -> Geometry {
@@ -54,14 +54,14 @@ pub(crate) fn registry() -> Registry {
         hosts: HostAccess::Only([host_nqn()].into()),
         namespaces: vec![namespace(1, 1000, false), namespace(3, 1000, true)],
     };
-    registry.add_subsystem(subsystem).expect("a good subsystem");
+    registry.add_subsystem(subsystem).expect("a valid subsystem");
     let port = Port::rdma(LINK.port, SocketAddr::from(([192, 0, 2, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a good port");
+    registry.set_ports(vec![port]).expect("a valid port");
     let _ = registry.take_notices();
     registry
 }
 
-/// A Connect with its data behind a keyed SGL.
+/// A Connect command with a keyed SGL for its data.
 pub(crate) fn connect_command(qid: u16) -> Sqe {
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();
@@ -74,16 +74,18 @@ pub(crate) fn connect_data(cntlid: Cntlid) -> ConnectData {
     ConnectData::new(HOST_ID, cntlid, &subsystem_nqn(), &host_nqn())
 }
 
-/// Connects a queue; `None` when the registry says no.
+/// Connects a queue; `None` if the registry refuses.
 pub(crate) fn connect(registry: &mut Registry, now: Duration, qid: u16, cntlid: Cntlid) -> Option<Queue> {
     let mut queue = Queue::new(now, LINK);
     let step = queue.on_capsule(now, &zerocopy::transmute!(connect_command(qid)), 0);
     let Step::Execute { ticket, work: Work::Parameters, transfer } = step else {
-        panic!("Connect wants its data, not {step:?}")
+        panic!("Connect must request its data, not {step:?}")
     };
     assert!(matches!(transfer, Transfer::FromHost { len: 1024, source: Source::Keyed(_) }));
     let step = queue.on_parameters(now, ticket, connect_data(cntlid).as_bytes());
-    let Step::Connect(request) = step else { panic!("a Connect goes to the registry, not {step:?}") };
+    let Step::Connect(request) = step else {
+        panic!("a Connect must be passed to the registry, not {step:?}")
+    };
     let admission = registry.connect(now, &request);
     let answer = queue.on_admission(now, request, admission);
     assert!(matches!(answer, Step::Respond(_)));

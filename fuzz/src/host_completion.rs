@@ -1,4 +1,4 @@
-//! What a controller answers to the host engine.
+//! Target: responses of a controller to the host engine.
 
 use crate::disk::{self, LINK, START};
 use crate::input::Input;
@@ -16,7 +16,7 @@ use nvmf_subsystem::{Link, Nsid, Registry, Step, Ticket, Transfer, Work};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// More than any association needs to get ready or to give up.
+/// Upper limit of the steps that an association needs to become ready or to fail.
 const EVENTS_MAX: usize = 500;
 
 /// The host engine against the subsystem engine, whose answers are changed on the way: bytes of pages, statuses,
@@ -24,7 +24,7 @@ const EVENTS_MAX: usize = 500;
 /// of bounds; and its namespaces split every operation into commands that cover it exactly.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn host_completion(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.u8();
@@ -37,7 +37,7 @@ pub fn host_completion(data: &[u8]) {
     if choice & 2 != 0 {
         config = AssociationConfig::discovery(disk::host_nqn(), disk::HOST_ID, choice & 4 != 0);
     }
-    let association = Association::new(config, START).expect("a good configuration");
+    let association = Association::new(config, START).expect("a valid configuration");
     let mut pair =
         Pair { association, registry: disk::registry(), queues: BTreeMap::new(), now: START, over: false };
     for _ in 0..EVENTS_MAX {
@@ -53,17 +53,17 @@ pub fn host_completion(data: &[u8]) {
     pair.finish();
 }
 
-/// A queue: the host's half and the subsystem's.
+/// A queue: the host's and the subsystem's half.
 struct Queue {
     host: nvmf_host::Queue<Asked>,
     subsystem: nvmf_subsystem::Queue,
 }
 
-/// A command of the association's.
+/// A command of the association.
 #[derive(Debug, Clone)]
 struct Asked {
     id: CommandId,
-    /// The page that it waits for.
+    /// The data that it expects.
     page: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -77,7 +77,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Drains the association's actions.
+    /// Executes all pending actions of the association.
     fn perform(&mut self, input: &mut Input<'_>) {
         while let Some(action) = self.association.poll_action() {
             match action {
@@ -99,7 +99,8 @@ impl Pair {
     }
 
     fn open(&mut self, input: &mut Input<'_>, qid: Qid, private_data: &[u8; 32], entries: u16) {
-        let request = nvme_proto::rdma::Request::parse(private_data).expect("the host's own are good");
+        let request =
+            nvme_proto::rdma::Request::parse(private_data).expect("the host's own private data is valid");
         assert_eq!(request.qid, qid);
         let subsystem = nvmf_subsystem::Queue::new(self.now, Link { entries: entries.max(128), ..LINK });
         let mut host = nvmf_host::Queue::new(qid, entries, FlowControl::Sqhd);
@@ -147,7 +148,7 @@ impl Pair {
         self.take(input, qid, step);
     }
 
-    /// The subsystem's answer goes back to the host, with what the input changes in it.
+    /// Passes the subsystem's response to the host, modified by the input.
     fn take(&mut self, input: &mut Input<'_>, qid: Qid, step: Step) {
         let Some(queue) = self.queues.get_mut(&qid.0) else { return };
         match step {
@@ -163,7 +164,7 @@ impl Pair {
             }
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => {
-                self.association.on_disconnected(self.now, qid, "the controller hung up");
+                self.association.on_disconnected(self.now, qid, "the controller disconnected");
             }
         }
     }
@@ -175,7 +176,7 @@ impl Pair {
             4 => capsule[..8].copy_from_slice(&input.array::<8>()),
             5 => capsule[14..].copy_from_slice(&input.array::<2>()),
             6 => capsule.resize(usize::from(choice >> 3), 0),
-            // Silence.
+            // The response is dropped.
             7 if choice >> 3 == 0 => return,
             _ => {}
         }
@@ -194,7 +195,7 @@ impl Pair {
         }
     }
 
-    /// Something happens that the association did not ask for.
+    /// Injects an event that the association does not expect.
     fn event(&mut self, input: &mut Input<'_>) {
         let event = input.u8();
         let qid = Qid(u16::from(event >> 6));
@@ -213,8 +214,13 @@ impl Pair {
             }
             2 if self.queues.contains_key(&qid.0) => {
                 let capsule = input.take(usize::from(event >> 3 & 7) * 4).to_vec();
-                if let Err(violation) =
-                    self.queues.get_mut(&qid.0).expect("it is there").host.on_completion(&capsule).map(drop)
+                if let Err(violation) = self
+                    .queues
+                    .get_mut(&qid.0)
+                    .expect("the queue exists")
+                    .host
+                    .on_completion(&capsule)
+                    .map(drop)
                 {
                     self.association.on_violation(self.now, violation);
                 }
@@ -287,7 +293,7 @@ fn execute(queue: &mut Queue, now: Duration, ticket: Ticket, work: &Work, transf
         }
         (Work::Page(page), Transfer::ToHost { len, .. }) => {
             let asked = queue.host.get_mut(cid).expect("in flight");
-            assert!(len as usize <= asked.page.len(), "the controller was given less");
+            assert!(len as usize <= asked.page.len(), "the response is longer than the host's buffer");
             page.fill(0, &mut asked.page[..len as usize]);
             queue.subsystem.on_done(now, ticket, Ok(()))
         }
@@ -295,7 +301,7 @@ fn execute(queue: &mut Queue, now: Duration, ticket: Ticket, work: &Work, transf
     }
 }
 
-/// The commands of a read cover its range, each byte once and in order.
+/// Checks that the commands of a read cover its range, each byte once and in order.
 fn check_split(namespace: &Namespace, range: BlockRange) {
     let Ok(parts) = namespace.split(Operation::Read { range }) else { return };
     let block_size = u64::from(namespace.geometry.block_size);

@@ -1,6 +1,6 @@
-//! Arbitrary bytes, taken piece by piece.
+//! Parsing of values from arbitrary bytes.
 
-/// What is left of an input. Behind its end there are zeroes.
+/// The rest of an input; reads past its end yield zeroes.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -12,7 +12,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// At most `len` bytes.
+    /// Takes at most `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;

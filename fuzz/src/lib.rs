@@ -1,18 +1,18 @@
 //! Fuzz targets, and the replay of their corpus.
 //!
-//! | target | what arbitrary bytes become |
+//! | target | meaning of the input |
 //! |---|---|
-//! | [`capsule`] | capsules, results, time and changes for an enabled controller and its I/O queue |
-//! | [`connect_data`] | Connect commands and their data, against the registry |
+//! | [`capsule`] | capsules, results, delays and namespace changes for an enabled controller and its I/O queue |
+//! | [`connect_data`] | Connect commands and their data, for the registry |
 //! | [`private_data`] | the private data of an NVMe/RDMA connection, in both directions |
 //! | [`mpa`] | an MPA request or reply, in arbitrary pieces |
 //! | [`ddp_rdmap`] | the byte stream of an established iWARP queue pair, in arbitrary pieces |
-//! | [`config`] | a configuration file |
-//! | [`host_completion`] | what a controller answers to the host engine: completions, pages, silence |
+//! | [`config`] | the text of a configuration file |
+//! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //!
-//! Each target is a plain function. Under `cargo fuzz` libFuzzer calls it (`fuzz_targets/`); on the stable toolchain
-//! `tests/replay.rs` calls it with the corpus and with generated inputs. A target asserts what must hold for every
-//! input, not only that nothing panics.
+//! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
+//! `tests/replay.rs` calls it with the corpus and with generated inputs. A target also asserts invariants that apply to
+//! every input.
 #![forbid(unsafe_code)]
 
 mod capsule;
@@ -33,10 +33,10 @@ pub use host_completion::host_completion;
 pub use mpa::mpa;
 pub use private_data::private_data;
 
-/// A target: takes any bytes, and panics when something that must hold does not.
+/// A target: takes any bytes, and panics if an invariant is violated.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is also its corpus folder's.
+/// All targets by name, which is also the name of the corpus folder.
 pub const TARGETS: [(&str, Target); 7] = [
     ("capsule", capsule),
     ("connect_data", connect_data),

@@ -1,14 +1,14 @@
-//! MPA connection set-up.
+//! Target: MPA connection set-up.
 
 use crate::input::Input;
 use nvmf_iwarp::harness;
 use nvmf_iwarp::wire::mpa::{FRAME_LEN_MAX, Frame, Kind};
 use nvmf_iwarp::{Crc, IwarpConfig};
 
-/// A request or a reply, in pieces of one size. Our answers can be read by the other side.
+/// Parses a request or a reply in pieces of one size, and checks that the other side can parse our reply.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn mpa(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, piece) = (input.u8(), usize::from(input.u8()));
@@ -18,7 +18,11 @@ pub fn mpa(data: &[u8]) {
     let bytes = input.take(usize::MAX);
     let frame = match harness::read_frame(kind, bytes, piece) {
         Ok(Some((frame, len))) => {
-            assert_eq!(Frame::parse(kind, &bytes[..len]), Ok(Some(frame)), "however it is cut");
+            assert_eq!(
+                Frame::parse(kind, &bytes[..len]),
+                Ok(Some(frame)),
+                "parsing in pieces gives the same frame"
+            );
             assert!(len <= FRAME_LEN_MAX);
             frame
         }
@@ -46,10 +50,10 @@ pub fn mpa(data: &[u8]) {
     }
 }
 
-/// A frame after it was on the wire, and its length there.
+/// Emits and parses a frame; returns it with its emitted length.
 fn written(frame: &Frame) -> (Frame, usize) {
     let mut bytes = [0; FRAME_LEN_MAX];
     let len = frame.emit(&mut bytes);
-    let read = Frame::parse(frame.kind, &bytes[..len]).expect("a good frame").expect("a whole frame");
+    let read = Frame::parse(frame.kind, &bytes[..len]).expect("a valid frame").expect("a whole frame");
     (read, len)
 }

@@ -1,12 +1,12 @@
-//! The private data of an NVMe/RDMA connection.
+//! Target: the private data of an NVMe/RDMA connection.
 
 use nvme_proto::rdma::{AcceptData, RejectData, Request};
 use zerocopy::IntoBytes;
 
-/// Reads any bytes as a request, an acceptance and a rejection. What can be read is written and read again.
+/// Parses the bytes as a request, an acceptance and a rejection; a parsed value is emitted and parsed again.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant is violated.
 pub fn private_data(data: &[u8]) {
     match Request::parse(data) {
         Ok(request) => {

@@ -1,9 +1,9 @@
-//! Every corpus file, and some thousand generated inputs, through every target: on the stable toolchain.
+//! Runs every target with its corpus and with thousands of generated inputs, on the stable toolchain.
 
 use nvmf_fuzz::{TARGETS, Target};
 use std::path::{Path, PathBuf};
 
-/// Generated inputs a target.
+/// Generated inputs per target.
 const GENERATED: u64 = 3000;
 
 fn corpus(name: &str) -> Vec<PathBuf> {
@@ -14,7 +14,7 @@ fn corpus(name: &str) -> Vec<PathBuf> {
     files
 }
 
-/// xorshift64*: the same inputs on every machine.
+/// xorshift64*, which gives the same inputs on every machine.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// A corpus file with a few bytes changed, cut, doubled or added to.
+/// A corpus file with a few bytes changed, removed, duplicated or added.
 fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut data = seeds[random.below(seeds.len())].clone();
     for _ in 0..random.below(8) {
@@ -54,7 +54,7 @@ fn replay(name: &str, target: Target) {
     assert!(!files.is_empty(), "the corpus of {name} is empty");
     let seeds: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
     for (file, seed) in files.iter().zip(&seeds) {
-        // The name of the file is what one needs when this panics.
+        // Printed so that the file is known if the target panics.
         println!("{}", file.display());
         target(seed);
     }
@@ -65,7 +65,7 @@ fn replay(name: &str, target: Target) {
     }
 }
 
-/// One test a target, so that they run side by side and fail by name.
+/// A test for each target, so that they run in parallel and a failure names the target.
 macro_rules! replays {
     ($($name:ident)*) => {
         $(#[test]
