@@ -1,13 +1,13 @@
-//! What the tests and the demo share: the real programs as child processes, disk images, and a client for the NBD socket.
+//! Shared by the integration tests and xtask: the programs as child processes, disk images, and an NBD client.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
-//! | [`nbd`] | a client of the NBD protocol, as small as can be |
-//! | `simulation` | the real worker and the real driver under a virtual clock, from a seed |
-//! | `site` | a target of a test's own, with its folder, port and name; calls of `nvmf` against it |
+//! | [`nbd`] | a minimal NBD client |
+//! | `simulation` | the real worker and the real driver under a virtual clock, controlled by a seed |
+//! | `site` | a test's own target, with folder, port and NQN, and calls of `nvmf` with that target |
 //!
-//! Contract: whatever is started here ends with its guard, and every wait has an end.
+//! Processes that are started here end when their guard is dropped, and every wait has a timeout.
 #![forbid(unsafe_code)]
 
 pub mod nbd;

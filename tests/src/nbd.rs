@@ -1,5 +1,4 @@
-//! A client of the NBD protocol, as small as can be: one request at a time, simple replies (the NBD protocol,
-//! "fixed newstyle negotiation" with `NBD_OPT_GO`).
+//! A minimal NBD client: one request at a time, simple replies, fixed newstyle negotiation with `NBD_OPT_GO`.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};
@@ -15,7 +14,7 @@ const OPT_GO: u32 = 7;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 
-/// The most that one request moves.
+/// Most bytes per request.
 pub const REQUEST_MAX: usize = 1 << 20;
 
 /// A connection to an NBD server's default export.
@@ -27,10 +26,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the default export.
     ///
     /// # Errors
-    /// When nobody is there, or it does not speak NBD.
+    /// When there is no server, or it is not an NBD server.
     pub fn connect(socket: &Path) -> Result<Self> {
         let mut stream =
             UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
@@ -66,7 +65,7 @@ impl Client {
                 error => bail!("the server refused its default export: reply {error:#x}"),
             }
         }
-        Ok(Self { stream, size: size.context("the server did not say its export's size")?, cookie: 0 })
+        Ok(Self { stream, size: size.context("the server did not report the export's size")?, cookie: 0 })
     }
 
     /// Bytes in the export.
@@ -92,7 +91,7 @@ impl Client {
     fn reply(&mut self) -> Result<()> {
         let reply: [u8; 16] = read(&mut self.stream)?;
         ensure!(reply[..4] == SIMPLE_REPLY.to_be_bytes(), "not a simple reply");
-        ensure!(reply[8..] == self.cookie.to_be_bytes(), "a reply to another request");
+        ensure!(reply[8..] == self.cookie.to_be_bytes(), "the reply is for another request");
         match u32::from_be_bytes(reply[4..8].try_into()?) {
             0 => Ok(()),
             errno => bail!("the NBD server answered with errno {errno}"),
@@ -102,7 +101,7 @@ impl Client {
     /// Reads at most [`REQUEST_MAX`] bytes.
     ///
     /// # Errors
-    /// What the server answered, or that it is gone.
+    /// The server's error, or a broken connection.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.request(0, offset, into.len(), &[])?;
         self.reply()?;
@@ -118,7 +117,7 @@ impl Client {
         self.reply()
     }
 
-    /// Makes all that was written durable.
+    /// Makes all written data durable.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -129,7 +128,7 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Says goodbye, if there is anyone to hear it.
+    /// Sends `NBD_CMD_DISC`, if the server is still there.
     fn drop(&mut self) {
         let _ = self.request(2, 0, 0, &[]);
     }

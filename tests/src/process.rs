@@ -1,4 +1,4 @@
-//! The real programs, as child processes.
+//! The programs as child processes.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::net::SocketAddr;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may take to start or to end.
+/// Longest time for a program to start or to end.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the programs lie: beside the running one, or its folder's parent (tests run from `deps`).
+/// The path of a program: in the folder of the running one, or in its parent (tests run from `deps`).
 ///
 /// # Errors
-/// When they were not built.
+/// When the program has not been built.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let this = std::env::current_exe().context("cannot tell where this program lies")?;
+    let this = std::env::current_exe().context("cannot determine the path of this program")?;
     let folders = this.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.with_context(|| {
@@ -23,7 +23,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// A port of the loopback address that was free a moment ago.
+/// A free port of the loopback address; another process may take it at any time.
 ///
 /// # Errors
 /// When there is none.
@@ -36,24 +36,24 @@ pub fn free_port() -> Result<u16> {
 #[derive(Debug)]
 pub struct Target {
     child: Child,
-    /// Where it listens.
+    /// Address of its listener.
     pub address: SocketAddr,
     log: PathBuf,
 }
 
 impl Target {
-    /// Starts it with this configuration (which has a listener on `address`) and waits until it says that it is ready, as it says to
-    /// systemd. Its log goes to `log`.
+    /// Starts the target with this configuration, which has a listener on `address`, and waits for its systemd
+    /// readiness notification. Its log goes to `log`.
     ///
     /// # Errors
-    /// When it ends first, with its log; or is not ready in time.
+    /// When it ends or is not ready in time; the error contains its log.
     pub fn serve(program: &Path, config: &Path, address: SocketAddr, log: &Path) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(config);
         Self::start(command, address, log)
     }
 
-    /// The same with a call of the caller's own (bound to a core, say), of a configuration that has a listener on `address`.
+    /// Like [`Target::serve`], with a command of the caller (bound to a core, for example).
     ///
     /// # Errors
     /// As [`Target::serve`].
@@ -86,32 +86,32 @@ impl Target {
         }
     }
 
-    /// What it has logged.
+    /// Its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process.
+    /// Its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it without a word (SIGKILL).
+    /// Kills the target (SIGKILL).
     ///
     /// # Errors
-    /// When it is gone already.
+    /// When it has already ended.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill().context("nvmf-target is gone already")?;
+        self.child.kill().context("nvmf-target has already ended")?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Asks it to stop (SIGTERM) and waits until it has.
+    /// Stops the target (SIGTERM) and waits for its end.
     ///
     /// # Errors
-    /// When it does not, or says that something went wrong.
+    /// When it does not end in time, or with a failure.
     pub fn stop(mut self) -> Result<()> {
         signal(self.child.id(), "TERM")?;
         let status = end(&mut self.child).with_context(|| format!("nvmf-target:\n{}", self.log()))?;
@@ -127,10 +127,10 @@ impl Drop for Target {
     }
 }
 
-/// Asks again and again until it is so.
+/// Polls a condition until it is true.
 ///
 /// # Errors
-/// When it is not so in time.
+/// When it does not become true in time.
 pub fn until(what: &str, is_so: impl FnMut() -> bool) -> Result<()> {
     until_within(what, TIMEOUT, is_so)
 }
@@ -138,16 +138,16 @@ pub fn until(what: &str, is_so: impl FnMut() -> bool) -> Result<()> {
 fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + limit;
     while !is_so() {
-        ensure!(Instant::now() < deadline, "{what}: not so after {limit:?}");
+        ensure!(Instant::now() < deadline, "timed out after {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
 
-/// Waits for a program's end.
+/// Waits for a program to end.
 ///
 /// # Errors
-/// When it does not end in time; it is killed then.
+/// When it does not end in time; it is then killed.
 pub fn end(child: &mut Child) -> Result<ExitStatus> {
     end_within(child, TIMEOUT)
 }
@@ -166,21 +166,21 @@ fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     status.context("it ended without a status")
 }
 
-/// Runs a program to its end, for a bounded time; its output may be of any length.
+/// Runs a program with a time limit; its output may be of any length.
 ///
 /// # Errors
-/// When it is not there (with what to do), or does not end in time.
+/// When it is not installed, or does not end in time.
 pub fn run(command: &mut Command) -> Result<Output> {
     run_for(command, TIMEOUT)
 }
 
-/// The same for as long as the caller says.
+/// Like [`run`], with a time limit of the caller.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_for(command: &mut Command, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // Files, not pipes: a pipe that nobody reads fills up, and one that a grandchild holds never ends.
+    // Files, because a pipe that is not read fills up, and one that a grandchild inherits does not end.
     let folder = tempfile::tempdir()?;
     let (out, err) = (folder.path().join("out"), folder.path().join("err"));
     command.stdin(Stdio::null()).stdout(std::fs::File::create(&out)?).stderr(std::fs::File::create(&err)?);
@@ -191,19 +191,19 @@ pub fn run_for(command: &mut Command, limit: Duration) -> Result<Output> {
     Ok(Output { status, stdout: std::fs::read(out)?, stderr: std::fs::read(err)? })
 }
 
-/// The descriptors that a process has open.
+/// The number of descriptors that a process has open.
 ///
 /// # Errors
-/// When it is gone.
+/// When the process does not exist.
 pub fn descriptors(pid: u32) -> Result<usize> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
-    Ok(entries.with_context(|| format!("process {pid} is gone"))?.count())
+    Ok(entries.with_context(|| format!("process {pid} does not exist"))?.count())
 }
 
 /// Sends a signal by name.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process does not exist.
 pub fn signal(pid: u32, name: &str) -> Result<()> {
     let status = Command::new("kill")
         .arg(format!("-{name}"))
@@ -214,10 +214,10 @@ pub fn signal(pid: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A call of `nvmf` that must end well.
+/// Runs `nvmf`, which must succeed.
 ///
 /// # Errors
-/// When it does not, with what it said.
+/// When it fails; the error contains its output.
 pub fn nvmf(program: &Path, arguments: &[&str]) -> Result<Output> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
@@ -229,23 +229,23 @@ pub fn nvmf(program: &Path, arguments: &[&str]) -> Result<Output> {
 /// The processor time that a process has used.
 ///
 /// # Errors
-/// When it is gone.
+/// When the process does not exist.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("process {pid} is gone"))?;
-    // Behind the name in parentheses: field 3 on; user and system time are fields 14 and 15, in ticks of 10 ms.
+        .with_context(|| format!("process {pid} does not exist"))?;
+    // Field 3 follows the name in parentheses; user and system time are fields 14 and 15, in ticks of 10 ms.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     Ok(Duration::from_millis((ticks(11) + ticks(12)) * 10))
 }
 
-/// The memory that a process has resident, in bytes.
+/// The resident memory of a process, in bytes.
 ///
 /// # Errors
-/// When it is gone.
+/// When the process does not exist.
 pub fn resident(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .with_context(|| format!("process {pid} is gone"))?;
+        .with_context(|| format!("process {pid} does not exist"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib << 10)

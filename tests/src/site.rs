@@ -1,4 +1,4 @@
-//! A target of a test's own: its folder, its port, its name; and `nvmf` against it.
+//! A test's own target with folder, port and NQN, and calls of `nvmf` with that target.
 
 use crate::process::{self, Target};
 use anyhow::{Context, Result, bail, ensure};
@@ -9,37 +9,37 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The host that tests are, unless they say otherwise. Given on every call, so that no identity is made on the machine.
+/// Default host ID of the tests, given on every call so that `nvmf` does not create an identity on the machine.
 pub const HOST_ID: &str = "6e766d66-0000-4000-8000-000000000001";
 
-/// Where a target lives, whether it runs or not.
+/// The folder, address and NQN of a target, which need not be running.
 #[derive(Debug)]
 pub struct Site {
     folder: tempfile::TempDir,
-    /// Where it listens, each time that it is started.
+    /// Address of its listener.
     pub address: SocketAddr,
-    /// Its subsystem: like no other, as root's attached disks are in one registry.
+    /// NQN of its subsystem, unique because all disks attached by root share a registry.
     pub nqn: String,
 }
 
 impl Site {
-    /// A new folder and a free port. Nothing runs yet.
+    /// A site with a new folder and a free port; starts nothing.
     ///
     /// # Errors
-    /// When there is no such folder or port.
+    /// When the folder cannot be created, or there is no free port.
     pub fn new(name: &str) -> Result<Self> {
         let port = process::free_port()?;
         let nqn = format!("nqn.2026-11.com.example:{name}-{}-{port}", std::process::id());
         Ok(Self { folder: tempfile::tempdir()?, address: ([127, 0, 0, 1], port).into(), nqn })
     }
 
-    /// A file in its folder.
+    /// Path of a file in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A subsystem for any host, with these namespaces: the text of one `[[subsystem.namespace]]` each.
+    /// Configuration of a subsystem that any host may use; each namespace is the text of a `[[subsystem.namespace]]`.
     #[must_use]
     pub fn subsystem(&self, namespaces: &[String]) -> String {
         let mut text = format!("[[subsystem]]\nnqn = \"{}\"\nallow_any_host = true\n", self.nqn);
@@ -49,13 +49,13 @@ impl Site {
         text
     }
 
-    /// A namespace in a file of its folder, which is made.
+    /// Configuration of a namespace with a file in the folder, which the target creates.
     #[must_use]
     pub fn disk(&self, name: &str, size: u64) -> String {
         format!("path = \"{}\"\nsize = {size}\ncreate = true", self.path(name).display())
     }
 
-    /// Writes its configuration: a listener, two workers, and these subsystems.
+    /// Writes the target's configuration: a listener, two workers, and these subsystems.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -76,10 +76,10 @@ impl Site {
         Target::serve(&program, &self.path("target.toml"), self.address, &self.path("log"))
     }
 
-    /// How to connect to it in this process, as the host of this number.
+    /// Options to connect from this process, as the host with this number.
     ///
     /// # Errors
-    /// When the test's name makes no NQN.
+    /// When the test's name is not valid in an NQN.
     pub fn options(&self, host: u8) -> Result<Options> {
         let id = [host; 16];
         let host = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
@@ -87,7 +87,7 @@ impl Site {
         Ok(Options::with_host(self.address, nqn, host))
     }
 
-    /// A call of `nvmf` that names the target's address and this host, then has these arguments; not started yet.
+    /// A call of `nvmf` with the target's address, the test's host and these arguments; not started yet.
     ///
     /// # Errors
     /// When `nvmf` was not built.
@@ -99,7 +99,7 @@ impl Site {
         Ok(self.apart(call))
     }
 
-    /// A call of `nvmf` that names no target; not started yet.
+    /// A call of `nvmf` without a target's address; not started yet.
     ///
     /// # Errors
     /// When `nvmf` was not built.
@@ -109,7 +109,7 @@ impl Site {
         Ok(self.apart(call))
     }
 
-    /// With this test's folders instead of the user's.
+    /// Replaces the user's folders by the test's in a call.
     #[must_use]
     pub fn apart(&self, mut call: Command) -> Command {
         let folder = self.folder.path();
@@ -122,7 +122,7 @@ impl Site {
 }
 
 impl Drop for Site {
-    /// A test that fails leaves no disk attached.
+    /// Detaches the disk of a test that fails.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let detach = self.local(&["detach", "-n", &self.nqn]);
@@ -131,10 +131,10 @@ impl Drop for Site {
     }
 }
 
-/// The output of a program that must end well.
+/// Runs a program that must succeed; returns its output.
 ///
 /// # Errors
-/// When it does not, with what it said.
+/// When it fails; the error contains its output.
 pub fn succeeds(command: &mut Command) -> Result<String> {
     let output = process::run(command)?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -142,34 +142,38 @@ pub fn succeeds(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The same, as JSON.
+/// Runs a program that must succeed and print JSON; returns the value.
 ///
 /// # Errors
-/// When it is none.
+/// When it fails or its output is not JSON.
 pub fn json(command: &mut Command) -> Result<Value> {
     let said = succeeds(command)?;
     serde_json::from_str(&said).with_context(|| format!("{command:?} printed no JSON:\n{said}"))
 }
 
-/// Holds a call of `nvmf` to what every failure owes its user: exit code 1, nothing on the standard output, and one line that has all
+/// Runs a call of `nvmf` that must fail with exit code 1, no standard output, and a one-line message that contains all
 /// of these parts.
 ///
 /// # Errors
-/// When it does otherwise.
+/// When it succeeds or fails in another way.
 pub fn fails(command: &mut Command, parts: &[&str]) -> Result<()> {
     let output = process::run(command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{command:?} ended with {}:\n{said}", output.status);
-    ensure!(output.stdout.is_empty(), "an error is no output: {}", String::from_utf8_lossy(&output.stdout));
+    ensure!(
+        output.stdout.is_empty(),
+        "standard output is not empty: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     let lines: Vec<_> = said.lines().filter(|line| line.starts_with("nvmf: ")).collect();
-    let [line] = lines[..] else { bail!("not one message, but {}:\n{said}", lines.len()) };
+    let [line] = lines[..] else { bail!("expected one message, not {}:\n{said}", lines.len()) };
     for part in parts {
         ensure!(line.contains(part), "`{part}` is not in: {line}");
     }
     Ok(())
 }
 
-/// A file of so many bytes that are not all alike.
+/// Writes a file with `len` pseudo-random bytes; returns them.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -1,4 +1,4 @@
-//! `nvmf-bench`, the program: every engine that this machine has, against real servers.
+//! Tests of the program `nvmf-bench` with the engines that work on every machine, against real servers.
 
 use anyhow::Result;
 use nvmf_tests::process;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const SIZE: u64 = 16 << 20;
 
-/// A call of `nvmf-bench` with the test's folder as its home.
+/// A call of `nvmf-bench` with the test's folder as home.
 fn bench(site: &Site, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(process::program("nvmf-bench")?);
     command
@@ -19,14 +19,14 @@ fn bench(site: &Site, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The figures of its one job, as fio's JSON has them.
+/// The results of its only job, from its JSON report.
 fn figures(site: &Site, arguments: &[&str]) -> Result<Value> {
     let document = json(bench(site, arguments)?.arg("--output-format=json"))?;
     Ok(document["jobs"][0].clone())
 }
 
 #[test]
-fn local_engines_move_what_they_are_told() -> Result<()> {
+fn local_engines_transfer_configured_size() -> Result<()> {
     let site = Site::new("bench-local")?;
     for engine in ["memory", "io_uring"] {
         for direct in ["--direct=0", "--direct=1"] {
@@ -53,7 +53,7 @@ fn local_engines_move_what_they_are_told() -> Result<()> {
 }
 
 #[test]
-fn a_remote_namespace_by_both_interfaces() -> Result<()> {
+fn remote_engines_read_and_write_namespace() -> Result<()> {
     let site = Site::new("bench-remote")?;
     site.configure(&site.subsystem(&["memory = \"16MiB\"".to_owned()]))?;
     let target = site.serve()?;
@@ -75,7 +75,7 @@ fn a_remote_namespace_by_both_interfaces() -> Result<()> {
 }
 
 #[test]
-fn a_job_file_with_a_page_and_a_comparison() -> Result<()> {
+fn job_files_give_report_page_and_comparison() -> Result<()> {
     let site = Site::new("bench-file")?;
     let job =
         "[global]\nioengine=memory\nsize=4m\nrw=randread\n[a]\nnumjobs=2\ngroup_reporting\n[b]\nstonewall\n";
@@ -93,7 +93,7 @@ fn a_job_file_with_a_page_and_a_comparison() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() -> Result<()> {
+fn invalid_jobs_are_reported() -> Result<()> {
     let site = Site::new("bench-wrong")?;
     for (arguments, code, part) in [
         (&["--rw=red"][..], 2, "`red` is none of read, write"),

@@ -1,4 +1,4 @@
-//! Callers that drive a connection themselves, beside others that do not: nobody waits for one who does not come back.
+//! Callers that drive a connection themselves next to others that do not: none depends on a caller that stops polling.
 
 use nvme_proto::Nsid;
 use nvmf_initiator::{Connection, Device, Options, block_on};
@@ -25,7 +25,7 @@ fn connect(options: Options) -> (Connection, Device) {
     (connection, disk)
 }
 
-/// Writes and reads one block again and again, and finds what it wrote.
+/// Writes and reads a block repeatedly and checks its contents.
 async fn exercise(disk: &Device, block: usize, rounds: usize) {
     let offset = (block * BLOCK) as u64;
     let mut back = vec![0; BLOCK];
@@ -38,7 +38,7 @@ async fn exercise(disk: &Device, block: usize, rounds: usize) {
 }
 
 #[test]
-fn threads_share_a_device() {
+fn threads_share_device() {
     let (site, target) = site("threads");
     let (connection, disk) = connect(site.options(1).expect("options"));
     std::thread::scope(|scope| {
@@ -48,11 +48,11 @@ fn threads_share_a_device() {
         }
     });
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn a_caller_that_drives_serves_tasks_of_a_runtime_too() {
+fn driving_caller_serves_runtime_tasks() {
     let (site, target) = site("runtime");
     let (connection, disk) = connect(site.options(1).expect("options"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
@@ -67,37 +67,37 @@ fn a_caller_that_drives_serves_tasks_of_a_runtime_too() {
         runtime.block_on(task).expect("no panic");
     }
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn a_write_that_is_dropped_in_flight_takes_effect_without_its_caller() {
+fn dropped_write_in_flight_takes_effect() {
     let (site, target) = site("dropped");
     let (connection, disk) = connect(site.options(1).expect("options"));
     for round in 1..=50_u8 {
         block_on(async {
             let mut buffer = disk.buffer(BLOCK).expect("a buffer");
             buffer.copy_from(&[round; BLOCK]);
-            // The caller has driven, and leaves with the write under way.
+            // The caller has driven the connection, and drops the write while it is in flight.
             disk.read_to(BLOCK as u64, &mut [0; BLOCK]).await.expect("a read");
             let write = pin!(disk.write(0, buffer));
             let _ = write.poll(&mut Context::from_waker(Waker::noop()));
         });
-        // Seen by one who does not drive.
+        // Checked by a caller that does not drive the connection.
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let deadline = Instant::now() + TIMEOUT;
         let mut back = [0; BLOCK];
         while back != [round; BLOCK] {
-            assert!(Instant::now() < deadline, "round {round}: the write never came");
+            assert!(Instant::now() < deadline, "round {round}: the write did not take effect");
             runtime.block_on(disk.read_to(0, &mut back)).expect("a read");
         }
     }
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn a_caller_that_never_comes_back_holds_up_nobody() {
+fn blocked_caller_does_not_delay_others() {
     let (site, target) = site("stops");
     let (connection, disk) = connect(site.options(1).expect("options"));
     let (begin, begun) = mpsc::channel::<()>();
@@ -108,27 +108,27 @@ fn a_caller_that_never_comes_back_holds_up_nobody() {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
             while begun.recv().is_ok() {
                 runtime.block_on(exercise(&disk, 1, 1));
-                done.send(()).expect("somebody waits");
+                done.send(()).expect("the receiver waits");
             }
         }
     });
     block_on(async {
         for round in 0..100 {
             disk.read_to(0, &mut [0; BLOCK]).await.expect("a read");
-            begin.send(()).expect("the other is there");
-            // This thread counts as one that drives, and sits here, within its poll, until the other is served.
+            begin.send(()).expect("the other thread runs");
+            // This thread drives the connection, and blocks here, within its poll, until the other is served.
             let waited = is_done.recv_timeout(TIMEOUT);
-            assert_eq!(waited, Ok(()), "round {round}: the other waits for one who does not drive");
+            assert_eq!(waited, Ok(()), "round {round}: the other caller depends on a blocked one");
         }
     });
     drop(begin);
     other.join().expect("no panic");
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn an_operation_that_waits_is_taken_over_from_a_caller_that_ends() {
+fn waiting_operation_survives_end_of_driving_caller() {
     let (site, target) = site("leaves");
     let (connection, disk) = connect(site.options(1).expect("options"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
@@ -140,14 +140,14 @@ fn an_operation_that_waits_is_taken_over_from_a_caller_that_ends() {
         block_on(disk.read_to(0, &mut [0; BLOCK])).expect("a read");
         let task = async { tokio::time::timeout(TIMEOUT, task).await };
         let timed = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        timed.block_on(task).expect("it is served").expect("no panic");
+        timed.block_on(task).expect("the operation completes").expect("no panic");
     }
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn a_caller_that_drives_sees_its_connection_lost() {
+fn driving_caller_gets_error_on_connection_loss() {
     let (site, mut target) = site("lost");
     let options = Options { ctrl_loss_timeout: Some(Duration::ZERO), ..site.options(1).expect("options") };
     let (connection, disk) = connect(options);
@@ -160,7 +160,7 @@ fn a_caller_that_drives_sees_its_connection_lost() {
                     return error;
                 }
                 if let Some(started) = started.take() {
-                    started.send(()).expect("somebody waits");
+                    started.send(()).expect("the receiver waits");
                 }
             }
         })
@@ -175,7 +175,7 @@ fn a_caller_that_drives_sees_its_connection_lost() {
 }
 
 #[test]
-fn a_caller_that_drives_goes_on_after_a_reconnect() {
+fn driving_caller_continues_after_reconnect() {
     let (site, mut target) = site("again");
     let options = Options { reconnect_delay: Duration::from_millis(20), ..site.options(1).expect("options") };
     let (connection, disk) = connect(options);
@@ -192,5 +192,5 @@ fn a_caller_that_drives_goes_on_after_a_reconnect() {
     }
     block_on(exercise(&disk, 0, 20));
     block_on(connection.close());
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

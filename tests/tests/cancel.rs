@@ -1,4 +1,4 @@
-//! Futures that are dropped: their operations finish on memory that the connection holds, and nobody else's bytes change.
+//! Dropped futures: their operations complete on memory that the connection keeps, and no other bytes change.
 
 use nvme_proto::Nsid;
 use nvmf_initiator::{Connection, HostIdentity, Options, block_on};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 const BLOCK: usize = 4096;
 
 #[test]
-fn a_dropped_future_harms_no_memory() {
+fn dropped_future_changes_no_other_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let nqn = "nqn.2026-11.com.example:cancel";
@@ -30,17 +30,17 @@ fn a_dropped_future_harms_no_memory() {
         let mut context = Context::from_waker(Waker::noop());
         let mut dropped_in_flight = 0;
         for round in 0..200_u64 {
-            // A read of ones is begun and dropped: its buffer must not come back before it has landed.
+            // A read is started and dropped: its buffer must not be reused before the data has arrived.
             let dropped = disk.buffer(64 * BLOCK).expect("a buffer");
             {
                 let read = pin!(disk.read(0, dropped));
                 match read.poll(&mut context) {
                     Poll::Pending => dropped_in_flight += 1,
-                    // The connection's thread was quicker than we.
+                    // The read completed at the first poll.
                     Poll::Ready(read) => drop(read.expect("a read")),
                 }
             }
-            // Buffers of the same size, taken at once, hold what is put into them.
+            // A buffer of the same size, allocated at once, must keep its contents.
             let mut buffer = disk.buffer(64 * BLOCK).expect("a buffer");
             let bytes = vec![(round % 251) as u8 + 2; 64 * BLOCK];
             buffer.copy_from(&bytes);
@@ -49,10 +49,10 @@ fn a_dropped_future_harms_no_memory() {
             buffer.copy_to(&mut back);
             assert!(back == bytes, "round {round}: a dropped read wrote into another's buffer");
             disk.read_to(64 * BLOCK as u64, &mut back).await.expect("a read");
-            assert!(back == bytes, "round {round}: the disk holds something else");
+            assert!(back == bytes, "round {round}: the disk has other contents");
         }
         assert!(dropped_in_flight > 0, "no read was dropped in flight");
         connection.close().await;
     });
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

@@ -1,11 +1,11 @@
-//! A remote disk is a backend like any other: the suite that files and memory pass, over the fabric.
+//! The conformance suite of backends, run with a remote disk.
 
 use nvmf_block::{DeviceId, conformance};
 use nvmf_initiator::{Connection, HostIdentity, Options, RemoteBackend, block_on};
 use nvmf_tests::process::{self, Target};
 
 #[test]
-fn a_remote_disk_conforms() {
+fn remote_disk_passes_backend_conformance() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let nqn = "nqn.2026-11.com.example:conformance";
@@ -44,12 +44,12 @@ fn a_remote_disk_conforms() {
             });
         }
     }
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
-/// The example at the head of the library's documentation, word for word but for the identity and the address.
+/// Runs the example of the library's documentation, with another identity and address.
 #[test]
-fn the_librarys_example_runs() {
+fn library_example_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let nqn = "nqn.2026-11.com.example:disk1";
@@ -76,5 +76,5 @@ fn the_librarys_example_runs() {
     };
     assert_eq!(block_on(example()).expect("the example"), 1);
     assert_eq!(block_on(example()).expect("the example"), 0, "what the first run wrote, the second reads");
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

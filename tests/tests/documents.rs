@@ -1,4 +1,4 @@
-//! The command lines of README and docs, run as they are typed: only addresses, names and files are a test's own.
+//! Runs the command lines of README and docs as written; only addresses, names and files are replaced.
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmf_tests::process::{self, Target};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Programs of the system, which a test must not run here. What a line says of our own files is looked at all the same.
+/// System programs that a test must not run; only the files of this repository in such lines are checked.
 const OF_THE_SYSTEM: &[&str] = &[
     "blkid",
     "export",
@@ -36,14 +36,14 @@ const OF_THE_SYSTEM: &[&str] = &[
     "xfs_growfs",
     "./check",
 ];
-/// As long as one line may take: two runs of ten seconds, and what is around them.
+/// Time limit of a line, which may contain two runs of ten seconds.
 const LINE_TIME_MAX: Duration = Duration::from_secs(120);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// The documents that have commands for users.
+/// The documents with commands for users.
 fn documents() -> Result<Vec<PathBuf>> {
     let mut all = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     for entry in fs::read_dir(root().join("docs"))? {
@@ -54,7 +54,7 @@ fn documents() -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// The lines of a document's shell blocks: continued ones in one, without comments.
+/// The lines of a document's shell blocks, with continuations joined and comments removed.
 fn lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut blocks = text.split("```sh\n");
@@ -68,12 +68,12 @@ fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The first word that is a program's name: not a variable's assignment.
+/// The program's name: the first word that is not a variable assignment.
 fn program(line: &str) -> &str {
     line.split_whitespace().find(|word| !word.contains('=') || word.starts_with('-')).unwrap_or_default()
 }
 
-/// One document's commands, one after the other, in a folder of their own.
+/// Runs one document's commands in order, in a folder of their own.
 struct Session {
     site: Site,
     nqn: String,
@@ -87,7 +87,7 @@ impl Session {
         let site = Site::new(name)?;
         let disk = site.path("disk.img");
         fs::File::create(&disk)?.set_len(64 << 20)?;
-        // The file that is installed, with a disk and an address of this test's.
+        // The packaged configuration file, with the test's disk and address.
         let shipped = fs::read_to_string(root().join("deploy/target.toml"))?;
         let mut config = String::new();
         for line in shipped.lines() {
@@ -107,7 +107,7 @@ impl Session {
         Ok(Self { site, nqn, target: None, background: Vec::new(), ping_port: process::free_port()? })
     }
 
-    /// The line with this test's addresses, names and files.
+    /// Replaces addresses, names and files in a line by the test's.
     fn own(&self, line: &str) -> String {
         let file = |name: &str| self.site.path(name).display().to_string();
         let (ip, port) = (self.site.address.ip().to_string(), self.site.address.port().to_string());
@@ -170,7 +170,7 @@ impl Session {
         Ok(())
     }
 
-    /// Starts the target and leaves it for the lines that follow; its NQN is the one that it prints.
+    /// Starts a target for the following lines; its NQN is the one that it prints.
     fn serve(&mut self, line: &str) -> Result<()> {
         if let Some(before) = self.target.take() {
             before.stop()?;
@@ -194,7 +194,7 @@ impl Session {
         process::until("doctor listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
     }
 
-    /// A target for commands that a document shows without one.
+    /// Starts a target for commands of a document that does not start one itself.
     fn prepare(&mut self) -> Result<()> {
         if self.target.is_none() {
             let line = self.own("nvmf-target serve --memory 64MiB");
@@ -213,7 +213,7 @@ impl Drop for Session {
     }
 }
 
-/// Cargo's lines are not run here, for they are what runs this; but what they name is there.
+/// Checks a cargo line without running it: what it names must exist.
 fn cargo(line: &str) -> Result<()> {
     let words: Vec<_> = line.split_whitespace().skip_while(|&word| word != "cargo").collect();
     if let Some(at) = words.iter().position(|&word| word == "xtask") {
@@ -251,7 +251,7 @@ fn manifests() -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// What such a line takes from this repository is there.
+/// Checks that the files of this repository in a line exist.
 fn files_are_ours(line: &str) -> Result<()> {
     for word in line.split_whitespace().filter(|word| word.starts_with("deploy/")) {
         ensure!(root().join(word).exists(), "there is no {word}");
@@ -260,7 +260,7 @@ fn files_are_ours(line: &str) -> Result<()> {
 }
 
 #[test]
-fn command_lines_of_the_documents_work_as_typed() -> Result<()> {
+fn documented_command_lines_work() -> Result<()> {
     let mut ours = 0;
     for document in documents()? {
         let name = document.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_lowercase();

@@ -1,6 +1,6 @@
-//! Many hosts with many queues against one target: mixed reads and writes, every block verified; and the same hosts idle.
+//! Many hosts with many queues against one target: mixed reads and writes with verification, and the same hosts idle.
 //!
-//! Runs for a moment in the ordinary test run; `NVMF_FLEET_SECONDS=60` makes it the minute that it is meant to be.
+//! The ordinary test run is short; `NVMF_FLEET_SECONDS=60` sets the intended duration of a minute.
 
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_initiator::{Connection, Device, HostIdentity, Options};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 const HOSTS: u64 = 32;
 const QUEUES: u16 = 4;
-/// Operations that a host has in flight.
+/// Operations in flight per host.
 const DEPTH: u64 = 16;
-/// Blocks that each of these slots of a host owns, in the device.
+/// Blocks of each slot of a host.
 const SLOT_BLOCKS: u64 = 64;
 const BLOCK: u64 = 4096;
 const NQN: &str = "nqn.2026-11.com.example:fleet";
@@ -21,19 +21,19 @@ fn seconds() -> u64 {
     std::env::var("NVMF_FLEET_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// A host like no other.
+/// Options with a unique host identity.
 fn options(address: SocketAddr, host: u64) -> Options {
     let mut id = [0x11; 16];
     id[8..].copy_from_slice(&(host + 1).to_be_bytes());
-    let nqn: Nqn = NQN.parse().expect("a right NQN");
+    let nqn: Nqn = NQN.parse().expect("a valid NQN");
     let host = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
     let connect_timeout = Duration::from_secs(20);
-    // 32 spinning threads would only keep each other from two cores.
+    // 32 busy-polling threads would compete for two cores.
     let spin = Duration::ZERO;
     Options { io_queues: QUEUES, spin, connect_timeout, ..Options::with_host(address, nqn, host) }
 }
 
-/// What block `lba` holds in its `generation`.
+/// Fills a buffer with the contents of block `lba` in `generation`.
 fn pattern(lba: u64, generation: u64, into: &mut [u8]) {
     for (at, word) in into.chunks_exact_mut(8).enumerate() {
         let mixed = (lba << 32 ^ generation << 16 ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -41,7 +41,7 @@ fn pattern(lba: u64, generation: u64, into: &mut [u8]) {
     }
 }
 
-/// One slot of one host: writes and reads its own blocks, and holds every read against what it wrote last.
+/// Runs one slot of a host: writes and reads its own blocks, and checks every read against the last write.
 async fn slot(device: Device, host: u64, slot: u64, end: Instant) -> u64 {
     let first = (host * DEPTH + slot) * SLOT_BLOCKS;
     let mut generations = vec![0; SLOT_BLOCKS as usize];
@@ -78,7 +78,7 @@ async fn slot(device: Device, host: u64, slot: u64, end: Instant) -> u64 {
 }
 
 #[test]
-fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
+fn many_hosts_are_served_and_idle_hosts_cost_little() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = process::free_port().expect("a port");
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
@@ -104,7 +104,7 @@ fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
         for host in 0..HOSTS {
             connections.push(Connection::connect(options(address, host)).await.expect("a connection"));
         }
-        assert!(connections.iter().all(|c| c.controller().io_queues == QUEUES), "every host got its queues");
+        assert!(connections.iter().all(|c| c.controller().io_queues == QUEUES), "every host has its queues");
 
         let run = async |duration: Duration| {
             let end = Instant::now() + duration;
@@ -119,8 +119,8 @@ fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
             }
             operations
         };
-        // A warm-up brings every buffer and queue into use; from then on memory stands still. Its blocks are zeroed again,
-        // as each run begins with generation 0.
+        // A warm-up uses every buffer and queue, so that memory must not grow afterwards. The blocks are zeroed again,
+        // because each run starts with generation 0.
         run(Duration::from_secs(1)).await;
         let device = connections[0].open(Nsid(1)).expect("namespace 1");
         device.write_zeroes(0, size, false, false).await.expect("zeroes");
@@ -132,7 +132,7 @@ fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
         assert!(least > 0, "every slot was served");
         assert!(after < before + before / 20 + (4 << 20), "memory grew from {before} to {after}");
 
-        // Idle: the hosts stay connected, keep-alives included.
+        // The idle hosts stay connected and send Keep Alives.
         let (start, cpu) = (Instant::now(), process::cpu_time(target.pid()).expect("a running target"));
         tokio::time::sleep(Duration::from_secs(seconds().clamp(3, 20))).await;
         let used = process::cpu_time(target.pid()).expect("a running target") - cpu;
@@ -141,5 +141,5 @@ fn many_hosts_with_many_queues_are_all_served_and_cost_nothing_when_idle() {
             connection.close().await;
         }
     });
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

@@ -1,4 +1,4 @@
-//! Transfers whose target or host is killed: who is left waits and goes on, or says what happened; and keeps nothing of the other.
+//! Transfers whose target or host is killed: the other side continues or fails with a message, and leaks nothing.
 
 use nvmf_tests::process::{self, TIMEOUT, Target};
 use nvmf_tests::site::{Site, random_file};
@@ -23,7 +23,7 @@ impl Drop for Running {
     }
 }
 
-/// A read of the whole namespace that has moved its first mebibyte.
+/// Starts a read of the whole namespace and waits for its first mebibyte.
 fn reading(site: &Site, arguments: &[&str]) -> (Running, ChildStdout) {
     let mut call = site.call("read", &[&["-n", &site.nqn], arguments].concat()).expect("nvmf");
     let err = std::fs::File::create(site.path("read.err")).expect("a file");
@@ -36,7 +36,7 @@ fn reading(site: &Site, arguments: &[&str]) -> (Running, ChildStdout) {
 }
 
 #[test]
-fn a_transfer_fails_with_a_clear_message_when_its_target_stays_away() {
+fn transfer_without_target_fails_with_message() {
     let (site, mut target) = site("away", "null = \"1TiB\"");
     let (mut running, mut output) = reading(&site, &["-c", "1", "-l", "2"]);
     target.kill().expect("it ran");
@@ -53,7 +53,7 @@ fn a_transfer_fails_with_a_clear_message_when_its_target_stays_away() {
 }
 
 #[test]
-fn a_transfer_goes_on_when_its_target_comes_back() {
+fn transfer_continues_after_target_restart() {
     const LEN: usize = 16 << 20;
     let site = Site::new("back").expect("a site");
     site.configure(&site.subsystem(&[site.disk("disk.img", LEN as u64)])).expect("a configuration");
@@ -67,7 +67,7 @@ fn a_transfer_goes_on_when_its_target_comes_back() {
     let mut input = child.stdin.take().expect("a pipe");
     let mut running = Running(child);
     input.write_all(&bytes[..LEN / 2]).expect("the first half is taken");
-    // What is in flight now is answered by nobody, and what follows waits.
+    // Commands in flight get no response, and later ones wait.
     target.kill().expect("it ran");
     let rest = bytes[LEN / 2..].to_vec();
     let feed = std::thread::spawn(move || input.write_all(&rest));
@@ -78,13 +78,13 @@ fn a_transfer_goes_on_when_its_target_comes_back() {
     assert!(status.success(), "{said}");
     assert!(
         std::fs::read(site.path("disk.img")).expect("the disk") == bytes,
-        "the disk holds what was written"
+        "the disk has the written contents"
     );
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn hosts_that_are_killed_leave_nothing_behind() {
+fn killed_hosts_leak_nothing() {
     const WARM_UP: usize = 4;
     const HOSTS: usize = 20;
     let (site, target) = site("hosts", "null = \"1TiB\"");
@@ -106,8 +106,8 @@ fn hosts_that_are_killed_leave_nothing_behind() {
     }
     let resident = process::resident(target.pid()).expect("a running target");
     assert!(resident < warm + warm / 20 + (2 << 20), "memory grew from {warm} to {resident}");
-    // It still serves.
+    // The target still serves hosts.
     let (running, output) = reading(&site, &[]);
     drop((running, output));
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

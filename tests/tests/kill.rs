@@ -1,4 +1,4 @@
-//! The target is killed, again and again, while a host writes and flushes: what was flushed is there.
+//! Kills the target repeatedly while a host writes and flushes; flushed data must survive.
 
 use nvme_proto::Nsid;
 use nvmf_initiator::{Connection, Device, Error, HostIdentity, Options};
@@ -17,7 +17,8 @@ fn content(block: u64, generation: u64) -> Vec<u8> {
     [block.to_le_bytes(), generation.to_le_bytes()].concat().repeat(BLOCK / 16)
 }
 
-/// Writes its blocks in turn, each time with the next generation, and flushes. `flushed` says, by block, what is flushed for sure.
+/// Writes blocks in turn, each time with the next generation, and flushes. `flushed` contains, by block, the last
+/// generation whose flush has completed.
 async fn write(
     device: Device,
     first: u64,
@@ -41,7 +42,7 @@ async fn write(
 }
 
 #[test]
-fn what_was_flushed_survives_a_killed_target() {
+fn flushed_data_survives_killed_target() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let (config, image) = (folder.path().join("target.toml"), folder.path().join("disk.img"));
@@ -79,7 +80,7 @@ fn what_was_flushed_survives_a_killed_target() {
             .map(|first| tokio::spawn(write(device.clone(), first, Arc::clone(&flushed), Arc::clone(&stop))))
             .collect();
         for kill in 1..=KILLS {
-            // Each life sees every block flushed once more, in the middle of what it is killed.
+            // The target is killed each time after every block was flushed once more, during further writes.
             while least(&flushed) < kill {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 assert!(writers.iter().all(|writer| !writer.is_finished()), "a writer gave up");
@@ -101,9 +102,9 @@ fn what_was_flushed_survives_a_killed_target() {
         }
         stop.store(true, Ordering::SeqCst);
         for writer in writers {
-            writer.await.expect("no panic").expect("no error: the host waits for the target to come back");
+            writer.await.expect("no panic").expect("no error: the host waits for the target's restart");
         }
         connection.close().await;
     });
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

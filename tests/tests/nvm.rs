@@ -1,4 +1,4 @@
-//! `nvmf flush`, `dsm`, `write-zeroes`, `compare` and `smart-log` against a target.
+//! Tests of `nvmf flush`, `dsm`, `write-zeroes`, `compare` and `smart-log` with a target.
 
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
@@ -8,7 +8,7 @@ use std::process::Command;
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 1024;
 
-/// A target whose disk holds the file `data`; and what that is.
+/// Starts a target and writes the file `data` to its disk; returns the data.
 fn site(name: &str) -> (Site, Target, Vec<u8>) {
     let site = Site::new(name).expect("a site");
     let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
@@ -27,27 +27,31 @@ fn call(site: &Site, command: &str, arguments: &[&str]) -> Command {
     site.call(command, &[&["-n", site.nqn.as_str()], arguments].concat()).expect("nvmf")
 }
 
-/// What the disk holds.
+/// Reads the whole disk.
 fn disk(site: &Site) -> Vec<u8> {
     succeeds(&mut call(site, "read", &[&path(site, "back")])).expect("read");
     std::fs::read(site.path("back")).expect("what was read")
 }
 
-/// `nvmf compare` of `blocks` blocks from `start` on: the exit status, and the message.
+/// Runs `nvmf compare` on `blocks` blocks from `start` on; returns the exit status and the message.
 fn compare(site: &Site, start: usize, blocks: usize, file: &str) -> (Option<i32>, String) {
     let (start, count_z) = (start.to_string(), (blocks - 1).to_string());
     let file = path(site, file);
     let arguments = ["--start-block", &start, "--block-count", &count_z, "--data", &file];
     let output = process::run(&mut call(site, "compare", &arguments)).expect("nvmf");
-    assert_eq!(output.status.success(), !output.stdout.is_empty(), "only success is told as output");
+    assert_eq!(
+        output.status.success(),
+        !output.stdout.is_empty(),
+        "only success is reported on standard output"
+    );
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
-fn compare_tells_equal_from_different_and_names_the_first_block() {
+fn compare_reports_first_different_block() {
     let (site, target, mut data) = site("compare");
     assert_eq!(compare(&site, 0, BLOCKS, "data"), (Some(0), String::new()));
-    // Not in what is compared first, and not the only ones.
+    // The differences are not in the first command's blocks, and there are several.
     for block in [600, 700, 900] {
         data[block * BLOCK + 17] ^= 1;
     }
@@ -55,16 +59,16 @@ fn compare_tells_equal_from_different_and_names_the_first_block() {
     let (status, said) = compare(&site, 0, BLOCKS, "other");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.starts_with("nvmf: Compare Failure: ") && said.ends_with("first in block 600\n"), "{said}");
-    assert_eq!(compare(&site, 0, 600, "other").0, Some(0), "what comes before is the same");
+    assert_eq!(compare(&site, 0, 600, "other").0, Some(0), "the blocks before the difference are equal");
 
     std::fs::write(site.path("one"), &data[5 * BLOCK..6 * BLOCK]).expect("a file");
     assert_eq!(compare(&site, 5, 1, "one").0, Some(0));
     assert_eq!(compare(&site, 6, 1, "one").0, Some(1));
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn compare_ends_with_2_when_it_cannot_know() {
+fn compare_without_result_exits_with_2() {
     let (site, target, _) = site("unknown");
     succeeds(&mut call(&site, "read", &["--length", "4KiB", &path(&site, "short")])).expect("a file");
     for (start, blocks, file, part) in [
@@ -75,13 +79,13 @@ fn compare_ends_with_2_when_it_cannot_know() {
         let (status, said) = compare(&site, start, blocks, file);
         assert!(status == Some(2) && said.contains(part), "{status:?}: {said}");
     }
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
     let (status, said) = compare(&site, 0, 1, "data");
     assert!(status == Some(2) && said.starts_with("nvmf: "), "{status:?}: {said}");
 }
 
 #[test]
-fn zeroes_are_written_where_they_should_be() {
+fn write_zeroes_changes_only_its_range() {
     let (site, target, mut data) = site("zeroes");
     let range = ["--start-block", "8", "--block-count", "7"];
     let said = succeeds(&mut call(&site, "write-zeroes", &range)).expect("zeroes");
@@ -92,33 +96,33 @@ fn zeroes_are_written_where_they_should_be() {
     data[100 * BLOCK..200 * BLOCK].fill(0);
     assert!(disk(&site) == data, "eight blocks, and a hundred, are zeroes, and no others");
     let outside = ["--start-block", "18446744073709551615", "--block-count", "18446744073709551615"];
-    fails(&mut call(&site, "write-zeroes", &outside), &["past the end"]).expect("a clear message");
-    target.stop().expect("a stop in order");
+    fails(&mut call(&site, "write-zeroes", &outside), &["past the end"]).expect("the expected error message");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn dsm_gives_up_its_ranges_and_nothing_else() {
+fn dsm_deallocates_only_its_ranges() {
     let (site, target, mut data) = site("dsm");
     for (arguments, parts) in [
         (["--slbs=0", "--blocks=8"].as_slice(), ["--ad", "deallocates"]),
         (&["--slbs=0,8", "--blocks=8", "--ad"], ["2 ranges", "--blocks 1"]),
         (&["--slbs=0,1024", "--blocks=8,1", "--ad"], ["1 blocks from block 1024", "past the end"]),
     ] {
-        fails(&mut call(&site, "dsm", arguments), &parts).expect("a clear message");
+        fails(&mut call(&site, "dsm", arguments), &parts).expect("the expected error message");
     }
-    assert!(disk(&site) == data, "what was refused did nothing");
+    assert!(disk(&site) == data, "a refused command changes nothing");
 
     let said = succeeds(&mut call(&site, "dsm", &["--slbs=0,512", "-b", "8,16", "--ad"])).expect("given up");
     assert_eq!(said, "dsm: success\n");
-    // Holes in the target's file.
+    // The ranges are holes in the target's file.
     data[..8 * BLOCK].fill(0);
     data[512 * BLOCK..528 * BLOCK].fill(0);
     assert!(disk(&site) == data, "the two ranges, and no other block");
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }
 
 #[test]
-fn flush_succeeds_and_the_smart_log_counts() {
+fn flush_succeeds_and_smart_log_counts() {
     let (site, target, data) = site("smart");
     assert_eq!(succeeds(&mut call(&site, "flush", &[])).expect("flushed"), "flush: success\n");
     fails(&mut call(&site, "flush", &["--nsid", "9"]), &["no namespace 9", "it has: 1"]).expect("a message");
@@ -136,5 +140,5 @@ fn flush_succeeds_and_the_smart_log_counts() {
     );
     let line = format!("{:<40}: {units} (", "Data Units Written");
     assert!(text.contains(&line), "`{line}` is not in:\n{text}");
-    target.stop().expect("a stop in order");
+    target.stop().expect("the target stops");
 }

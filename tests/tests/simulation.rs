@@ -1,10 +1,10 @@
-//! A thousand seeds of the simulation. `NVMF_SIMULATION_SEED=n` runs one, `NVMF_SIMULATION_SEEDS=a..b` a range.
+//! Runs a thousand seeds of the simulation. `NVMF_SIMULATION_SEED=n` runs one, `NVMF_SIMULATION_SEEDS=a..b` a range.
 
 use nvmf_tests::simulation;
 use std::ops::Range;
 
 fn seeds() -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a whole number");
+    let number = |text: &str| text.parse::<u64>().expect("a seed is an integer");
     if let Ok(seed) = std::env::var("NVMF_SIMULATION_SEED") {
         let seed = number(&seed);
         return seed..seed + 1;
@@ -19,7 +19,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn no_seed_finds_a_block_that_holds_what_it_may_not() {
+fn simulated_blocks_always_have_allowed_contents() {
     let (mut operations, mut crashes, mut losses) = (0, 0, 0);
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| simulation::run(seed));
@@ -34,12 +34,12 @@ fn no_seed_finds_a_block_that_holds_what_it_may_not() {
     }
     println!("{operations} operations, {crashes} power cuts, {losses} lost associations");
     if seeds().count() >= 1000 {
-        assert!(crashes > 100 && losses > 300, "the simulation has become too calm to show anything");
+        assert!(crashes > 100 && losses > 300, "the simulation has too few faults to be meaningful");
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_story() {
+fn same_seed_gives_same_outcome() {
     for seed in [1, 2, 3, 5, 8] {
         assert_eq!(simulation::run(seed), simulation::run(seed), "seed {seed}");
     }

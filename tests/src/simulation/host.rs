@@ -1,4 +1,4 @@
-//! A host: the real driver, doing random operations on blocks of its own, and checking every block that it reads.
+//! A simulated host: the real driver with random operations on the host's own blocks, whose contents it verifies.
 
 use super::oracle::{FlushPoint, Oracle};
 use super::rng::Rng;
@@ -12,31 +12,31 @@ use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::Loopback;
 use std::net::SocketAddr;
 
-/// Blocks of a host.
+/// Blocks of each host.
 pub(super) const BLOCKS: u64 = 48;
-/// From the first block of a host to that of the next: behind each host's blocks is one that is nobody's.
+/// Distance between the first blocks of two hosts: one unused block follows the blocks of each host.
 pub(super) const STRIDE: u64 = BLOCKS + 1;
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
-/// Operations in flight, at the most.
+/// Most operations in flight.
 const SLOTS: usize = 8;
-/// Blocks that an operation spans, at the most: more than a capsule carries.
+/// Most blocks of an operation: more than fit into a capsule.
 const SPAN: u64 = 24;
-/// Bytes of a slot's memory: one block more than an operation has.
+/// Bytes of a slot's memory: one block more than the largest operation.
 const SLOT_LEN: usize = (SPAN as usize + 1) * BLOCK;
-/// What is behind an operation's buffer.
+/// Byte that fills the rest of a slot after an operation's buffer.
 const GUARD: u8 = 0x6b;
 const REGION: RegionId = RegionId(0);
 
 #[derive(Debug)]
 enum Purpose {
     Read,
-    /// Writes of whatever kind, and whether they are durable when they end.
+    /// A write of any kind, and whether it is durable on completion.
     Write {
         fua: bool,
     },
     Flush(FlushPoint),
-    /// With these contents, from the first block on.
+    /// A compare with these contents, from the first block on.
     Compare(Vec<u64>),
 }
 
@@ -45,27 +45,27 @@ struct Running {
     purpose: Purpose,
     start: u64,
     blocks: u64,
-    /// Power cuts before it began.
+    /// Power cuts before its start.
     crashes: u32,
 }
 
-/// A host.
+/// A simulated host.
 pub(super) struct Host {
     number: u64,
     pub(super) driver: Driver<Faulty<Loopback>>,
     pub(super) oracle: Oracle,
     memory: Memory,
     running: Vec<Option<Running>>,
-    /// Blocks that an operation in flight touches.
+    /// Blocks with an operation in flight.
     busy: Vec<bool>,
-    /// What each block was last written with.
+    /// Content last written to each block.
     contents: Vec<u64>,
     next_content: u64,
     pub(super) left: u32,
     pub(super) ended: u64,
     pub(super) losses: u64,
     pub(super) closed: bool,
-    /// It has been connected.
+    /// Whether it has been connected.
     pub(super) ready: bool,
     rng: Rng,
     completions: Vec<Completion>,
@@ -120,7 +120,7 @@ impl Host {
         }
     }
 
-    /// Where the host's blocks begin on the disk.
+    /// First block of the host on the disk.
     fn base(&self) -> u64 {
         self.number * STRIDE
     }
@@ -129,20 +129,22 @@ impl Host {
         self.running.iter().all(Option::is_none)
     }
 
-    /// One turn: of the driver, and of whatever the host wants. `true` when something happened.
+    /// Runs one turn of the driver and of the host; `true` if something happened.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
         let mut worked = self.driver.turn(now);
         while let Some(event) = self.driver.poll_event() {
             match event {
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
                     self.losses += 1;
-                    if super::tells_its_story() {
+                    if super::prints_events() {
                         println!("{now:?}: host {} lost its association: {error}", self.number);
                     }
                 }
                 DriverEvent::Closed => self.closed = true,
                 DriverEvent::GaveUp if self.closed => {}
-                DriverEvent::GaveUp => panic!("host {} gave up, and was told never to", self.number),
+                DriverEvent::GaveUp => {
+                    panic!("host {} gave up, although its timeout is infinite", self.number)
+                }
                 DriverEvent::Ready { .. } => self.ready = true,
                 DriverEvent::Foreign(nsid, mismatch) => {
                     panic!("host {}: namespace {nsid} is another disk: {mismatch}", self.number)
@@ -166,23 +168,23 @@ impl Host {
         worked
     }
 
-    /// What strikes from now on.
+    /// Sets the faults to inject from now on.
     pub(super) fn set_faults(&mut self, faults: FaultOptions) {
         self.driver.provider_mut().set_options(faults);
     }
 
-    /// The bytes of a slot behind an operation's buffer are nobody's: they stay as they were.
+    /// Checks that the bytes of a slot after an operation's buffer are unchanged.
     fn check_guard(&self, slot: usize, len: usize, what: &str) {
         let end = SLOT_LEN * (slot + 1);
         let mut guard = vec![0; SLOT_LEN - len];
         self.memory.read(end - guard.len(), &mut guard);
-        assert!(guard.iter().all(|&byte| byte == GUARD), "{what}: bytes behind its buffer changed");
+        assert!(guard.iter().all(|&byte| byte == GUARD), "{what}: bytes after its buffer changed");
     }
 
-    /// Reads every block once more, in the end.
+    /// Reads every block, at the end.
     pub(super) fn read_all(&mut self) {
         for start in (0..BLOCKS).step_by(SPAN as usize) {
-            let slot = self.running.iter().position(Option::is_none).expect("an idle host has room");
+            let slot = self.running.iter().position(Option::is_none).expect("an idle host has a free slot");
             self.submit(slot, Purpose::Read, start, SPAN.min(BLOCKS - start));
         }
     }
@@ -218,7 +220,7 @@ impl Host {
             }
             Purpose::Compare(with) => {
                 with.extend_from_slice(&self.contents[span.clone()]);
-                // Now and then with something else: that it is found is part of the promise.
+                // Sometimes with other contents, which the compare must detect.
                 if self.rng.percent(25) {
                     let other = self.rng.below(blocks) as usize;
                     with[other] = with[other].wrapping_add(1_000_000);
@@ -253,7 +255,7 @@ impl Host {
             self.busy[span].fill(true);
         }
         self.running[slot] = Some(Running { purpose, start, blocks, crashes: self.oracle.crashes() });
-        if super::tells_its_story() {
+        if super::prints_events() {
             println!("host {} submits {slot}: {op:?}", self.number);
         }
         self.driver.submit(Tag(slot as u64), Nsid(1), op).expect("as many operations as slots");
@@ -266,7 +268,7 @@ impl Host {
         }
     }
 
-    /// What a block holds that was written with this content: its place and the content, over and over; zeroes for content 0.
+    /// Fills a block for a content number: its address and the number, repeated; zeroes for content 0.
     fn fill(&self, offset: usize, block: usize, content: u64) {
         if content == 0 {
             return self.memory.fill(offset, BLOCK, 0);
@@ -279,7 +281,7 @@ impl Host {
         self.memory.write(offset, &bytes);
     }
 
-    /// The content that a block was written with.
+    /// The content number of a block.
     fn content(&self, offset: usize, block: usize) -> u64 {
         let mut bytes = [0; BLOCK];
         self.memory.read(offset, &mut bytes);
@@ -287,7 +289,12 @@ impl Host {
         let content = word(8);
         let place = if content == 0 { 0 } else { self.base() + block as u64 };
         let whole = (0..BLOCK).step_by(16).all(|at| word(at) == place && word(at + 8) == content);
-        assert!(whole, "host {}: block {block} is torn, or another's: {:?}", self.number, &bytes[..32]);
+        assert!(
+            whole,
+            "host {}: block {block} is torn or has the contents of another block: {:?}",
+            self.number,
+            &bytes[..32]
+        );
         content
     }
 
@@ -297,7 +304,7 @@ impl Host {
             panic!("host {}: an operation ended twice", self.number);
         };
         self.ended += 1;
-        if super::tells_its_story() {
+        if super::prints_events() {
             println!("host {} ended {slot}: {:?}", self.number, completion.result);
         }
         let span = start as usize..(start + blocks) as usize;

@@ -1,13 +1,14 @@
-//! The real worker and the real driver under one virtual clock, over a faulty provider and a disk that loses power, from one seed.
+//! A simulation of the real worker and the real driver under a virtual clock, with a fault-injecting provider and a
+//! disk that loses power.
 //!
-//! | file | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `mod` | [`run`]: one seed, from its first connection to its last check |
-//! | `world` | the target, the hosts, the clock; power cuts |
-//! | `host` | a host: random operations on blocks of its own |
-//! | `oracle` | what each block may hold |
+//! | `mod` | [`run`]: runs a seed from the first connection to the last check |
+//! | `world` | the target, the hosts, the clock, and power cuts |
+//! | `host` | a host with random operations on its own blocks |
+//! | `oracle` | the contents that each block may have |
 //!
-//! Nothing in it depends on anything but the seed: a seed that fails, fails again in the same way.
+//! A run depends only on its seed, so that a failure can be reproduced.
 
 mod host;
 mod oracle;
@@ -16,31 +17,31 @@ mod world;
 
 use world::World;
 
-/// What a seed came to.
+/// Results of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Operations that ended.
+    /// Operations completed.
     pub operations: u64,
     /// Power cuts.
     pub crashes: u32,
-    /// Associations that were lost, whatever the cause.
+    /// Associations lost, for any cause.
     pub losses: u64,
-    /// A hash over everything that happened, in its order: the same for the same seed.
+    /// A hash over all events in order, which is the same for the same seed.
     pub trace: u64,
 }
 
 /// Runs one seed.
 ///
 /// # Panics
-/// When a block does not hold what it may, something hangs, or something is left behind at the end.
+/// When a block has wrong contents, a side hangs, or a resource is leaked.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let mut world = World::new(seed);
-    world.play();
+    world.run();
     world.finish()
 }
 
-/// A seed that runs alone tells what happens.
-fn tells_its_story() -> bool {
+/// Whether to print events: only if a single seed runs.
+fn prints_events() -> bool {
     std::env::var_os("NVMF_SIMULATION_SEED").is_some()
 }

@@ -1,7 +1,8 @@
-//! What each block may hold.
+//! The contents that each block may have.
 //!
-//! A block's past is a list of entries, each a set of the contents of which it left one: the first is where we came in, each other one a write. At
-//! most one write of a block is under way at any time; it is the last entry then. Content 0 is zeroes.
+//! The history of a block is a list of entries. Each entry is the set of contents that the block may have had: the
+//! first is the initial state, each other one is a write. At most one write of a block is in flight at a time; it is
+//! the last entry. Content 0 is zeroes.
 
 use core::fmt::Display;
 use std::collections::BTreeSet;
@@ -9,35 +10,35 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone)]
 struct Block {
     past: Vec<BTreeSet<u64>>,
-    /// The last entry is under way.
+    /// Whether the write of the last entry is in flight.
     writing: bool,
-    /// A power cut leaves one of the entries from here on.
+    /// First entry that the block may have after a power cut.
     durable_from: usize,
 }
 
-/// The blocks of one host.
+/// The state of the blocks of one host.
 #[derive(Debug, Clone)]
 pub(super) struct Oracle {
     blocks: Vec<Block>,
     crashes: u32,
 }
 
-/// What a flush that begins now proves when it ends.
+/// The writes that a flush makes durable when it completes.
 #[derive(Debug, Clone)]
 pub(super) struct FlushPoint {
     crashes: u32,
-    /// By block: the last entry that had ended.
+    /// By block: the last completed entry.
     ended: Vec<usize>,
 }
 
 impl Oracle {
-    /// Blocks of zeroes.
+    /// An oracle for blocks of zeroes.
     pub(super) fn new(blocks: usize) -> Self {
         let block = Block { past: vec![BTreeSet::from([0])], writing: false, durable_from: 0 };
         Self { blocks: vec![block; blocks], crashes: 0 }
     }
 
-    /// A write of this content begins; a deallocation, with content 0, may leave what was there, too.
+    /// Starts a write of this content; a deallocation, with content 0, may also leave the previous contents.
     pub(super) fn begin(&mut self, block: usize, content: u64, hint: bool) {
         let block = &mut self.blocks[block];
         assert!(!block.writing, "one write of a block at a time");
@@ -49,34 +50,38 @@ impl Oracle {
         block.writing = true;
     }
 
-    /// It ended well. If it began before the last power cut (`begun` counts those before it), its answer may have been on its way when
-    /// the power was cut, and the cut may have taken it, unless it was forced.
+    /// Completes a write that succeeded. `begun` is the number of power cuts before its start. If there has been one
+    /// since, the response may have been in flight at the cut, and the write may be lost unless it had FUA.
     pub(super) fn end(&mut self, block: usize, fua: bool, begun: u32) {
         let block = &mut self.blocks[block];
         block.writing = false;
         if fua {
             block.durable_from = block.past.len() - 1;
         } else if begun != self.crashes {
-            // Twice: what is there now, which a read may tell, and what is durable, which it may not.
+            // Two entries: the current contents, which a read may narrow down, and the durable ones, which it may not.
             let any: BTreeSet<u64> = block.past.iter().flatten().copied().collect();
             block.past = vec![any.clone(), any];
             block.durable_from = 0;
         }
     }
 
-    /// A read gave this content, while no write was under way. One that began before the last power cut may tell of the time before.
+    /// Checks the content of a read without concurrent writes. A read that started before the last power cut may return
+    /// earlier contents.
     pub(super) fn read(&mut self, block: usize, content: u64, begun: u32, what: &dyn Display) {
         let past = &mut self.blocks[block].past;
         let Some(now) = past.last_mut() else { return };
-        assert!(now.contains(&content), "{what}: block {block} holds {content}, and may hold {now:?}");
+        assert!(
+            now.contains(&content),
+            "{what}: block {block} has content {content}, expected one of {now:?}"
+        );
         if begun != self.crashes {
             return;
         }
-        // It holds this until it is written, or the power is cut.
+        // The block has this content until the next write or power cut.
         *now = BTreeSet::from([content]);
     }
 
-    /// A compare with these contents, by block, found them equal or not, while no write of the blocks was under way.
+    /// Checks the result of a compare with these contents, by block, without concurrent writes.
     pub(super) fn compared(&mut self, with: &[(usize, u64)], equal: bool, begun: u32, what: &dyn Display) {
         if equal {
             with.iter().for_each(|&(block, content)| self.read(block, content, begun, what));
@@ -84,11 +89,12 @@ impl Oracle {
             let certain = |&(block, content): &(usize, u64)| {
                 self.blocks[block].past.last().is_some_and(|now| *now == BTreeSet::from([content]))
             };
-            assert!(!with.iter().all(certain), "{what}: every block holds what it was compared with");
+            assert!(!with.iter().all(certain), "{what}: all blocks are equal to the compared contents");
         }
     }
 
-    /// The power is cut: of every block one of the entries that a cut may leave is there. A write under way will be carried out again.
+    /// Cuts the power: each block has the contents of any entry since the last durable one. Writes in flight will be
+    /// repeated.
     pub(super) fn crash(&mut self) {
         self.crashes += 1;
         for block in &mut self.blocks {
@@ -105,15 +111,15 @@ impl Oracle {
         self.crashes
     }
 
-    /// A flush begins.
+    /// Starts a flush.
     pub(super) fn flush_begins(&self) -> FlushPoint {
         let ended =
             self.blocks.iter().map(|block| block.past.len() - 1 - usize::from(block.writing)).collect();
         FlushPoint { crashes: self.crashes, ended }
     }
 
-    /// It ended well: what had ended when it began is durable. After a power cut in between it proves nothing of what was before
-    /// (SEMANTICS.md, "Connection loss").
+    /// Completes a flush that succeeded: writes that were complete at its start are durable. If the power was cut in
+    /// between, it guarantees nothing about earlier writes (SEMANTICS.md, "Connection loss").
     pub(super) fn flushed(&mut self, point: &FlushPoint) {
         if point.crashes == self.crashes {
             for (block, &ended) in self.blocks.iter_mut().zip(&point.ended) {

@@ -1,6 +1,6 @@
-//! Chance from a seed.
+//! A pseudo-random number generator.
 
-/// SplitMix64: the same everywhere.
+/// SplitMix64, which gives the same numbers on every machine.
 #[derive(Debug, Clone)]
 pub(super) struct Rng(u64);
 
@@ -21,7 +21,7 @@ impl Rng {
         self.next() % bound
     }
 
-    /// Whether something of this chance, in a hundred, happens.
+    /// `true` with a probability of `chance` percent.
     pub(super) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }

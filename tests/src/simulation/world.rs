@@ -1,4 +1,4 @@
-//! The target, the hosts, the clock, and what strikes them.
+//! The simulated target, hosts and clock, and the injected faults.
 
 use super::Outcome;
 use super::host::{BLOCK, BLOCKS, Host, STRIDE};
@@ -20,22 +20,22 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Turns of the whole world before it counts as hanging.
+/// Turns after which the simulation counts as hung.
 const TURNS_MAX: u64 = 2_000_000;
-/// Virtual time before it counts as hanging.
+/// Virtual time after which the simulation counts as hung.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// What the blocks between the hosts' hold.
-const NOBODYS: u8 = 0x4e;
+/// Contents of the unused blocks between the hosts' blocks.
+const UNUSED: u8 = 0x4e;
 
-/// The blocks that no host ever writes to.
-fn nobodys(hosts: u64) -> impl Iterator<Item = u64> {
+/// The blocks that no host writes to.
+fn unused_blocks(hosts: u64) -> impl Iterator<Item = u64> {
     (0..hosts).map(|host| host * STRIDE + BLOCKS)
 }
 
 type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedDevices>;
 
-/// Everything there is.
+/// The state of a simulation.
 pub(super) struct World {
     seed: u64,
     rng: Rng,
@@ -51,7 +51,7 @@ pub(super) struct World {
     crashes: u32,
     crashes_left: u32,
     faults: FaultOptions,
-    /// Bytes of the largest data buffers.
+    /// Size of the largest data buffers, bytes.
     large: usize,
     /// MDTS, in bytes.
     transfer_len_max: u32,
@@ -59,7 +59,7 @@ pub(super) struct World {
 }
 
 fn subsystem() -> Nqn {
-    "nqn.2026-11.com.example:simulated".parse().expect("a right NQN")
+    "nqn.2026-11.com.example:simulated".parse().expect("a valid NQN")
 }
 
 impl World {
@@ -73,7 +73,8 @@ impl World {
             ..FabricOptions::default()
         });
         let host_count = 1 + rng.below(4);
-        // A quarter of the disks are slower than a reconnect: a write of a lost connection must not land on top of a later one.
+        // A quarter of the disks are slower than a reconnect: a write of a lost connection must not overwrite a later
+        // one.
         let slowest = if rng.percent(25) { 80_000 } else { 2_000 };
         let options = SimulatedOptions {
             block_size: BLOCK as u32,
@@ -82,10 +83,10 @@ impl World {
             latency_max: Duration::from_micros(10 + rng.below(slowest)),
         };
         let disk = SimulatedDisk::new(options, rng.next());
-        for lba in nobodys(host_count) {
-            disk.borrow_mut().preset(lba, [NOBODYS; BLOCK].into());
+        for lba in unused_blocks(host_count) {
+            disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into());
         }
-        // A third of the seeds see no fault at all: they show that nothing is lost without one either.
+        // A third of the seeds run without faults and power cuts.
         let calm = rng.percent(33);
         let chance = |rng: &mut Rng, most: u64| if calm { 0 } else { rng.below(most) as u32 };
         // Small limits, so that the target cuts commands into chunks and the host cuts operations into commands.
@@ -158,8 +159,8 @@ impl World {
         self.address = self.workers[0].listen(self.address, 1).expect("a listener");
     }
 
-    /// Sets what strikes from now on, on both sides.
-    fn strike(&mut self, faults: FaultOptions) {
+    /// Sets the faults to inject from now on, on both sides.
+    fn set_faults(&mut self, faults: FaultOptions) {
         for worker in &mut self.workers {
             worker.provider().set_options(faults);
         }
@@ -168,10 +169,10 @@ impl World {
         }
     }
 
-    /// The power of the target's machine is cut, and comes back.
+    /// Cuts the power of the target's machine and restarts it.
     fn crash(&mut self) {
         self.crashes += 1;
-        if super::tells_its_story() {
+        if super::prints_events() {
             println!("{:?}: power cut", self.now);
         }
         for mut worker in self.workers.drain(..) {
@@ -184,15 +185,15 @@ impl World {
         let blocks = self.hosts.len() as u64 * STRIDE;
         self.registry = Arc::new(Mutex::new(registry(blocks, self.transfer_len_max)));
         self.start_target();
-        self.strike(self.faults);
+        self.set_faults(self.faults);
     }
 
-    /// Turns everyone once and moves the clock to the next thing that is due.
+    /// Runs one turn of each part and advances the clock to the next deadline.
     fn turn(&mut self) {
         self.turns += 1;
         assert!(
             self.turns < TURNS_MAX && self.now < TIME_MAX,
-            "seed {}: it hangs at {:?}",
+            "seed {}: no progress at {:?}",
             self.seed,
             self.now
         );
@@ -216,7 +217,7 @@ impl World {
                 Recipient::Worker(to) => self.workers[to.0].deliver(message),
                 Recipient::Others => {
                     for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(message.copy().expect("what goes to all can be copied"));
+                        self.workers[to].deliver(message.copy().expect("a broadcast message can be copied"));
                     }
                 }
             }
@@ -230,7 +231,7 @@ impl World {
                 .rotate_left(5);
         }
         sooner(self.fabric.next_due());
-        // Held polls are counted, not timed: a turn without work moves the clock by a little all the same.
+        // Delayed polls are counted in turns, not in time, so a turn without work also advances the clock a little.
         let step = Duration::from_micros(if worked { 1 } else { 20 });
         let least = self.now + step;
         self.now = if worked {
@@ -240,13 +241,13 @@ impl World {
         };
     }
 
-    /// Until every host has done what it wanted.
-    pub(super) fn play(&mut self) {
-        // A first connection that fails is the user's to know, not the driver's to repeat: faults begin after it.
+    /// Runs until every host has done its operations.
+    pub(super) fn run(&mut self) {
+        // The driver reports a failed first connect instead of repeating it, so faults start after it.
         while self.hosts.iter().any(|host| !host.ready) {
             self.turn();
         }
-        self.strike(self.faults);
+        self.set_faults(self.faults);
         while self.hosts.iter().any(|host| host.left > 0 || !host.idle()) {
             self.turn();
             if self.crashes_left > 0 && self.rng.below(3000) == 0 {
@@ -256,9 +257,9 @@ impl World {
         }
     }
 
-    /// No fault strikes any more: every block is read once more, everyone leaves, and nothing is left behind.
+    /// Ends the simulation without faults: reads every block, disconnects all hosts, and checks for leaks.
     pub(super) fn finish(mut self) -> Outcome {
-        self.strike(FaultOptions::default());
+        self.set_faults(FaultOptions::default());
         self.hosts.iter_mut().for_each(Host::read_all);
         while self.hosts.iter().any(|host| !host.idle()) {
             self.turn();
@@ -274,15 +275,15 @@ impl World {
         }
         assert!(
             self.workers.iter().all(|worker| worker.buffers_out() == 0),
-            "seed {}: a buffer was lost",
+            "seed {}: a buffer was leaked",
             self.seed
         );
-        for lba in nobodys(self.hosts.len() as u64) {
-            let whole = self.disk.borrow().block(lba).iter().all(|&byte| byte == NOBODYS);
-            assert!(whole, "seed {}: block {lba} changed, which nobody wrote to", self.seed);
+        for lba in unused_blocks(self.hosts.len() as u64) {
+            let whole = self.disk.borrow().block(lba).iter().all(|&byte| byte == UNUSED);
+            assert!(whole, "seed {}: unused block {lba} changed", self.seed);
         }
         let registry = self.registry.lock().expect("no panic before");
-        assert_eq!(registry.associations().count(), 0, "seed {}: an association was left behind", self.seed);
+        assert_eq!(registry.associations().count(), 0, "seed {}: an association was leaked", self.seed);
         Outcome {
             operations: self.hosts.iter().map(|host| host.ended).sum(),
             crashes: self.crashes,
@@ -294,7 +295,7 @@ impl World {
 
 fn registry(blocks: u64, transfer_len_max: u32) -> Registry {
     let options = Options { io_queues_max: 4, queue_entries_max: 16, transfer_len_max, ..Options::default() };
-    let mut registry = Registry::new(options).expect("right options");
+    let mut registry = Registry::new(options).expect("valid options");
     let geometry = Geometry {
         volatile_write_cache: true,
         deallocate: true,
@@ -317,9 +318,9 @@ fn registry(blocks: u64, transfer_len_max: u32) -> Registry {
         hosts: HostAccess::Any,
         namespaces: vec![namespace],
     };
-    registry.add_subsystem(definition).expect("a right definition");
+    registry.add_subsystem(definition).expect("a valid definition");
     let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a right port");
+    registry.set_ports(vec![port]).expect("a valid port");
     registry.take_notices();
     registry
 }

@@ -1,4 +1,4 @@
-//! The disk behind every namespace: a map of blocks.
+//! The disk of all namespaces: a map of blocks.
 
 use nvmf_block::{BlockError, BlockRange};
 use nvmf_subsystem::BlockWork;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 pub(crate) const BLOCK: usize = 512;
 
-/// The disk behind every namespace.
+/// The disk of all namespaces.
 #[derive(Default)]
 pub(crate) struct Disk {
     blocks: BTreeMap<u64, Vec<u8>>,
@@ -24,7 +24,7 @@ impl Disk {
         (range.start..range.start + range.blocks).for_each(|lba| drop(self.blocks.remove(&lba)));
     }
 
-    /// Carries out an operation; `data` are the host's, or become what it reads.
+    /// Executes an operation; `data` contains the host's data, or receives the data read.
     pub(crate) fn execute(&mut self, op: &BlockWork, data: &mut Vec<u8>) -> Result<(), BlockError> {
         match op {
             BlockWork::Read { range } => *data = self.read(*range),

@@ -1,4 +1,4 @@
-//! Block operations of the host's, from their parts and back.
+//! Block operations of the host, split into commands.
 
 use crate::rig::{Data, Owner, Pair};
 use nvmf_block::BlockError;
@@ -6,7 +6,7 @@ use nvmf_host::io::PartData;
 use nvmf_host::{Nsid, Operation};
 
 impl Pair {
-    /// One operation, its parts spread over all I/O queues, as many at once as there is room for.
+    /// Runs one operation, with its commands distributed over all I/O queues and as many at once as the queues allow.
     pub(crate) fn io(
         &mut self,
         nsid: u32,
@@ -52,6 +52,6 @@ impl Pair {
         if roomiest(self).is_none() {
             self.settle();
         }
-        roomiest(self).expect("an I/O queue with room").1
+        roomiest(self).expect("there is an I/O queue").1
     }
 }

@@ -1,4 +1,4 @@
-//! The host engine against the subsystem engine, under virtual time and without a provider between them.
+//! The host engine against the subsystem engine, with virtual time and without a provider.
 
 mod disk;
 mod io;
@@ -12,7 +12,7 @@ use nvmf_subsystem::{
     DuplicateHostId, HostAccess, HostId, NamespaceDefinition, Nqn, Nsid, Options, Port, RdmaProviderType,
     Registry, SubsystemDefinition, Violation,
 };
-use rig::{PORT, Pair, Told};
+use rig::{HostEvent, PORT, Pair};
 use std::time::Duration;
 
 const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
@@ -48,7 +48,7 @@ fn subsystem(name: &str, hosts: HostAccess) -> SubsystemDefinition {
     SubsystemDefinition { nqn: nqn(name), serial: "S1".into(), model: "A Disk".into(), hosts, namespaces }
 }
 
-/// Small limits, so that small operations meet them.
+/// Small limits, so that small operations reach them.
 fn options() -> Options {
     Options { io_queues_max: 4, queue_entries_max: 16, transfer_len_max: 16 * 1024, ..Options::default() }
 }
@@ -72,7 +72,7 @@ fn pattern(seed: u64, blocks: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_host_learns_what_the_target_is() {
+fn connected_host_knows_controller_and_namespaces() {
     let pair = Pair::ready(registry(options()), config());
     let controller = pair.host.controller();
     assert_eq!((controller.serial.as_str(), controller.model.as_str()), ("S1", "A Disk"));
@@ -91,7 +91,7 @@ fn a_host_learns_what_the_target_is() {
 }
 
 #[test]
-fn more_than_the_target_serves_is_clamped() {
+fn queue_requests_are_limited_by_target() {
     let config = AssociationConfig { io_queues: 100, io_queue_entries: 1024, ..config() };
     let mut pair = Pair::ready(registry(options()), config);
     assert_eq!((pair.host.controller().io_queues, pair.host.controller().io_queue_entries), (4, 16));
@@ -101,7 +101,7 @@ fn more_than_the_target_serves_is_clamped() {
 }
 
 #[test]
-fn operations_are_split_and_come_together_again() {
+fn large_operations_are_split_and_reassembled() {
     for disable_flow_control in [false, true] {
         let mut pair =
             Pair::ready(registry(options()), AssociationConfig { disable_flow_control, ..config() });
@@ -129,7 +129,7 @@ fn operations_are_split_and_come_together_again() {
 }
 
 #[test]
-fn zeroes_deallocation_flush_and_fua_reach_the_disk() {
+fn write_zeroes_deallocate_flush_and_fua_reach_disk() {
     let mut pair = Pair::ready(registry(options()), config());
     let whole = BlockRange::new(0, 300);
     let write = Operation::Write { range: whole, fua: true };
@@ -148,7 +148,7 @@ fn zeroes_deallocation_flush_and_fua_reach_the_disk() {
 }
 
 #[test]
-fn a_thousand_random_operations_agree_with_a_model() {
+fn random_operations_match_model() {
     let mut pair = Pair::ready(registry(options()), config());
     let mut model = vec![0; 512 * BLOCK];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -186,7 +186,7 @@ fn a_thousand_random_operations_agree_with_a_model() {
 }
 
 #[test]
-fn what_a_namespace_does_not_allow_changes_nothing() {
+fn disallowed_operations_change_nothing() {
     let mut pair = Pair::ready(registry(options()), config());
     let range = BlockRange::new(0, 4);
     let write = Operation::Write { range, fua: false };
@@ -198,17 +198,17 @@ fn what_a_namespace_does_not_allow_changes_nothing() {
     assert_eq!(pair.io(3, Operation::Read { range }, &mut vec![0; 2048]), Ok(()));
 }
 
-/// Connects, which must fail, and leave nothing behind.
+/// Connects, which must fail and leak nothing.
 fn refused(registry: Registry, config: AssociationConfig) -> AssociationError {
     let mut pair = Pair::connect(registry, config);
-    let told = pair.take_told();
-    let [Told::Failed(error), Told::Closed] = &told[..] else { panic!("{told:?}") };
+    let events = pair.take_events();
+    let [HostEvent::Failed(error), HostEvent::Closed] = &events[..] else { panic!("{events:?}") };
     pair.assert_clean();
     error.clone()
 }
 
 #[test]
-fn a_connect_is_refused_for_what_is_wrong_with_it() {
+fn refused_connect_names_wrong_parameter() {
     let stranger = nqn("nqn.2026-11.com.example:stranger");
     let cases = [
         (
@@ -228,121 +228,122 @@ fn a_connect_is_refused_for_what_is_wrong_with_it() {
         let AssociationError::Connect { qid, status, parameter } = &error else { panic!("{error}") };
         assert!(qid.0 == 0 && status.is(expected), "{error}");
         assert_eq!(parameter.and_then(|parameter| parameter.field()), field, "{error}");
-        assert!(error.is_permanent(), "the same again would be refused again: {error}");
+        assert!(error.is_permanent(), "a retry would be refused too: {error}");
     }
 }
 
 #[test]
-fn a_subsystem_that_is_full_is_worth_another_try() {
+fn full_subsystem_refusal_is_not_permanent() {
     let options = Options { controllers_max: 1, ..options() };
     let first = Pair::ready(registry(options), config());
     let mut second = Pair::connect(first.registry, config());
-    let told = second.take_told();
-    let [Told::Failed(error), Told::Closed] = &told[..] else { panic!("{told:?}") };
+    let events = second.take_events();
+    let [HostEvent::Failed(error), HostEvent::Closed] = &events[..] else { panic!("{events:?}") };
     assert!(matches!(error, AssociationError::Connect { .. }) && !error.is_permanent(), "{error}");
 }
 
 #[test]
-fn a_host_nqn_with_two_host_ids_is_refused_where_policy_says_so() {
+fn host_nqn_with_two_host_ids_follows_policy() {
     for (policy, welcome) in [(DuplicateHostId::Report, true), (DuplicateHostId::Refuse, false)] {
         let first = Pair::ready(registry(Options { duplicate_host_id: policy, ..options() }), config());
         let twin = AssociationConfig { host_id: HostId([2; 16]), ..config() };
         let mut second = Pair::connect(first.registry, twin);
-        assert_eq!(second.take_told() == [Told::Ready], welcome, "{policy:?}");
+        assert_eq!(second.take_events() == [HostEvent::Ready], welcome, "{policy:?}");
     }
 }
 
 #[test]
-fn an_idle_association_lives_by_its_keep_alives() {
+fn idle_association_survives_by_keep_alive() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.pass(600 * SECOND);
-    assert_eq!((pair.take_told(), pair.violations.len()), (vec![], 0));
+    assert_eq!((pair.take_events(), pair.violations.len()), (vec![], 0));
     assert_eq!(pair.host.state(), State::Ready);
 }
 
 #[test]
-fn a_silent_host_loses_its_association_and_may_come_back() {
+fn silent_host_loses_association_and_reconnects() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.frozen = true;
     pair.pass(4 * SECOND);
-    assert_eq!(pair.take_told(), []);
+    assert_eq!(pair.take_events(), []);
     pair.pass(10 * SECOND);
     assert!(matches!(pair.violations[..], [Violation::KeepAliveExpired { .. }]), "{:?}", pair.violations);
-    let told = pair.take_told();
-    let [Told::Failed(error @ AssociationError::Disconnected { .. }), Told::Closed] = &told[..] else {
-        panic!("{told:?}")
+    let events = pair.take_events();
+    let [HostEvent::Failed(error @ AssociationError::Disconnected { .. }), HostEvent::Closed] = &events[..]
+    else {
+        panic!("{events:?}")
     };
     assert!(!error.is_permanent());
     pair.assert_clean();
     let mut again = pair.again();
-    assert_eq!(again.take_told(), [Told::Ready]);
+    assert_eq!(again.take_events(), [HostEvent::Ready]);
 }
 
 #[test]
-fn a_host_that_is_not_heard_gives_up_as_the_target_does() {
+fn host_whose_capsules_are_lost_fails() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.mute = true;
     pair.pass(60 * SECOND);
-    let told = pair.take_told();
-    assert!(matches!(told[..], [Told::Failed(_), Told::Closed]), "{told:?}");
+    let events = pair.take_events();
+    assert!(matches!(events[..], [HostEvent::Failed(_), HostEvent::Closed]), "{events:?}");
     pair.assert_clean();
 }
 
 #[test]
-fn a_shutdown_ends_in_good_order() {
+fn shutdown_closes_association_cleanly() {
     let mut pair = Pair::ready(registry(options()), config());
     let range = BlockRange::new(0, 8);
     assert_eq!(pair.io(1, Operation::Write { range, fua: false }, &mut pattern(1, 8)), Ok(()));
     pair.shut_down();
     pair.pass(SECOND);
-    assert_eq!(pair.take_told(), [Told::Closed], "no failure");
+    assert_eq!(pair.take_events(), [HostEvent::Closed], "no failure");
     assert_eq!(pair.violations, []);
     pair.assert_clean();
 }
 
 #[test]
-fn the_operator_ends_an_association_and_the_host_may_connect_again() {
+fn host_reconnects_after_operator_disconnect() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.registry.associations().for_each(|association| association.close());
     pair.deliver();
-    let told = pair.take_told();
+    let events = pair.take_events();
     assert!(
-        matches!(told[..], [Told::Failed(AssociationError::Disconnected { .. }), Told::Closed]),
-        "{told:?}"
+        matches!(events[..], [HostEvent::Failed(AssociationError::Disconnected { .. }), HostEvent::Closed]),
+        "{events:?}"
     );
     pair.assert_clean();
-    assert_eq!(pair.again().take_told(), [Told::Ready]);
+    assert_eq!(pair.again().take_events(), [HostEvent::Ready]);
 }
 
 #[test]
-fn a_removed_subsystem_is_gone_for_its_hosts() {
+fn removed_subsystem_disconnects_hosts_permanently() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.registry.remove_subsystem(&nqn(SUBSYSTEM)).unwrap();
     pair.deliver();
-    assert!(matches!(pair.take_told()[..], [Told::Failed(_), Told::Closed]));
+    assert!(matches!(pair.take_events()[..], [HostEvent::Failed(_), HostEvent::Closed]));
     pair.assert_clean();
-    let told = pair.again().take_told();
-    let [Told::Failed(error), Told::Closed] = &told[..] else { panic!("{told:?}") };
+    let events = pair.again().take_events();
+    let [HostEvent::Failed(error), HostEvent::Closed] = &events[..] else { panic!("{events:?}") };
     assert!(error.is_permanent(), "{error}");
 }
 
 #[test]
-fn namespaces_come_and_go_under_a_connected_host() {
+fn connected_host_sees_namespace_changes() {
     let mut pair = Pair::ready(registry(options()), config());
     pair.registry.add_namespace(&nqn(SUBSYSTEM), namespace(2, false)).unwrap();
     pair.deliver();
-    assert_eq!(pair.take_told(), [Told::NamespacesChanged]);
+    assert_eq!(pair.take_events(), [HostEvent::NamespacesChanged]);
     let range = BlockRange::new(0, 4);
     assert_eq!(pair.io(2, Operation::Write { range, fua: false }, &mut pattern(1, 4)), Ok(()));
     pair.registry.remove_namespace(&nqn(SUBSYSTEM), Nsid(1)).unwrap();
     pair.deliver();
-    assert_eq!(pair.take_told(), [Told::NamespacesChanged]);
+    assert_eq!(pair.take_events(), [HostEvent::NamespacesChanged]);
     let nsids: Vec<_> = pair.host.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
     assert_eq!(nsids, [2, 3]);
 }
 
 #[test]
-fn a_host_discovers_what_it_may_use_and_nothing_else() {
+fn discovery_lists_only_allowed_subsystems() {
     let others = HostAccess::Only([nqn("nqn.2026-11.com.example:stranger")].into());
     let mut registry = registry(options());
     registry.add_subsystem(subsystem("nqn.2026-11.com.example:closed", others)).unwrap();
@@ -360,21 +361,21 @@ fn a_host_discovers_what_it_may_use_and_nothing_else() {
     assert_eq!((entry.traddr(), entry.trsvcid()), ("192.0.2.1", "4420"));
     pair.shut_down();
     pair.pass(SECOND);
-    assert_eq!(pair.take_told(), [Told::Closed]);
+    assert_eq!(pair.take_events(), [HostEvent::Closed]);
     pair.assert_clean();
 }
 
 #[test]
-fn a_host_that_stays_hears_of_new_subsystems() {
+fn persistent_discovery_reports_new_subsystems() {
     let config = AssociationConfig::discovery(nqn(HOST), HostId([1; 16]), true);
     let mut pair = Pair::ready(registry(options()), config);
     let generation = pair.host.discovery_log().generation;
     pair.registry.add_subsystem(subsystem("nqn.2026-11.com.example:new", HostAccess::Any)).unwrap();
     pair.deliver();
-    assert_eq!(pair.take_told(), [Told::LogChanged]);
+    assert_eq!(pair.take_events(), [HostEvent::LogChanged]);
     let log = pair.host.discovery_log();
     assert!(log.generation > generation);
     assert!(log.entries.iter().any(|entry| entry.subnqn().unwrap() == nqn("nqn.2026-11.com.example:new")));
     pair.pass(600 * SECOND);
-    assert_eq!(pair.take_told(), [], "it stays");
+    assert_eq!(pair.take_events(), [], "it stays connected");
 }

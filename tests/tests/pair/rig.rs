@@ -1,4 +1,4 @@
-//! A host engine and a registry, what lies between them carried by hand: capsules, memory under keys, a map of blocks, the time.
+//! A host engine and a registry, connected by a simulated transport: capsules, keyed memory, a disk and virtual time.
 
 use crate::disk::Disk;
 use nvme_proto::rdma::{AcceptData, Request};
@@ -13,12 +13,12 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(crate) const PORT: u16 = 1;
-/// Deadlines met in one [`Pair::pass`] before it counts as hanging.
+/// Deadlines in one [`Pair::pass`] after which it counts as hung.
 const TURNS_MAX: u32 = 100_000;
 
-/// What the host engine told its user.
+/// An event that the host engine reported to its user.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum HostEvent {
     Ready,
     NamespacesChanged,
     LogChanged,
@@ -29,11 +29,11 @@ pub(crate) enum Told {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Owner {
     Association(CommandId),
-    /// Bytes from the start of the operation's buffer.
+    /// Offset in the operation's buffer, bytes.
     Io(usize),
 }
 
-/// A command in flight, and the key under which its memory lies open.
+/// A command in flight, and the key of its exposed memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InFlight {
     owner: Owner,
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     target: nvmf_subsystem::Queue,
 }
 
-/// A command that the target's transport works on.
+/// A command that the target's transport is executing.
 struct Job {
     qid: u16,
     ticket: Ticket,
@@ -54,7 +54,7 @@ struct Job {
     capsule: Vec<u8>,
 }
 
-/// The data of a command, as the host sends or awaits them.
+/// The data of a command, to be sent or received by the host.
 pub(crate) enum Data {
     None,
     InCapsule(Vec<u8>),
@@ -67,24 +67,24 @@ pub(crate) struct Pair {
     pub(crate) host: Association,
     pub(crate) disk: Disk,
     pub(crate) now: Duration,
-    pub(crate) told: Vec<Told>,
+    pub(crate) events: Vec<HostEvent>,
     pub(crate) violations: Vec<Violation>,
-    /// Capsules of the host vanish.
+    /// Drops the host's capsules.
     pub(crate) mute: bool,
-    /// The host's timers stand still.
+    /// Stops the host's timers.
     pub(crate) frozen: bool,
-    /// Commands of the I/O queues.
+    /// Number of commands on I/O queues.
     pub(crate) io_commands: u32,
     pub(crate) connections: BTreeMap<u16, Connection>,
     exposed: BTreeMap<u32, Vec<u8>>,
     next_key: u32,
     jobs: VecDeque<Job>,
-    /// Of the operation that runs: each part's place, status and bytes.
+    /// The parts of the current operation: position, status and data of each.
     pub(crate) done: Vec<(usize, Status, Vec<u8>)>,
 }
 
 impl Pair {
-    /// Connects, as far as it gets.
+    /// Connects; the connect may fail.
     pub(crate) fn connect(registry: Registry, config: AssociationConfig) -> Self {
         Self::connect_at(Duration::from_secs(1000), registry, config)
     }
@@ -92,10 +92,10 @@ impl Pair {
     fn connect_at(now: Duration, registry: Registry, config: AssociationConfig) -> Self {
         let mut pair = Self {
             registry,
-            host: Association::new(config, now).expect("a right configuration"),
+            host: Association::new(config, now).expect("a valid configuration"),
             disk: Disk::default(),
             now,
-            told: Vec::new(),
+            events: Vec::new(),
             violations: Vec::new(),
             mute: false,
             frozen: false,
@@ -110,30 +110,30 @@ impl Pair {
         pair
     }
 
-    /// Connects, which must end well.
+    /// Connects, which must succeed.
     pub(crate) fn ready(registry: Registry, config: AssociationConfig) -> Self {
         let mut pair = Self::connect(registry, config);
-        assert_eq!(pair.take_told(), [Told::Ready]);
+        assert_eq!(pair.take_events(), [HostEvent::Ready]);
         pair
     }
 
-    pub(crate) fn take_told(&mut self) -> Vec<Told> {
-        core::mem::take(&mut self.told)
+    pub(crate) fn take_events(&mut self) -> Vec<HostEvent> {
+        core::mem::take(&mut self.events)
     }
 
-    /// Another life of the same host, on the same target.
+    /// Connects the same host to the same target again.
     pub(crate) fn again(self) -> Self {
         let config = self.host.config().clone();
         Self { disk: self.disk, ..Self::connect_at(self.now, self.registry, config) }
     }
 
-    /// Nothing of the host is left on the target.
+    /// Checks that nothing of the host remains on the target.
     pub(crate) fn assert_clean(&self) {
         assert!(self.connections.is_empty() && self.jobs.is_empty(), "a queue or a command is left");
         assert_eq!(self.registry.associations().count(), 0, "an association is left");
     }
 
-    /// Does everything that both want, until neither wants more. The newest command goes first.
+    /// Runs both engines until neither has anything to do. The newest command is executed first.
     pub(crate) fn settle(&mut self) {
         loop {
             if let Some(action) = self.host.poll_action() {
@@ -164,12 +164,12 @@ impl Pair {
                     let io = self.connections.range_mut(1..).map(|(_, connection)| &mut connection.host);
                     io.for_each(|queue| queue.agree(entries, FlowControl::Disabled));
                 }
-                self.told.push(Told::Ready);
+                self.events.push(HostEvent::Ready);
             }
-            Action::NamespacesChanged => self.told.push(Told::NamespacesChanged),
-            Action::DiscoveryLogChanged => self.told.push(Told::LogChanged),
-            Action::Event(event) => panic!("an event that nobody knows: {event:#x}"),
-            Action::Failed(error) => self.told.push(Told::Failed(error)),
+            Action::NamespacesChanged => self.events.push(HostEvent::NamespacesChanged),
+            Action::DiscoveryLogChanged => self.events.push(HostEvent::LogChanged),
+            Action::Event(event) => panic!("an unknown event: {event:#x}"),
+            Action::Failed(error) => self.events.push(HostEvent::Failed(error)),
             Action::CloseQueues => {
                 let qids: Vec<u16> = self.connections.keys().copied().collect();
                 for qid in qids {
@@ -177,14 +177,14 @@ impl Pair {
                 }
                 self.host.on_closed(self.now);
             }
-            Action::Closed => self.told.push(Told::Closed),
+            Action::Closed => self.events.push(HostEvent::Closed),
         }
     }
 
     fn open(&mut self, qid: Qid, private_data: &[u8], entries: u16) {
-        let request = Request::parse(private_data).expect("a right connection request");
+        let request = Request::parse(private_data).expect("a valid connection request");
         assert_eq!((request.qid, request.hsqsize), (qid, entries.into()));
-        // As a transport clamps it.
+        // Transports limit the queue size in the same way.
         let options = self.registry.options();
         let ours = if qid.0 == 0 { 32 } else { options.queue_entries_max };
         let entries = entries.min(ours);
@@ -203,7 +203,7 @@ impl Pair {
     pub(crate) fn send(&mut self, qid: u16, owner: Owner, command: &Command, data: Data) {
         let Some(connection) = self.connections.get_mut(&qid) else { return };
         let key = matches!(data, Data::Exposed(_)).then_some(self.next_key);
-        let cid = connection.host.submit(InFlight { owner, key }, None).expect("room in the queue");
+        let cid = connection.host.submit(InFlight { owner, key }, None).expect("the queue has a free entry");
         let (pointer, capsule) = match data {
             Data::None => (DataPointer::None, Vec::new()),
             Data::InCapsule(bytes) => (DataPointer::InCapsule { len: bytes.len() as u32 }, bytes),
@@ -221,7 +221,7 @@ impl Pair {
         }
     }
 
-    /// Takes a step of the target's, and then those that follow from it.
+    /// Executes a step of the target and those that follow from it.
     fn take(&mut self, qid: u16, step: Step, capsule: Vec<u8>) {
         self.take_one(qid, step, capsule);
         self.poll(qid);
@@ -265,7 +265,7 @@ impl Pair {
         let connection = self.connections.get_mut(&qid).expect("a connection to respond on");
         let (InFlight { owner, key }, outcome) =
             connection.host.on_completion(&response.cqe).unwrap_or_else(|violation| panic!("{violation}"));
-        assert_eq!(response.invalidate, key, "the key that ends with the command is the command's");
+        assert_eq!(response.invalidate, key, "the invalidated key is the command's");
         let bytes = key.and_then(|key| self.exposed.remove(&key)).unwrap_or_default();
         self.host.on_traffic(self.now);
         match owner {
@@ -278,7 +278,7 @@ impl Pair {
         self.host.on_completion(self.now, id, Reply { outcome, data });
     }
 
-    /// The target's transport: pulls, works, pushes, gives the ticket back.
+    /// Executes a command as the target's transport: fetches data, runs the operation, sends data, returns the ticket.
     fn execute(&mut self, job: Job) {
         let Job { qid, ticket, work, transfer, capsule } = job;
         let mut data = match transfer {
@@ -297,7 +297,7 @@ impl Pair {
                 assert_eq!(*device, DeviceId(101), "the device behind the namespaces");
                 result = self.disk.execute(op, &mut data);
             }
-            // In pieces, as small buffers make it.
+            // In pieces, as with small buffers.
             Work::Page(page) => {
                 data.chunks_mut(300).enumerate().for_each(|(at, piece)| page.fill(at as u32 * 300, piece))
             }
@@ -306,7 +306,7 @@ impl Pair {
         if let (Transfer::ToHost { len, sink }, Ok(())) = (transfer, result) {
             self.memory(sink, len as usize).copy_from_slice(&data);
         }
-        let target = &mut self.connections.get_mut(&qid).expect("jobs end with their connection").target;
+        let target = &mut self.connections.get_mut(&qid).expect("a job's connection exists").target;
         let step = match work {
             Work::Parameters => target.on_parameters(self.now, ticket, &data),
             _ => target.on_done(self.now, ticket, result),
@@ -314,21 +314,22 @@ impl Pair {
         self.take(qid, step, capsule);
     }
 
-    /// What the host exposed, as far as the key and the bounds allow.
+    /// The host's exposed memory; checks the key and the bounds.
     fn memory(&mut self, keyed: Keyed, len: usize) -> &mut [u8] {
-        let bytes = self.exposed.get_mut(&keyed.key).expect("a key that is alive");
-        let offset = keyed.address.checked_sub(address(keyed.key)).expect("an address of the key's");
+        let bytes = self.exposed.get_mut(&keyed.key).expect("a valid key");
+        let offset =
+            keyed.address.checked_sub(address(keyed.key)).expect("an address within the key's memory");
         &mut bytes[offset as usize..][..len]
     }
 
-    /// The target disconnects a queue; the host hears of it.
+    /// Disconnects a queue by the target and notifies the host.
     fn disconnect(&mut self, qid: u16, cause: &str) {
         if self.remove(qid) {
             self.host.on_disconnected(self.now, Qid(qid), cause);
         }
     }
 
-    /// A queue is gone on both sides, with what was on it, and so are those that go with it.
+    /// Removes a queue on both sides, with its commands and the queues that depend on it.
     fn remove(&mut self, qid: u16) -> bool {
         let Some(mut connection) = self.connections.remove(&qid) else { return false };
         let (gone, rest): (Vec<Job>, Vec<Job>) = self.jobs.drain(..).partition(|job| job.qid == qid);
@@ -339,18 +340,18 @@ impl Pair {
         }
         if let (Some(association), Some(qid)) = (connection.target.association(), connection.target.qid()) {
             let others = self.registry.close_queue(association, qid);
-            others.into_iter().for_each(|qid| self.disconnect(qid.0, "its Admin queue is gone"));
+            others.into_iter().for_each(|qid| self.disconnect(qid.0, "its Admin queue was closed"));
         }
         true
     }
 
-    /// Lets time pass, and does what comes due.
+    /// Advances the time and runs everything that becomes due.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         let mut turns = 0;
         while let Some(due) = self.next_due().filter(|&due| due <= end) {
             turns += 1;
-            assert!(turns < TURNS_MAX, "a deadline at {due:?} is never met");
+            assert!(turns < TURNS_MAX, "the deadline at {due:?} stays due");
             self.now = self.now.max(due);
             if !self.frozen && self.host.poll_timeout().is_some_and(|due| due <= self.now) {
                 self.host.on_timeout(self.now);
@@ -377,7 +378,7 @@ impl Pair {
         }
     }
 
-    /// Every queue hears the registry's news, and whatever its association was told.
+    /// Passes the registry's notices and events of associations to their queues.
     pub(crate) fn deliver(&mut self) {
         let notices = self.registry.take_notices();
         self.poll_targets(|target, now| notices.iter().for_each(|notice| target.on_notice(now, notice)));
@@ -390,7 +391,7 @@ impl Pair {
     }
 }
 
-/// Where the memory of a key lies.
+/// The address of a key's memory.
 fn address(key: u32) -> u64 {
     u64::from(key) << 32
 }
