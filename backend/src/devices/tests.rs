@@ -1,5 +1,6 @@
 use super::*;
 use crate::disk::{DiskSpec, FailedOperation};
+use nvmf_block::Buffer;
 use std::path::Path;
 use std::time::Instant;
 
