@@ -3,6 +3,7 @@
 mod capsule;
 mod fairness;
 mod host;
+mod orphans;
 mod promises;
 mod shares;
 mod strange;
