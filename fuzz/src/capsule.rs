@@ -11,8 +11,8 @@ use nvmf_subsystem::{
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// Passes capsules to both queues, completes their work in any order, lets time pass, and adds, removes and resizes a
-/// namespace. Every command gets exactly one response, and no work exceeds its namespace, its capsule or MDTS.
+/// Capsules for both queues, results of the work that they ask for in any order, time, and namespaces that come, go and
+/// change. Every command is answered once, and no work exceeds the bounds of its namespace, its capsule or MDTS.
 ///
 /// # Panics
 /// When an invariant is violated.

@@ -246,7 +246,7 @@ fn event_waits_for_a_request_and_for_its_configuration() {
     assert!(event(&mut fixture.admin).is_none(), "the host did not ask for notices");
     ask_for_notices(&mut fixture.admin);
     assert_eq!(event(&mut fixture.admin).unwrap().dw0.get(), 0x0004_0002);
-    // The same set again is no news.
+    // The same namespaces again are no change.
     fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![namespace(1, disk())]).unwrap();
     assert!(fixture.registry.take_notices().is_empty());
 }

@@ -186,7 +186,7 @@ fn run(registry: &mut Registry, queue: &mut Queue, events: Vec<Event>) {
     }
     // What is left open waits in the engine: Asynchronous Event Requests.
     let open: i64 = transport.open.values().sum();
-    assert!(transport.open.values().all(|&open| open >= 0), "a response that nobody asked for");
+    assert!(transport.open.values().all(|&open| open >= 0), "a response without a command");
     assert_eq!(open, i64::from(queue.in_flight()));
     assert!(open <= 4);
 }

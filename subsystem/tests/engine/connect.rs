@@ -101,7 +101,7 @@ fn connect_of_an_io_queue_names_status_and_field() {
         let (_, cqe, _) = hello.connect(&mut fixture.registry);
         assert_eq!((code(&cqe), cqe.dw0.get()), (status, dw0), "{name}");
     }
-    // Older hosts leave the controller ID of the connection request at 0.
+    // Older hosts send 0 as the controller ID of the connection request.
     let old = Hello { link: Link { cntlid: Some(0), ..good.link }, ..Hello::io(3, 1) };
     assert_eq!(code(&old.connect(&mut fixture.registry).1), OK);
 }
@@ -251,7 +251,7 @@ fn orphaned_operations_of_a_hung_disk_hold_back_its_namespace_only() {
     }
     let Step::Execute { ticket, .. } = capsule(&mut io, &read(2), 0) else { panic!("another disk") };
     ticket.abandon();
-    // A host that says that it waits is told for how long.
+    // A host that set ACRE gets a retry delay.
     let behavior = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);
     let (ticket, _) = parameters(capsule(&mut admin, &behavior, 0));
     let mut data = [0; 512];

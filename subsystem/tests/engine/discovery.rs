@@ -107,7 +107,7 @@ fn discovery_event_only_for_visible_changes() {
         }
         queue.poll_step(NOW).map(responded)
     };
-    assert!(deliver(&mut registry, &mut queue).is_none(), "what it cannot see is no news");
+    assert!(deliver(&mut registry, &mut queue).is_none(), "a subsystem that it cannot see causes no event");
     registry.add_subsystem(definition("nqn.2026-11.com.example:new", HostAccess::Any, vec![])).unwrap();
     let cqe = deliver(&mut registry, &mut queue).unwrap();
     assert_eq!((code(&cqe), cqe.cid.get(), cqe.dw0.get()), (OK, 5, 0x0070_f002));

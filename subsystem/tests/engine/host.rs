@@ -244,7 +244,7 @@ impl Fixture {
         Arc::clone(self.admin.association().unwrap())
     }
 
-    /// Every queue hears what the registry has to say.
+    /// Passes the registry's notices to every queue.
     pub(crate) fn deliver(&mut self) {
         for notice in self.registry.take_notices() {
             self.admin.on_notice(NOW, &notice);
