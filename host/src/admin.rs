@@ -130,11 +130,8 @@ pub(crate) struct ConnectQueue<'a> {
 }
 
 pub(crate) fn connect(queue: &ConnectQueue<'_>) -> AdminCommand {
-    let attributes = if queue.disable_flow_control {
-        ConnectAttributes::DISABLE_SQ_FLOW_CONTROL
-    } else {
-        ConnectAttributes(0)
-    };
+    let attributes =
+        if queue.disable_flow_control { ConnectAttributes::DISSQFC } else { ConnectAttributes(0) };
     let sqe = Connect {
         recfmt: 0,
         qid: queue.qid,

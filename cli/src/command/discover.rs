@@ -55,7 +55,7 @@ fn record(entry: &DiscoveryEntry) -> serde_json::Value {
             TransportType::RDMA => "rdma",
             TransportType::TCP => "tcp",
             TransportType::FC => "fibre-channel",
-            TransportType::LOOP => "loop",
+            TransportType::INTRA_HOST => "loop",
             _ => "unrecognized",
         },
         "adrfam": match entry.adrfam {
@@ -66,7 +66,7 @@ fn record(entry: &DiscoveryEntry) -> serde_json::Value {
             _ => "unrecognized",
         },
         "subtype": match entry.subtype {
-            SubsystemType::NVM => "nvme subsystem",
+            SubsystemType::NVM_SUBSYSTEM => "nvme subsystem",
             SubsystemType::REFERRAL => "discovery subsystem referral",
             SubsystemType::CURRENT_DISCOVERY => "current discovery subsystem",
             _ => "unrecognized",

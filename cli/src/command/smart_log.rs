@@ -114,13 +114,13 @@ fn fields(log: &SmartLog) -> Vec<Field> {
         count(
             "endurance_grp_critical_warning_summary",
             "endurance group critical warning summary",
-            log.endurance_group_warning.into(),
+            log.endurance_group_critical_warning_summary.into(),
         ),
         field("data_units_read", "Data Units Read", wide(log.data_units_read), Unit::DataUnits),
         field("data_units_written", "Data Units Written", wide(log.data_units_written), Unit::DataUnits),
-        count("host_read_commands", "host_read_commands", wide(log.host_reads)),
-        count("host_write_commands", "host_write_commands", wide(log.host_writes)),
-        count("controller_busy_time", "controller_busy_time", wide(log.controller_busy_minutes)),
+        count("host_read_commands", "host_read_commands", wide(log.host_read_commands)),
+        count("host_write_commands", "host_write_commands", wide(log.host_write_commands)),
+        count("controller_busy_time", "controller_busy_time", wide(log.controller_busy_time)),
         count("power_cycles", "power_cycles", wide(log.power_cycles)),
         count("power_on_hours", "power_on_hours", wide(log.power_on_hours)),
         count("unsafe_shutdowns", "unsafe_shutdowns", wide(log.unsafe_shutdowns)),
@@ -138,7 +138,10 @@ fn fields(log: &SmartLog) -> Vec<Field> {
             fields.push(kelvin(name, title, sensor.get()));
         }
     }
-    let ([first, second], [first_time, second_time]) = (log.thermal_transitions, log.thermal_seconds);
+    let ([first, second], [first_time, second_time]) = (
+        log.thermal_management_temperature_transition_count,
+        log.total_time_for_thermal_management_temperature,
+    );
     fields.extend([
         count("thm_temp1_trans_count", "Thermal Management T1 Trans Count", first.get().into()),
         count("thm_temp2_trans_count", "Thermal Management T2 Trans Count", second.get().into()),

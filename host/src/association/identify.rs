@@ -64,7 +64,7 @@ pub(super) fn controller(
     describe(identify, info);
     Ok(ControllerIdentity {
         commands_max: identify.maxcmd.get(),
-        event_request_limit: identify.aerl,
+        event_request_limit: identify.aerl_z,
         events: identify.oaes.get(),
         traffic_based_keep_alive: identify.ctratt.get() & ctratt::TRAFFIC_BASED_KEEP_ALIVE != 0,
         nvm: NvmLimits::default(),
@@ -86,7 +86,7 @@ fn check(
     if identify.cntrltype != 0 && identify.cntrltype != wanted {
         return Err(Gate::ControllerType(identify.cntrltype));
     }
-    if identify.sgls.get() & sgls::KEYED == 0 {
+    if identify.sgls.get() & sgls::KSDBDS == 0 {
         return Err(Gate::Sgls(identify.sgls.get()));
     }
     if !io {
@@ -114,7 +114,7 @@ fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
         .and_then(|bytes| u32::try_from(bytes).ok())
         .map_or(limits::TRANSFER_BYTES_MAX, |bytes| bytes.min(limits::TRANSFER_BYTES_MAX));
     let in_capsule = identify.ioccsz.get().saturating_mul(16).saturating_sub(64);
-    let offsets = identify.sgls.get() & sgls::ADDRESS_IS_OFFSET != 0;
+    let offsets = identify.sgls.get() & sgls::SAOS != 0;
     info.in_capsule_bytes = if offsets { in_capsule.min(limits::IN_CAPSULE_BYTES_MAX) } else { 0 };
     info.descriptors_max = identify.msdbd;
     info.optional_commands = identify.oncs.get();
@@ -123,7 +123,7 @@ fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
     info.retry_delays = [identify.crdt1, identify.crdt2, identify.crdt3]
         .map(|hundred_ms| Duration::from_millis(100) * u32::from(hundred_ms.get()));
     info.command_quiesce = Duration::from_millis(identify.cqt.get().into());
-    info.ana = identify.cmic & cmic::ANA != 0;
+    info.ana = identify.cmic & cmic::ANARS != 0;
 }
 
 /// MDTS and its like: 2^n pages; 0 is no limit.

@@ -110,7 +110,7 @@ impl Association {
         self.send(crate::Qid(0), CommandRole::EventRequest, admin::asynchronous_event_request());
         let io = self.config.purpose == Purpose::Io;
         match AsyncEvent::parse(outcome.dw0) {
-            AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED if io => self.request_scan(now),
+            AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED if io => self.request_scan(now),
             AsyncEvent::DISCOVERY_LOG_CHANGED if !io => self.request_scan(now),
             _ => self.actions.push_back(Action::Event(outcome.dw0)),
         }

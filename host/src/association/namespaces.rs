@@ -40,8 +40,12 @@ impl Association {
             Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.read_log(now),
             // Reading the list is what lets the controller announce the next change; what is in it does not matter, as we look at all.
             Purpose::Io => {
-                let command =
-                    admin::get_log_page(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, limits::ADMIN_DATA_MAX);
+                let command = admin::get_log_page(
+                    LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST,
+                    Nsid::ALL,
+                    0,
+                    limits::ADMIN_DATA_MAX,
+                );
                 self.send_step(now, Step::ChangedNamespaces, command);
             }
         }

@@ -248,7 +248,7 @@ impl Association {
 
     fn configure_events(&mut self, now: Duration) {
         let wanted = match self.config.purpose {
-            Purpose::Io => notice::NAMESPACE_ATTRIBUTE,
+            Purpose::Io => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
             Purpose::DiscoveryPersistent => notice::DISCOVERY_LOG_CHANGE,
             Purpose::DiscoveryOnce => 0,
         };

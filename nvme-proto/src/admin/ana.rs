@@ -35,7 +35,7 @@ impl<'a> AnaWriter<'a> {
     /// [`PageFull`] when not even the header fits.
     pub fn new(page: &'a mut [u8], change_count: u64) -> Result<Self, PageFull> {
         let mut header = AnaHeader::new_zeroed();
-        header.change_count = change_count.into();
+        header.chgcnt = change_count.into();
         page.get_mut(..HEADER).ok_or(PageFull)?.copy_from_slice(header.as_bytes());
         Ok(Self { page, len: HEADER, groups: 0 })
     }
@@ -63,8 +63,8 @@ impl<'a> AnaWriter<'a> {
         }
         let mut group = AnaGroup::new_zeroed();
         group.group_id = group_id.into();
-        group.nsids = count.into();
-        group.change_count = change_count.into();
+        group.nnsids = count.into();
+        group.chgcnt = change_count.into();
         group.state = state;
         head.copy_from_slice(group.as_bytes());
         self.len += len;
@@ -111,7 +111,7 @@ impl<'a> AnaPage<'a> {
     #[must_use]
     pub fn parse(page: &'a [u8]) -> Option<Self> {
         let (header, rest) = AnaHeader::read_from_prefix(page).ok()?;
-        Some(Self { change_count: header.change_count.get(), left: header.groups.get(), rest })
+        Some(Self { change_count: header.chgcnt.get(), left: header.ngrps.get(), rest })
     }
 
     /// Counts changes of the page: a reader in several parts that sees it move reads again.
@@ -133,12 +133,12 @@ impl<'a> Iterator for AnaPage<'a> {
     fn next(&mut self) -> Option<AnaGroupView<'a>> {
         let left = self.left.checked_sub(1)?;
         let (group, rest) = AnaGroup::read_from_prefix(self.rest).ok()?;
-        let len = nsids_len(group.nsids.get())?;
+        let len = nsids_len(group.nnsids.get())?;
         let (nsids, rest) = rest.split_at_checked(len)?;
         (self.left, self.rest) = (left, rest);
         Some(AnaGroupView {
             group_id: group.group_id.get(),
-            change_count: group.change_count.get(),
+            change_count: group.chgcnt.get(),
             state: AnaState(group.state.0 & 0xf),
             nsids,
         })

@@ -33,7 +33,7 @@ pub struct AsyncEvent {
 
 impl AsyncEvent {
     /// Notice: the attributes of a namespace changed, or the list of namespaces.
-    pub const NAMESPACE_ATTRIBUTE_CHANGED: Self =
+    pub const ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED: Self =
         Self { kind: EventType::NOTICE, info: 0x00, log_page: 0x04 };
     /// Notice: asymmetric namespace access changed.
     pub const ANA_CHANGE: Self = Self { kind: EventType::NOTICE, info: 0x03, log_page: 0x0c };
@@ -42,11 +42,11 @@ impl AsyncEvent {
     /// Error: the controller was broken for a while.
     pub const TRANSIENT_INTERNAL_ERROR: Self = Self { kind: EventType::ERROR, info: 0x04, log_page: 0x01 };
     /// Health: the subsystem's reliability is degraded.
-    pub const RELIABILITY: Self = Self { kind: EventType::SMART, info: 0x00, log_page: 0x02 };
+    pub const NVM_SUBSYSTEM_RELIABILITY: Self = Self { kind: EventType::SMART, info: 0x00, log_page: 0x02 };
     /// Health: a temperature crossed its threshold.
     pub const TEMPERATURE: Self = Self { kind: EventType::SMART, info: 0x01, log_page: 0x02 };
     /// Health: the spare is below its threshold.
-    pub const SPARE: Self = Self { kind: EventType::SMART, info: 0x02, log_page: 0x02 };
+    pub const SPARE_BELOW_THRESHOLD: Self = Self { kind: EventType::SMART, info: 0x02, log_page: 0x02 };
     /// I/O command specific: a reservation notification waits.
     pub const RESERVATION_LOG_AVAILABLE: Self =
         Self { kind: EventType::IO_COMMAND_SPECIFIC, info: 0x00, log_page: 0x80 };
@@ -69,7 +69,7 @@ impl AsyncEvent {
 /// Bits of the Asynchronous Event Configuration feature, and of OAES in Identify Controller.
 pub mod notice {
     /// Namespace attribute notices.
-    pub const NAMESPACE_ATTRIBUTE: u32 = 1 << 8;
+    pub const ATTACHED_NAMESPACE_ATTRIBUTE: u32 = 1 << 8;
     /// Firmware activation notices.
     pub const FIRMWARE_ACTIVATION: u32 = 1 << 9;
     /// Asymmetric namespace access change notices.

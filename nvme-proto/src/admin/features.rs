@@ -32,17 +32,17 @@ open_enum! {
         /// Keep alive timer.
         KEEP_ALIVE_TIMER = 0x0f,
         /// Host behavior support.
-        HOST_BEHAVIOR = 0x16,
+        HOST_BEHAVIOR_SUPPORT = 0x16,
         /// I/O command set profile.
-        COMMAND_SET_PROFILE = 0x19,
+        IO_COMMAND_SET_PROFILE = 0x19,
         /// Host identifier.
         HOST_ID = 0x81,
         /// Reservation notification mask.
-        RESERVATION_MASK = 0x82,
+        RESERVATION_NOTIFICATION_MASK = 0x82,
         /// Reservation persistence.
         RESERVATION_PERSISTENCE = 0x83,
         /// Namespace write protection.
-        NAMESPACE_WRITE_PROTECT = 0x84,
+        NAMESPACE_WRITE_PROTECTION_CONFIG = 0x84,
     }
 }
 

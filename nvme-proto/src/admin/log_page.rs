@@ -18,9 +18,9 @@ open_enum! {
         /// Firmware slot information.
         FIRMWARE_SLOT = 0x03,
         /// Changed namespace list.
-        CHANGED_NAMESPACES = 0x04,
+        CHANGED_ATTACHED_NAMESPACE_LIST = 0x04,
         /// Commands supported and effects.
-        COMMANDS_SUPPORTED = 0x05,
+        COMMANDS_SUPPORTED_AND_EFFECTS = 0x05,
         /// Device self-test.
         DEVICE_SELF_TEST = 0x06,
         /// Telemetry, host initiated.
@@ -34,7 +34,9 @@ open_enum! {
         /// Persistent event log.
         PERSISTENT_EVENT = 0x0d,
         /// Feature identifiers supported and effects.
-        FEATURES_SUPPORTED = 0x12,
+        FEATURES_SUPPORTED_AND_EFFECTS = 0x12,
+        /// NVMe-MI commands supported and effects.
+        MI_COMMANDS_SUPPORTED_AND_EFFECTS = 0x13,
         /// Cross-controller reset.
         CROSS_CONTROLLER_RESET = 0x1e,
         /// Discovery.
@@ -156,7 +158,7 @@ pub struct ErrorEntry {
     /// Namespace.
     pub nsid: U32,
     /// Vendor specific log page with more.
-    pub vendor_log: u8,
+    pub vendor_specific_information_available: u8,
     /// Transport type.
     pub trtype: u8,
     /// Command set indicator.
@@ -164,7 +166,7 @@ pub struct ErrorEntry {
     /// Opcode.
     pub opcode: u8,
     /// Command specific.
-    pub command_specific: U64,
+    pub command_specific_information: U64,
     /// Transport specific.
     pub transport_specific: U16,
     reserved: [u8; 21],
@@ -182,13 +184,13 @@ pub struct SmartLog {
     pub available_spare: u8,
     pub available_spare_threshold: u8,
     pub percentage_used: u8,
-    pub endurance_group_warning: u8,
+    pub endurance_group_critical_warning_summary: u8,
     reserved0: [u8; 25],
     pub data_units_read: [u8; 16],
     pub data_units_written: [u8; 16],
-    pub host_reads: [u8; 16],
-    pub host_writes: [u8; 16],
-    pub controller_busy_minutes: [u8; 16],
+    pub host_read_commands: [u8; 16],
+    pub host_write_commands: [u8; 16],
+    pub controller_busy_time: [u8; 16],
     pub power_cycles: [u8; 16],
     pub power_on_hours: [u8; 16],
     pub unsafe_shutdowns: [u8; 16],
@@ -197,8 +199,8 @@ pub struct SmartLog {
     pub warning_temperature_minutes: U32,
     pub critical_temperature_minutes: U32,
     pub temperature_sensors: [U16; 8],
-    pub thermal_transitions: [U32; 2],
-    pub thermal_seconds: [U32; 2],
+    pub thermal_management_temperature_transition_count: [U32; 2],
+    pub total_time_for_thermal_management_temperature: [U32; 2],
     reserved1: [u8; 280],
 }
 
@@ -238,9 +240,9 @@ pub mod effects {
 #[repr(C)]
 pub struct AnaHeader {
     /// Counts changes.
-    pub change_count: U64,
+    pub chgcnt: U64,
     /// Groups behind the header.
-    pub groups: U16,
+    pub ngrps: U16,
     reserved: [u8; 6],
 }
 
@@ -251,9 +253,9 @@ pub struct AnaGroup {
     /// Group identifier.
     pub group_id: U32,
     /// NSIDs behind it.
-    pub nsids: U32,
+    pub nnsids: U32,
     /// Counts changes of this group.
-    pub change_count: U64,
+    pub chgcnt: U64,
     /// State in bits 3:0.
     pub state: AnaState,
     reserved: [u8; 15],
@@ -280,11 +282,11 @@ open_enum! {
 #[repr(C)]
 pub struct ReservationNotification {
     /// Counts notifications.
-    pub count: U64,
+    pub lpc: U64,
     /// 0 empty, 1 registration preempted, 2 reservation released, 3 reservation preempted.
-    pub kind: u8,
+    pub rnlpt: u8,
     /// Notifications that wait behind this one.
-    pub available: u8,
+    pub nalp: u8,
     reserved0: [u8; 2],
     /// Namespace.
     pub nsid: U32,

@@ -57,14 +57,14 @@ pub struct ConnectAttributes(pub u8);
 
 impl ConnectAttributes {
     /// Bit 2: the host wants no submission queue flow control.
-    pub const DISABLE_SQ_FLOW_CONTROL: Self = Self(1 << 2);
+    pub const DISSQFC: Self = Self(1 << 2);
     /// Bit 3: the host may delete I/O queues one by one.
-    pub const INDIVIDUAL_QUEUE_DELETION: Self = Self(1 << 3);
+    pub const INDIVIOQDELS: Self = Self(1 << 3);
 
     /// Whether submission queue flow control is to be off.
     #[must_use]
     pub fn disables_sq_flow_control(self) -> bool {
-        self.0 & Self::DISABLE_SQ_FLOW_CONTROL.0 != 0
+        self.0 & Self::DISSQFC.0 != 0
     }
 }
 

@@ -84,7 +84,7 @@ open_enum! {
         /// TCP.
         TCP = 3,
         /// Within the host.
-        LOOP = 254,
+        INTRA_HOST = 254,
     }
 }
 
@@ -99,6 +99,8 @@ open_enum! {
         INFINIBAND = 3,
         /// Fibre Channel.
         FC = 4,
+        /// Intra-host transport.
+        INTRA_HOST = 254,
     }
 }
 
@@ -108,7 +110,7 @@ open_enum! {
         /// A referral to another discovery service.
         REFERRAL = 1,
         /// An NVM subsystem.
-        NVM = 2,
+        NVM_SUBSYSTEM = 2,
         /// The discovery subsystem that was asked.
         CURRENT_DISCOVERY = 3,
     }
@@ -128,7 +130,7 @@ open_enum! {
     /// RDMA_PRTYPE.
     pub struct RdmaProviderType: u8 {
         /// Not said.
-        NOT_SPECIFIED = 1,
+        NO_PROVIDER_SPECIFIED = 1,
         /// InfiniBand.
         INFINIBAND = 2,
         /// RoCE.
@@ -144,7 +146,7 @@ open_enum! {
     /// RDMA_CMS.
     pub struct RdmaCms: u8 {
         /// The RDMA_IP connection management service.
-        RDMA_CM = 1,
+        RDMA_IP_CM = 1,
     }
 }
 
@@ -155,7 +157,7 @@ pub const TREQ_TASC_AUTHENTICATION: u8 = 0b01 << 4;
 /// TREQ bits 5:4 (TASC), 10b: the host must authenticate and concatenate a secure channel.
 pub const TREQ_TASC_CONCATENATION: u8 = 0b10 << 4;
 /// TREQ bit 2: SQ flow control can be off.
-pub const TREQ_DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
+pub const TREQ_SQFCD: u8 = 1 << 2;
 /// EFLAGS bit 0: the same information comes from every port of this subsystem.
 pub const EFLAGS_DUPRETINFO: u16 = 1 << 0;
 /// EFLAGS bit 1: explicit persistent connections are supported.
@@ -190,7 +192,7 @@ impl DiscoveryEntry {
             trtype: TransportType::RDMA,
             adrfam,
             subtype,
-            treq: TREQ_DISABLE_SQ_FLOW_CONTROL,
+            treq: TREQ_SQFCD,
             portid: portid.into(),
             cntlid: Cntlid::DYNAMIC.0.into(),
             asqsz: 32.into(),
@@ -242,7 +244,12 @@ impl RdmaAddressSubtype {
     /// Reliable connections of this provider, set up by RDMA_CM.
     #[must_use]
     pub fn new(prtype: RdmaProviderType) -> Self {
-        Self { qptype: RdmaQpType::RELIABLE_CONNECTED, prtype, cms: RdmaCms::RDMA_CM, ..Self::new_zeroed() }
+        Self {
+            qptype: RdmaQpType::RELIABLE_CONNECTED,
+            prtype,
+            cms: RdmaCms::RDMA_IP_CM,
+            ..Self::new_zeroed()
+        }
     }
 }
 
@@ -275,9 +282,15 @@ mod tests {
     #[test]
     fn an_entry_says_what_was_put_in() {
         let nqn: Nqn = "nqn.2026-11.com.example:a".parse().unwrap();
-        let entry =
-            DiscoveryEntry::rdma(SubsystemType::NVM, AddressFamily::IPV4, "192.0.2.1", "4420", 7, &nqn)
-                .with_rdma_subtype(RdmaAddressSubtype::new(RdmaProviderType::IWARP));
+        let entry = DiscoveryEntry::rdma(
+            SubsystemType::NVM_SUBSYSTEM,
+            AddressFamily::IPV4,
+            "192.0.2.1",
+            "4420",
+            7,
+            &nqn,
+        )
+        .with_rdma_subtype(RdmaAddressSubtype::new(RdmaProviderType::IWARP));
         assert_eq!(entry.as_bytes()[..12], [1, 1, 2, 4, 7, 0, 0xff, 0xff, 32, 0, 0, 0]);
         assert_eq!((entry.subnqn(), entry.traddr(), entry.trsvcid()), (Ok(nqn), "192.0.2.1", "4420"));
         assert_eq!(entry.tsas[..3], [1, 5, 1]);

@@ -41,7 +41,7 @@ impl Flags {
     /// DDGSTF: a data digest follows the data.
     pub const DATA_DIGEST: Self = Self(1 << 1);
     /// LAST_PDU, of H2CData and C2HData: no more data for this R2T, or this command.
-    pub const LAST: Self = Self(1 << 2);
+    pub const LAST_PDU: Self = Self(1 << 2);
     /// SUCCESS, of C2HData: the command succeeded, and no response capsule will say so.
     pub const SUCCESS: Self = Self(1 << 3);
 
@@ -53,10 +53,10 @@ impl Flags {
 
     /// Of LAST and SUCCESS what this type has; `None` for success before the last data.
     const fn transfer(self, kind: PduType) -> Option<Self> {
-        match (kind, self.contains(Self::LAST), self.contains(Self::SUCCESS)) {
+        match (kind, self.contains(Self::LAST_PDU), self.contains(Self::SUCCESS)) {
             (PduType::C2H_DATA, false, true) => None,
-            (PduType::C2H_DATA, true, true) => Some(Self(Self::LAST.0 | Self::SUCCESS.0)),
-            (PduType::C2H_DATA | PduType::H2C_DATA, true, _) => Some(Self::LAST),
+            (PduType::C2H_DATA, true, true) => Some(Self(Self::LAST_PDU.0 | Self::SUCCESS.0)),
+            (PduType::C2H_DATA | PduType::H2C_DATA, true, _) => Some(Self::LAST_PDU),
             _ => Some(Self(0)),
         }
     }
@@ -159,13 +159,13 @@ impl CommonHeader {
     /// data, are ignored.
     ///
     /// Whether the PDU may come now is the caller's to know ([`PDU_SEQUENCE_ERROR`]), and how much data it takes
-    /// ([`LIMIT_EXCEEDED`]).
+    /// ([`DATA_TRANSFER_LIMIT_EXCEEDED`]).
     ///
     /// # Errors
     /// [`PduError::Fatal`] with the first field that is invalid, or [`PduError::Close`].
     ///
     /// [`PDU_SEQUENCE_ERROR`]: super::FatalErrorStatus::PDU_SEQUENCE_ERROR
-    /// [`LIMIT_EXCEEDED`]: super::FatalErrorStatus::LIMIT_EXCEEDED
+    /// [`DATA_TRANSFER_LIMIT_EXCEEDED`]: super::FatalErrorStatus::DATA_TRANSFER_LIMIT_EXCEEDED
     pub fn check(&self, link: Link) -> Result<Layout, PduError> {
         const KIND: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, kind));
         const HLEN: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, hlen));

@@ -37,7 +37,7 @@ pub struct IcReq {
     /// Digests that the host would use.
     pub digests: Digests,
     /// MAXR2T: R2Ts that the host accepts at a time for one command, 1 to 2^32.
-    pub r2t_max: u64,
+    pub maxr2t: u64,
 }
 
 /// What the controller grants.
@@ -48,7 +48,7 @@ pub struct IcResp {
     /// Digests that will be used: of those that the host asked for.
     pub digests: Digests,
     /// MAXH2CDATA: bytes of data in one H2CData, at least 4096 and a multiple of 4.
-    pub h2c_data_len_max: u32,
+    pub maxh2cdata: u32,
 }
 
 impl InitializePdu {
@@ -91,16 +91,16 @@ impl IcReq {
     /// The field that is invalid.
     pub fn parse(pdu: &InitializePdu) -> Result<Self, FatalError> {
         let (alignment, digests) = pdu.parse()?;
-        Ok(Self { alignment, digests, r2t_max: u64::from(pdu.max.get()) + 1 })
+        Ok(Self { alignment, digests, maxr2t: u64::from(pdu.max.get()) + 1 })
     }
 
     /// The request.
     ///
     /// # Panics
-    /// When `r2t_max` is not from 1 to 2^32.
+    /// When `maxr2t` is not from 1 to 2^32.
     #[must_use]
     pub fn emit(&self) -> InitializePdu {
-        let maxr2t_z = self.r2t_max.checked_sub(1).and_then(|z| u32::try_from(z).ok());
+        let maxr2t_z = self.maxr2t.checked_sub(1).and_then(|z| u32::try_from(z).ok());
         let maxr2t_z = maxr2t_z.expect("a host accepts 1 to 2^32 R2Ts");
         InitializePdu::new(PduType::IC_REQ, self.alignment, self.digests, maxr2t_z)
     }
@@ -114,21 +114,21 @@ impl IcResp {
     pub fn parse(pdu: &InitializePdu) -> Result<Self, FatalError> {
         const MAXH2CDATA: FatalError = FatalError::invalid_field(offset_of!(InitializePdu, max));
         let (alignment, digests) = pdu.parse()?;
-        let h2c_data_len_max = pdu.max.get();
-        if !is_h2c_data_len_max(h2c_data_len_max) {
+        let maxh2cdata = pdu.max.get();
+        if !is_h2c_data_len_max(maxh2cdata) {
             return Err(MAXH2CDATA);
         }
-        Ok(Self { alignment, digests, h2c_data_len_max })
+        Ok(Self { alignment, digests, maxh2cdata })
     }
 
     /// The response.
     ///
     /// # Panics
-    /// When `h2c_data_len_max` is less than [`H2C_DATA_LEN_MIN`] or not a multiple of 4: no host would come.
+    /// When `maxh2cdata` is less than [`H2C_DATA_LEN_MIN`] or not a multiple of 4: no host would come.
     #[must_use]
     pub fn emit(&self) -> InitializePdu {
-        assert!(is_h2c_data_len_max(self.h2c_data_len_max), "a MAXH2CDATA of {}", self.h2c_data_len_max);
-        InitializePdu::new(PduType::IC_RESP, self.alignment, self.digests, self.h2c_data_len_max)
+        assert!(is_h2c_data_len_max(self.maxh2cdata), "a MAXH2CDATA of {}", self.maxh2cdata);
+        InitializePdu::new(PduType::IC_RESP, self.alignment, self.digests, self.maxh2cdata)
     }
 }
 

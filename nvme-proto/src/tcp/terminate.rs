@@ -12,7 +12,7 @@ open_enum! {
     /// Fatal Error Status (FES).
     pub struct FatalErrorStatus: u16 {
         /// A field of the header is invalid; FEI is its byte offset in the header.
-        INVALID_HEADER_FIELD = 0x01,
+        INVALID_PDU_HEADER_FIELD = 0x01,
         /// The PDU is not expected now.
         PDU_SEQUENCE_ERROR = 0x02,
         /// The header digest is wrong; FEI is the digest received.
@@ -20,7 +20,7 @@ open_enum! {
         /// The data are not within what was asked for.
         DATA_TRANSFER_OUT_OF_RANGE = 0x04,
         /// More data than MAXH2CDATA in one PDU, or more R2Ts than MAXR2T: one value for both.
-        LIMIT_EXCEEDED = 0x05,
+        DATA_TRANSFER_LIMIT_EXCEEDED = 0x05,
         /// A parameter is not supported; FEI is its byte offset in the header.
         UNSUPPORTED_PARAMETER = 0x06,
     }
@@ -39,14 +39,14 @@ impl FatalError {
     /// The header's field at this offset is invalid.
     #[must_use]
     pub const fn invalid_field(offset: usize) -> Self {
-        Self { status: FatalErrorStatus::INVALID_HEADER_FIELD, information: offset as u32 }
+        Self { status: FatalErrorStatus::INVALID_PDU_HEADER_FIELD, information: offset as u32 }
     }
 }
 
 impl fmt::Display for FatalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.status {
-            FatalErrorStatus::INVALID_HEADER_FIELD => {
+            FatalErrorStatus::INVALID_PDU_HEADER_FIELD => {
                 return write!(f, "invalid PDU header field at byte {}", self.information);
             }
             FatalErrorStatus::UNSUPPORTED_PARAMETER => {
@@ -55,7 +55,7 @@ impl fmt::Display for FatalError {
             FatalErrorStatus::PDU_SEQUENCE_ERROR => "PDU sequence error",
             FatalErrorStatus::HEADER_DIGEST_ERROR => "header digest error",
             FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE => "data transfer out of range",
-            FatalErrorStatus::LIMIT_EXCEEDED => "data transfer or R2T limit exceeded",
+            FatalErrorStatus::DATA_TRANSFER_LIMIT_EXCEEDED => "data transfer or R2T limit exceeded",
             _ => "unknown error",
         };
         write!(f, "{text} (NVMe/TCP fatal error status {:#x})", self.status.0)

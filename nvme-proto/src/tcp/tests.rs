@@ -37,9 +37,10 @@ fn header(kind: PduType, flags: u8, hlen: u8, pdo: u8, plen: u32) -> CommonHeade
 /// The offset that a termination request would complain of.
 fn invalid_field(header: CommonHeader, link: Link) -> Option<u32> {
     match header.check(link) {
-        Err(PduError::Fatal(FatalError { status: FatalErrorStatus::INVALID_HEADER_FIELD, information })) => {
-            Some(information)
-        }
+        Err(PduError::Fatal(FatalError {
+            status: FatalErrorStatus::INVALID_PDU_HEADER_FIELD,
+            information,
+        })) => Some(information),
         _ => None,
     }
 }
@@ -49,7 +50,7 @@ fn icreq_and_icresp_bytes() {
     let mut bytes = [0; 128];
     bytes[..16].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0, 0]);
     let digests = Digests { header: true, data: true };
-    let request = IcReq { alignment: DataAlignment::default(), digests, r2t_max: 4 };
+    let request = IcReq { alignment: DataAlignment::default(), digests, maxr2t: 4 };
     assert_eq!(read(&bytes, PLAIN).unwrap().1, Pdu::IcReq(request));
     assert_eq!(request.emit().as_bytes(), bytes);
 
@@ -57,7 +58,7 @@ fn icreq_and_icresp_bytes() {
     let response = IcResp {
         alignment: DataAlignment::from_dwords_z(1).unwrap(),
         digests: Digests { header: true, data: false },
-        h2c_data_len_max: 0x20000,
+        maxh2cdata: 0x20000,
     };
     let to_host = Link { receiver: Receiver::Host, ..PLAIN };
     assert_eq!(read(&bytes, to_host).unwrap().1, Pdu::IcResp(response));
@@ -67,15 +68,14 @@ fn icreq_and_icresp_bytes() {
 
 #[test]
 fn icresp_with_an_invalid_field_names_it() {
-    let good =
-        IcResp { alignment: DataAlignment::default(), digests: Digests::default(), h2c_data_len_max: 4096 };
+    let good = IcResp { alignment: DataAlignment::default(), digests: Digests::default(), maxh2cdata: 4096 };
     for (at, value, field) in [(8, 1, 8), (10, 32, 10), (13, 0x0f, 12), (12, 1, 12)] {
         let mut pdu = good.emit();
         pdu.as_mut_bytes()[at] = value;
         assert_eq!(IcResp::parse(&pdu), Err(FatalError::invalid_field(field)));
     }
-    assert_eq!(good.h2c_data_len_max, H2C_DATA_LEN_MIN);
-    let most = IcReq { alignment: good.alignment, digests: good.digests, r2t_max: 1 << 32 };
+    assert_eq!(good.maxh2cdata, H2C_DATA_LEN_MIN);
+    let most = IcReq { alignment: good.alignment, digests: good.digests, maxr2t: 1 << 32 };
     assert_eq!(IcReq::parse(&most.emit()), Ok(most));
 }
 
@@ -234,7 +234,7 @@ fn a_termination_request_says_why_and_is_never_answered() {
 
 #[test]
 fn a_part_of_a_pdu_asks_for_the_rest() {
-    let bytes = IcReq { alignment: DataAlignment::default(), digests: Digests::default(), r2t_max: 1 }.emit();
+    let bytes = IcReq { alignment: DataAlignment::default(), digests: Digests::default(), maxr2t: 1 }.emit();
     let bytes = bytes.as_bytes();
     for len in 0..128 {
         let need = if len < 8 { 8 } else { InitializePdu::LEN };
@@ -297,12 +297,12 @@ proptest! {
     }
 
     #[test]
-    fn agreements_and_errors_survive_the_wire(z in 0u8..32, header: bool, data: bool, r2t_max in 1u64..=1 << 32, h2c_data_dwords_max in 1024u32..1 << 30, status: u16, information: u32, error_data_len in 0u32..=128) {
+    fn agreements_and_errors_survive_the_wire(z in 0u8..32, header: bool, data: bool, maxr2t in 1u64..=1 << 32, h2c_data_dwords_max in 1024u32..1 << 30, status: u16, information: u32, error_data_len in 0u32..=128) {
         let Link { alignment, digests, .. } = link(Receiver::Host, header, data, z);
-        let h2c_data_len_max = h2c_data_dwords_max * 4;
-        let request = IcReq { alignment, digests, r2t_max };
+        let maxh2cdata = h2c_data_dwords_max * 4;
+        let request = IcReq { alignment, digests, maxr2t };
         prop_assert_eq!(IcReq::parse(&request.emit()), Ok(request));
-        let response = IcResp { alignment, digests, h2c_data_len_max };
+        let response = IcResp { alignment, digests, maxh2cdata };
         prop_assert_eq!(IcResp::parse(&response.emit()), Ok(response));
         let error = FatalError { status: FatalErrorStatus(status), information };
         let raw = TermReqPdu::new(PduType::H2C_TERM_REQ, error, error_data_len).unwrap();

@@ -124,7 +124,7 @@ impl TransferPdu {
 impl H2cData {
     pub(super) fn parse(pdu: &TransferPdu, layout: &Layout) -> Result<Self, FatalError> {
         let (offset, len) = pdu.data_range(layout)?;
-        let last = layout.flags().contains(Flags::LAST);
+        let last = layout.flags().contains(Flags::LAST_PDU);
         Ok(Self { cid: Cid(pdu.cccid.get()), ttag: pdu.ttag.get(), offset, len, last })
     }
 
@@ -135,7 +135,7 @@ impl H2cData {
         if !TransferPdu::is_range(self.offset, self.len) {
             return None;
         }
-        let layout = Layout::new(PduType::H2C_DATA, Flags::LAST.when(self.last), self.len, link)?;
+        let layout = Layout::new(PduType::H2C_DATA, Flags::LAST_PDU.when(self.last), self.len, link)?;
         Some((layout, TransferPdu::new(&layout, self.cid, self.ttag, self.offset, self.len)))
     }
 }
@@ -144,7 +144,7 @@ impl C2hData {
     pub(super) fn parse(pdu: &TransferPdu, layout: &Layout) -> Result<Self, FatalError> {
         let (offset, len) = pdu.data_range(layout)?;
         let flags = layout.flags();
-        let (last, success) = (flags.contains(Flags::LAST), flags.contains(Flags::SUCCESS));
+        let (last, success) = (flags.contains(Flags::LAST_PDU), flags.contains(Flags::SUCCESS));
         Ok(Self { cid: Cid(pdu.cccid.get()), offset, len, last, success })
     }
 
@@ -155,7 +155,7 @@ impl C2hData {
         if !TransferPdu::is_range(self.offset, self.len) {
             return None;
         }
-        let flags = Flags::LAST.when(self.last) | Flags::SUCCESS.when(self.success);
+        let flags = Flags::LAST_PDU.when(self.last) | Flags::SUCCESS.when(self.success);
         let layout = Layout::new(PduType::C2H_DATA, flags, self.len, link)?;
         Some((layout, TransferPdu::new(&layout, self.cid, 0, self.offset, self.len)))
     }

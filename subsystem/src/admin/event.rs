@@ -38,7 +38,7 @@ impl Notification {
 
     fn event(self) -> AsyncEvent {
         match self {
-            Self::NamespaceAttributeChanged => AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED,
+            Self::NamespaceAttributeChanged => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
             Self::DiscoveryLogChanged => AsyncEvent::DISCOVERY_LOG_CHANGED,
         }
     }
@@ -46,7 +46,7 @@ impl Notification {
     /// Its bit in the Asynchronous Event Configuration.
     fn bit(self) -> u32 {
         match self {
-            Self::NamespaceAttributeChanged => notice::NAMESPACE_ATTRIBUTE,
+            Self::NamespaceAttributeChanged => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
             Self::DiscoveryLogChanged => notice::DISCOVERY_LOG_CHANGE,
         }
     }

@@ -46,8 +46,8 @@ const IO_FEATURES: [FeatureId; 11] = [
     FeatureId::NUMBER_OF_QUEUES,
     FeatureId::WRITE_ATOMICITY,
     FeatureId::TIMESTAMP,
-    FeatureId::HOST_BEHAVIOR,
-    FeatureId::COMMAND_SET_PROFILE,
+    FeatureId::HOST_BEHAVIOR_SUPPORT,
+    FeatureId::IO_COMMAND_SET_PROFILE,
     FeatureId::HOST_ID,
 ];
 
@@ -157,9 +157,9 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::ASYNC_EVENT_CONFIG => features.async_event_config,
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
         // The one combination of I/O command sets: NVM alone.
-        FeatureId::COMMAND_SET_PROFILE => 0,
+        FeatureId::IO_COMMAND_SET_PROFILE => 0,
         FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
-        FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
+        FeatureId::HOST_BEHAVIOR_SUPPORT => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::HOST_ID if command.cdw11 & EXTENDED_HOST_ID != 0 => {
             return Ok(Value::HostId(controller.association.host_id()));
         }
@@ -179,7 +179,7 @@ fn default(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::VOLATILE_WRITE_CACHE => WRITE_CACHE_ENABLE,
         FeatureId::NUMBER_OF_QUEUES => queue_counts(controller.association.options.io_queues_max),
         FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
-        FeatureId::HOST_BEHAVIOR => return Ok(Value::HostBehavior(features.host_behavior)),
+        FeatureId::HOST_BEHAVIOR_SUPPORT => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::HOST_ID => return current(controller, now, command),
         FeatureId::KEEP_ALIVE_TIMER => KEEP_ALIVE_DEFAULT_MS,
         _ => 0,
@@ -240,12 +240,12 @@ pub(crate) fn on_set_features(
             let kato_ms = keep_alive_ms(controller.association.controller_type(), word);
             controller.keep_alive.set(kato_ms);
         }
-        FeatureId::COMMAND_SET_PROFILE if word & 0x1ff != 0 => {
-            return Err(status::COMMAND_SET_COMBINATION_REJECTED);
+        FeatureId::IO_COMMAND_SET_PROFILE if word & 0x1ff != 0 => {
+            return Err(status::IO_COMMAND_SET_COMBINATION_REJECTED);
         }
-        FeatureId::COMMAND_SET_PROFILE => {}
+        FeatureId::IO_COMMAND_SET_PROFILE => {}
         FeatureId::TIMESTAMP => return pull(sqe, AdminKind::Timestamp, TIMESTAMP_LEN, in_capsule_len),
-        FeatureId::HOST_BEHAVIOR => {
+        FeatureId::HOST_BEHAVIOR_SUPPORT => {
             return pull(sqe, AdminKind::HostBehavior, HOST_BEHAVIOR_LEN, in_capsule_len);
         }
         // The Host Identifier came with Connect, and stays.
@@ -262,7 +262,11 @@ fn only(allowed: bool, value: u32) -> Result<u32, Status> {
 
 /// The notices that the controller gives: OAES, and what the Asynchronous Event Configuration may ask for.
 pub(crate) fn notices(controller: &Controller) -> u32 {
-    if controller.is_discovery() { notice::DISCOVERY_LOG_CHANGE } else { notice::NAMESPACE_ATTRIBUTE }
+    if controller.is_discovery() {
+        notice::DISCOVERY_LOG_CHANGE
+    } else {
+        notice::ATTACHED_NAMESPACE_ATTRIBUTE
+    }
 }
 
 fn set_queue_counts(controller: &Controller, word: u32) -> Outcome {

@@ -121,8 +121,8 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.oaes = notices(controller).into();
     id.ctratt = (ctratt::HOST_ID_128 | ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
     id.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
-    id.aerl = ASYNC_EVENT_REQUESTS_MAX as u8 - 1;
-    id.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
+    id.aerl_z = ASYNC_EVENT_REQUESTS_MAX as u8 - 1;
+    id.sgls = (sgls::SUPPORTED | sgls::KSDBDS | sgls::SAOS).into();
     id.iorcsz = 1.into();
     id.ioccsz = ((64 + association.options.in_capsule_len) / 16).into();
     id.msdbd = 1;
@@ -148,8 +148,8 @@ fn nvm_controller() -> NvmController {
 fn identify_io(id: &mut IdentifyController) {
     id.cntrltype = TYPE_IO;
     id.crdt1 = RETRY_DELAY_100MS.into();
-    id.elpe = ERROR_LOG_ENTRIES as u8 - 1;
-    id.acl = ABORTS_MAX - 1;
+    id.elpe_z = ERROR_LOG_ENTRIES as u8 - 1;
+    id.acl_z = ABORTS_MAX - 1;
     id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;
     (id.sqes, id.cqes) = (0x66, 0x44);
     id.nn = NSID_MAX.into();

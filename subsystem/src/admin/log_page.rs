@@ -16,8 +16,6 @@ use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Sqe, Status};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// NVMe-MI Commands Supported and Effects: 32 bits for each command. None is supported.
-const MANAGEMENT_COMMANDS: LogPageId = LogPageId(0x13);
 /// Bytes of a page that has 32 bits for each of 256 identifiers.
 const WORDS_LEN: u64 = 1024;
 /// Scope of a feature: the controller (FSP bit 1, which begins at bit 20).
@@ -27,9 +25,9 @@ const DATA_UNIT: u64 = 512_000;
 
 const DISCOVERY_PAGES: [LogPageId; 5] = [
     LogPageId::SUPPORTED_LOG_PAGES,
-    LogPageId::COMMANDS_SUPPORTED,
-    LogPageId::FEATURES_SUPPORTED,
-    MANAGEMENT_COMMANDS,
+    LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS,
+    LogPageId::FEATURES_SUPPORTED_AND_EFFECTS,
+    LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
     LogPageId::DISCOVERY,
 ];
 const IO_PAGES: [LogPageId; 8] = [
@@ -37,10 +35,10 @@ const IO_PAGES: [LogPageId; 8] = [
     LogPageId::ERROR,
     LogPageId::SMART,
     LogPageId::FIRMWARE_SLOT,
-    LogPageId::CHANGED_NAMESPACES,
-    LogPageId::COMMANDS_SUPPORTED,
-    LogPageId::FEATURES_SUPPORTED,
-    MANAGEMENT_COMMANDS,
+    LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST,
+    LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS,
+    LogPageId::FEATURES_SUPPORTED_AND_EFFECTS,
+    LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
 ];
 /// Admin commands of a controller of either type; an I/O controller has Abort as well.
 const ADMIN_COMMANDS: [AdminOpcode; 6] = [
@@ -82,7 +80,7 @@ fn pages(controller: &Controller) -> &'static [LogPageId] {
 /// The host has read the page: the next change is reported again.
 fn clear_event(controller: &mut Controller, lid: LogPageId) {
     match lid {
-        LogPageId::CHANGED_NAMESPACES => {
+        LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST => {
             controller.changed_namespaces.clear();
             controller.events.clear(Notification::NamespaceAttributeChanged);
         }
@@ -104,12 +102,13 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
             build(&smart(controller))
         }
         LogPageId::FIRMWARE_SLOT => build(&firmware_slot(controller)),
-        LogPageId::CHANGED_NAMESPACES => {
+        LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST => {
             build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
         }
-        LogPageId::COMMANDS_SUPPORTED => build(&commands_supported(controller, command.csi)),
-        LogPageId::FEATURES_SUPPORTED => (features_supported(controller), WORDS_LEN),
-        MANAGEMENT_COMMANDS => (Page::build(|_| ()), WORDS_LEN),
+        LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => build(&commands_supported(controller, command.csi)),
+        LogPageId::FEATURES_SUPPORTED_AND_EFFECTS => (features_supported(controller), WORDS_LEN),
+        // No NVMe-MI command is supported.
+        LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS => (Page::build(|_| ()), WORDS_LEN),
         LogPageId::DISCOVERY => match &controller.content {
             Content::Discovery(log) => (Page::discovery(Arc::clone(log)), log.len()),
             Content::Namespaces(_) => return Err(status::INVALID_LOG_PAGE),
@@ -180,8 +179,8 @@ fn smart(controller: &Controller) -> SmartLog {
     log.available_spare = 100;
     log.data_units_read = wide(count(&counters.bytes_read).div_ceil(DATA_UNIT));
     log.data_units_written = wide(count(&counters.bytes_written).div_ceil(DATA_UNIT));
-    log.host_reads = wide(count(&counters.reads));
-    log.host_writes = wide(count(&counters.writes));
+    log.host_read_commands = wide(count(&counters.reads));
+    log.host_write_commands = wide(count(&counters.writes));
     log.media_errors = wide(count(&counters.media_errors));
     log.error_log_entries = wide(controller.errors.count());
     log

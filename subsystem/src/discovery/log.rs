@@ -97,8 +97,14 @@ impl DiscoveryLog {
 }
 
 fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
-    let mut entry =
-        DiscoveryEntry::rdma(SubsystemType::NVM, port.family, &port.address, &port.service, port.id, nqn);
+    let mut entry = DiscoveryEntry::rdma(
+        SubsystemType::NVM_SUBSYSTEM,
+        port.family,
+        &port.address,
+        &port.service,
+        port.id,
+        nqn,
+    );
     if port.transport == TransportType::RDMA {
         entry = entry.with_rdma_subtype(RdmaAddressSubtype::new(port.rdma_provider));
     }

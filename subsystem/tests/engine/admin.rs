@@ -58,7 +58,7 @@ fn identify_controller_follows_the_options() {
     let id = controller(&mut fixture.admin);
     assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
-    assert_eq!((id.acl, id.aerl, id.elpe, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
+    assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
     assert_eq!((id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()), (0xdd, 0, 1 << 8, 1 | 1 << 6));
     // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);
@@ -222,7 +222,7 @@ fn namespace_event_comes_once_until_its_log_is_read() {
     assert!(event(&mut fixture.admin).is_none(), "not again before the log is read");
     let log = |retain_event| GetLogPage {
         retain_event,
-        ..GetLogPage::new(LogPageId::CHANGED_NAMESPACES, Nsid::ALL, 0, 4096)
+        ..GetLogPage::new(LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST, Nsid::ALL, 0, 4096)
     };
     let ids = |bytes: Vec<u8>| IdList::read_from_bytes(&bytes).unwrap().iter().collect::<Vec<_>>();
     assert_eq!(ids(read(&mut fixture.admin, &log(true).emit(), 4096).unwrap()), [1, 2, 3]);

@@ -252,7 +252,7 @@ fn orphaned_operations_of_a_hung_disk_hold_back_its_namespace_only() {
     let Step::Execute { ticket, .. } = capsule(&mut io, &read(2), 0) else { panic!("another disk") };
     ticket.abandon();
     // A host that set ACRE gets a retry delay.
-    let behavior = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);
+    let behavior = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR_SUPPORT, 0).emit(), 512);
     let (ticket, _) = parameters(capsule(&mut admin, &behavior, 0));
     let mut data = [0; 512];
     data[0] = 1;

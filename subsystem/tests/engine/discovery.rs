@@ -55,7 +55,7 @@ fn discovery_log_lists_what_the_host_may_use_on_every_port() {
     let entry = &log(&mut friend, false).1[2];
     assert_eq!(
         (entry.trtype, entry.adrfam, entry.subtype),
-        (TransportType::RDMA, AddressFamily::IPV6, SubsystemType::NVM)
+        (TransportType::RDMA, AddressFamily::IPV6, SubsystemType::NVM_SUBSYSTEM)
     );
     assert_eq!((entry.cntlid.get(), entry.asqsz.get()), (0xffff, 32));
     assert_eq!((entry.traddr(), entry.trsvcid()), ("2001:db8::1", "4421"));
@@ -133,7 +133,7 @@ fn discovery_log_pages_are_those_that_are_mandatory() {
     assert_eq!(words(page(0x05).unwrap()), [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18]);
     assert_eq!(words(page(0x12).unwrap()), [0x0b, 0x0f]);
     assert_eq!(page(0x13), Ok(vec![0; 1024]));
-    let commands = GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 1024, 1024).emit();
+    let commands = GetLogPage::new(LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS, Nsid(0), 1024, 1024).emit();
     assert_eq!(read(&mut queue, &commands, 1024), Ok(vec![0; 1024]), "no I/O commands");
 }
 
@@ -163,7 +163,7 @@ fn discovery_controller_refuses_commands_of_io_controllers() {
     assert_eq!((id.cntrltype, id.oaes.get(), id.nn.get()), (2, 1 << 31, 0));
     assert!(id.subnqn.starts_with(b"nqn.2014-08.org.nvmexpress.discovery\0"));
     assert_eq!(queue.association().unwrap().controller_type(), ControllerType::Discovery);
-    assert_eq!((id.lpa, id.elpe), (1 << 1 | 1 << 2 | 1 << 5, 0));
+    assert_eq!((id.lpa, id.elpe_z), (1 << 1 | 1 << 2 | 1 << 5, 0));
     let silence = core::time::Duration::from_millis(limits::KEEP_ALIVE_DEFAULT_MS.into());
     assert_eq!(queue.poll_timeout(), Some(NOW + silence * 2), "a host that named no timeout");
     assert_eq!(code(&ask(&mut queue, &keep_alive())), OK);

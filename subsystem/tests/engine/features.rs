@@ -39,7 +39,7 @@ fn features_have_a_default_and_take_values() {
         (FeatureId::VOLATILE_WRITE_CACHE, 1, 0),
         (FeatureId::WRITE_ATOMICITY, 0, 1),
         (FeatureId::ASYNC_EVENT_CONFIG, 0, 0x1ff),
-        (FeatureId::COMMAND_SET_PROFILE, 0, 0),
+        (FeatureId::IO_COMMAND_SET_PROFILE, 0, 0),
     ] {
         for select in [Select::CURRENT, Select::DEFAULT, Select::SAVED] {
             assert_eq!(get(admin, fid, select, 0), Ok(default), "{fid:?} {select:?}");
@@ -71,11 +71,11 @@ fn set_features_refuses_what_is_not_supported() {
         (FeatureId::TEMPERATURE_THRESHOLD, 2 << 20, INVALID_FIELD),
         (FeatureId::ERROR_RECOVERY, 1 << 16, INVALID_FIELD),
         (FeatureId::ASYNC_EVENT_CONFIG, 1 << 31, INVALID_FIELD),
-        (FeatureId::COMMAND_SET_PROFILE, 1, (1, 0x2b)),
+        (FeatureId::IO_COMMAND_SET_PROFILE, 1, (1, 0x2b)),
         (FeatureId::HOST_ID, 1, SEQUENCE),
         (FeatureId::INTERRUPT_COALESCING, 0, INVALID_FIELD),
         (FeatureId::INTERRUPT_VECTOR, 0, INVALID_FIELD),
-        (FeatureId::RESERVATION_MASK, 0, INVALID_FIELD),
+        (FeatureId::RESERVATION_NOTIFICATION_MASK, 0, INVALID_FIELD),
         (FeatureId(0xff), 0, INVALID_FIELD),
     ] {
         assert_eq!(set(admin, fid, word), status, "{fid:?} {word:#x}");
@@ -206,13 +206,13 @@ fn timestamp_counts_from_the_value_set() {
 fn host_behavior_is_kept_and_checked() {
     let mut fixture = Fixture::new();
     let admin = &mut fixture.admin;
-    let sqe = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).emit(), 512);
+    let sqe = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR_SUPPORT, 0).emit(), 512);
     for (acre, status) in [(2, INVALID_FIELD), (1, OK)] {
         let (ticket, _) = parameters(capsule(admin, &sqe, 0));
         let mut data = [0; 512];
         (data[0], data[4]) = (acre, 0x1f);
         assert_eq!(code(&responded(admin.on_parameters(NOW, ticket, &data))), status);
     }
-    let bytes = read(admin, &GetFeatures::new(FeatureId::HOST_BEHAVIOR).emit(), 512).unwrap();
+    let bytes = read(admin, &GetFeatures::new(FeatureId::HOST_BEHAVIOR_SUPPORT).emit(), 512).unwrap();
     assert_eq!(bytes[..7], [1, 0, 0, 0, 0x1f, 0, 0], "CDFE is kept as well");
 }

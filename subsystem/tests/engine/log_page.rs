@@ -115,8 +115,8 @@ fn smart_log_counts_what_an_idle_queue_did() {
     assert_eq!(fixture.io.poll_timeout(), None);
     let smart = SmartLog::read_from_bytes(&page(&mut fixture.admin, LogPageId::SMART, 512)).unwrap();
     let counts = [
-        smart.host_reads,
-        smart.host_writes,
+        smart.host_read_commands,
+        smart.host_write_commands,
         smart.data_units_read,
         smart.data_units_written,
         smart.media_errors,
@@ -127,7 +127,7 @@ fn smart_log_counts_what_an_idle_queue_did() {
 #[test]
 fn supported_commands_are_those_that_are_not_invalid_opcodes() {
     let mut fixture = Fixture::new();
-    let bytes = page(&mut fixture.admin, LogPageId::COMMANDS_SUPPORTED, 4096);
+    let bytes = page(&mut fixture.admin, LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS, 4096);
     let supported = CommandsSupportedLog::read_from_bytes(&bytes).unwrap();
     for opcode in 0..=u8::MAX {
         if opcode == AdminOpcode::FABRICS.0 {
@@ -157,7 +157,10 @@ fn supported_commands_are_those_that_are_not_invalid_opcodes() {
 fn a_command_set_that_is_not_there_has_no_commands() {
     let mut fixture = Fixture::new();
     let mut listed = |csi| {
-        let command = GetLogPage { csi, ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED, Nsid(0), 0, 4096) };
+        let command = GetLogPage {
+            csi,
+            ..GetLogPage::new(LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS, Nsid(0), 0, 4096)
+        };
         let bytes = read(&mut fixture.admin, &command.emit(), 4096).unwrap();
         CommandsSupportedLog::read_from_bytes(&bytes[..]).unwrap()
     };
@@ -172,7 +175,7 @@ fn the_firmware_slot_and_the_features_log() {
     let slots =
         FirmwareSlotLog::read_from_bytes(&page(&mut fixture.admin, LogPageId::FIRMWARE_SLOT, 512)).unwrap();
     assert_eq!((slots.afi, &slots.revisions[0]), (1, b"9.9     "));
-    let features = page(&mut fixture.admin, LogPageId::FEATURES_SUPPORTED, 1024);
+    let features = page(&mut fixture.admin, LogPageId::FEATURES_SUPPORTED_AND_EFFECTS, 1024);
     let supported: Vec<_> = (0..256).filter(|fid| features[fid * 4] & 1 == 1).collect();
     assert_eq!(supported, [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
 }

@@ -54,7 +54,7 @@ impl Listening {
         let provider = match &self.providers[..] {
             [] => return None,
             [ProviderSelection::Iwarp] => RdmaProviderType::IWARP,
-            _ => RdmaProviderType::NOT_SPECIFIED,
+            _ => RdmaProviderType::NO_PROVIDER_SPECIFIED,
         };
         Some((self.address, provider))
     }

@@ -12,8 +12,14 @@ fn log(generation: u64, entries: u16) -> Vec<u8> {
     let mut log = DiscoveryHeader::new(generation, entries.into()).as_bytes().to_vec();
     for port in 0..entries {
         let nqn = config().subsystem_nqn;
-        let entry =
-            DiscoveryEntry::rdma(SubsystemType::NVM, AddressFamily::IPV4, "192.0.2.1", "4420", port, &nqn);
+        let entry = DiscoveryEntry::rdma(
+            SubsystemType::NVM_SUBSYSTEM,
+            AddressFamily::IPV4,
+            "192.0.2.1",
+            "4420",
+            port,
+            &nqn,
+        );
         log.extend_from_slice(entry.as_bytes());
     }
     log
@@ -78,7 +84,7 @@ fn a_namespace_that_comes_is_found_and_its_event_asked_for_again() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.namespaces.insert(9, namespace(64));
-    let event = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+    let event = AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit();
     controller.announce(&mut association, SECOND, event);
     assert_eq!(controller.serve(&mut association, SECOND), [Told::NamespacesChanged]);
     assert_eq!((association.namespaces().len(), controller.event_requests.len()), (3, 4));
@@ -94,7 +100,7 @@ fn a_change_during_the_look_makes_it_look_again() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.silent = Some("active");
-    let event = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+    let event = AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit();
     controller.announce(&mut association, SECOND, event);
     controller.serve(&mut association, SECOND);
     controller.announce(&mut association, SECOND, event);
@@ -116,7 +122,7 @@ fn a_look_that_is_refused_leaves_what_was_known() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.refuse.insert("active", Status::INTERNAL_ERROR);
-    controller.announce(&mut association, SECOND, AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit());
+    controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
     assert_eq!(controller.serve(&mut association, SECOND), []);
     assert_eq!((association.namespaces().len(), association.state()), (2, State::Ready));
 }
@@ -127,7 +133,11 @@ fn namespace_that_cannot_be_described_now_is_unknown_and_asked_for_again() {
         let mut controller = Controller::new();
         let mut association = ready(&mut controller, config());
         controller.refuse.insert(command, Status::INTERNAL_ERROR);
-        controller.announce(&mut association, SECOND, AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit());
+        controller.announce(
+            &mut association,
+            SECOND,
+            AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit(),
+        );
         assert_eq!(controller.serve(&mut association, SECOND), [Told::NamespacesChanged]);
         assert!(association.is_unknown(Nsid(1)) && association.namespace(Nsid(1)).is_none());
         assert_eq!((association.state(), association.is_scanning()), (State::Ready, false));
@@ -157,7 +167,7 @@ fn discovery_reads_the_log_once_or_stays_for_changes() {
     controller.announce(&mut association, SECOND, AsyncEvent::DISCOVERY_LOG_CHANGED.emit());
     assert_eq!(controller.serve(&mut association, SECOND), [Told::LogChanged]);
     assert_eq!(association.discovery_log().entries.len(), 0);
-    let namespaces = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+    let namespaces = AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit();
     controller.announce(&mut association, SECOND, namespaces);
     assert_eq!(controller.serve(&mut association, SECOND), [Told::Event(namespaces)], "not scanned for");
 }

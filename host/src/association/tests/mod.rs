@@ -72,13 +72,13 @@ impl Controller {
         identify.kas = 10.into();
         identify.ioccsz = ((64 + 4096) / 16).into();
         identify.iorcsz = 1.into();
-        identify.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
+        identify.sgls = (sgls::SUPPORTED | sgls::KSDBDS | sgls::SAOS).into();
         identify.mdts = 5;
         identify.maxcmd = 64.into();
         identify.oaes = (1 << 8 | 1 << 31).into();
         identify.oncs = (oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES).into();
         identify.vwc = vwc::PRESENT;
-        identify.aerl = 3;
+        identify.aerl_z = 3;
         identify.msdbd = 1;
         IdentifyController::set_text(&mut identify.mn, "A Disk");
         Self {

@@ -76,7 +76,7 @@ fn keyed_connect_data_where_asked_for_or_where_no_capsule_takes_them() {
     ready(&mut controller, AssociationConfig { connect_in_capsule: false, ..config() });
     assert!(keyed(&controller));
     let mut controller = Controller::new();
-    controller.identify.sgls = sgls::KEYED.into();
+    controller.identify.sgls = sgls::KSDBDS.into();
     let association = ready(&mut controller, config());
     assert!(keyed(&controller));
     assert_eq!(association.controller().in_capsule_bytes, 0);
@@ -329,7 +329,7 @@ proptest! {
         (identify.kas, identify.icdoff, identify.cntrltype) = (1.into(), 0.into(), 1);
         identify.ioccsz = identify.ioccsz.get().max(4).into();
         identify.iorcsz = identify.iorcsz.get().max(1).into();
-        identify.sgls = (identify.sgls.get() | sgls::KEYED).into();
+        identify.sgls = (identify.sgls.get() | sgls::KSDBDS).into();
         controller.nvm.as_mut_bytes()[..16].copy_from_slice(&nvm);
         let namespace = controller.namespaces.get_mut(&1).unwrap();
         namespace.as_mut_bytes()[..128].copy_from_slice(&disk);

@@ -168,7 +168,7 @@ impl Target {
     /// Announces a change of the namespaces.
     pub(crate) fn announce(&mut self) {
         let request = self.event_requests.remove(0);
-        let event = nvme_proto::admin::async_event::AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.emit();
+        let event = nvme_proto::admin::async_event::AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit();
         self.respond(&request, Status::SUCCESS, event, None);
         self.provider.flush();
     }
@@ -371,13 +371,13 @@ impl Target {
                 page.kas = 10.into();
                 page.ioccsz = ((CAPSULE / 16) as u32).into();
                 page.iorcsz = 1.into();
-                page.sgls = (sgls::SUPPORTED | sgls::KEYED | sgls::ADDRESS_IS_OFFSET).into();
+                page.sgls = (sgls::SUPPORTED | sgls::KSDBDS | sgls::SAOS).into();
                 page.mdts = self.transfer_pages;
                 page.oaes = (1 << 8).into();
                 page.oncs = (oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::COMPARE).into();
                 page.vwc = if self.write_cache { vwc::PRESENT } else { 0 };
                 page.ctratt = u32::from(self.traffic_based_keep_alive).wrapping_shl(6).into();
-                page.aerl = 3;
+                page.aerl_z = 3;
                 page.msdbd = 1;
                 page.as_bytes().to_vec()
             }

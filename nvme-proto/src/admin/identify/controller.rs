@@ -42,12 +42,12 @@ pub struct IdentifyController {
     pub vwci: u8,
     pub mec: u8,
     pub oacs: U16,
-    pub acl: u8,
-    pub aerl: u8,
+    pub acl_z: u8,
+    pub aerl_z: u8,
     pub frmw: u8,
     pub lpa: u8,
-    pub elpe: u8,
-    pub npss: u8,
+    pub elpe_z: u8,
+    pub npss_z: u8,
     pub avscc: u8,
     pub apsta: u8,
     pub wctemp: U16,
@@ -75,7 +75,7 @@ pub struct IdentifyController {
     pub anagrpmax: U32,
     pub nanagrpid: U32,
     pub pels: U32,
-    pub domain: U16,
+    pub domainid: U16,
     pub kpioc: u8,
     reserved2: u8,
     pub mptfawr: U16,
@@ -97,11 +97,11 @@ pub struct IdentifyController {
     pub fuses: U16,
     pub fna: u8,
     pub vwc: u8,
-    pub awun: U16,
-    pub awupf: U16,
+    pub awun_z: U16,
+    pub awupf_z: U16,
     pub icsvscc: u8,
     pub nwpc: u8,
-    pub acwu: U16,
+    pub acwu_z: U16,
     pub cdfs: U16,
     pub sgls: U32,
     pub mnan: U32,
@@ -121,7 +121,7 @@ pub struct IdentifyController {
     pub ccrl: u8,
     reserved7: [u8; 240],
     pub psd: [PowerStateDescriptor; 32],
-    pub vendor: [u8; 1024],
+    pub vs: [u8; 1024],
 }
 
 /// A power state, as on the wire.
@@ -195,7 +195,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, ofcs) == 1804);
     assert!(offset_of!(IdentifyController, ccrl) == 1807);
     assert!(offset_of!(IdentifyController, psd) == 2048);
-    assert!(offset_of!(IdentifyController, vendor) == 3072);
+    assert!(offset_of!(IdentifyController, vs) == 3072);
 };
 
 macro_rules! bits {
@@ -215,7 +215,7 @@ bits! {
         /// The subsystem may have several controllers.
         MULTI_CONTROLLER = 1 << 1,
         /// Asymmetric namespace access is reported.
-        ANA = 1 << 3,
+        ANARS = 1 << 3,
     }
 }
 bits! {
@@ -280,13 +280,13 @@ bits! {
         /// SGLs of any alignment.
         SUPPORTED = 0b01,
         /// Keyed data blocks.
-        KEYED = 1 << 2,
+        KSDBDS = 1 << 2,
         /// A bit bucket.
         BIT_BUCKET = 1 << 16,
         /// Addresses in data block and segment descriptors may be offsets (in-capsule data).
-        ADDRESS_IS_OFFSET = 1 << 20,
+        SAOS = 1 << 20,
         /// Transport data blocks.
-        TRANSPORT = 1 << 21,
+        TSDBDS = 1 << 21,
     }
 }
 bits! {

@@ -3,7 +3,10 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A namespace of the NVM command set, as on the wire. Fields bear the standard's names.
+/// A namespace of the NVM command set, as on the wire. Fields bear the standard's names. `nawun`, `nawupf`, `nacwu`,
+/// `nabsn` and
+/// `nabspf` are "0's based, with the exception of the value 0": 0 refers to the controller's value, or says that there is no
+/// boundary.
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are the standard's, under the standard's names")]
@@ -22,12 +25,12 @@ pub struct IdentifyNamespace {
     pub rescap: u8,
     pub fpi: u8,
     pub dlfeat: u8,
-    pub nawun_z: U16,
-    pub nawupf_z: U16,
-    pub nacwu_z: U16,
-    pub nabsn_z: U16,
+    pub nawun: U16,
+    pub nawupf: U16,
+    pub nacwu: U16,
+    pub nabsn: U16,
     pub nabo: U16,
-    pub nabspf_z: U16,
+    pub nabspf: U16,
     pub noiob: U16,
     pub nvmcap: [u8; 16],
     pub npwg_z: U16,

@@ -103,7 +103,7 @@ open_enum! {
     /// Why authentication failed. There is one reason code.
     pub struct FailureReason: u8 {
         /// Authentication failure.
-        FAILED = 0x01,
+        AUTHENTICATION_FAILURE = 0x01,
     }
 }
 
@@ -111,9 +111,9 @@ open_enum! {
     /// Why authentication failed, in more detail.
     pub struct FailureExplanation: u8 {
         /// Authentication failed.
-        FAILED = 0x01,
+        AUTHENTICATION_AUTHENTICATION_FAILURE = 0x01,
         /// No protocol offered is usable.
-        PROTOCOL_NOT_USABLE = 0x02,
+        AUTHENTICATION_PROTOCOL_NOT_USABLE = 0x02,
         /// The two sides do not want the same secure channel concatenation.
         CONCATENATION_MISMATCH = 0x03,
         /// No hash function offered is usable.

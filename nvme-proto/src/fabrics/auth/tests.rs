@@ -73,7 +73,7 @@ fn the_other_messages_bytes() {
 
     let failure = Failure {
         transaction: 1,
-        reason: FailureReason::FAILED,
+        reason: FailureReason::AUTHENTICATION_FAILURE,
         explanation: FailureExplanation::HASH_NOT_USABLE,
     };
     assert_eq!(emit(&Message::Failure1(failure)), [0, 0xf1, 0, 0, 1, 0, 1, 4]);

@@ -42,12 +42,12 @@ pub struct ReservationStatus {
     /// Generation: counts registrations, preemptions and clears.
     pub generation: U32,
     /// The reservation held, if any.
-    pub kind: ReservationType,
+    pub rtype: ReservationType,
     /// Registrants.
     pub registrants: U16,
     reserved7: [u8; 2],
     /// PTPLS: 1 if reservations persist through power loss.
-    pub persists: u8,
+    pub ptpls: u8,
     reserved10: [u8; 14],
 }
 
@@ -58,7 +58,7 @@ pub struct Registrant {
     /// Controller identifier.
     pub cntlid: U16,
     /// RCSTS: bit 0 if this controller's host holds the reservation.
-    pub status: u8,
+    pub rcsts: u8,
     reserved3: [u8; 5],
     /// Host identifier, 64 bits.
     pub hostid: [u8; 8],
@@ -73,7 +73,7 @@ pub struct ExtendedRegistrant {
     /// Controller identifier; [`Cntlid::DYNAMIC`](crate::Cntlid::DYNAMIC) where there is none to name.
     pub cntlid: U16,
     /// RCSTS: bit 0 if this controller's host holds the reservation.
-    pub status: u8,
+    pub rcsts: u8,
     reserved3: [u8; 5],
     /// Its key.
     pub key: U64,
@@ -86,11 +86,11 @@ const _: () = {
     assert!(size_of::<RegisterData>() == 16 && size_of::<AcquireData>() == 16);
     assert!(size_of::<ReleaseData>() == 8);
     assert!(size_of::<ReservationStatus>() == ReservationStatus::LEN);
-    assert!(offset_of!(ReservationStatus, kind) == 4 && offset_of!(ReservationStatus, registrants) == 5);
-    assert!(offset_of!(ReservationStatus, persists) == 9);
-    assert!(size_of::<Registrant>() == 24 && offset_of!(Registrant, status) == 2);
+    assert!(offset_of!(ReservationStatus, rtype) == 4 && offset_of!(ReservationStatus, registrants) == 5);
+    assert!(offset_of!(ReservationStatus, ptpls) == 9);
+    assert!(size_of::<Registrant>() == 24 && offset_of!(Registrant, rcsts) == 2);
     assert!(offset_of!(Registrant, hostid) == 8 && offset_of!(Registrant, key) == 16);
-    assert!(size_of::<ExtendedRegistrant>() == 64 && offset_of!(ExtendedRegistrant, status) == 2);
+    assert!(size_of::<ExtendedRegistrant>() == 64 && offset_of!(ExtendedRegistrant, rcsts) == 2);
     assert!(offset_of!(ExtendedRegistrant, key) == 8 && offset_of!(ExtendedRegistrant, hostid) == 16);
 };
 
@@ -105,10 +105,10 @@ impl ReservationStatus {
     pub fn new(generation: u32, kind: ReservationType, registrants: u16, persists: bool) -> Self {
         Self {
             generation: generation.into(),
-            kind,
+            rtype: kind,
             registrants: registrants.into(),
             reserved7: [0; 2],
-            persists: u8::from(persists),
+            ptpls: u8::from(persists),
             reserved10: [0; 14],
         }
     }
@@ -140,13 +140,13 @@ impl Registrant {
     /// A registered controller.
     #[must_use]
     pub fn new(cntlid: Cntlid, holds: bool, hostid: [u8; 8], key: u64) -> Self {
-        Self { cntlid: cntlid.0.into(), status: u8::from(holds), reserved3: [0; 5], hostid, key: key.into() }
+        Self { cntlid: cntlid.0.into(), rcsts: u8::from(holds), reserved3: [0; 5], hostid, key: key.into() }
     }
 
     /// Whether its host holds the reservation.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.status & 1 == 1
+        self.rcsts & 1 == 1
     }
 }
 
@@ -156,7 +156,7 @@ impl ExtendedRegistrant {
     pub fn new(cntlid: Cntlid, holds: bool, hostid: [u8; 16], key: u64) -> Self {
         Self {
             cntlid: cntlid.0.into(),
-            status: u8::from(holds),
+            rcsts: u8::from(holds),
             reserved3: [0; 5],
             key: key.into(),
             hostid,
@@ -167,6 +167,6 @@ impl ExtendedRegistrant {
     /// Whether its host holds the reservation.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.status & 1 == 1
+        self.rcsts & 1 == 1
     }
 }
