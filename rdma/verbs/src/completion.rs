@@ -1,6 +1,6 @@
 //! Completion queues, and what completions mean.
 
-use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc};
+use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc, constants};
 use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
 use std::collections::VecDeque;
 use std::io;
@@ -133,16 +133,16 @@ impl Name {
 /// `enum ibv_wc_status`, as the contract has it.
 pub(crate) fn status(wc: &Wc) -> WcStatus {
     match wc.status {
-        0 => WcStatus::Success,
-        1 => WcStatus::LocalLength,
-        // Local protection and local access.
-        4 | 8 => WcStatus::LocalProtection,
-        5 => WcStatus::Flushed,
-        // The peer found the request invalid, or could not do it, or aborted.
-        9 | 11 | 16 => WcStatus::RemoteOperation,
-        10 => WcStatus::RemoteAccess,
-        12 => WcStatus::RetryExceeded,
-        13 => WcStatus::ReceiverNotReady,
+        constants::WC_SUCCESS => WcStatus::Success,
+        constants::WC_LOC_LEN_ERR => WcStatus::LocalLength,
+        constants::WC_LOC_PROT_ERR | constants::WC_LOC_ACCESS_ERR => WcStatus::LocalProtection,
+        constants::WC_WR_FLUSH_ERR => WcStatus::Flushed,
+        constants::WC_REM_INV_REQ_ERR | constants::WC_REM_OP_ERR | constants::WC_REM_ABORT_ERR => {
+            WcStatus::RemoteOperation
+        }
+        constants::WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+        constants::WC_RETRY_EXC_ERR => WcStatus::RetryExceeded,
+        constants::WC_RNR_RETRY_EXC_ERR => WcStatus::ReceiverNotReady,
         other => WcStatus::Other(other),
     }
 }

@@ -5,7 +5,7 @@ use crate::ffi::{self, Channel, CompletionChannel, Device, PathChoice};
 use crate::loss::Lost;
 use crate::memory::{Regions, Windows};
 use crate::provider::VerbsProvider;
-use crate::reap::{WITH_INVALIDATE, WITH_INVALIDATE_RXE};
+use crate::reap::WITH_INVALIDATE_RXE;
 use core::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmf_rdma::slots::Slots;
@@ -65,7 +65,7 @@ impl VerbsProvider {
             channel,
             completion_channel,
             transport: device.transport(),
-            invalidate_flag: if limits.is_rxe { WITH_INVALIDATE_RXE } else { WITH_INVALIDATE },
+            invalidate_flag: if limits.is_rxe { WITH_INVALIDATE_RXE } else { ffi::constants::WC_WITH_INV },
             has_windows,
             device,
             device_name: config.device.clone(),

@@ -134,8 +134,6 @@ impl VerbsProvider {
     }
 }
 
-/// `IBV_WC_WITH_INV`
-pub(crate) const WITH_INVALIDATE: u32 = 1 << 3;
 /// The kernel's own `IB_WC_WITH_INVALIDATE`, which rxe hands to userspace as it is.
 pub(crate) const WITH_INVALIDATE_RXE: u32 = 1 << 2;
 
@@ -167,6 +165,7 @@ pub(crate) fn finished(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::constants::WC_WITH_INV;
     use nvmf_rdma::WorkRequestId;
 
     #[test]
@@ -190,8 +189,8 @@ mod tests {
 
     #[test]
     fn the_device_says_which_key_is_gone() {
-        let wc = Wc { invalidated_rkey: 0x1234, wc_flags: WITH_INVALIDATE, ..Wc::default() };
-        assert_eq!(invalidated(&wc, WITH_INVALIDATE), Some(RemoteKey(0x1234)));
+        let wc = Wc { invalidated_rkey: 0x1234, wc_flags: WC_WITH_INV, ..Wc::default() };
+        assert_eq!(invalidated(&wc, WC_WITH_INV), Some(RemoteKey(0x1234)));
         assert_eq!(invalidated(&wc, WITH_INVALIDATE_RXE), None);
     }
 }

@@ -1,48 +1,10 @@
 //! The C structures of libibverbs and librdmacm, as their ABI has had them since rdma-core 15 (2017): natural alignment, host byte order.
 //!
 //! Structures that the libraries allocate are declared up to the last field that is read here; those that are passed in are
-//! declared whole. Sizes and offsets are asserted below, with the numbers that a C compiler gives for the header files.
+//! declared whole. Sizes and offsets are asserted below; `abi-check`, a crate of its own, holds them against the header files.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
-
-pub(super) const QPT_RC: u32 = 2;
-pub(super) const PS_TCP: u32 = 0x0106;
-pub(super) const TRANSPORT_IWARP: i32 = 1;
-pub(super) const MW_TYPE_2: u32 = 2;
-
-pub(super) const QPS_INIT: u32 = 1;
-pub(super) const QPS_RTR: u32 = 2;
-pub(super) const QPS_RTS: u32 = 3;
-pub(super) const QPS_ERR: u32 = 6;
-
-pub(super) const QP_STATE: c_int = 1;
-pub(super) const QP_ACCESS_FLAGS: c_int = 1 << 3;
-pub(super) const QP_PKEY_INDEX: c_int = 1 << 4;
-pub(super) const QP_PORT: c_int = 1 << 5;
-pub(super) const QP_AV: c_int = 1 << 7;
-pub(super) const QP_TIMEOUT: c_int = 1 << 9;
-pub(super) const QP_MIN_RNR_TIMER: c_int = 1 << 15;
-
-pub(super) const ACCESS_LOCAL_WRITE: u32 = 1;
-pub(super) const ACCESS_REMOTE_WRITE: u32 = 2;
-pub(super) const ACCESS_REMOTE_READ: u32 = 4;
-pub(super) const ACCESS_MW_BIND: u32 = 16;
-
-pub(super) const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
-pub(super) const CAP_MW_TYPE_2: u32 = 1 << 23 | 1 << 24;
-
-pub(super) const WR_RDMA_WRITE: u32 = 0;
-pub(super) const WR_SEND: u32 = 2;
-pub(super) const WR_RDMA_READ: u32 = 4;
-pub(super) const WR_LOCAL_INV: u32 = 7;
-pub(super) const WR_BIND_MW: u32 = 8;
-pub(super) const WR_SEND_WITH_INV: u32 = 9;
-
-pub(super) const SEND_FENCE: u32 = 1;
-pub(super) const SEND_SIGNALED: u32 = 2;
-pub(super) const SEND_SOLICITED: u32 = 4;
-pub(super) const SEND_INLINE: u32 = 8;
 
 /// `struct ibv_context_ops`: only what is called through it.
 #[repr(C)]

@@ -1,7 +1,7 @@
 //! The RDMA connection manager: event channel, ids, events.
 
 use super::abi::{self, CmEvent, ConnParam, EventChannel, QpAttr};
-use super::device::EVENT_COMM_EST;
+use super::constants;
 use super::library::{Functions, NoLibrary, functions};
 use super::{check, name};
 use core::ffi::{c_int, c_void};
@@ -152,15 +152,18 @@ impl Channel {
     /// The event is not yet acknowledged.
     unsafe fn read(self: &Arc<Self>, event: &CmEvent) -> CmNotice {
         let kind = match event.event {
-            0 => NoticeKind::AddressResolved,
-            2 => NoticeKind::RouteResolved,
-            4 => NoticeKind::ConnectRequest,
-            5 => NoticeKind::ConnectResponse,
-            1 | 3 | 6 | 7 => NoticeKind::Unreachable,
-            8 => NoticeKind::Rejected,
-            9 => NoticeKind::Established,
-            10 => NoticeKind::Disconnected,
-            11 => NoticeKind::DeviceRemoved,
+            constants::CM_ADDR_RESOLVED => NoticeKind::AddressResolved,
+            constants::CM_ROUTE_RESOLVED => NoticeKind::RouteResolved,
+            constants::CM_CONNECT_REQUEST => NoticeKind::ConnectRequest,
+            constants::CM_CONNECT_RESPONSE => NoticeKind::ConnectResponse,
+            constants::CM_ADDR_ERROR
+            | constants::CM_ROUTE_ERROR
+            | constants::CM_CONNECT_ERROR
+            | constants::CM_UNREACHABLE => NoticeKind::Unreachable,
+            constants::CM_REJECTED => NoticeKind::Rejected,
+            constants::CM_ESTABLISHED => NoticeKind::Established,
+            constants::CM_DISCONNECTED => NoticeKind::Disconnected,
+            constants::CM_DEVICE_REMOVAL => NoticeKind::DeviceRemoved,
             _ => NoticeKind::Other,
         };
         let about_connection = matches!(
@@ -196,7 +199,12 @@ impl CmId {
         let mut id = null_mut();
         // SAFETY: the channel is alive; the id is written on success.
         check(unsafe {
-            (channel.functions.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), abi::PS_TCP)
+            (channel.functions.rdma_create_id)(
+                channel.channel.as_ptr(),
+                &raw mut id,
+                null_mut(),
+                constants::PS_TCP,
+            )
         })?;
         let id = NonNull::new(id).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { channel: Arc::clone(channel), id })
@@ -234,7 +242,13 @@ impl CmId {
         let mut value = value;
         // SAFETY: the id is alive; the option takes one byte.
         check(unsafe {
-            (self.functions().rdma_set_option)(self.id.as_ptr(), 0, 0, (&raw mut value).cast(), 1)
+            (self.functions().rdma_set_option)(
+                self.id.as_ptr(),
+                constants::OPTION_ID,
+                constants::OPTION_ID_TOS,
+                (&raw mut value).cast(),
+                1,
+            )
         })
     }
 
@@ -308,7 +322,7 @@ impl CmId {
     /// Tells the connection manager that the peer has spoken: it need not wait for the message that says so.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         // SAFETY: the id is alive.
-        check(unsafe { (self.functions().rdma_notify)(self.id.as_ptr(), EVENT_COMM_EST as u32) })
+        check(unsafe { (self.functions().rdma_notify)(self.id.as_ptr(), constants::EVENT_COMM_EST as u32) })
     }
 
     /// Its events come to another channel from now on.

@@ -1,6 +1,7 @@
 //! The device, protection domain, completion queues.
 
 use super::abi::{self, AsyncEvent, CompChannel, Context, Cq, DeviceAttr, Wc};
+use super::constants;
 use super::library::{Functions, NoLibrary, functions};
 use super::{check, name};
 use core::ffi::{c_int, c_void};
@@ -47,15 +48,6 @@ const COMPLETIONS: u32 = 8192;
 /// libsiw takes the offset 0x90000 of memory shared with the kernel to say that there is none, and makes no queue that gets it. A
 /// context's first completion queue begins at offset 0 and stays: with 32 bytes an entry, this one covers the place.
 const COMPLETIONS_SIW: u32 = 32_768;
-
-// `enum ibv_event_type`, as far as it is told apart here.
-const EVENT_CQ_ERR: i32 = 0;
-const EVENT_QP_FATAL: i32 = 1;
-const EVENT_QP_REQ_ERR: i32 = 2;
-const EVENT_QP_ACCESS_ERR: i32 = 3;
-pub(super) const EVENT_COMM_EST: i32 = 4;
-const EVENT_DEVICE_FATAL: i32 = 8;
-const EVENT_SRQ_ERR: i32 = 14;
 
 /// Something that happened to the device, or to one of its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +165,7 @@ impl Device {
     pub(crate) fn transport(&self) -> Transport {
         // SAFETY: an open context's device is valid.
         match unsafe { (*self.context.as_ref().device).transport_type } {
-            abi::TRANSPORT_IWARP => Transport::Iwarp,
+            constants::TRANSPORT_IWARP => Transport::Iwarp,
             _ => Transport::InfiniBand,
         }
     }
@@ -195,8 +187,9 @@ impl Device {
             max_sge: positive(attributes.max_sge),
             max_read_depth: u16::try_from(read_depth).unwrap_or(0),
             max_shared_receives: if attributes.max_srq > 0 { positive(attributes.max_srq_wr) } else { 0 },
-            memory_windows: attributes.max_mw > 0 && attributes.device_cap_flags & abi::CAP_MW_TYPE_2 != 0,
-            sends_invalidate: attributes.device_cap_flags & abi::CAP_MEM_MGT_EXTENSIONS != 0,
+            memory_windows: attributes.max_mw > 0
+                && attributes.device_cap_flags & constants::CAP_MW_TYPE_2 != 0,
+            sends_invalidate: attributes.device_cap_flags & constants::CAP_MEM_MGT_EXTENSIONS != 0,
             is_rxe: attributes.vendor_id == RXE_VENDOR_ID,
         })
     }
@@ -215,11 +208,13 @@ impl Device {
             // A queue pair's events keep it from being destroyed until they are acknowledged: it is there.
             let queue_pair = || (*(event.element as *const abi::Qp)).qp_num;
             let notice = match event.event_type {
-                EVENT_CQ_ERR | EVENT_DEVICE_FATAL | EVENT_SRQ_ERR => AsyncNotice::Fatal,
-                EVENT_QP_FATAL | EVENT_QP_REQ_ERR | EVENT_QP_ACCESS_ERR => {
+                constants::EVENT_CQ_ERR | constants::EVENT_DEVICE_FATAL | constants::EVENT_SRQ_ERR => {
+                    AsyncNotice::Fatal
+                }
+                constants::EVENT_QP_FATAL | constants::EVENT_QP_REQ_ERR | constants::EVENT_QP_ACCESS_ERR => {
                     AsyncNotice::QueuePair(queue_pair())
                 }
-                EVENT_COMM_EST => AsyncNotice::Established(queue_pair()),
+                constants::EVENT_COMM_EST => AsyncNotice::Established(queue_pair()),
                 _ => AsyncNotice::Other,
             };
             (self.functions.ibv_ack_async_event)(&raw mut event);

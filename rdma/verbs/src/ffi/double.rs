@@ -2,8 +2,9 @@
 //!
 //! A test calls [`install`], then drives the provider; [`device`] changes what the device does and shows what it was asked.
 
-use super::abi::{self, AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq, Device, DeviceAttr};
+use super::abi::{AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq, Device, DeviceAttr};
 use super::abi::{EventChannel, Mr, Mw, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Srq, SrqInitAttr, Wc};
+use super::constants;
 use super::library::Functions;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -13,15 +14,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-/// `ibv_event_type`, as far as tests make them.
-pub(crate) const CQ_ERR: i32 = 0;
-pub(crate) const COMM_EST: i32 = 4;
-pub(crate) const DEVICE_FATAL: i32 = 8;
-/// `rdma_cm_event_type`, likewise.
-pub(crate) const CONNECT_REQUEST: i32 = 4;
-pub(crate) const REJECTED: i32 = 8;
-pub(crate) const ESTABLISHED: i32 = 9;
-pub(crate) const DEVICE_REMOVAL: i32 = 11;
+pub(crate) const CQ_ERR: i32 = constants::EVENT_CQ_ERR;
+pub(crate) const COMM_EST: i32 = constants::EVENT_COMM_EST;
+pub(crate) const DEVICE_FATAL: i32 = constants::EVENT_DEVICE_FATAL;
+pub(crate) const REJECTED: i32 = constants::CM_REJECTED;
+pub(crate) const ESTABLISHED: i32 = constants::CM_ESTABLISHED;
+pub(crate) const DEVICE_REMOVAL: i32 = constants::CM_DEVICE_REMOVAL;
 
 /// A registration: what it covers, with which rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +202,7 @@ impl World {
             // SAFETY: made above.
             unsafe { (*(id as *mut CmId)).verbs = self.context as *mut Context };
         }
-        self.push(CONNECT_REQUEST, 0, id, b"");
+        self.push(constants::CM_CONNECT_REQUEST, 0, id, b"");
         if let Some(event) = self.cm_events.back_mut() {
             event.listen_id = listener as *mut CmId;
         }
@@ -326,7 +324,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, first: *mut SendWr, bad: *mut *mut S
         // SAFETY: as above.
         let element = |at| unsafe { &*wr.sg_list.add(at) };
         let elements = (0..wr.num_sge as usize).map(element).map(|it| (it.addr, it.length, it.lkey));
-        let signaled = wr.send_flags & abi::SEND_SIGNALED != 0;
+        let signaled = wr.send_flags & constants::SEND_SIGNALED != 0;
         let (id, elements) = (wr.wr_id, elements.collect());
         world.sent.push(Posted { id, signaled, elements, qp: qp.addr() });
         next = wr.next;
@@ -367,9 +365,9 @@ unsafe extern "C" fn query_device(_: *mut Context, into: *mut DeviceAttr) -> c_i
     (it.max_mr_size, it.max_qp_wr, it.max_cqe, it.max_sge) = (u64::MAX, 1024, 65_536, 16);
     (it.max_qp_rd_atom, it.max_qp_init_rd_atom) = (16, 16);
     if world.has_windows {
-        (it.max_mw, it.device_cap_flags) = (1024, abi::CAP_MW_TYPE_2);
+        (it.max_mw, it.device_cap_flags) = (1024, constants::CAP_MW_TYPE_2);
     }
-    it.device_cap_flags |= abi::CAP_MEM_MGT_EXTENSIONS;
+    it.device_cap_flags |= constants::CAP_MEM_MGT_EXTENSIONS;
     // SAFETY: the caller's place for an answer.
     unsafe { into.write(it) };
     0
@@ -487,16 +485,16 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mask: c_int
     let mut world = device();
     // SAFETY: the caller's, whole.
     let attributes = unsafe { *attributes };
-    if mask & abi::QP_TIMEOUT != 0 {
+    if mask & constants::QP_TIMEOUT != 0 {
         world.ack_timeouts.push(attributes.timeout);
     }
-    if mask & abi::QP_MIN_RNR_TIMER != 0 {
+    if mask & constants::QP_MIN_RNR_TIMER != 0 {
         world.rnr_timers.push(attributes.min_rnr_timer);
     }
     if world.fails("ibv_modify_qp") {
         return libc::EIO;
     }
-    if mask & abi::QP_STATE != 0 && attributes.qp_state == abi::QPS_ERR {
+    if mask & constants::QP_STATE != 0 && attributes.qp_state == constants::QPS_ERR {
         world.flush(qp.addr());
     }
     0
@@ -574,7 +572,7 @@ unsafe extern "C" fn connect(id: *mut CmId, _: *mut ConnParam) -> c_int {
     let mut world = device();
     // A peer that answers at once, unless the test says something else.
     if !world.fails("rdma_connect is answered") {
-        let event = if world.is_iwarp { ESTABLISHED } else { 5 };
+        let event = if world.is_iwarp { ESTABLISHED } else { constants::CM_CONNECT_RESPONSE };
         world.push(event, 0, id.addr(), b"");
     }
     0
@@ -603,9 +601,9 @@ unsafe extern "C" fn notify(_: *mut CmId, event: u32) -> c_int {
 unsafe extern "C" fn init_qp_attr(_: *mut CmId, attributes: *mut QpAttr, mask: *mut c_int) -> c_int {
     // SAFETY: the caller's, whole.
     unsafe {
-        *mask = abi::QP_STATE;
-        if (*attributes).qp_state == abi::QPS_RTS {
-            *mask |= abi::QP_TIMEOUT;
+        *mask = constants::QP_STATE;
+        if (*attributes).qp_state == constants::QPS_RTS {
+            *mask |= constants::QP_TIMEOUT;
             (*attributes).timeout = 18;
         }
     }

@@ -1,7 +1,8 @@
 //! Memory regions and windows.
 
-use super::abi::{self, Mr, Mw, Sge};
+use super::abi::{Mr, Mw, Sge};
 use super::check;
+use super::constants;
 use super::device::Device;
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -36,9 +37,9 @@ impl Drop for Region {
 
 fn flags(access: Access) -> u32 {
     let pairs = [
-        (Access::LOCAL_WRITE, abi::ACCESS_LOCAL_WRITE),
-        (Access::REMOTE_READ, abi::ACCESS_REMOTE_READ),
-        (Access::REMOTE_WRITE, abi::ACCESS_REMOTE_WRITE),
+        (Access::LOCAL_WRITE, constants::ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_READ, constants::ACCESS_REMOTE_READ),
+        (Access::REMOTE_WRITE, constants::ACCESS_REMOTE_WRITE),
     ];
     pairs.into_iter().filter(|(right, _)| access.allows(*right)).map(|(_, flag)| flag).sum()
 }
@@ -68,10 +69,10 @@ impl Region {
         }
         let mut flags = flags(access);
         if access.allows(Access::REMOTE_WRITE) {
-            flags |= abi::ACCESS_LOCAL_WRITE;
+            flags |= constants::ACCESS_LOCAL_WRITE;
         }
         if windows {
-            flags |= abi::ACCESS_MW_BIND;
+            flags |= constants::ACCESS_MW_BIND;
         }
         // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered, and the part lies
         // within it. Nobody has a reference into it (`Memory`'s contract), so the device may write it.
@@ -137,7 +138,7 @@ impl Window {
     pub(crate) fn alloc(device: &Arc<Device>) -> io::Result<Self> {
         let alloc = device.ops().alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own `alloc_mw`.
-        let mw = unsafe { alloc(device.pd.as_ptr(), abi::MW_TYPE_2) };
+        let mw = unsafe { alloc(device.pd.as_ptr(), constants::MW_TYPE_2) };
         let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: just made, and ours alone; the inline function of the header sets this field.
         unsafe { mw.as_mut().context = device.context.as_ptr() };

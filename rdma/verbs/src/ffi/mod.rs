@@ -4,6 +4,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `abi` | the C structures, with their layout asserted |
+//! | `constants` | the numbers of the header files |
 //! | `library` | libibverbs and librdmacm, loaded at run time |
 //! | `device` | the device, protection domain, completion queues |
 //! | `memory` | memory regions and windows |
@@ -14,6 +15,7 @@
 
 mod abi;
 mod cm;
+pub(crate) mod constants;
 mod device;
 #[cfg(test)]
 pub(crate) mod double;

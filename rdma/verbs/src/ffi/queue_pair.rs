@@ -1,6 +1,7 @@
 //! Queue pairs and shared receive queues.
 
-use super::abi::{self, Qp, QpAttr, QpCap, QpInitAttr, Sge, Srq, SrqInitAttr};
+use super::abi::{Qp, QpAttr, QpCap, QpInitAttr, Sge, Srq, SrqInitAttr};
+use super::constants;
 use super::device::{CompletionQueue, Device};
 use super::work::{PostFailure, Receives, Sends, WorkRequest};
 use super::{CmId, check};
@@ -169,7 +170,7 @@ impl QueuePair {
                     max_recv_sge: 1,
                     max_inline_data: inline,
                 },
-                qp_type: abi::QPT_RC,
+                qp_type: constants::QPT_RC,
                 sq_sig_all: 0,
             };
             // SAFETY: domain, queues and shared queue are alive and of this device.
@@ -226,36 +227,39 @@ impl QueuePair {
     /// RESET → INIT before there is a connection: receives may be posted from now on (InfiniBand and RoCE).
     pub(crate) fn initialise(&self, path: PathChoice) -> io::Result<()> {
         let mut attributes = QpAttr {
-            qp_state: abi::QPS_INIT,
+            qp_state: constants::QPS_INIT,
             pkey_index: path.pkey_index.unwrap_or(0),
             port_num: path.port,
             qp_access_flags: REMOTE_ACCESS,
             ..QpAttr::default()
         };
-        self.modify(&mut attributes, abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS)
+        self.modify(
+            &mut attributes,
+            constants::QP_STATE | constants::QP_PKEY_INDEX | constants::QP_PORT | constants::QP_ACCESS_FLAGS,
+        )
     }
 
     /// INIT → RTR → RTS, with what the connection manager knows of the way to the peer.
     pub(crate) fn connect(&self, id: &CmId, path: PathChoice) -> io::Result<()> {
-        for state in [abi::QPS_INIT, abi::QPS_RTR, abi::QPS_RTS] {
+        for state in [constants::QPS_INIT, constants::QPS_RTR, constants::QPS_RTS] {
             let mut attributes = QpAttr { qp_state: state, ..QpAttr::default() };
             let mut mask = id.queue_pair_attributes(&mut attributes)?;
-            if mask & abi::QP_ACCESS_FLAGS != 0 {
+            if mask & constants::QP_ACCESS_FLAGS != 0 {
                 attributes.qp_access_flags |= REMOTE_ACCESS;
             }
-            if mask & abi::QP_PKEY_INDEX != 0 {
+            if mask & constants::QP_PKEY_INDEX != 0 {
                 attributes.pkey_index = path.pkey_index.unwrap_or(attributes.pkey_index);
             }
-            if mask & abi::QP_TIMEOUT != 0 {
+            if mask & constants::QP_TIMEOUT != 0 {
                 attributes.timeout = path.ack_timeout.unwrap_or(attributes.timeout);
             }
-            if mask & abi::QP_AV != 0 && attributes.ah_attr.is_global != 0 {
+            if mask & constants::QP_AV != 0 && attributes.ah_attr.is_global != 0 {
                 attributes.ah_attr.sgid_index = path.gid_index.unwrap_or(attributes.ah_attr.sgid_index);
                 attributes.ah_attr.traffic_class =
                     path.traffic_class.unwrap_or(attributes.ah_attr.traffic_class);
             }
-            if let Some(timer) = path.min_rnr_timer.filter(|_| state == abi::QPS_RTR) {
-                (attributes.min_rnr_timer, mask) = (timer, mask | abi::QP_MIN_RNR_TIMER);
+            if let Some(timer) = path.min_rnr_timer.filter(|_| state == constants::QPS_RTR) {
+                (attributes.min_rnr_timer, mask) = (timer, mask | constants::QP_MIN_RNR_TIMER);
             }
             self.modify(&mut attributes, mask)?;
         }
@@ -264,10 +268,11 @@ impl QueuePair {
 
     /// Into the error state: the device flushes what is outstanding.
     pub(crate) fn fail(&self) {
-        let mut attributes = QpAttr { qp_state: abi::QPS_ERR, ..QpAttr::default() };
+        let mut attributes = QpAttr { qp_state: constants::QPS_ERR, ..QpAttr::default() };
         // One that is in error already, or was never connected, says so: it makes no difference.
-        let _ = self.modify(&mut attributes, abi::QP_STATE);
+        let _ = self.modify(&mut attributes, constants::QP_STATE);
     }
 }
 
-const REMOTE_ACCESS: u32 = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_WRITE;
+const REMOTE_ACCESS: u32 =
+    constants::ACCESS_LOCAL_WRITE | constants::ACCESS_REMOTE_READ | constants::ACCESS_REMOTE_WRITE;

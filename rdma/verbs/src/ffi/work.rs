@@ -1,6 +1,7 @@
 //! Work requests that are collected until the doorbell rings, as C wants them.
 
-use super::abi::{self, RecvWr, SendWr, Sge};
+use super::abi::{RecvWr, SendWr, Sge};
+use super::constants;
 use super::device::Device;
 use super::memory::{Region, Window};
 use core::ffi::c_int;
@@ -136,10 +137,11 @@ impl Sends {
             self.gather.extend(gather);
         } else {
             self.gather.push(self.staging.stage(inline));
-            wr.send_flags |= if inline.len() <= self.inline_max as usize { abi::SEND_INLINE } else { 0 };
+            wr.send_flags |=
+                if inline.len() <= self.inline_max as usize { constants::SEND_INLINE } else { 0 };
         }
         wr.num_sge = (self.gather.len() - first) as c_int;
-        wr.send_flags |= if request.signaled { abi::SEND_SIGNALED } else { 0 };
+        wr.send_flags |= if request.signaled { constants::SEND_SIGNALED } else { 0 };
         request.operation.describe(&mut wr);
         self.first.push(first);
         self.requests.push(wr);
@@ -151,7 +153,7 @@ impl Sends {
         post: impl FnOnce(*mut SendWr, *mut *mut SendWr) -> c_int,
     ) -> Result<(), PostFailure> {
         let Some(last) = self.requests.last_mut() else { return Ok(()) };
-        last.send_flags |= abi::SEND_SIGNALED;
+        last.send_flags |= constants::SEND_SIGNALED;
         let len = self.requests.len();
         let (requests, gather) = (self.requests.as_mut_ptr(), self.gather.as_mut_ptr());
         for at in 0..len {
@@ -167,7 +169,7 @@ impl Sends {
         }
         let mut bad = null_mut();
         let result = post(requests, &raw mut bad);
-        for wr in self.requests.iter().filter(|wr| wr.opcode == abi::WR_BIND_MW) {
+        for wr in self.requests.iter().filter(|wr| wr.opcode == constants::WR_BIND_MW) {
             // SAFETY: windows outlive the doorbell that they wait for. The next binding starts from this key.
             unsafe { (*wr.mw).rkey = wr.mw_rkey };
         }
@@ -184,27 +186,28 @@ impl WorkOperation<'_> {
     fn describe(&self, wr: &mut SendWr) {
         match *self {
             WorkOperation::Send { invalidate, solicited } => {
-                wr.opcode = if invalidate.is_some() { abi::WR_SEND_WITH_INV } else { abi::WR_SEND };
+                wr.opcode =
+                    if invalidate.is_some() { constants::WR_SEND_WITH_INV } else { constants::WR_SEND };
                 wr.invalidate_rkey = invalidate.unwrap_or(0);
-                wr.send_flags |= if solicited { abi::SEND_SOLICITED } else { 0 };
+                wr.send_flags |= if solicited { constants::SEND_SOLICITED } else { 0 };
             }
             WorkOperation::Write { address, key } => {
-                (wr.opcode, wr.remote_addr, wr.rkey) = (abi::WR_RDMA_WRITE, address, key);
+                (wr.opcode, wr.remote_addr, wr.rkey) = (constants::WR_RDMA_WRITE, address, key);
             }
             WorkOperation::Read { address, key } => {
-                (wr.opcode, wr.remote_addr, wr.rkey) = (abi::WR_RDMA_READ, address, key);
+                (wr.opcode, wr.remote_addr, wr.rkey) = (constants::WR_RDMA_READ, address, key);
             }
             WorkOperation::LocalInvalidate { key } => {
                 // Not before earlier READs are over.
-                (wr.opcode, wr.invalidate_rkey) = (abi::WR_LOCAL_INV, key);
-                wr.send_flags |= abi::SEND_FENCE;
+                (wr.opcode, wr.invalidate_rkey) = (constants::WR_LOCAL_INV, key);
+                wr.send_flags |= constants::SEND_FENCE;
             }
             WorkOperation::Bind { window, key, region, address, len, access } => {
-                (wr.opcode, wr.mw, wr.mw_rkey) = (abi::WR_BIND_MW, window.as_ptr(), key);
+                (wr.opcode, wr.mw, wr.mw_rkey) = (constants::WR_BIND_MW, window.as_ptr(), key);
                 (wr.mw_mr, wr.mw_addr, wr.mw_length) = (region.as_ptr(), address, u64::from(len));
                 for (right, flag) in [
-                    (Access::REMOTE_READ, abi::ACCESS_REMOTE_READ),
-                    (Access::REMOTE_WRITE, abi::ACCESS_REMOTE_WRITE),
+                    (Access::REMOTE_READ, constants::ACCESS_REMOTE_READ),
+                    (Access::REMOTE_WRITE, constants::ACCESS_REMOTE_WRITE),
                 ] {
                     wr.mw_access |= if access.allows(right) { flag } else { 0 };
                 }
