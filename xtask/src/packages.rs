@@ -2,55 +2,74 @@
 
 use crate::step;
 use anyhow::{Result, bail};
+use std::path::Path;
 use std::process::Command;
 
-/// A program and the Debian package that contains it.
+/// A Debian package, and the program or the file (by its absolute path) that shows that it is installed.
 pub(crate) struct Need {
-    pub(crate) program: &'static str,
+    pub(crate) sign: &'static str,
     pub(crate) package: &'static str,
 }
 
 /// Needed by the demo: tools to create and check a file system.
 pub(crate) const DEMO: &[Need] = &[
-    Need { program: "mke2fs", package: "e2fsprogs" },
-    Need { program: "e2fsck", package: "e2fsprogs" },
-    Need { program: "debugfs", package: "e2fsprogs" },
+    Need { sign: "mke2fs", package: "e2fsprogs" },
+    Need { sign: "e2fsck", package: "e2fsprogs" },
+    Need { sign: "debugfs", package: "e2fsprogs" },
 ];
 
 /// Needed by the tests: file system tools, and other projects' NBD clients.
 pub(crate) const TEST: &[Need] = &[
-    Need { program: "mke2fs", package: "e2fsprogs" },
-    Need { program: "e2fsck", package: "e2fsprogs" },
-    Need { program: "nbdinfo", package: "libnbd-bin" },
-    Need { program: "nbdcopy", package: "libnbd-bin" },
-    Need { program: "qemu-img", package: "qemu-utils" },
+    Need { sign: "mke2fs", package: "e2fsprogs" },
+    Need { sign: "e2fsck", package: "e2fsprogs" },
+    Need { sign: "nbdinfo", package: "libnbd-bin" },
+    Need { sign: "nbdcopy", package: "libnbd-bin" },
+    Need { sign: "qemu-img", package: "qemu-utils" },
+];
+
+/// For the check of the hand-written ABI of libibverbs and librdmacm: their header files, and what reads them.
+pub(crate) const ABI: &[Need] = &[
+    Need { sign: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" },
+    Need { sign: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" },
+    Need { sign: "/usr/share/doc/libclang-dev", package: "libclang-dev" },
 ];
 
 /// Needed by the kernel lab: an emulator and tools to build a guest.
 pub(crate) const LAB: &[Need] = &[
-    Need { program: "qemu-system-x86_64", package: "qemu-system-x86" },
-    Need { program: "debootstrap", package: "debootstrap" },
-    Need { program: "mke2fs", package: "e2fsprogs" },
-    Need { program: "xz", package: "xz-utils" },
+    Need { sign: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Need { sign: "debootstrap", package: "debootstrap" },
+    Need { sign: "mke2fs", package: "e2fsprogs" },
+    Need { sign: "xz", package: "xz-utils" },
 ];
 
-/// The packages whose programs are missing.
-pub(crate) fn missing(needs: &[Need]) -> Vec<&'static str> {
-    let mut missing: Vec<_> = needs.iter().filter(|n| !step::on_path(n.program)).map(|n| n.package).collect();
+/// The packages that are not there.
+pub(crate) fn missing(needs: &[&[Need]]) -> Vec<&'static str> {
+    let is_there = |need: &&Need| match Path::new(need.sign).is_absolute() {
+        true => Path::new(need.sign).exists(),
+        false => step::on_path(need.sign),
+    };
+    let needs = needs.iter().copied().flatten();
+    let mut missing: Vec<_> = needs.filter(|need| !is_there(need)).map(|need| need.package).collect();
     missing.sort_unstable();
     missing.dedup();
     missing
 }
 
-/// Makes sure that every program is installed: installs missing packages if possible (as root, with apt), otherwise
-/// fails with the packages to install.
-pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
+/// Whether what is missing can be installed here.
+pub(crate) fn can_install() -> bool {
+    is_root() && step::on_path("apt-get")
+}
+
+/// Makes sure that all of this is there: installs what is missing where that is possible (root, with apt), else says
+/// what to install. Whoever needs several lists asks for them in one call, because packages that are asked for one after another can
+/// displace each other where their versions conflict.
+pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
     }
     let command = format!("apt-get install --yes --no-install-recommends {}", missing.join(" "));
-    if !is_root() || !step::on_path("apt-get") {
+    if !can_install() {
         bail!(
             "these packages are missing: {}. Install them (Debian, Ubuntu: sudo {command}) and run this again",
             missing.join(" ")

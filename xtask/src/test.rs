@@ -7,6 +7,9 @@ use std::process::Command;
 /// Version of the licence checker, which is installed once into the user's cache.
 const CARGO_DENY: &str = "^0.20";
 
+/// What holds the hand-written ABI against the libraries' header files: not in the workspace.
+const ABI_CHECK: &str = "rdma/verbs/abi-check/Cargo.toml";
+
 #[derive(clap::Args)]
 pub(crate) struct Test {
     /// Run only the tests, without the format, clippy, rustdoc and licence checks
@@ -16,9 +19,15 @@ pub(crate) struct Test {
 
 impl Test {
     pub(crate) fn run(&self) -> Result<()> {
-        packages::ensure(packages::TEST)?;
+        let mut needs = vec![packages::TEST];
+        if packages::can_install() {
+            needs.push(packages::ABI);
+            needs.extend(lab::possible().is_ok().then_some(packages::LAB));
+        }
+        packages::ensure(&needs)?;
         if !self.only_tests {
             step::run("format", &mut step::cargo(&["fmt", "--all", "--check"]))?;
+            step::run("format", &mut step::cargo(&["fmt", "--check", "--manifest-path", ABI_CHECK]))?;
             step::run(
                 "clippy",
                 &mut step::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -36,6 +45,15 @@ impl Test {
             &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"]),
         )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
+        match &packages::missing(&[packages::ABI])[..] {
+            [] => {
+                let arguments = ["test", "--locked", "--manifest-path", ABI_CHECK];
+                step::run("ABI of libibverbs and librdmacm", &mut step::cargo(&arguments))?;
+            }
+            missing => {
+                println!("\n== ABI of libibverbs and librdmacm: left out, needs {}", missing.join(" "))
+            }
+        }
         match lab::available() {
             Ok(()) => lab::quick()?,
             Err(reason) => println!("\n== kernel lab: skipped, {reason}"),

@@ -31,7 +31,7 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<()> {
-        packages::ensure(packages::DEMO)?;
+        packages::ensure(&[packages::DEMO])?;
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let temporary = tempfile::tempdir()?;

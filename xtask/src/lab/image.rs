@@ -15,7 +15,7 @@ pub(crate) struct Image {
 impl Image {
     /// Returns the image of this checkout's recipe; builds it if it is missing or `again` is set.
     pub(super) fn ensure(again: bool) -> Result<Self> {
-        packages::ensure(packages::LAB)?;
+        packages::ensure(&[packages::LAB])?;
         let image = Self::of_this_recipe()?;
         if again || !image.is_there() {
             image.build()?;
@@ -69,8 +69,8 @@ impl Image {
     }
 }
 
-/// Makes sure that the lab's image exists; otherwise returns the reason in one line.
-pub(crate) fn available() -> Result<(), String> {
+/// Whether this machine can run the lab; otherwise the reason in one line.
+pub(crate) fn possible() -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the guest needs an x86-64 host".to_owned());
     }
@@ -78,6 +78,12 @@ pub(crate) fn available() -> Result<(), String> {
     if !there && !packages::is_root() {
         return Err("building the guest needs root: run `sudo cargo xtask lab build` once".to_owned());
     }
+    Ok(())
+}
+
+/// Makes sure that the lab's image exists; otherwise returns the reason in one line.
+pub(crate) fn available() -> Result<(), String> {
+    possible()?;
     Image::ensure(false).map(drop).map_err(|error| format!("{error:#}").replace('\n', " "))
 }
 

@@ -28,7 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-pub(crate) use image::available;
+pub(crate) use image::{available, possible};
 
 #[derive(clap::Args)]
 pub(crate) struct Lab {
