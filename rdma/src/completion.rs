@@ -10,7 +10,8 @@ pub struct CompletionQueueId(pub u32);
 /// What completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
-    /// A SEND of ours. The buffer may be reused; whether the peer has it depends on [`crate::Capabilities::completion_is_ack`].
+    /// A SEND of ours. The buffer may be reused; whether the peer has it depends on
+    /// [`crate::Capabilities::completion_is_ack`].
     Send,
     /// An RDMA WRITE of ours; likewise.
     Write,
@@ -69,7 +70,7 @@ pub struct Completion {
     pub id: WorkRequestId,
     /// On which queue pair (for a shared receive queue: the one whose peer sent).
     pub queue_pair: QueuePairId,
-    /// What. Means nothing unless `status` is success, but for telling receives from sends.
+    /// Which operation. Unless `status` is success it only tells receives from sends.
     pub opcode: Opcode,
     /// How it ended.
     pub status: WcStatus,

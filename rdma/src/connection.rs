@@ -23,8 +23,8 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// What a message holds at the most. InfiniBand and RoCE carry 56 bytes in a request, 196 in an answer, 148 in a rejection,
-    /// and pad with zeros; iWARP carries all of it. A provider refuses what it cannot carry.
+    /// What a message holds at the most. InfiniBand and RoCE carry 56 bytes in a request, 196 in an answer, 148 in a
+    /// rejection, and pad with zeros; iWARP carries all of it. A provider refuses what it cannot carry.
     pub const MAX: usize = 256;
 
     /// No bytes.
@@ -67,8 +67,8 @@ pub struct ConnectParameters {
 /// What happens to connections; from [`crate::Provider::poll_cm`].
 #[derive(Debug)]
 pub enum CmEvent {
-    /// A peer asks. Nobody has to hurry but the peer: an unanswered request is dropped when its set-up time is over,
-    /// and then `accept` says so.
+    /// A peer asks for a connection. A request that is not answered within its set-up time is dropped; `accept` fails
+    /// then.
     ConnectRequest {
         /// Where it came in.
         listener: ListenerId,
@@ -78,7 +78,7 @@ pub enum CmEvent {
         peer: SocketAddr,
         /// Whom they asked.
         local: SocketAddr,
-        /// What they said.
+        /// The private data of the request.
         private_data: PrivateData,
         /// RDMA READs of ours that the peer serves at once (its IRD).
         peer_responder_resources: u16,
@@ -90,7 +90,7 @@ pub enum CmEvent {
     Established {
         /// The queue pair.
         queue_pair: QueuePairId,
-        /// What the acceptor said (empty on the acceptor's own side).
+        /// The private data of the answer (empty on the acceptor's own side).
         private_data: PrivateData,
         /// RDMA READs of the peer's that are served at once.
         responder_resources: u16,
@@ -111,8 +111,8 @@ pub enum CmEvent {
         /// Why.
         cause: DisconnectCause,
     },
-    /// The device is gone, or can no longer be relied on, and this provider with it: nothing works on it any more. Comes once,
-    /// after the ends of its connections. A new provider may find the device back.
+    /// The device is gone, or can no longer be relied on, and this provider with it: nothing works on it any more.
+    /// Comes once, after the ends of its connections. A new provider may find the device back.
     DeviceRemoved,
 }
 
@@ -120,10 +120,10 @@ pub enum CmEvent {
 #[derive(Debug, Error)]
 #[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
 pub enum ConnectFailure {
-    /// Nobody listens there, or no way leads there.
+    /// Nothing listens there, or there is no route.
     #[error("cannot reach it")]
     Unreachable(#[source] io::Error),
-    /// The peer's layer above said no.
+    /// The layer above at the peer rejected it.
     #[error("the peer rejected the connection")]
     Rejected {
         /// Its reason, for the layer above to read.
@@ -132,7 +132,7 @@ pub enum ConnectFailure {
     /// No answer in time.
     #[error("no answer within the set-up time")]
     TimedOut,
-    /// It answers, but does not speak this.
+    /// It answers, but not in this protocol.
     #[error("the peer does not speak the protocol: {0}")]
     Protocol(&'static str),
 }
@@ -140,19 +140,19 @@ pub enum ConnectFailure {
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DisconnectCause {
-    /// We said so.
+    /// This side asked for it.
     #[error("closed by this side")]
     Local,
-    /// The peer closed it in order.
+    /// The peer closed it.
     #[error("closed by the peer")]
     Peer,
     /// It broke: reset, half a message, an errno.
     #[error("the connection broke")]
     Broken,
-    /// The peer broke the protocol, and was told so. The text names the rule.
+    /// The peer broke the protocol, and was sent the reason. The text names the rule.
     #[error("the peer broke the protocol: {0}")]
     PeerViolation(&'static str),
-    /// The peer says that we broke the protocol. The text is what it named.
+    /// The peer reports that this side broke the protocol. The text is its reason.
     #[error("the peer terminated the stream: {0}")]
     PeerTerminated(&'static str),
     /// The device went away.
@@ -166,7 +166,7 @@ pub enum DisconnectCause {
 pub struct ListenError {
     /// The address.
     pub address: SocketAddr,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
@@ -183,9 +183,9 @@ pub enum ConnectError {
     /// The system refused.
     #[error("cannot start the connection to {address}")]
     Os {
-        /// Whereto.
+        /// The address.
         address: SocketAddr,
-        /// What it said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

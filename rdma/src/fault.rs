@@ -14,17 +14,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-/// How often each fault strikes, in a million occasions. All zero: no fault, and nothing is changed.
+/// How often each fault happens, in a million occasions. All zero: no fault, and nothing is changed.
 ///
-/// A reliable transport loses, repeats and reorders nothing, so none of that is here: to a connection the worst that can
-/// happen is to be slow, and to end.
+/// A reliable transport loses, repeats and reorders nothing, so none of that is here: to a connection the worst that
+/// can happen is to be slow, and to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultOptions {
     /// Of all that follows.
     pub seed: u64,
     /// A flush ends one of the established connections, as if it broke.
     pub drop_connection: u32,
-    /// A poll of a completion queue finds it silent, for up to `hold_polls_max` polls.
+    /// A poll of a completion queue returns nothing, for up to `hold_polls_max` polls.
     pub hold_completions: u32,
     /// An event is seen only after up to `hold_polls_max` more polls.
     pub hold_event: u32,
@@ -34,8 +34,8 @@ pub struct FaultOptions {
     pub refuse_connect: u32,
     /// `register` and `expose` find no key left.
     pub refuse_register: u32,
-    /// `post_send` finds the queue full; only while a signalled request is outstanding on it, so that one who waits for a
-    /// completion gets one.
+    /// `post_send` finds the queue full; only while a signalled request is outstanding on it, so that one who waits for
+    /// a completion gets one.
     pub refuse_post: u32,
 }
 
@@ -43,20 +43,20 @@ pub struct FaultOptions {
 #[derive(Debug, Default)]
 struct Known {
     established: bool,
-    /// Ended by us: the event must not say that the caller did it.
+    /// Ended by this decorator: the event must not name the caller as the cause.
     dropped: bool,
     /// Signalled sends whose completion was not seen.
     outstanding: u32,
 }
 
-/// A provider that fails as told. What it may refuse it refuses before the inner provider hears of it.
+/// A provider that fails as its options demand. It refuses before it calls the inner provider.
 #[derive(Debug)]
 pub struct Faulty<P> {
     inner: P,
     options: FaultOptions,
     rng: Rng,
     queue_pairs: BTreeMap<QueuePairId, Known>,
-    /// Completion queues that are silent, and for how many polls.
+    /// Completion queues that return nothing, and for how many polls.
     silent: BTreeMap<CompletionQueueId, u32>,
     held_event: Option<(u32, CmEvent)>,
     /// The device goes away at the next poll.
@@ -101,7 +101,7 @@ impl<P: Provider> Faulty<P> {
         &mut self.inner
     }
 
-    /// Takes the device away: the next event says so.
+    /// Takes the device away: the next event reports it.
     pub fn remove_device(&mut self) {
         self.removed = true;
     }
@@ -128,14 +128,14 @@ impl<P: Provider> Faulty<P> {
         }
     }
 
-    /// Notes what an event means, just before the caller sees it.
+    /// Records what an event means, just before the caller gets it.
     fn deliver(&mut self, mut event: CmEvent) -> CmEvent {
         match &mut event {
             CmEvent::Established { queue_pair, .. } => {
                 self.queue_pairs.entry(*queue_pair).or_default().established = true;
             }
             CmEvent::Disconnected { queue_pair, cause } => {
-                // The flushed completions are there to be polled after this event: no queue stays silent.
+                // The flushed completions are there to be polled after this event: no queue holds them back.
                 self.silent.clear();
                 let known = self.queue_pairs.entry(*queue_pair).or_default();
                 known.established = false;

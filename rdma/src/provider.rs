@@ -24,15 +24,17 @@ pub struct Capabilities {
     pub max_queue_depth: u32,
     /// [`Provider::expose`] makes a key for one command (an STag, a memory window).
     pub per_command_keys: bool,
-    /// Such a key reaches the bytes that were exposed and no others of their region, and nobody but the peer it was made for can end it
+    /// Such a key reaches only the bytes that were exposed, and only the peer that it was made for can invalidate it
     /// (Soft-RoCE checks neither).
     pub strict_keys: bool,
     /// Our own SENDs can invalidate a key of the peer's. What a peer's SEND ends here are the keys of
     /// `per_command_keys`.
     pub sends_invalidate: bool,
-    /// A SEND that finds no receive posted waits (law 6). Devices that speak iWARP have no place for it: there it costs the connection.
+    /// A SEND that finds no receive posted waits (law 6). iWARP devices have no place for it: there it ends the
+    /// connection.
     pub early_messages_wait: bool,
-    /// Bytes that leave at once as one packet, where a few more would cost a second one; `None` where packets are too small for that to matter.
+    /// The bytes of one packet, where a few more would need a second one; `None` where packets are too small for that
+    /// to matter.
     pub packet_len: Option<u32>,
     /// A completed SEND or WRITE is at the peer (InfiniBand, RoCE), rather than handed to the network (iWARP).
     pub completion_is_ack: bool,
@@ -80,31 +82,32 @@ pub enum PostError {
     Invalid,
 }
 
-/// One thread's way to one kind of RDMA. Everything of it (queue pairs, queues, regions, listeners) belongs to one
-/// protection domain and to whoever has the provider: one thread at a time, and not always the same where the provider is [`Send`],
-/// as all of ours are.
+/// One thread's access to RDMA. Its queue pairs, queues, regions and listeners belong to one protection domain. One
+/// thread at a time uses it, not always the same where the provider is [`Send`], as all of ours are.
 ///
-/// The laws, which the conformance suite checks:
+/// Every implementation keeps these laws; the conformance suite checks them:
 ///
 /// 1. Nothing blocks. Every wait is bounded by a time that the caller gave or that the provider documents.
-/// 2. Posting does not ring: work starts at [`Provider::flush`] or at the next poll.
-/// 3. Sends of one queue pair take effect in the order posted, and complete in it. An RDMA WRITE is placed before a later SEND is received.
-/// 4. A posted work request completes exactly once (an unsignalled one, silently on success). When a connection ends, everything
-///    outstanding completes as flushed, in order, before or with [`CmEvent::Disconnected`].
-/// 5. A peer reaches only memory that was exposed to it, by key, within bounds, with the right access, while the key lives. What it does wrong
-///    ends its own connection and nothing else.
-/// 6. A SEND that finds no receive posted waits in a bounded place; it does not cost the connection until that is full
-///    ([`Capabilities::early_messages_wait`] says where this holds).
+/// 2. Posting does not ring the doorbell: work starts at [`Provider::flush`] or at the next poll.
+/// 3. Sends of one queue pair take effect in the order posted, and complete in it. An RDMA WRITE is placed before a
+///    later SEND is received.
+/// 4. A posted work request completes exactly once (an unsignalled one makes no completion on success). When a
+///    connection ends, everything outstanding completes as flushed, in order, before or with [`CmEvent::Disconnected`].
+/// 5. A peer reaches only memory that was exposed to it, by key, within bounds, with the right access, while the key is
+///    valid. What it does wrong ends its own connection and nothing else.
+/// 6. A SEND that finds no receive posted waits in a bounded place; the connection ends only when that is full
+///    (where [`Capabilities::early_messages_wait`]).
 /// 7. Memory that work is in flight on is held by the provider; dropping the caller's handle is safe.
-/// 8. A peer is told no key but those that the caller sends it. Where an RDMA READ names its sink to the peer (iWARP), it names
-///    one that reaches the bytes of this READ alone and ends with it; the region needs local write access only.
+/// 8. A peer learns no key but those that the caller sends it. Where an RDMA READ sends the peer a key for its sink
+///    (iWARP), the key covers only the bytes of this READ and becomes invalid when it completes. The region needs local
+///    write access only.
 /// 9. When the device goes away, every connection ends with [`crate::DisconnectCause::DeviceRemoved`], then
-///    [`CmEvent::DeviceRemoved`] comes, once. From then on everything is refused; only a new provider helps.
+///    [`CmEvent::DeviceRemoved`] comes, once. From then on every call is refused; a new provider has to be opened.
 pub trait Provider {
     /// A connection request under way from one thread's provider to another's.
     type Detached: Send;
 
-    /// What it can do.
+    /// What the provider can do.
     fn capabilities(&self) -> Capabilities;
 
     /// Registers all of `memory`.
@@ -113,15 +116,16 @@ pub trait Provider {
     /// See [`RegisterError`].
     fn register(&mut self, memory: &Memory, access: Access) -> Result<MemoryRegion, RegisterError>;
 
-    /// Ends a registration. Its keys are dead at once, those that [`Provider::expose`] made of it included; work in
-    /// flight keeps the bytes alive.
+    /// Ends a registration. Its keys are invalid at once, those that [`Provider::expose`] made of it included. Work in
+    /// flight holds the memory.
     fn deregister(&mut self, key: LocalKey);
 
-    /// Makes a key under which the peer of this one queue pair reaches exactly `range`, until it is invalidated by the peer's SEND with invalidate,
-    /// by [`crate::SendOperation::LocalInvalidate`], or with the queue pair. In effect before any SEND that is posted later.
+    /// Makes a key under which the peer of this one queue pair reaches exactly `range`, until it is invalidated by the
+    /// peer's SEND with invalidate, by [`crate::SendOperation::LocalInvalidate`], or with the queue pair. In effect
+    /// before any SEND that is posted later.
     ///
-    /// The region needs no remote right of its own, so that nothing of it has to stand open between commands: remote
-    /// read asks nothing of it, remote write asks for local write.
+    /// The region needs no remote access of its own, so that no peer reaches it between commands. A key for remote read
+    /// needs nothing of it, one for remote write needs local write.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -151,7 +155,8 @@ pub trait Provider {
     /// See [`ResourceError`].
     fn create_queue_pair(&mut self, attributes: &QueuePairAttributes) -> Result<QueuePairId, ResourceError>;
 
-    /// Ends a queue pair and its connection at once, without ceremony. No completion or event of it is seen afterwards; its keys are dead.
+    /// Ends a queue pair and its connection at once. No completion or event of it is seen afterwards; its keys are
+    /// invalid.
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId);
 
     /// Its state; `Error` when there is none of that name.
@@ -166,7 +171,8 @@ pub trait Provider {
     /// Stops listening. Requests that were not yet answered are dropped.
     fn unlisten(&mut self, listener: ListenerId);
 
-    /// Starts a connection, from `source` if given. [`CmEvent::Established`] or [`CmEvent::ConnectFailed`] follows within the time in `parameters`.
+    /// Starts a connection, from `source` if given. [`CmEvent::Established`] or [`CmEvent::ConnectFailed`] follows
+    /// within the time in `parameters`.
     ///
     /// # Errors
     /// [`ConnectError`]: then no event follows, and the queue pair is still idle.
@@ -195,14 +201,15 @@ pub trait Provider {
     /// Rejects a request; the peer sees [`crate::ConnectFailure::Rejected`] with this private data.
     fn reject(&mut self, request: RequestId, private_data: &PrivateData);
 
-    /// Takes a request out of this provider, to be adopted by another thread's of the same kind. `None` when it is gone.
+    /// Takes a request out of this provider, to be adopted by another thread's of the same kind. `None` when it is
+    /// gone.
     fn detach(&mut self, request: RequestId) -> Option<Self::Detached>;
 
     /// Takes over a request that another provider let go.
     fn adopt(&mut self, now: Duration, detached: Self::Detached) -> RequestId;
 
-    /// Ends a connection in order: what was posted is still sent, as far as the peer takes it within a bounded time;
-    /// then everything outstanding is flushed, and [`CmEvent::Disconnected`] comes.
+    /// Closes a connection: what was posted is still sent, if the peer takes it within a bounded time. Then everything
+    /// outstanding is flushed, and [`CmEvent::Disconnected`] comes.
     fn disconnect(&mut self, queue_pair: QueuePairId);
 
     /// Posts a receive.
@@ -230,7 +237,8 @@ pub trait Provider {
     /// Rings the doorbell for everything posted, on all queue pairs.
     fn flush(&mut self);
 
-    /// Makes progress, and appends the completions that are there, up to the capacity left in `completions`; never grows it.
+    /// Makes progress, and appends the completions that are there, up to the capacity left in `completions`; never
+    /// grows it.
     fn poll_cq(&mut self, queue: CompletionQueueId, completions: &mut Vec<Completion>);
 
     /// Makes progress on set-up, tear-down and their deadlines; `now` only ever grows. One event a call.
@@ -239,10 +247,11 @@ pub trait Provider {
     /// When [`Provider::poll_cm`] must be called again even if nothing arrives.
     fn poll_timeout(&self) -> Option<Duration>;
 
-    /// Arms [`Provider::fd`]: it becomes readable at the next thing there is to poll (completion or event). `false` when
-    /// something is there already: poll, do not sleep.
+    /// Arms [`Provider::fd`]: it becomes readable at the next thing there is to poll (completion or event). `false`
+    /// when something is there already: poll, do not sleep.
     fn arm(&mut self) -> bool;
 
-    /// The descriptor to sleep on, the same for life, readable once armed and something came, whoever armed it last; `None` for a provider without one (virtual time).
+    /// The descriptor to sleep on. It never changes, and becomes readable when something comes after [`Provider::arm`],
+    /// whichever thread called that. `None` for a provider without one (virtual time).
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -28,12 +28,12 @@ pub struct QueuePairAttributes {
     pub max_send: u32,
     /// Receives posted at once (0 with a shared receive queue).
     pub max_receive: u32,
-    /// Calls of [`crate::Provider::expose`] whose effect may be outstanding: where keys are memory windows, each takes a place on
-    /// the send queue until a later work request completes. 0 for a side that exposes nothing.
+    /// Calls of [`crate::Provider::expose`] whose effect may be outstanding: where keys are memory windows, each takes
+    /// a place on the send queue until a later work request completes. 0 for a side that exposes nothing.
     pub max_exposed: u32,
 }
 
-/// Life of a queue pair: `Idle → Connecting → Ready → Error`, and `Error` from anywhere.
+/// States of a queue pair: `Idle → Connecting → Ready → Error`, and `Error` from anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePairState {
     /// Made; receives may be posted, sends not yet.
@@ -42,7 +42,7 @@ pub enum QueuePairState {
     Connecting,
     /// Connected.
     Ready,
-    /// Over. What was outstanding completes with [`crate::WcStatus::Flushed`], in the order posted.
+    /// Ended. What was outstanding completes with [`crate::WcStatus::Flushed`], in the order posted.
     Error,
 }
 
@@ -60,10 +60,12 @@ pub struct ReceiveRequest {
 pub enum Payload<'a> {
     /// Copied out when posted: at most [`crate::Capabilities::max_inline`] bytes, from any memory.
     Inline(&'a [u8]),
-    /// Gathered from registered memory, which stays untouched until the completion: at most [`crate::Capabilities::max_sge`].
+    /// Gathered from registered memory, which stays untouched until the completion: at most
+    /// [`crate::Capabilities::max_sge`].
     Gather(&'a [Sge]),
-    /// Taken from memory that is the poster's until [`crate::Provider::flush`] returns and no longer, registered or not. What a provider
-    /// cannot send by then it copies to `spare`, and sends from there: a provider that sends from registered memory alone copies all of it.
+    /// Taken from memory that is the poster's until [`crate::Provider::flush`] returns and no longer, registered or
+    /// not. What a provider cannot send by then it copies to `spare`, and sends from there: a provider that sends from
+    /// registered memory alone copies all of it.
     Borrowed {
         /// Whose bytes.
         from: &'a Memory,

@@ -1,4 +1,4 @@
-//! A small seeded generator, so that a run can be told again from one number.
+//! A small seeded generator, so that a run can be repeated from one number.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one addition and three mixes, every seed as good as another.
 #[derive(Debug, Clone)]

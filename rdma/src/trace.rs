@@ -24,7 +24,7 @@ pub enum Happening {
         id: WorkRequestId,
         /// Bytes of room.
         len: u32,
-        /// What the provider said.
+        /// What the provider returned.
         result: Result<(), PostError>,
     },
     /// A send work request was posted, or refused.
@@ -33,13 +33,13 @@ pub enum Happening {
         queue_pair: QueuePairId,
         /// Its name.
         id: WorkRequestId,
-        /// What, in the standards' words.
+        /// The operation, as the standards name it.
         operation: &'static str,
         /// Bytes.
         len: u64,
         /// The key of the peer's, or of ours for an invalidation.
         key: Option<RemoteKey>,
-        /// What the provider said.
+        /// What the provider returned.
         result: Result<(), PostError>,
     },
     /// The doorbell rang.

@@ -5,9 +5,10 @@
 //! | [`selection`] | [`ProviderSelection`]: which provider, on which device, and how it was chosen |
 //! | [`provider`] | [`AnyProvider`]: one of them, by the contract |
 //!
-//! Contract: a thread has one provider, of one kind; a request goes from one thread to another of the same [`ProviderSelection`].
+//! Contract: a thread has one provider, of one kind; a request goes from one thread to another of the same
+//! [`ProviderSelection`].
 //!
-//! What it does not do: it moves no bytes. A match a call is all that it costs.
+//! What it does not do: it moves no bytes. Each call costs one `match`.
 #![forbid(unsafe_code)]
 
 pub mod provider;

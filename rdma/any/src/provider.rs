@@ -140,7 +140,7 @@ impl Provider for AnyProvider {
         match (self, detached) {
             (Self::Iwarp(it), Detached::Iwarp(detached)) => it.adopt(now, detached),
             (Self::Verbs(it), Detached::Verbs(detached)) => it.adopt(now, detached),
-            // Threads of different selections do not hand over to each other; a request that got astray is gone.
+            // Only threads of one selection hand requests to each other: any other request is dropped.
             _ => RequestId(u32::MAX),
         }
     }
@@ -190,7 +190,7 @@ impl Provider for AnyProvider {
     }
 }
 
-/// Whoever waits for a connection may drive it: providers move between threads, under a lock.
+/// A thread that waits for a connection may drive its provider: providers move between threads, under a lock.
 const _: () = {
     const fn moves_between_threads<T: Send>() {}
     moves_between_threads::<AnyProvider>();

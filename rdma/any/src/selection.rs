@@ -46,7 +46,7 @@ pub struct VerbsOptions {
 /// What one provider is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// How many keys of commands may be alive at once (iwarp keeps a table of them).
+    /// How many keys of commands may be valid at once (iwarp keeps a table of them).
     pub keys: Option<usize>,
     /// See [`VerbsConfig::completion_vector`].
     pub completion_vector: u32,
@@ -60,7 +60,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// One way of speaking RDMA: threads that share it can hand requests to each other.
+/// A provider and its device. Threads with the same selection can hand requests to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProviderSelection {
     /// Userspace iWARP over TCP.
@@ -85,7 +85,7 @@ impl fmt::Display for ProviderSelection {
     }
 }
 
-/// No way of speaking RDMA, or none that was asked for.
+/// No provider, or not the one that was asked for.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// Verbs were asked for, and the address has none.
@@ -98,12 +98,12 @@ pub enum OpenError {
         /// What is missing.
         why: String,
     },
-    /// There is no way to the address.
+    /// There is no route to the address.
     #[error("there is no route to {address}")]
     NoRoute {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -142,7 +142,7 @@ impl ProviderSelection {
         Ok(Self::Verbs { device, port, options })
     }
 
-    /// The selection to a remote address: that of the local address from which the system would speak to it.
+    /// The selection for a remote address: that of the local address from which the kernel would send to it.
     ///
     /// # Errors
     /// As [`ProviderSelection::of`], and [`OpenError::NoRoute`].
@@ -159,7 +159,7 @@ impl ProviderSelection {
             Some(source) => source,
             None => match source_towards(remote) {
                 Ok(local) => local,
-                // The connection itself says better what is wrong with the address.
+                // Connecting reports better what is wrong with the address.
                 Err(_) if preference == Preference::Auto => return Ok(Self::Iwarp),
                 Err(source) => return Err(OpenError::NoRoute { address: remote, source }),
             },
@@ -167,7 +167,8 @@ impl ProviderSelection {
         Self::of(local, preference, options)
     }
 
-    /// A provider for one thread. A selection opens as many as are asked for, one after another where a device went away.
+    /// A provider for one thread. A selection opens as many as are asked for, one after another where a device went
+    /// away.
     ///
     /// # Errors
     /// The device, its libraries or the system refuse.

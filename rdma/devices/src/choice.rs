@@ -16,8 +16,9 @@ pub enum Reason<'a> {
     NotLocal,
     /// The interface that has it has no RDMA device on it.
     NoDeviceOn(&'a str),
-    /// The device that owns it speaks iWARP, as userspace iWARP does. Over such a device a peer keeps the one key of all memory that
-    /// it was shown part of, and every RDMA READ costs a registration: it is taken only when it is asked for.
+    /// The device that owns it speaks iWARP, as userspace iWARP does. Over such a device a peer keeps the one key of
+    /// all memory that it was shown part of, and every RDMA READ costs a registration: it is taken only when it is
+    /// asked for.
     IwarpDevice(Owner<'a>),
     /// A device owns it, but verbs cannot be used: the text says why.
     VerbsUnusable(Owner<'a>, &'a str),
@@ -32,11 +33,11 @@ pub enum Choice<'a> {
     Iwarp(Reason<'a>),
 }
 
-/// What `auto` takes for a local address: verbs when an InfiniBand or RoCE device owns it, otherwise iwarp. `verbs` says whether verbs can be used at all
-/// (the libraries load, the device nodes are there), or why not.
+/// What `auto` takes for a local address: verbs when an InfiniBand or RoCE device owns it, otherwise iwarp. `verbs`
+/// says whether verbs can be used at all (the libraries load, the device nodes are there), or why not.
 ///
-/// A port that is down does not change the choice: over iwarp a peer that speaks RoCE would not be reached either, and the
-/// message about the port helps more.
+/// A port that is down does not change the choice: a peer that uses RoCE would not be reached over iwarp either, and
+/// the message about the port helps more.
 #[must_use]
 pub fn choose<'a>(machine: &'a Machine, local: IpAddr, verbs: Result<(), &'a str>) -> Choice<'a> {
     if local.is_unspecified() {
@@ -56,7 +57,7 @@ pub fn choose<'a>(machine: &'a Machine, local: IpAddr, verbs: Result<(), &'a str
     }
 }
 
-/// The local address from which the kernel would speak to `remote`: [`choose`] decides by it. Nothing is sent.
+/// The local address from which the kernel would send to `remote`: [`choose`] decides by it. Nothing is sent.
 ///
 /// # Errors
 /// When there is no route.
@@ -64,7 +65,7 @@ pub fn source_towards(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // The port has no say in the route, but 0 is refused.
+    // The route does not depend on the port, but port 0 is refused.
     let port = if remote.port() == 0 { 4420 } else { remote.port() };
     let mut remote = remote;
     remote.set_port(port);
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_oneself_is_from_oneself() {
+    fn source_towards_loopback_is_loopback() {
         let remote = "127.0.0.1:0".parse().expect("an address");
         assert_eq!(source_towards(remote).expect("a route"), IpAddr::V4(Ipv4Addr::LOCALHOST));
     }

@@ -12,7 +12,7 @@ pub enum NodeType {
     ChannelAdapter,
     /// `4: RNIC`: iWARP.
     Rnic,
-    /// Anything else, in the kernel's words.
+    /// Anything else, as the kernel writes it.
     Other(String),
 }
 
@@ -38,7 +38,7 @@ pub enum PortState {
     Armed,
     /// `4: ACTIVE`: it can be used.
     Active,
-    /// Anything else, in the kernel's words.
+    /// Anything else, as the kernel writes it.
     Other(String),
 }
 
@@ -49,7 +49,7 @@ pub enum LinkLayer {
     Infiniband,
     /// Ethernet: RoCE or iWARP.
     Ethernet,
-    /// Anything else, in the kernel's words.
+    /// Anything else, as the kernel writes it.
     Other(String),
 }
 
@@ -60,11 +60,11 @@ pub struct Port {
     pub number: u32,
     /// Logical state.
     pub state: PortState,
-    /// Physical state in the kernel's words, without its number: `LinkUp`, `Disabled`, …
+    /// Physical state as the kernel writes it, without its number: `LinkUp`, `Disabled`, …
     pub physical_state: String,
     /// InfiniBand or Ethernet.
     pub link_layer: LinkLayer,
-    /// Rate in the kernel's words, `100 Gb/sec (4X EDR)`. Software devices say 2.5, which means nothing.
+    /// Rate as the kernel writes it, such as `100 Gb/sec (4X EDR)`. Software devices report 2.5, which means nothing.
     pub rate: Option<String>,
     /// The local identifier that the subnet manager gave; 0 on Ethernet.
     pub lid: u16,
@@ -100,7 +100,7 @@ impl Device {
         let node_type = NodeType::parse(&of("node_type").unwrap_or_default());
         let driver = match sysfs::link_name(&folder.join("device/driver")) {
             Some(driver) => Driver::Hardware(driver),
-            // rxe alone says what it lies on.
+            // Only rxe names the interface that it runs on.
             None if of("parent").is_some() || of("node_desc").as_deref() == Some("rxe") => {
                 Driver::Software("rdma_rxe")
             }
@@ -123,7 +123,7 @@ impl Device {
         }
     }
 
-    /// How a port of it speaks to its peers: `InfiniBand`, `RoCE v2`, `RoCE v1`, `iWARP`.
+    /// The protocol of a port: `InfiniBand`, `RoCE v2`, `RoCE v1`, `iWARP`.
     #[must_use]
     pub fn protocol(&self, port: &Port) -> &'static str {
         if self.node_type == NodeType::Rnic {
@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    /// Whether it speaks RoCE.
+    /// Whether it is a RoCE device.
     #[must_use]
     pub fn is_roce(&self, port: &Port) -> bool {
         self.node_type != NodeType::Rnic && port.link_layer == LinkLayer::Ethernet
@@ -171,7 +171,7 @@ impl Port {
         port
     }
 
-    /// What lies beneath: what rxe says, what the GIDs say, what shares the card.
+    /// The interfaces that it runs on: those that rxe names, those of the GIDs, those of the same card.
     fn add_netdevs(&mut self, root: &Path, device: &Path) {
         let mut netdevs: Vec<String> = sysfs::text(&device.join("parent")).into_iter().collect();
         netdevs.extend(self.gids.iter().filter_map(|gid| gid.netdev.clone()));

@@ -1,6 +1,7 @@
 //! Machines that were written down, for tests: a text becomes a tree of files.
 //!
-//! A line is `PATH = TEXT` (a file), `PATH -> TARGET` (a symbolic link) or `@ NETDEV ADDRESS` (an IP address); `#` begins a comment.
+//! A line is `PATH = TEXT` (a file), `PATH -> TARGET` (a symbolic link) or `@ NETDEV ADDRESS` (an IP address); `#`
+//! begins a comment.
 
 use crate::InterfaceAddress;
 use std::io;

@@ -6,16 +6,17 @@ use std::net::{IpAddr, Ipv6Addr};
 /// What an entry of a GID table stands for, by `gid_attrs/types`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GidType {
-    /// `IB/RoCE v1`: an InfiniBand GID, or on Ethernet RoCE v1 (its own Ethertype, not routed). iWARP devices say this too, and mean nothing by it.
+    /// `IB/RoCE v1`: an InfiniBand GID, or on Ethernet RoCE v1 (its own Ethertype, not routed). iWARP devices report
+    /// this too, and it means nothing there.
     InfinibandOrRoceV1,
     /// `RoCE v2`: over UDP, routed.
     RoceV2,
-    /// Anything else, in the kernel's words.
+    /// Anything else, as the kernel writes it.
     Other(String),
 }
 
 impl GidType {
-    /// From the kernel's words.
+    /// From what the kernel writes.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text {
@@ -43,7 +44,7 @@ pub struct Gid {
     pub index: u32,
     /// The 128 bits, in network order.
     pub address: Ipv6Addr,
-    /// What it is for; `None` when the kernel does not say.
+    /// What it is for; `None` when the kernel does not report it.
     pub kind: Option<GidType>,
     /// The interface that it came from (a VLAN's or a bond's own, if it is theirs).
     pub netdev: Option<String>,
@@ -61,7 +62,8 @@ impl Gid {
     }
 }
 
-/// A GID as sysfs writes it: eight groups of four hexadecimal digits. `None` for anything else, and for the zero GID of an unused entry.
+/// A GID as sysfs writes it: eight groups of four hexadecimal digits. `None` for anything else, and for the zero GID of
+/// an unused entry.
 #[must_use]
 pub fn parse(text: &str) -> Option<Ipv6Addr> {
     let address: Ipv6Addr = text.parse().ok()?;

@@ -9,8 +9,8 @@
 //! | [`choice`] | [`Choice`]: verbs or iwarp for an address, and why |
 //! | [`sysfs`] | one file of sysfs or procfs, read |
 //!
-//! Contract: nothing here opens a device, needs a library or a right: files are read, and everything is a pure function of what they
-//! said. What a kernel does not show is `None`, never an error.
+//! Contract: nothing here opens a device, needs a library or a right: files are read, and everything is a pure function
+//! of their contents. What a kernel does not show is `None`, never an error.
 //!
 //! What it does not do: counters and advice (`nvmf doctor` does), device limits (verbs asks the device).
 #![forbid(unsafe_code)]

@@ -21,7 +21,8 @@ pub struct Owner<'a> {
     pub device: &'a Device,
     /// Its port.
     pub port: &'a Port,
-    /// The GID to use: on RoCE the one that was made from the address, version 2 before version 1; on InfiniBand the port's first. iWARP has no use for one.
+    /// The GID to use: on RoCE the one that was made from the address, version 2 before version 1; on InfiniBand the
+    /// port's first. iWARP has no use for one.
     pub gid: Option<&'a Gid>,
     /// The interface that has the address.
     pub netdev: &'a Netdev,
@@ -75,8 +76,8 @@ impl Machine {
         self.owners_of(local).first().copied()
     }
 
-    /// The RDMA ports that lie on the interface that has a local address: cards before software, active ports before those that are not, then
-    /// by name.
+    /// The RDMA ports that lie on the interface that has a local address: cards before software, active ports before
+    /// those that are not, then by name.
     #[must_use]
     pub fn owners_of(&self, local: IpAddr) -> Vec<Owner<'_>> {
         let Some(netdev) = self.netdev_of(local) else { return Vec::new() };

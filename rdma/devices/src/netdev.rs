@@ -50,8 +50,8 @@ impl Netdev {
         }
     }
 
-    /// The path MTU of RoCE over this interface, in bytes: the largest power of two from 256 to 4096 that leaves room for the
-    /// headers of RoCE v2, 96 bytes as Linux counts them. `None` when not even 256 fits.
+    /// The path MTU of RoCE over this interface, in bytes: the largest power of two from 256 to 4096 that leaves room
+    /// for the headers of RoCE v2, 96 bytes as Linux counts them. `None` when not even 256 fits.
     #[must_use]
     pub fn roce_mtu(&self) -> Option<u32> {
         const HEADERS: u32 = 96;
@@ -63,7 +63,7 @@ impl Netdev {
 /// The IP addresses of this machine.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// When the kernel does not report it.
 pub fn addresses() -> std::io::Result<Vec<InterfaceAddress>> {
     let interfaces = nix::ifaddrs::getifaddrs()?;
     Ok(interfaces

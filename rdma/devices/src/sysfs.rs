@@ -3,10 +3,11 @@
 use std::io;
 use std::path::Path;
 
-/// The file's text without white space around it; `None` when it is not there, cannot be read (an unset GID's type answers "invalid argument") or is empty.
+/// The file's text without white space around it; `None` when it is not there, cannot be read (an unset GID's type
+/// answers "invalid argument") or is empty.
 #[must_use]
 pub fn text(path: &Path) -> Option<String> {
-    // Not read_to_string: what a device says of itself need not be UTF-8.
+    // Not read_to_string: a device's description need not be UTF-8.
     let bytes = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)

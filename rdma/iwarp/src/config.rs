@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-/// Gather elements that one work request may have: a capsule and its data. Work requests are copied about, so they are kept small.
+/// Gather elements that one work request may have: a capsule and its data. Work requests are copied about, so they are
+/// kept small.
 pub const MAX_SGE: usize = 2;
 /// Bytes that can be posted inline: a completion queue entry and some more.
 pub const MAX_INLINE: usize = 48;
@@ -12,7 +13,8 @@ pub const MAX_READ_DEPTH: u16 = 128;
 pub const MAX_QUEUE_DEPTH: u32 = 16 * 1024;
 /// The largest FPDU that is sent. The length field is 16 bits; what is left is a multiple of four.
 pub const MAX_FPDU: usize = 65_532;
-/// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all headers.
+/// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all
+/// headers.
 pub const PACKET_LEN: u32 = 65_400;
 /// The smallest bound on FPDUs that is believed, whatever the path claims.
 pub const MIN_FPDU: usize = 256;
@@ -36,7 +38,8 @@ pub enum Crc {
 /// How long FPDUs get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fpdu {
-    /// [`Fpdu::Large`] towards a peer that said it takes them, or on this machine; otherwise [`Fpdu::Segment`].
+    /// [`Fpdu::Large`] towards a peer that announced that it takes them, or on this machine; otherwise
+    /// [`Fpdu::Segment`].
     #[default]
     Auto,
     /// One TCP segment, as MPA wants it and as some cards need it.
@@ -45,7 +48,7 @@ pub enum Fpdu {
     Large,
 }
 
-/// Which MPA revision `connect` speaks. A listener answers in the revision that it was asked in.
+/// Which MPA revision `connect` uses. A listener answers in the revision of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Revision {
     /// 2, and 1 if the peer hangs up on that.
@@ -74,7 +77,7 @@ pub struct IwarpConfig {
     pub answer_timeout: Duration,
     /// How long `disconnect` waits for the peer to take what was posted.
     pub disconnect_timeout: Duration,
-    /// How long a closed connection lingers for its last bytes (a Terminate, say) to leave.
+    /// How long a closed connection lingers for its last bytes (such as a Terminate) to be sent.
     pub linger: Duration,
     /// How long sent data may stay unacknowledged, and an idle peer unanswering, until the connection counts as broken.
     pub dead_peer_timeout: Duration,
@@ -82,9 +85,11 @@ pub struct IwarpConfig {
     pub keys_max: usize,
     /// Queue pairs at once.
     pub queue_pairs_max: u16,
-    /// Connections per listener whose request has not come yet. Beyond, the oldest of the address that has too many ends.
+    /// Connections per listener whose request has not come yet. Beyond, the oldest of the address that has too many
+    /// ends.
     pub half_open_max: usize,
-    /// How many of them one address keeps while more than half of the places are taken: its oldest yield to its newer ones.
+    /// How many of them one address keeps while more than half of the places are taken: its oldest yield to its newer
+    /// ones.
     pub half_open_per_address: usize,
     /// Bytes that one queue pair's early SENDs may wait in.
     pub spill_bytes_max: usize,

@@ -1,7 +1,8 @@
 //! Connections of a listener whose MPA request has not come yet: how many there are, and which yields to one more.
 //!
-//! A connection that says nothing costs its sender nothing, so nobody is kept waiting for such ones to time out: when
-//! places are short, the oldest ends. Addresses are counted, so that who opens many displaces its own.
+//! An idle connection costs its sender nothing, so new connections do not wait for idle ones to time out: when places
+//! are short, the oldest is closed. Connections are counted by address, so that an address with many of them displaces
+//! its own.
 
 use crate::config::IwarpConfig;
 use std::collections::{HashMap, VecDeque};

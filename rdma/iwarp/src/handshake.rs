@@ -41,7 +41,7 @@ impl FrameReader {
     }
 }
 
-/// The zero-length message with which an initiator in peer-to-peer mode lets the responder speak.
+/// The zero-length message after which a responder in peer-to-peer mode may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rtr {
     Write,
@@ -65,12 +65,12 @@ pub(crate) struct Agreement {
 /// Why a reply does not make a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// What its layer above said is in the reply.
+    /// The layer above rejected it; its reason is in the reply.
     Rejected,
     Protocol(&'static str),
 }
 
-/// The read depths that a request states: what its sender serves, and what it wants. Where it is silent, as much as there can be.
+/// The read depths that a request states: what its sender serves, and what it wants. Where it states none, the largest.
 pub(crate) fn peer_depths(request: &Frame) -> (u16, u16) {
     let depth = |word: u16| if word == DEPTH_NONE { MAX_READ_DEPTH } else { word };
     match request.enhanced {

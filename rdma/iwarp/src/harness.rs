@@ -1,4 +1,5 @@
-//! The handshake and the queue pair engine without a socket: what the fuzz targets drive. Not part of the crate's contract.
+//! The handshake and the queue pair engine without a socket: what the fuzz targets drive. Not part of the crate's
+//! contract.
 
 pub mod placement;
 
@@ -89,7 +90,8 @@ const SINK: core::ops::Range<usize> = 12288..12588;
 const QP: QueuePairId = QueuePairId(1);
 const CQ: CompletionQueueId = CompletionQueueId(0);
 
-/// An established queue pair with receives posted, a window to write, a window to read and an RDMA READ of its own under way.
+/// An established queue pair with receives posted, a window to write, a window to read and an RDMA READ of its own
+/// under way.
 #[derive(Debug)]
 pub struct Established {
     domain: Domain,
@@ -146,7 +148,7 @@ impl Established {
         this
     }
 
-    /// A receive more; a full queue says no.
+    /// Posts a receive; a full queue refuses it.
     pub fn post_receive(&mut self) {
         if self.over {
             return;
@@ -180,7 +182,8 @@ impl Established {
         self.posted += u64::from(taken);
     }
 
-    /// Bytes of the peer's, as the provider takes them: as much as can go straight into place, the rest through the parser.
+    /// Bytes of the peer's, as the provider takes them: as much as can go straight into place, the rest through the
+    /// parser.
     pub fn on_bytes(&mut self, mut bytes: &[u8]) {
         if self.over {
             return;
@@ -213,8 +216,8 @@ impl Established {
     }
 
     fn end(&mut self, stop: Option<Stop>) {
-        let last_words = self.qp.fail(&mut self.domain, stop);
-        assert!(last_words.len() < 64 * 1024, "the end of an FPDU and a Terminate");
+        let final_bytes = self.qp.fail(&mut self.domain, stop);
+        assert!(final_bytes.len() < 64 * 1024, "the end of an FPDU and a Terminate");
         self.over = true;
     }
 
@@ -227,8 +230,8 @@ impl Established {
     /// Ends the stream, and checks what must hold of it.
     ///
     /// # Panics
-    /// When a work request completed not at all or twice, when a byte changed that the peer was not given, or when early SENDs still
-    /// hold memory.
+    /// When a work request completed not at all or twice, when a byte changed that the peer was not given, or when
+    /// early SENDs still hold memory.
     pub fn finish(mut self) {
         if !self.over {
             self.end(None);

@@ -1,18 +1,19 @@
-//! Userspace iWARP (MPA, DDP, RDMAP) over TCP: an [`nvmf_rdma::Provider`] that needs no device and talks to stock Linux siw.
+//! Userspace iWARP (MPA, DDP, RDMAP) over TCP: an [`nvmf_rdma::Provider`] that needs no device and interoperates with
+//! stock Linux siw.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`config`] | [`IwarpConfig`]: CRC, FPDU size, times, limits |
 //! | [`wire`] | the formats: MPA frames, DDP and RDMAP headers, CRC32C. Parse and emit, no I/O |
-//! | `handshake` | who says what in the MPA request and reply, no I/O |
+//! | `handshake` | the contents of MPA request and reply, no I/O |
 //! | `memory` | the STag table: what a peer may reach |
 //! | `qp` | one queue pair: bytes in become placements and completions, work in becomes FPDUs, no I/O |
 //! | `stream` | the TCP socket, and the only unsafe code |
 //! | `listener`, `half_open`, `poller` | listening sockets; connections whose request has not come; epoll |
 //! | `provider` | [`IwarpProvider`]: ties them together |
 //!
-//! Contract: one provider belongs to one thread at a time, has no thread of its own and makes progress only when it is called. Nothing
-//! blocks, nothing grows on a peer's say-so, and once running no message allocates.
+//! Contract: one provider belongs to one thread at a time, has no thread of its own and makes progress only when it is
+//! called. Nothing blocks, nothing grows beyond its bound whatever a peer sends, and once running no message allocates.
 //!
 //! What it does not do: markers (refused, as siw does), RFC 7306 atomics and immediate data, the port mapper.
 #![deny(unsafe_code)]

@@ -1,6 +1,7 @@
 //! The STag table: what a peer may reach, and what our own work requests name.
 //!
-//! An STag is `index << 8 | key`. The key counts up with each use of the index, and the index freed longest ago is used first.
+//! An STag is `index << 8 | key`. The key counts up with each use of the index, and the index freed longest ago is used
+//! first.
 
 use nvmf_memory::Memory;
 use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
@@ -38,7 +39,7 @@ enum Kind {
     Window(Window),
 }
 
-/// A per-command key: part of a region, for one queue pair. Dead once the region is.
+/// A per-command key: part of a region, for one queue pair. Invalid once the region is.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     queue_pair: QueuePairId,
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reaches_its_bytes_and_no_others() {
+    fn key_reaches_its_bytes_only() {
         let (mut table, region) = table();
         let stag = window(&mut table, region);
         assert_eq!(reach(&table, QP, stag, 0, 100), Ok(4096));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_dies_by_its_owner_and_never_comes_back_soon() {
+    fn invalidated_key_is_not_reused_soon() {
         let (mut table, region) = table();
         let first = window(&mut table, region);
         assert_eq!(table.invalidate_by_peer(OTHER, first), Err(Fault::NotAssociated));
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_takes_its_windows_with_it() {
+    fn deregistration_invalidates_the_windows_of_the_region() {
         let (mut table, region) = table();
         let stag = window(&mut table, region);
         table.deregister(region);
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_an_end_and_takes_no_wrong_range() {
+    fn full_table_and_wrong_ranges_are_refused() {
         let (mut table, region) = table();
         window(&mut table, region);
         let range = |offset, len| Sge { local_key: region, offset, len };

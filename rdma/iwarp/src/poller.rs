@@ -1,4 +1,4 @@
-//! epoll, level-triggered: what is not taken is told again.
+//! epoll, level-triggered: what is not handled is reported again.
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io;
@@ -38,7 +38,7 @@ impl Token {
     }
 }
 
-/// What to be told of. Errors and hang-ups are always told.
+/// What to report. Errors and hang-ups are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interest {
     /// Errors only.
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_back() {
+    fn tokens_survive_packing() {
         for token in [Token::QueuePair(7), Token::Pending(u32::MAX), Token::Listener(0), Token::Lingering(9)]
         {
             assert_eq!(Token::unpack(token.pack()), token);

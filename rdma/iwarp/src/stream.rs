@@ -112,8 +112,8 @@ impl Stream {
             count = 1;
         }
         vectors[count] = libc::iovec { iov_base: staging.as_mut_ptr().cast(), iov_len: staging.len() };
-        // SAFETY: the first vector lies within `memory` (checked by `region`), which the borrow keeps alive for the call; the
-        // second is `staging`, borrowed exclusively. The kernel keeps neither beyond the call.
+        // SAFETY: the first vector lies within `memory` (checked by `region`), which the borrow keeps alive for the
+        // call; the second is `staging`, borrowed exclusively. The kernel keeps neither beyond the call.
         let n = unsafe { libc::readv(self.socket.as_raw_fd(), vectors.as_ptr(), count as i32 + 1) };
         outcome(n)
     }
@@ -134,8 +134,9 @@ impl Stream {
         let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
         message.msg_iov = vectors.as_mut_ptr().cast();
         message.msg_iovlen = count as _;
-        // SAFETY: the first `count` vectors were written above. Each names bytes that `chunks` borrows, or a range within
-        // a memory that it borrows (checked by `region`); sendmsg only reads them and keeps none beyond the call.
+        // SAFETY: the first `count` vectors were written above. Each names bytes that `chunks` borrows, or a range
+        // within a memory that it borrows (checked by `region`); sendmsg only reads them and keeps none beyond the
+        // call.
         let n = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         outcome(n)
     }

@@ -1,4 +1,4 @@
-//! A peer that breaks each rule: it is told which, it reaches nothing, and nobody else is hurt.
+//! A peer that breaks each rule: it is sent the reason, it reaches nothing, and no other connection is affected.
 
 mod peer;
 
@@ -50,7 +50,7 @@ fn patched(mut bytes: Vec<u8>, at: usize, patch: &[u8]) -> Vec<u8> {
 }
 
 /// Sends `attack` and expects a Terminate with this layer, type and code. A second connection lives on.
-fn told(layer_type: u8, code: u8, attack: impl FnOnce(&Stage) -> Vec<u8>) {
+fn terminated(layer_type: u8, code: u8, attack: impl FnOnce(&Stage) -> Vec<u8>) {
     let mut stage = stage();
     let (mut bystander, other) = Raw::established(&mut stage.side, Flags::default());
     let attack = attack(&stage);
@@ -72,54 +72,56 @@ fn told(layer_type: u8, code: u8, attack: impl FnOnce(&Stage) -> Vec<u8>) {
 
 #[test]
 fn writes_that_are_not_allowed() {
-    told(0x11, 0, |stage| write(stage.writable ^ 1, 0, 8));
-    told(0x11, 0, |_| write(0xffff_ff00, 0, 8));
-    told(0x11, 1, |stage| write(stage.writable, 4090, 8));
-    told(0x11, 3, |stage| write(stage.writable, u64::MAX, 8));
-    told(0x01, 2, |stage| write(stage.readable, 0, 8));
+    terminated(0x11, 0, |stage| write(stage.writable ^ 1, 0, 8));
+    terminated(0x11, 0, |_| write(0xffff_ff00, 0, 8));
+    terminated(0x11, 1, |stage| write(stage.writable, 4090, 8));
+    terminated(0x11, 3, |stage| write(stage.writable, u64::MAX, 8));
+    terminated(0x01, 2, |stage| write(stage.readable, 0, 8));
 }
 
 #[test]
 fn reads_that_are_not_allowed() {
-    told(0x01, 0, |stage| read(1, stage.readable ^ 1, 0, 8));
-    told(0x01, 1, |stage| read(1, stage.readable, 4090, 8));
-    told(0x01, 1, |stage| read(1, stage.readable, 0, u32::MAX));
-    told(0x01, 2, |stage| read(1, stage.writable, 0, 8));
-    told(0x01, 4, |stage| read(1, stage.readable, u64::MAX, 8));
-    told(0x12, 3, |stage| read(2, stage.readable, 0, 8));
-    told(0x12, 4, |stage| patched(read(1, stage.readable, 0, 8), 16, &[0, 0, 0, 4]));
+    terminated(0x01, 0, |stage| read(1, stage.readable ^ 1, 0, 8));
+    terminated(0x01, 1, |stage| read(1, stage.readable, 4090, 8));
+    terminated(0x01, 1, |stage| read(1, stage.readable, 0, u32::MAX));
+    terminated(0x01, 2, |stage| read(1, stage.writable, 0, 8));
+    terminated(0x01, 4, |stage| read(1, stage.readable, u64::MAX, 8));
+    terminated(0x12, 3, |stage| read(2, stage.readable, 0, 8));
+    terminated(0x12, 4, |stage| patched(read(1, stage.readable, 0, 8), 16, &[0, 0, 0, 4]));
     // Two are granted.
-    told(0x02, 7, |stage| (1..=3).flat_map(|msn| read(msn, stage.readable, 0, 0)).collect());
+    terminated(0x02, 7, |stage| (1..=3).flat_map(|msn| read(msn, stage.readable, 0, 0)).collect());
 }
 
 #[test]
 fn a_read_response_that_nobody_asked_for() {
-    told(0x11, 0, |stage| fpdu(Header::ReadResponse { last: true, stag: stage.writable, to: 0 }, &[1; 8]));
-    told(0x11, 0, |_| fpdu(Header::ReadResponse { last: true, stag: 1, to: 0 }, &[]));
+    terminated(0x11, 0, |stage| {
+        fpdu(Header::ReadResponse { last: true, stag: stage.writable, to: 0 }, &[1; 8])
+    });
+    terminated(0x11, 0, |_| fpdu(Header::ReadResponse { last: true, stag: 1, to: 0 }, &[]));
 }
 
 #[test]
 fn messages_out_of_sequence_or_bounds() {
-    told(0x12, 3, |_| send(2, 0, b"skipped one"));
-    told(0x12, 3, |_| send(0, 0, b"before the first"));
-    told(0x12, 4, |_| send(1, 8, b"no beginning"));
-    told(0x12, 5, |_| send(1, 0, &[7; 65]));
-    told(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0, 0, 0, 1]));
-    told(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0xff; 4]));
+    terminated(0x12, 3, |_| send(2, 0, b"skipped one"));
+    terminated(0x12, 3, |_| send(0, 0, b"before the first"));
+    terminated(0x12, 4, |_| send(1, 8, b"no beginning"));
+    terminated(0x12, 5, |_| send(1, 0, &[7; 65]));
+    terminated(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0, 0, 0, 1]));
+    terminated(0x12, 1, |_| patched(send(1, 0, b"x"), 8, &[0xff; 4]));
 }
 
 #[test]
-fn headers_that_cannot_be() {
-    told(0x12, 6, |_| patched(send(1, 0, b"DV 2"), 2, &[0x42]));
-    told(0x11, 4, |_| patched(write(1, 0, 8), 2, &[0xc0]));
-    told(0x02, 5, |_| patched(send(1, 0, b"RV 0"), 3, &[0x03]));
-    told(0x02, 6, |_| patched(send(1, 0, b"opcode 8"), 3, &[0x48]));
-    told(0x02, 6, |_| patched(send(1, 0, b"tagged SEND"), 2, &[0xc1]));
-    told(0x02, 6, |_| patched(write(1, 0, 8), 2, &[0x41]));
-    told(0x02, 0xff, |_| patched(send(1, 0, b"short"), 0, &[0, 17]));
-    told(0x02, 0xff, |_| patched(send(1, 0, b"shorter"), 0, &[0, 0]));
-    told(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 0, &[0, 50]));
-    told(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 2, &[0x01]));
+fn malformed_headers() {
+    terminated(0x12, 6, |_| patched(send(1, 0, b"DV 2"), 2, &[0x42]));
+    terminated(0x11, 4, |_| patched(write(1, 0, 8), 2, &[0xc0]));
+    terminated(0x02, 5, |_| patched(send(1, 0, b"RV 0"), 3, &[0x03]));
+    terminated(0x02, 6, |_| patched(send(1, 0, b"opcode 8"), 3, &[0x48]));
+    terminated(0x02, 6, |_| patched(send(1, 0, b"tagged SEND"), 2, &[0xc1]));
+    terminated(0x02, 6, |_| patched(write(1, 0, 8), 2, &[0x41]));
+    terminated(0x02, 0xff, |_| patched(send(1, 0, b"short"), 0, &[0, 17]));
+    terminated(0x02, 0xff, |_| patched(send(1, 0, b"shorter"), 0, &[0, 0]));
+    terminated(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 0, &[0, 50]));
+    terminated(0x02, 0xff, |stage| patched(read(1, stage.readable, 0, 1), 2, &[0x01]));
 }
 
 #[test]
@@ -128,8 +130,8 @@ fn invalidating_what_is_not_its_own() {
         let invalidate = Some(stag);
         fpdu(Header::Send { last: true, invalidate, solicited: false, msn: 1, mo: 0 }, b"bye")
     };
-    told(0x01, 9, |stage| invalidating(stage.writable));
-    told(0x01, 0, |stage| invalidating(stage.writable ^ 0x80));
+    terminated(0x01, 9, |stage| invalidating(stage.writable));
+    terminated(0x01, 0, |stage| invalidating(stage.writable ^ 0x80));
 }
 
 #[test]
@@ -154,7 +156,7 @@ fn a_wrong_crc() {
 }
 
 #[test]
-fn streams_that_just_end() {
+fn streams_without_a_terminate() {
     for (bytes, cause) in [
         (&send(1, 0, b"whole")[..], "closed by the peer"),
         (&send(1, 0, b"half")[..25], "the connection broke"),
@@ -170,7 +172,7 @@ fn streams_that_just_end() {
 }
 
 #[test]
-fn what_a_peer_terminates_is_understood_in_both_forms() {
+fn terminate_is_parsed_in_both_forms() {
     for control in [[0x12, 2, 0, 0], [0x11, 1, 0xc0, 0], [0x11, 1, 3, 0]] {
         let mut stage = stage();
         stage.raw.send(&fpdu(Header::Terminate { msn: 1, mo: 0 }, &control));
@@ -250,7 +252,7 @@ impl Flood {
 }
 
 #[test]
-fn silent_connections_renewed_for_ever_keep_nobody_out() {
+fn silent_connections_renewed_for_ever_do_not_keep_a_host_out() {
     let config = IwarpConfig { half_open_max: 16, half_open_per_address: 4, ..IwarpConfig::default() };
     // A neighbour has time to speak; who shares the flood's address must speak at once.
     for (address, turns_until_it_speaks) in [([127, 0, 0, 2], 30), ([127, 0, 0, 1], 0)] {
@@ -357,7 +359,7 @@ fn read_responses_of_the_wrong_place_or_length() {
 
 /// Unread bytes turn a close into a reset, which takes away what the peer has not read yet.
 #[test]
-fn many_connections_that_end_at_once_are_all_told_why() {
+fn many_connections_that_end_at_once_all_get_the_reason() {
     const MANY: usize = 300;
     let mut side = Side::new(IwarpConfig::default());
     let mut peers: Vec<_> = (0..MANY).map(|_| Raw::established(&mut side, Flags::default()).0).collect();

@@ -70,7 +70,7 @@ fn send_now(side: &mut Side, qp: QueuePairId, text: &[u8]) {
 }
 
 #[test]
-fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
+fn hang_up_on_revision_2_is_followed_by_revision_1() {
     let (mut side, qp, listener) = calling(IwarpConfig::default());
     let (raw, request) = answer(&mut side, &listener);
     assert_eq!((request.revision, request.flags), (2, Flags(0x18)));
@@ -87,7 +87,7 @@ fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
 }
 
 #[test]
-fn it_is_asked_no_third_time() {
+fn connect_is_not_tried_a_third_time() {
     let (mut side, qp, listener) = calling(IwarpConfig::default());
     drop(answer(&mut side, &listener));
     drop(answer(&mut side, &listener));
@@ -111,7 +111,7 @@ fn a_card_that_answers_with_an_indication_gets_it_first() {
 }
 
 #[test]
-fn replies_that_are_none() {
+fn malformed_replies() {
     for (bytes, text) in [
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], "MPA key"),
         (b"MPA ID Rep Frame\x80\x02\0\0", "markers"),
@@ -128,7 +128,7 @@ fn replies_that_are_none() {
 }
 
 #[test]
-fn a_peer_that_never_answers_costs_no_more_than_the_time_given() {
+fn connect_without_an_answer_ends_after_the_time_given() {
     let (mut side, qp, listener) = calling(IwarpConfig::default());
     let (mut raw, _) = answer(&mut side, &listener);
     raw.0.write_all(b"MPA ID").unwrap();
@@ -139,7 +139,7 @@ fn a_peer_that_never_answers_costs_no_more_than_the_time_given() {
 
 /// Soft-iWARP overlooks an indication that comes too soon, until more bytes come.
 #[test]
-fn a_peer_that_stays_silent_is_spoken_to_again_a_few_times() {
+fn silent_peer_is_prompted_a_few_times() {
     let (mut side, _, listener) = calling(IwarpConfig::default());
     let (mut raw, request) = answer(&mut side, &listener);
     let words = Enhanced { peer_to_peer: true, write_rtr: true, ird: 1, ord: 1, ..Enhanced::default() };
@@ -159,7 +159,7 @@ fn a_peer_that_stays_silent_is_spoken_to_again_a_few_times() {
 }
 
 #[test]
-fn a_peer_that_has_spoken_is_left_alone() {
+fn peer_that_has_sent_is_not_prompted() {
     let (mut side, qp, listener) = calling(IwarpConfig::default());
     let (_, region) = side.region(Access::LOCAL_WRITE);
     side.receive(qp, 1, &region, 64);

@@ -147,7 +147,7 @@ pub(super) fn nobody_answers_in_time<P: Provider>(pair: Pair<P>) {
     match rig.sides[RIGHT].provider.accept(now, request, link[RIGHT], &parameters) {
         Err(ConnectError::RequestGone) => {}
         Err(other) => panic!("expected that the request is gone, got {other:?}"),
-        // A provider that learns of it only now says so by event.
+        // A provider that notices it only now reports it by event.
         Ok(()) => {
             let outcome = rig.until("an outcome", |rig| rig.sides[RIGHT].take_outcome(link[RIGHT]));
             assert!(!outcome, "a connection with nobody at the other end");

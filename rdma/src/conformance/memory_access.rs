@@ -160,7 +160,7 @@ pub(super) fn more_reads_than_credits<P: Provider>(pair: Pair<P>) {
 
 pub(super) fn reads_in_both_directions<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
-    // Room for the message that tells of the other side's memory.
+    // A receive for the message that names the other side's memory.
     let link = rig.link(33);
     let buffers = [LEFT, RIGHT].map(|reader| read_pages(rig, reader, link, 32));
     for reader in [LEFT, RIGHT] {

@@ -47,7 +47,7 @@ pub(super) fn a_thousand_in_order<P: Provider>(pair: Pair<P>) {
             assert_eq!((completion.id.0, completion.status.is_success()), (confirmed, true));
             confirmed += 1;
         }
-        // The sender keeps to the receives that are posted: one who does not lives off the provider's spill.
+        // The sender stays within the receives that are posted: beyond them it would depend on the provider's spill.
         while sent < TOTAL && sent < confirmed + DEPTH && sent < received + DEPTH {
             left.post(link[LEFT], sent, message(Payload::Inline(&sent.to_le_bytes())));
             sent += 1;

@@ -2,16 +2,16 @@
 //!
 //! | file | what it checks |
 //! |---|---|
-//! | `rig` | nothing: two providers under one clock, and the words that the checks are written in |
+//! | `rig` | no check: two providers under one clock, and the operations that the checks consist of |
 //! | `connection` | listening, connecting, accepting, rejecting, handing over, sleeping |
 //! | `messages` | SEND and RECV: sizes, order, inline, gather, invalidation |
-//! | `queues` | bounds of the queues, silence, early messages, shared receive queues |
+//! | `queues` | bounds of the queues, unsignalled requests, early messages, shared receive queues |
 //! | `memory_access` | RDMA WRITE and READ that are allowed |
 //! | `violation` | those that are not |
 //! | `teardown` | disconnecting, flushing, destroying |
 //!
-//! Each check gets a fresh [`Pair`] and panics when the contract is broken. Every wait is bounded by the pair's own clock.
-//! Nothing is asserted that the contract leaves open: where iWARP and InfiniBand differ, both ways pass.
+//! Each check gets a fresh [`Pair`] and panics when the contract is broken. Every wait is bounded by the pair's own
+//! clock. Nothing is asserted that the contract leaves open: where iWARP and InfiniBand differ, both ways pass.
 
 mod connection;
 mod memory_access;
@@ -34,8 +34,8 @@ pub struct Pair<P> {
     pub right: P,
     /// Where `right` can listen: an address of it with port 0.
     pub address: SocketAddr,
-    /// Lets a little time pass (a yield or a short sleep; under virtual time, a step of the clock) and says what time it is.
-    /// Both providers are told this time.
+    /// Lets a little time pass (a yield or a short sleep; under virtual time, a step of the clock) and returns the
+    /// time. Both providers get this time.
     pub tick: Box<dyn FnMut() -> Duration>,
 }
 
@@ -82,7 +82,7 @@ pub fn run<P: Provider>(mut make_pair: impl FnMut() -> Pair<P>) {
     let mut failed = Vec::new();
     for (name, check) in checks::<P>() {
         let pair = make_pair();
-        // Whatever a failed check leaves behind dies with its pair.
+        // Whatever a failed check leaves behind is dropped with its pair.
         if catch_unwind(AssertUnwindSafe(|| check(pair))).is_err() {
             failed.push(name);
         }

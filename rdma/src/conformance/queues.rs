@@ -1,4 +1,4 @@
-//! Bounds of the queues, silence, early messages, shared receive queues.
+//! Bounds of the queues, unsignalled requests, early messages, shared receive queues.
 
 use super::Pair;
 use super::rig::{LEFT, RIGHT, Rig, message};

@@ -1,4 +1,4 @@
-//! Two providers under one clock, and the words that the checks are written in.
+//! Two providers under one clock, and the operations that the checks consist of.
 
 use super::Pair;
 use crate::{
@@ -19,7 +19,7 @@ pub(super) const RIGHT: usize = 1;
 /// What no wait exceeds, on the pair's clock.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Turns after which what did not come does not come.
+/// Turns after which nothing more is expected.
 const QUIET: usize = 50;
 
 /// Registered memory.
@@ -40,7 +40,7 @@ impl Buffer {
     }
 }
 
-/// Bytes that tell their place and their seed, so that anything misplaced shows.
+/// Bytes that depend on their place and a seed, so that misplaced ones are found.
 pub(super) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| seed.wrapping_add((at % 251) as u8) ^ ((at >> 8) as u8)).collect()
 }
@@ -49,7 +49,7 @@ pub(super) fn message(payload: Payload<'_>) -> SendOperation<'_> {
     SendOperation::Send { payload, invalidate: None, solicited: false }
 }
 
-/// One provider, and what it told us so far.
+/// One provider, and what it has reported so far.
 pub(super) struct Side<P> {
     pub(super) provider: P,
     pub(super) cq: CompletionQueueId,

@@ -148,7 +148,7 @@ pub(super) fn destroyed_with_work_in_flight<P: Provider>(pair: Pair<P>) {
         assert_eq!(done.len(), 8, "everything outstanding completes: {done:?}");
         rig.works(bystander);
         silent(rig);
-        // Twice does no harm.
+        // Destroying it twice changes nothing.
         rig.sides[destroyer].provider.destroy_queue_pair(link[destroyer]);
         let fresh = rig.link(4);
         rig.works(fresh);

@@ -171,7 +171,7 @@ pub(super) fn after_local_invalidation<P: Provider>(pair: Pair<P>) {
 }
 
 pub(super) fn after_deregistration<P: Provider>(pair: Pair<P>) {
-    // The region's own key dies, and what was made of it.
+    // The region's own key becomes invalid, and so do the keys that were made of it.
     let at_part = |stage: &mut Stage<'_, P>| stage.key();
     let at_region = |stage: &mut Stage<'_, P>| stage.victim.region.remote.expect("a region's key");
     attempts(pair, |stage| {
@@ -192,7 +192,7 @@ pub(super) fn after_destruction<P: Provider>(pair: Pair<P>) {
     });
 }
 
-/// A SEND with invalidate of a key that its sender was not given: the key lives, the connection does not.
+/// A SEND with invalidate of a key that its sender was not given: the key stays valid, the connection ends.
 fn invalidates<P: Provider>(pair: Pair<P>, foreign: bool) {
     let rig = &mut Rig::new(pair);
     let capabilities = rig.sides[LEFT].provider.capabilities();

@@ -35,7 +35,7 @@ impl State {
 
     fn complete(&mut self, id: CompletionQueueId, entry: Entry) {
         let Some(queue) = self.completion_queues.get_mut(&id) else { return };
-        // Sizes are the caller's: to lose a completion in silence would hide the mistake.
+        // The caller chose the sizes: a completion dropped without notice would hide its mistake.
         assert!(queue.entries.len() < queue.capacity, "{id:?} overrun: it was made for {}", queue.capacity);
         queue.entries.push_back(entry);
         let owner = queue.owner;

@@ -20,7 +20,7 @@ pub(super) struct Listener {
 /// A connection request, from `connect` to its answer's arrival.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Who may answer: nobody before it arrived, while it is detached, and after the answer.
+    /// Which provider may answer: none before the request arrived, while it is detached, and after the answer.
     pub(super) owner: Option<MemberId>,
     listener: Option<ListenerId>,
     initiator: QueuePairId,

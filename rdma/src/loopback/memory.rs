@@ -4,7 +4,7 @@ use super::state::{MemberId, State};
 use crate::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
 use nvmf_memory::Memory;
 
-/// Bytes that a registration or a work request holds alive.
+/// Bytes that a registration or a work request holds.
 #[derive(Debug, Clone)]
 pub(super) struct Slice {
     pub(super) memory: Memory,

@@ -11,9 +11,9 @@
 //! | `post`, `complete` | what goes into them and what comes out |
 //! | `transfer` | what a message does when it arrives |
 //!
-//! Deterministic: the same calls in the same order, with the same seed, end in the same completions. One lock
-//! guards a fabric, and a work request is copied when posted: this is the baseline and the simulator's provider, not the
-//! fast path.
+//! Deterministic: the same calls in the same order, with the same seed, end in the same completions. One lock guards a
+//! fabric, and a work request is copied when posted: this is the baseline and the simulator's provider, not the fast
+//! path.
 
 mod complete;
 mod connection;
@@ -42,7 +42,7 @@ pub struct FabricOptions {
     pub latency: RangeInclusive<Duration>,
     /// Of the latencies.
     pub seed: u64,
-    /// SENDs that wait on a queue pair without a receive, before that costs the connection.
+    /// SENDs that may wait on a queue pair without a receive; one more ends the connection.
     pub spill: usize,
     /// Whether there is a descriptor to sleep on; without, time is virtual and the caller knows when to poll.
     pub descriptor: bool,
@@ -56,7 +56,7 @@ impl Default for FabricOptions {
 
 /// A network inside the process, with its own addresses and ports. Cloning gives another handle to it.
 ///
-/// All its providers share one clock: the latest `now` that any of them was told.
+/// All its providers share one clock: the latest `now` that any of them was given.
 #[derive(Debug, Clone)]
 pub struct Fabric(Arc<Mutex<State>>);
 
@@ -67,7 +67,7 @@ impl Fabric {
         Self::with_options(FabricOptions::default())
     }
 
-    /// One that behaves as told.
+    /// One with these options.
     #[must_use]
     pub fn with_options(options: FabricOptions) -> Self {
         let rng = Rng::new(options.seed);
@@ -88,7 +88,7 @@ impl Fabric {
         Loopback { member: state.join(event.clone()), event, fabric: self.clone() }
     }
 
-    /// When something is due that lies ahead: the next arrival or deadline of anybody on the fabric.
+    /// The next arrival or deadline of any provider on the fabric, if it lies ahead.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         self.lock().next_due()

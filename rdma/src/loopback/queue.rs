@@ -23,7 +23,7 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Slots {
-    /// Of the send queue: its own, and those that completed silently before it.
+    /// Of the send queue: its own, and those of unsignalled requests before it.
     Send(u32),
     Receive,
     Shared(SharedReceiveQueueId),
@@ -91,7 +91,7 @@ pub(super) struct QueuePair {
     /// The set-up that it is part of, and when that must be over.
     pub(super) request: Option<RequestId>,
     pub(super) deadline: Option<Due>,
-    /// `disconnect` was called, and whether the peer was told.
+    /// `disconnect` was called, and whether the peer was notified.
     pub(super) closing: bool,
     pub(super) disconnect_sent: bool,
     /// It takes nothing more from its peer.

@@ -33,7 +33,7 @@ pub(super) struct Member {
 pub(super) enum Message {
     /// The oldest work request that this queue pair has under way arrives.
     Work(QueuePairId),
-    /// This queue pair said disconnect.
+    /// `disconnect` was called on this queue pair.
     Disconnect(QueuePairId),
     /// A connection request reaches its address.
     Hello(RequestId),
@@ -183,7 +183,7 @@ impl State {
         if completed || !it.events.is_empty() {
             return false;
         }
-        // Only an armed provider is woken, so what a former wake-up left is stale by now.
+        // Only an armed provider is woken, so anything left of an earlier wake-up is stale.
         if let Some(event) = &it.event {
             let _ = event.read();
         }

@@ -65,7 +65,7 @@ impl State {
         true
     }
 
-    /// Starts what may go, and says disconnect behind the last when that was asked for.
+    /// Starts what may be sent, and a disconnect after the last where one was asked for.
     pub(super) fn start(&mut self, id: QueuePairId) {
         while self.start_one(id) {}
         let Some(qp) = self.queue_pairs.get_mut(&id) else { return };

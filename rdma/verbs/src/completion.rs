@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Completions taken from the device at once.
 pub(crate) const BATCH: usize = 32;
 
-/// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was taken from them
-/// before the caller asked.
+/// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was
+/// taken from them before the caller asked.
 pub(crate) struct Queue {
     parts: Vec<Part>,
     /// Of all parts.
@@ -84,7 +84,8 @@ impl Queue {
     }
 }
 
-/// Entries of one more part, when `asked` are needed: every part has as many as all before it, because each is looked at in every poll.
+/// Entries of one more part, when `asked` are needed: each part is as long as all before it together, so that there are
+/// few: every poll reads each of them.
 fn part_len(before: u32, asked: u32, limits: &DeviceLimits) -> u32 {
     asked.max(before.max(limits.completions).min(limits.max_completions))
 }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_back() {
+    fn names_survive_encoding() {
         for qp in [QueuePairId(0x0001_0007), QueuePairId(0xffff_0003)] {
             for name in [
                 Name::Send(qp, 0),

@@ -1,4 +1,4 @@
-//! Set-up and tear-down: what the connection manager tells, and what follows from it.
+//! Set-up and tear-down: events of the connection manager, and their effects.
 
 use crate::ffi::{CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind, Transport};
 use crate::provider::VerbsProvider;
@@ -18,8 +18,8 @@ const NO_RESOURCES: i32 = 3;
 const INVALID_SERVICE_ID: i32 = 8;
 const STALE_CONNECTION: i32 = 10;
 const CONSUMER: i32 = 28;
-/// iWARP: connections of one peer that were accepted and on which it has not spoken yet. Their end cannot be forced, and more than its
-/// queues at once no host sets up.
+/// iWARP: accepted connections of one peer on which nothing has come yet. They cannot be ended from this side, and no
+/// host sets up more than its queues at once.
 const UNSPOKEN_PER_PEER: usize = 128;
 
 /// Whose an id is.
@@ -126,8 +126,8 @@ impl VerbsProvider {
             Ok(()) => {
                 self.roles.insert(key, Role::QueuePair(name));
                 qp.phase = Phase::Connecting(parameters);
-                // iWARP: the kernel lets go of a connection that it accepted only when the initiator has spoken or is gone, and
-                // whoever gives it up before stands still for so long.
+                // iWARP: the kernel releases an accepted connection only when the initiator has sent something or is
+                // gone. Destroying the queue pair before that would block until then.
                 let waits = self.transport == Transport::InfiniBand;
                 qp.deadline = waits.then_some(now + parameters.timeout);
                 self.attend(name);
@@ -152,7 +152,7 @@ impl VerbsProvider {
         self.attended.iter().filter(is_one).count()
     }
 
-    /// Polls everything that the connection manager and the device have to say.
+    /// Polls the events of the connection manager and of the device.
     pub(crate) fn poll_events(&mut self) {
         while !self.is_lost()
             && let Some(notice) = self.device.async_notice()
@@ -170,7 +170,7 @@ impl VerbsProvider {
         if notice.kind == NoticeKind::ConnectRequest {
             return self.on_request(notice);
         }
-        // Whichever id it is told of, all are of the one device.
+        // Whichever id the event names: all of them belong to the one device.
         if notice.kind == NoticeKind::DeviceRemoved {
             return self.lose();
         }
@@ -221,7 +221,7 @@ impl VerbsProvider {
         let parameters = *parameters;
         match id.connect(&offer(&self.config, qp, &parameters)) {
             Ok(()) => qp.phase = Phase::Connecting(parameters),
-            // Soft-iWARP connects its TCP stream on the spot, and says here that nobody listens.
+            // Soft-iWARP connects its TCP stream in the call, and reports here that nothing listens.
             Err(error) => self.end(name, End::Failed(ConnectFailure::Unreachable(error))),
         }
     }
@@ -241,8 +241,8 @@ impl VerbsProvider {
         let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
         let Phase::Connecting(parameters) = &qp.phase else { return };
         let mut parameters = *parameters;
-        // The acceptor's offer was cut to the peer's already. iWARP drivers disagree on whose depths an event names, and hold back
-        // by themselves what the peer does not serve.
+        // The acceptor's offer was cut to the peer's already. iWARP drivers disagree on whose depths an event names,
+        // and hold back by themselves what the peer does not serve.
         if notice.kind == NoticeKind::ConnectResponse {
             parameters.initiator_depth =
                 parameters.initiator_depth.min(notice.peer_responder_resources.into());
@@ -294,12 +294,12 @@ fn offer<'a>(
     }
 }
 
-/// Who rejected: the layer above at the peer, which says why, or its connection manager.
+/// Tells a rejection by the peer's layer above, which has private data, from one by its connection manager.
 fn rejected(transport: Transport, notice: &CmNotice) -> ConnectFailure {
     let private_data = notice.private_data;
     let reason = match (transport, notice.status) {
         (Transport::InfiniBand, CONSUMER) => return ConnectFailure::Rejected { private_data },
-        // A TCP connection that nobody took has the same status, and no data.
+        // A refused TCP connection has the same status, and no data.
         (Transport::Iwarp, _) if !private_data.as_bytes().is_empty() => {
             return ConnectFailure::Rejected { private_data };
         }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_told_from_refusal() {
+    fn timeout_is_distinct_from_refusal() {
         assert!(matches!(unreachable(-libc::ETIMEDOUT), ConnectFailure::TimedOut));
         for (status, kind) in [
             (-libc::ECONNREFUSED, io::ErrorKind::ConnectionRefused),

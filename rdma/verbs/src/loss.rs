@@ -11,8 +11,8 @@ pub(crate) enum Lost {
     No,
     /// It is gone, and its connections are being ended.
     Ending,
-    /// The caller knows.
-    Told,
+    /// The caller got the event.
+    Reported,
 }
 
 impl VerbsProvider {
@@ -20,13 +20,13 @@ impl VerbsProvider {
         self.lost != Lost::No
     }
 
-    /// The device is gone, or does not do what it must: ends every connection, and asks it nothing more.
+    /// The device is gone, or no longer works: ends every connection, and uses it no more.
     pub(crate) fn lose(&mut self) {
         if self.is_lost() {
             return;
         }
         self.lost = Lost::Ending;
-        // They are readable for ever now, with nothing to be read.
+        // They stay readable from now on, with nothing to read.
         for fd in [self.completion_channel.fd(), self.channel.fd(), self.device.async_fd()] {
             let _ = self.epoll.delete(fd);
         }
@@ -41,10 +41,10 @@ impl VerbsProvider {
         }
     }
 
-    /// Tells the caller, once its connections have ended.
-    pub(crate) fn tell_loss(&mut self) {
+    /// Reports it to the caller, once its connections have ended.
+    pub(crate) fn report_loss(&mut self) {
         if self.lost == Lost::Ending && self.attended.is_empty() {
-            self.lost = Lost::Told;
+            self.lost = Lost::Reported;
             self.events.push_back(CmEvent::DeviceRemoved);
         }
     }

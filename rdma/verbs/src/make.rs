@@ -33,9 +33,9 @@ impl VerbsProvider {
         let shared = shared.map(|found| found.ok_or(ResourceError::NoSuchQueue)).transpose()?;
         let receives = if shared.is_some() { 0 } else { attributes.max_receive.max(1) };
         // Receives of a shared queue complete with whichever queue pair their message came to.
-        let heard = shared.map_or(receives, SharedQueue::capacity);
+        let completing = shared.map_or(receives, SharedQueue::capacity);
         let (send_cq, send_claim) = self.claim(attributes.send_cq, sends)?;
-        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, heard) {
+        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, completing) {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.release(send_claim);
@@ -73,7 +73,7 @@ impl VerbsProvider {
         Ok(name)
     }
 
-    /// Ends a queue pair without ceremony.
+    /// Ends a queue pair at once.
     pub(crate) fn remove_queue_pair(&mut self, queue_pair: QueuePairId) {
         let Some(mut qp) = self.queue_pairs.remove(queue_pair.0) else { return };
         // Before the queue pair, which a bound window keeps from being destroyed.
@@ -96,7 +96,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Has the device let go of a queue pair. One that does not may go on reading and writing the buffers, which the caller gives
+    /// Destroys a queue pair. A device that fails to may go on reading and writing the buffers, which the caller gives
     /// to others as soon as the queue pair is gone: then nothing of the device may be used any more.
     pub(crate) fn destroy_on_device(&mut self, hw: ffi::QueuePair) {
         self.numbers.remove(&hw.number());

@@ -47,7 +47,7 @@ impl Regions {
         if len as u64 > self.max_len {
             return Err(refused(libc::EMSGSIZE));
         }
-        // A window through which a peer writes asks local write of its region, and nothing else.
+        // A window through which a peer writes needs local write of its region, and nothing else.
         let region = Region::register(device, memory, access, windows)
             .map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
         let (key, address) = (region.remote_key(), region.address());
@@ -81,7 +81,7 @@ impl Regions {
         registered.element(sge).filter(|_| registered.access.allows(Access::LOCAL_WRITE))
     }
 
-    /// A registration of these bytes alone, for one RDMA READ over iWARP, which tells the peer the key of its sink.
+    /// A registration of these bytes alone, for one RDMA READ over iWARP, which sends the peer the key of its sink.
     pub(crate) fn register_sink(&self, device: &Arc<Device>, sge: Sge) -> Option<Region> {
         self.sink(sge)?;
         let memory = self.get(sge.local_key)?.region.memory();
@@ -97,7 +97,7 @@ impl Regions {
         from.contains(offset, len).then(|| from.copy_to(offset, memory, to.offset, len))
     }
 
-    /// A part that is about to be shown to a peer.
+    /// A part that is about to be exposed to a peer.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -111,8 +111,8 @@ impl Regions {
     }
 }
 
-/// A window, and what it shows to whom.
-pub(crate) struct Shown {
+/// A window, what it exposes, and to which queue pair.
+pub(crate) struct Exposed {
     pub(crate) window: Window,
     key: u32,
     region: LocalKey,
@@ -123,13 +123,13 @@ pub(crate) struct Shown {
 #[derive(Default)]
 pub(crate) struct Windows {
     /// By the upper 24 bits of the key, which never change.
-    shown: HashMap<u32, Shown>,
+    exposed: HashMap<u32, Exposed>,
     free: Vec<(Window, u32)>,
 }
 
 impl Windows {
-    /// A window for a part of `region` that is shown to `queue_pair`, and its new key.
-    pub(crate) fn show(
+    /// A window for a part of `region` that is exposed to `queue_pair`, and its new key.
+    pub(crate) fn expose(
         &mut self,
         device: &Arc<Device>,
         region: LocalKey,
@@ -138,7 +138,7 @@ impl Windows {
         let (window, last) = match self.free.pop() {
             Some(free) => free,
             None => {
-                let window = Window::alloc(device).map_err(|error| match self.shown.len() {
+                let window = Window::alloc(device).map_err(|error| match self.exposed.len() {
                     0 => RegisterError::Window(error.raw_os_error().unwrap_or(libc::EIO)),
                     limit => RegisterError::NoKey { limit },
                 })?;
@@ -148,20 +148,20 @@ impl Windows {
         };
         // The low eight bits are ours: a key is not the same again for 256 rounds.
         let key = last & 0xffff_ff00 | last.wrapping_add(1) & 0xff;
-        let shown = self.shown.entry(key >> 8).insert_entry(Shown { window, key, region, queue_pair });
-        Ok((key, &shown.into_mut().window))
+        let exposed = self.exposed.entry(key >> 8).insert_entry(Exposed { window, key, region, queue_pair });
+        Ok((key, &exposed.into_mut().window))
     }
 
     /// Whether the key is one of a queue pair's.
-    pub(crate) fn is_shown(&self, key: RemoteKey, queue_pair: QueuePairId) -> bool {
-        self.shown.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
+    pub(crate) fn is_exposed(&self, key: RemoteKey, queue_pair: QueuePairId) -> bool {
+        self.exposed.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
     }
 
-    /// A key was invalidated on its queue pair: the window can show something else. Another queue pair's key (rxe lets a peer end
-    /// those too) stays where it is, because work that waits for the doorbell may name its window.
+    /// A key was invalidated on its queue pair: the window can expose something else. Another queue pair's key (rxe
+    /// lets a peer end those too) stays where it is, because work that waits for the doorbell may name its window.
     pub(crate) fn invalidated(&mut self, key: RemoteKey, queue_pair: QueuePairId) {
-        if self.is_shown(key, queue_pair)
-            && let Some(it) = self.shown.remove(&(key.0 >> 8))
+        if self.is_exposed(key, queue_pair)
+            && let Some(it) = self.exposed.remove(&(key.0 >> 8))
         {
             self.free.push((it.window, it.key));
         }
@@ -169,12 +169,12 @@ impl Windows {
 
     /// Frees the windows of a region that goes.
     pub(crate) fn forget_region(&mut self, region: LocalKey) {
-        self.shown.retain(|_, it| it.region != region);
+        self.exposed.retain(|_, it| it.region != region);
     }
 
     /// Frees the windows of a queue pair that goes.
     pub(crate) fn forget_queue_pair(&mut self, queue_pair: QueuePairId) {
-        self.shown.retain(|_, it| it.queue_pair != queue_pair);
+        self.exposed.retain(|_, it| it.queue_pair != queue_pair);
     }
 }
 
@@ -194,7 +194,8 @@ impl VerbsProvider {
         self.ring_all();
         self.windows.forget_region(key);
         let Some(registered) = self.regions.remove(key) else { return };
-        // A standing key must be dead at once. Work of ours that still names the region fails then; it touches nothing.
+        // A region's own key must be invalid at once. Work of ours that still names the region fails then; it touches
+        // nothing.
         let standing =
             registered.access.allows(Access::REMOTE_READ) || registered.access.allows(Access::REMOTE_WRITE);
         let queue_pairs: Vec<_> = self
@@ -212,7 +213,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Lets go of regions that no work names any more.
+    /// Releases regions that no work names any more.
     pub(crate) fn release_retired(&mut self) {
         let (queue_pairs, shared_queues) = (&self.queue_pairs, &self.shared_queues);
         self.retired.retain_mut(|it| {

@@ -4,7 +4,8 @@ use core::ops::BitAnd;
 use nvmf_rdma::{LocalKey, Opcode, RemoteKey, WcStatus, WorkRequestId};
 use std::collections::VecDeque;
 
-/// Sequence numbers have 30 bits: two more tell sends, receives and shared receives apart in the device's name for a work request.
+/// Sequence numbers have 30 bits: two more tell sends, receives and shared receives apart in the device's name for a
+/// work request.
 const SEQUENCE: u32 = 0x3fff_ffff;
 
 /// What a work request was.
@@ -20,11 +21,11 @@ pub(crate) enum Work {
         /// Where a receive lands.
         sink: Option<LocalKey>,
     },
-    /// Our own: a memory window being bound. Nobody learns of it.
+    /// Our own: a memory window being bound. The caller does not see it.
     Bind,
 }
 
-/// What the device said of a work request.
+/// What the device reported of a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) status: WcStatus,
@@ -35,15 +36,15 @@ pub(crate) struct Done {
 #[derive(Debug)]
 struct Slot {
     work: Work,
-    /// The device says when it is done. Of the others only a later one's completion tells.
-    told: bool,
+    /// The device reports when it is done. The others are done when a later one is.
+    reported: bool,
     done: Option<Done>,
-    /// The device has nothing to do for it: it is over once it is the oldest, and says nothing of those before it.
+    /// The device has nothing to do for it: it is done once it is the oldest, and proves nothing of those before it.
     void: bool,
 }
 
-/// A queue's work, oldest first. What the device completes out of order (iWARP devices complete a SEND before the RDMA READ ahead of it)
-/// waits here for what was posted before it.
+/// A queue's work, oldest first. What the device completes out of order (iWARP devices complete a SEND before the RDMA
+/// READ ahead of it) waits here for what was posted before it.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     work: VecDeque<Slot>,
@@ -92,18 +93,18 @@ impl Outstanding {
         Some(self.first.wrapping_add(last as u32 + 1).bitand(SEQUENCE))
     }
 
-    /// Adds one; its number. `told`: the device will say when it is done.
-    pub(crate) fn push(&mut self, work: Work, told: bool) -> u32 {
+    /// Adds one; its number. `reported`: the device will report when it is done.
+    pub(crate) fn push(&mut self, work: Work, reported: bool) -> u32 {
         let sequence = self.end();
         self.posted += u32::from(matches!(work, Work::Posted { .. }));
-        self.work.push_back(Slot { work, told, done: None, void: false });
+        self.work.push_back(Slot { work, reported, done: None, void: false });
         sequence
     }
 
     /// Adds one for which the device has nothing to do.
     pub(crate) fn push_void(&mut self, work: Work) {
         self.posted += u32::from(matches!(work, Work::Posted { .. }));
-        self.work.push_back(Slot { work, told: true, done: None, void: true });
+        self.work.push_back(Slot { work, reported: true, done: None, void: true });
     }
 
     /// Whether everything before `end` has completed.
@@ -111,7 +112,7 @@ impl Outstanding {
         end.wrapping_sub(self.first).bitand(SEQUENCE) as usize > self.work.len() || end == self.first
     }
 
-    /// The device said what became of the one with this number; nothing for one that is not here any more.
+    /// The device reported the outcome of the one with this number; ignored for one that is not here any more.
     pub(crate) fn complete(&mut self, sequence: u32, done: Done) {
         let ahead = sequence.wrapping_sub(self.first).bitand(SEQUENCE) as usize;
         if let Some(slot) = self.work.get_mut(ahead)
@@ -121,13 +122,13 @@ impl Outstanding {
         }
     }
 
-    /// Takes the oldest if it is over, and what became of it.
+    /// Takes the oldest if it is done, and its outcome.
     pub(crate) fn retire(&mut self) -> Option<(Work, Done)> {
         let oldest = self.work.front()?;
         let done = match oldest.done {
             Some(done) => done,
             None if oldest.void => Done { status: WcStatus::Success, byte_len: 0, invalidated: None },
-            None if oldest.told || self.done == 0 => return None,
+            None if oldest.reported || self.done == 0 => return None,
             None => of_earlier(self.work.iter().find_map(|slot| slot.done)?),
         };
         Some((self.pop()?, done))
@@ -143,8 +144,8 @@ impl Outstanding {
     }
 }
 
-/// What became of one that the device says nothing of, by a later one: success if that failed by itself (what fails is told of),
-/// flushed if that was flushed.
+/// The outcome of one that the device does not report, by a later one: success if that failed by itself (failures are
+/// reported), flushed if that was flushed.
 fn of_earlier(later: Done) -> Done {
     let status = match later.status {
         WcStatus::Flushed => WcStatus::Flushed,
@@ -185,23 +186,23 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_early_waits() {
+    fn early_completions_wait_for_their_turn() {
         let mut queue = Outstanding::new(4, 1);
         let [read, bind, send] = [(posted(1), true), (Work::Bind, false), (posted(2), true)]
-            .map(|(work, told)| queue.push(work, told));
+            .map(|(work, reported)| queue.push(work, reported));
         queue.complete(send, done(WcStatus::Success));
         assert_eq!(queue.retire(), None, "the read is not over");
         queue.complete(send + 7, done(WcStatus::Success));
         queue.complete(read, done(WcStatus::RemoteAccess));
         assert_eq!(queue.retire(), Some((posted(1), done(WcStatus::RemoteAccess))));
-        assert_eq!(queue.retire(), Some((Work::Bind, done(WcStatus::Success))), "told by the later one");
+        assert_eq!(queue.retire(), Some((Work::Bind, done(WcStatus::Success))), "reported by the later one");
         assert_eq!(queue.retire(), Some((posted(2), done(WcStatus::Success))));
         queue.complete(bind, done(WcStatus::Success));
         assert_eq!(queue.retire(), None, "its number is stale");
     }
 
     #[test]
-    fn what_was_flushed_took_the_silent_with_it() {
+    fn flushed_request_flushes_unsignaled_ones_before_it() {
         let mut queue = Outstanding::new(4, 0);
         queue.push(posted(1), false);
         let last = queue.push(posted(2), true);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn sequence_numbers_wrap() {
         let mut queue = Outstanding::new(2, 1);
         queue.first = SEQUENCE - 1;
         let numbers =

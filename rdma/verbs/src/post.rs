@@ -32,7 +32,7 @@ struct ReadSink {
 
 impl VerbsProvider {
     /// Makes a key for one command: by a window, where the device has them.
-    pub(crate) fn show(
+    pub(crate) fn expose_window(
         &mut self,
         queue_pair: QueuePairId,
         range: Sge,
@@ -62,13 +62,13 @@ impl VerbsProvider {
             return Err(no_key);
         }
         let Some(hw) = &mut qp.hw else { return Err(no_key) };
-        let (key, window) = self.windows.show(&self.device, range.local_key, queue_pair)?;
+        let (key, window) = self.windows.expose(&self.device, range.local_key, queue_pair)?;
         let region = &registered.region;
         let len = range.len;
         let operation = ffi::WorkOperation::Bind { window, key, region, address, len, access };
         let id = Name::Send(queue_pair, qp.sends.push(Work::Bind, false)).encode();
         hw.push_send(&ffi::WorkRequest { id, operation, signaled: false }, &[], None);
-        qp.silent += 1;
+        qp.unsignaled_run += 1;
         Self::mark_dirty(&mut self.dirty, qp);
         Ok(RemoteMemory { key: RemoteKey(key), address, len: range.len })
     }
@@ -95,7 +95,8 @@ impl VerbsProvider {
             qp.receives.push(Work::Posted { id, opcode, signaled: true, len, invalidates: None, sink }, true);
         hw.push_receive(Name::Receive(queue_pair, sequence).encode(), buffer);
         Self::mark_dirty(&mut self.dirty, qp);
-        // On iWARP a message that finds no receive costs the connection: the device must know of it before the peer can.
+        // On iWARP a message that finds no receive ends the connection: the device must have the receive before the
+        // peer can send.
         if self.transport == Transport::Iwarp && !qp.ring_receives() {
             self.failed.push((queue_pair, WcStatus::LocalProtection));
         }
@@ -133,7 +134,7 @@ impl VerbsProvider {
         }
         if let SendOperation::LocalInvalidate { key } = operation
             && self.has_windows
-            && !self.windows.is_shown(key, name)
+            && !self.windows.is_exposed(key, name)
         {
             // The peer ended it first: the two race by nature.
             return self.complete_in_turn(name, id, signaled);
@@ -150,17 +151,17 @@ impl VerbsProvider {
             (element, len) = (name, bytes);
             qp.read_sinks.push_back(registration);
         }
-        // In silence no more than half of the queue: the other half's room comes back while this is under way.
-        // Soft-iWARP hands the pages of what nobody asks to be told of to TCP as they are, and a later completion says
-        // nothing about them: every request is told of there.
-        let may_be_quiet = !signaled && self.transport == Transport::InfiniBand;
-        let quiet = may_be_quiet && qp.silent + 1 < qp.attributes.max_send.div_ceil(2);
-        qp.silent = if quiet { qp.silent + 1 } else { 0 };
+        // Unsignalled, no more than half of the queue in a row: the other half's places come back meanwhile. Soft-iWARP
+        // passes the pages of an unsignalled request to TCP by reference, and no later completion covers them: there
+        // all are signalled.
+        let may_be_unsignaled = !signaled && self.transport == Transport::InfiniBand;
+        let unsignaled = may_be_unsignaled && qp.unsignaled_run + 1 < qp.attributes.max_send.div_ceil(2);
+        qp.unsignaled_run = if unsignaled { qp.unsignaled_run + 1 } else { 0 };
         let sequence =
-            qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None }, !quiet);
+            qp.sends.push(Work::Posted { id, opcode, signaled, len, invalidates, sink: None }, !unsignaled);
         let id = Name::Send(name, sequence).encode();
         let elements = element.into_iter().chain(gathered);
-        hw.push_send(&ffi::WorkRequest { id, operation, signaled: !quiet }, inline, elements);
+        hw.push_send(&ffi::WorkRequest { id, operation, signaled: !unsignaled }, inline, elements);
         Self::mark_dirty(&mut self.dirty, qp);
         Ok(())
     }
@@ -228,7 +229,7 @@ impl VerbsProvider {
                 Parts { sink: Some(into), ..parts(Opcode::Read, operation) }
             }
             SendOperation::LocalInvalidate { key } => {
-                if !self.windows.is_shown(key, qp.name) {
+                if !self.windows.is_exposed(key, qp.name) {
                     return Err(PostError::Invalid);
                 }
                 let operation = ffi::WorkOperation::LocalInvalidate { key: key.0 };

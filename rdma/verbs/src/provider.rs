@@ -28,17 +28,18 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Elements of a gather list: a capsule and its data. Every place of a send queue has room for all of them, in the device's memory
-/// too.
+/// Elements of a gather list: a capsule and its data. Every place of a send queue has room for all of them, in the
+/// device's memory too.
 const GATHER_MAX: u32 = 2;
-/// RDMA READs outstanding a connection: what initiators and targets of today ask for at the most.
+/// RDMA READs outstanding a connection: the most that initiators and targets ask for today.
 const READ_DEPTH_MAX: u16 = 128;
-/// How often the connection manager is asked while the provider is busy: a system call that the data path need not pay for.
+/// How often the connection manager is asked while the provider is busy: a system call that the data path saves.
 const EVENT_INTERVAL: Duration = Duration::from_micros(500);
 
 /// RDMA through one device, for one thread at a time.
 pub struct VerbsProvider {
-    // Dropped in this order: whatever names another object comes before it. A bound window names its queue pair and its region.
+    // Dropped in this order: whatever names another object comes before it. A bound window names its queue pair and its
+    // region.
     pub(crate) windows: Windows,
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) requests: Slots<Request>,
@@ -60,7 +61,7 @@ pub struct VerbsProvider {
     pub(crate) path: PathChoice,
     pub(crate) transport: Transport,
     pub(crate) limits: DeviceLimits,
-    /// How a receive says that it invalidated a key.
+    /// The flag of a receive that invalidated a key.
     pub(crate) invalidate_flag: u32,
     /// Commands have keys of their own.
     pub(crate) has_windows: bool,
@@ -123,7 +124,7 @@ impl Provider for VerbsProvider {
         range: Sge,
         access: Access,
     ) -> Result<RemoteMemory, RegisterError> {
-        self.show(queue_pair, range, access)
+        self.expose_window(queue_pair, range, access)
     }
 
     fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError> {
@@ -261,7 +262,7 @@ impl Provider for VerbsProvider {
             if !self.retired.is_empty() {
                 self.release_retired();
             }
-            self.tell_loss();
+            self.report_loss();
         }
         self.events.pop_front()
     }
@@ -288,7 +289,7 @@ impl Provider for VerbsProvider {
         self.end_failed();
         // What was sent and flushed by now lets connections go on with their end; nothing else would wake us for that.
         self.look_after();
-        self.tell_loss();
+        self.report_loss();
         // What wakes the sleeper is seen at the first poll.
         self.events_polled = None;
         let nothing = self.failed.is_empty() && self.events.is_empty();

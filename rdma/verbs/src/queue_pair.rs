@@ -1,4 +1,4 @@
-//! A queue pair: its device queues, what is outstanding on them, and how far its life is.
+//! A queue pair: its device queues, what is outstanding on them, and the phase of its connection.
 
 use crate::completion::Claim;
 use crate::ffi::{self, CmId, PostFailure, Region};
@@ -9,24 +9,24 @@ use nvmf_rdma::{
 };
 use std::collections::VecDeque;
 
-/// How far a connection is.
+/// The phase of a connection.
 pub(crate) enum Phase {
     Idle,
-    /// Finding the way to the peer.
+    /// Finding the route to the peer.
     Resolving(ConnectParameters),
-    /// Asked, or answered, and waiting.
+    /// The request or the answer was sent; its confirmation has not come.
     Connecting(ConnectParameters),
     Ready,
     /// What was posted is still being sent.
     Closing,
-    /// The peer was told (iWARP closes in order by itself).
+    /// The stream is being closed (iWARP).
     Disconnecting,
-    /// The device is flushing; this is told when it has.
+    /// The device is flushing; the end is reported when it has.
     Draining(End),
     Over,
 }
 
-/// What the caller is told at the end.
+/// The event at the end.
 #[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
 pub(crate) enum End {
     Failed(ConnectFailure),
@@ -37,11 +37,11 @@ pub(crate) enum End {
 pub(crate) struct QueuePair {
     pub(crate) name: QueuePairId,
     pub(crate) attributes: QueuePairAttributes,
-    /// Gone when the device had to be cut off.
+    /// None once it had to be destroyed before it was flushed.
     pub(crate) hw: Option<ffi::QueuePair>,
     pub(crate) id: Option<CmId>,
     pub(crate) phase: Phase,
-    /// When the phase is over at the latest.
+    /// When the phase ends at the latest.
     pub(crate) deadline: Option<Duration>,
     pub(crate) sends: Outstanding,
     pub(crate) receives: Outstanding,
@@ -52,7 +52,7 @@ pub(crate) struct QueuePair {
     /// iWARP: the registrations of the READs that are outstanding, one each.
     pub(crate) read_sinks: VecDeque<Option<Region>>,
     /// Sends since the last that completes visibly: of those that wait for the doorbell, whose last does.
-    pub(crate) silent: u32,
+    pub(crate) unsignaled_run: u32,
     /// RDMA READs that may be outstanding; 0 until it is known.
     pub(crate) read_depth: u8,
     /// Whether work waits for the doorbell.
@@ -83,7 +83,7 @@ impl QueuePair {
             is_broken: false,
             untaken: [0; 2],
             read_sinks: VecDeque::new(),
-            silent: 0,
+            unsignaled_run: 0,
             read_depth: 0,
             is_dirty: false,
             claims,
@@ -108,12 +108,12 @@ impl QueuePair {
         false
     }
 
-    /// Rings both doorbells. `false` when the device does not take the work: the connection is over then.
+    /// Rings both doorbells. `false` when the device does not take the work: the connection ends then.
     #[must_use]
     pub(crate) fn ring(&mut self) -> bool {
         self.is_dirty = false;
         let receives = self.ring_receives();
-        self.silent = 0;
+        self.unsignaled_run = 0;
         let Some(hw) = &mut self.hw else { return true };
         let Err(PostFailure { refused }) = hw.ring_sends() else { return receives };
         (self.untaken[0], self.is_broken) = (self.untaken[0] + refused, true);

@@ -28,7 +28,7 @@ impl VerbsProvider {
 
     /// Takes a batch from the device into the queue's store; how many.
     pub(crate) fn take(&mut self, queue: CompletionQueueId) -> usize {
-        if self.lost == Lost::Told {
+        if self.lost == Lost::Reported {
             return 0;
         }
         let mut batch = [Wc::default(); BATCH];
@@ -47,7 +47,7 @@ impl VerbsProvider {
             Name::Receive(name, sequence) => (name, sequence, false),
             Name::Shared(shared, slot) => return self.on_shared(queue, wc, shared, slot, status),
         };
-        // A queue pair that was destroyed: nobody waits for it.
+        // The queue pair was destroyed meanwhile.
         let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
         let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
         let invalidated = invalidated(wc, self.invalidate_flag).filter(|_| status.is_success() && !is_send);
@@ -63,7 +63,7 @@ impl VerbsProvider {
         matches!(phase, Some(Phase::Ready | Phase::Closing | Phase::Disconnecting))
     }
 
-    /// Gives the caller what is over of a queue of a queue pair, in order.
+    /// Completes to the caller, in order, what is done on a queue of a queue pair.
     pub(crate) fn retire_done(&mut self, queue: CompletionQueueId, name: QueuePairId, is_send: bool) {
         let Some(qp) = self.queue_pairs.get_mut(name.0) else { return };
         let Some(ready) = self.completion_queues.get_mut(queue.0 as usize).map(|it| &mut it.ready) else {
@@ -72,7 +72,7 @@ impl VerbsProvider {
         let outstanding = if is_send { &mut qp.sends } else { &mut qp.receives };
         while let Some((work, done)) = outstanding.retire() {
             if matches!(work, Work::Posted { opcode: Opcode::Read, .. }) {
-                // Its key, which the peer knows, ends before the caller uses the memory.
+                // Its key, which the peer has, ends before the caller uses the memory.
                 qp.read_sinks.pop_front();
             }
             // One that was flushed leaves its window bound: that one goes with the queue pair.
@@ -142,7 +142,7 @@ fn invalidated(wc: &Wc, flag: u32) -> Option<RemoteKey> {
     (wc.wc_flags & flag != 0).then_some(RemoteKey(wc.invalidated_rkey))
 }
 
-/// What the caller learns of a request that is over: nothing of an unsignalled success, and nothing of our own.
+/// The caller's completion of a request: none for an unsignalled success, none for our own.
 pub(crate) fn finished(
     queue_pair: QueuePairId,
     work: Work,
@@ -169,26 +169,27 @@ mod tests {
     use nvmf_rdma::WorkRequestId;
 
     #[test]
-    fn callers_hear_of_failures_and_of_what_they_asked_to_hear_of() {
+    fn failures_and_signaled_requests_complete_visibly() {
         let qp = QueuePairId(1);
         let work = |opcode, signaled| {
             let id = WorkRequestId(9);
             Work::Posted { id, opcode, signaled, len: 7, invalidates: None, sink: None }
         };
-        let heard = |work, status| finished(qp, work, status, 3, None).map(|it| (it.status, it.byte_len));
+        let completing =
+            |work, status| finished(qp, work, status, 3, None).map(|it| (it.status, it.byte_len));
         for (opcode, signaled, status, expected) in [
             (Opcode::Send, true, WcStatus::Success, Some(7)),
             (Opcode::Send, false, WcStatus::Success, None),
             (Opcode::Send, false, WcStatus::Flushed, Some(7)),
             (Opcode::Receive, true, WcStatus::Success, Some(3)),
         ] {
-            assert_eq!(heard(work(opcode, signaled), status), expected.map(|len| (status, len)));
+            assert_eq!(completing(work(opcode, signaled), status), expected.map(|len| (status, len)));
         }
-        assert_eq!(heard(Work::Bind, WcStatus::Flushed), None);
+        assert_eq!(completing(Work::Bind, WcStatus::Flushed), None);
     }
 
     #[test]
-    fn the_device_says_which_key_is_gone() {
+    fn completion_names_the_invalidated_key() {
         let wc = Wc { invalidated_rkey: 0x1234, wc_flags: WC_WITH_INV, ..Wc::default() };
         assert_eq!(invalidated(&wc, WC_WITH_INV), Some(RemoteKey(0x1234)));
         assert_eq!(invalidated(&wc, WITH_INVALIDATE_RXE), None);

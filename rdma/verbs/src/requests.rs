@@ -1,4 +1,4 @@
-//! Listeners, and what peers ask of them.
+//! Listeners, and connection requests.
 
 use crate::connection::Role;
 use crate::ffi::{CmId, CmNotice};
@@ -95,7 +95,7 @@ impl VerbsProvider {
         if self.is_lost() {
             return RequestId(u32::MAX);
         }
-        // One that cannot move is gone: `accept` says so.
+        // One that cannot be moved is dropped: `accept` fails.
         if request.id.migrate(&self.channel).is_err() {
             return RequestId(u32::MAX);
         }
@@ -142,7 +142,7 @@ impl VerbsProvider {
         Some(name)
     }
 
-    /// Drops the requests that nobody answered in time.
+    /// Drops the requests that were not answered in time.
     pub(crate) fn forget_old_requests(&mut self) {
         let now = self.now;
         if self.requests_due.is_none_or(|due| now < due) {

@@ -1,4 +1,4 @@
-//! How connections end: posted work is sent, the device flushes, then it is told.
+//! How connections end: posted work is sent, the device flushes, then the end is reported.
 
 use crate::ffi::Transport;
 use crate::outstanding::Work;
@@ -27,7 +27,7 @@ const NOTHING: ConnectParameters = ConnectParameters {
 };
 
 impl VerbsProvider {
-    /// Ends a connection in order.
+    /// Closes a connection: what was posted is still sent.
     pub(crate) fn start_closing(&mut self, name: QueuePairId) {
         self.ring(name);
         let (now, failed) = (self.now, io::ErrorKind::ConnectionAborted);
@@ -49,7 +49,7 @@ impl VerbsProvider {
         }
     }
 
-    /// The connection is over: has the device flush. What is told is told when it has.
+    /// Ends a connection: the device flushes, and the end is reported when it has.
     pub(crate) fn end(&mut self, name: QueuePairId, end: End) {
         self.ring(name);
         let now = self.now;
@@ -66,7 +66,7 @@ impl VerbsProvider {
         qp.phase = Phase::Draining(end);
         qp.deadline = Some(now + DRAIN_TIME_MAX);
         self.attend(name);
-        // Where nothing is outstanding, no completion would say that it is over.
+        // Where nothing is outstanding, no completion would report it.
         self.reap(name);
         self.finish(name, false);
     }
@@ -76,7 +76,7 @@ impl VerbsProvider {
         if self.failed.is_empty() {
             return;
         }
-        // The connection manager knows better why work was flushed.
+        // The connection manager's event has the reason why work was flushed.
         self.poll_events();
         while let Some((name, status)) = self.failed.pop() {
             let now = self.now;
@@ -115,7 +115,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Looks after the queue pairs that something is due of: deadlines, closing, draining.
+    /// Advances the queue pairs that are being set up or ended: deadlines, closing, draining.
     pub(crate) fn look_after(&mut self) {
         let mut at = 0;
         while let Some(&name) = self.attended.get(at) {
@@ -155,7 +155,7 @@ impl VerbsProvider {
         true
     }
 
-    /// Once everything was sent, or the time for it is over.
+    /// Goes on once everything was sent, or at the deadline.
     fn say_farewell(&mut self, name: QueuePairId, late: bool) {
         let (now, transport) = (self.now, self.transport);
         let Some(qp) = self.queue_pairs.get_mut(name.0).filter(|qp| qp.sends.is_empty() || late) else {
@@ -170,7 +170,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Tells the end once everything was flushed; cuts the device off when it takes too long.
+    /// Reports the end once everything was flushed; destroys the queue pair first when that takes too long.
     fn finish(&mut self, name: QueuePairId, late: bool) {
         let Some(drained) = self.queue_pairs.get(name.0).map(QueuePair::is_drained) else { return };
         if !drained && !late {
@@ -205,7 +205,7 @@ impl VerbsProvider {
         }
     }
 
-    /// Takes the queue pair from a device that does not flush it.
+    /// Destroys a queue pair that the device does not flush.
     pub(crate) fn cut_off(&mut self, name: QueuePairId) {
         self.windows.forget_queue_pair(name);
         if let Some(hw) = self.queue_pairs.get_mut(name.0).and_then(|qp| qp.hw.take()) {
@@ -213,8 +213,8 @@ impl VerbsProvider {
         }
     }
 
-    /// When something is due of a queue pair or a request. Asked at every turn: it looks at those only that are being set up or
-    /// torn down.
+    /// When something is due of a queue pair or a request. Asked at every turn: it looks at those only that are being
+    /// set up or torn down.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let queue_pairs = self.attended.iter().filter_map(|name| self.queue_pairs.get(name.0)?.deadline);
         queue_pairs.chain(self.requests_due).min()

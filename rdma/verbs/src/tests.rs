@@ -1,4 +1,4 @@
-//! The provider over a double of the libraries: what no card of this machine can show.
+//! The provider over a double of the libraries.
 
 mod device;
 mod keys;

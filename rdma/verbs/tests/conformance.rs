@@ -1,7 +1,7 @@
 //! The suite that every provider passes, over a device of this machine.
 //!
-//! `NVMF_VERBS_DEVICE=rxe0 NVMF_VERBS_ADDRESS=192.0.2.1` name the device and an address of it; without them there is nothing to run on (the kernel
-//! lab sets them). `NVMF_VERBS_CHECK=violation::wrong_key` runs one check.
+//! `NVMF_VERBS_DEVICE=rxe0 NVMF_VERBS_ADDRESS=192.0.2.1` name the device and an address of it; without them there is
+//! nothing to run on (the kernel lab sets them). `NVMF_VERBS_CHECK=violation::wrong_key` runs one check.
 
 use nvmf_rdma::conformance::{self, Pair};
 use nvmf_verbs::{VerbsConfig, VerbsProvider};

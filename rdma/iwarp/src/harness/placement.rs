@@ -1,4 +1,4 @@
-//! One RDMA WRITE cut into FPDUs and placed, again and again: what a byte costs between two sockets.
+//! One RDMA WRITE cut into FPDUs and placed, again and again: measures the time per byte between two sockets.
 
 use crate::config::IwarpConfig;
 use crate::handshake::Agreement;
@@ -91,8 +91,8 @@ impl Pipe {
         self.stream.len()
     }
 
-    /// Places what [`Pipe::cut`] made last, in reads of at most `step` bytes: payloads straight into memory where they can go there,
-    /// as the provider does it.
+    /// Places what [`Pipe::cut`] made last, in reads of at most `step` bytes: payloads straight into memory where they
+    /// can go there, as the provider does it.
     ///
     /// # Panics
     /// When the stream is refused.

@@ -1,7 +1,7 @@
-//! Ends: ours and the peer's, in order and otherwise; and the deadlines that bring them about.
+//! Ends of connections: by this side, by the peer, by errors and by deadlines.
 
 use super::IwarpProvider;
-use super::connection::{Deadline, Lingering, Link, Nudge, Open, Phase};
+use super::connection::{Deadline, Lingering, Link, Open, Phase, Prompt};
 use crate::poller::{Interest, Token};
 use crate::qp::{Chunk, Stop, Violation};
 use crate::stream::Stream;
@@ -18,11 +18,11 @@ impl Stop {
 }
 
 impl IwarpProvider {
-    /// Ends an open connection: flushes, tells the peer if there is something to tell, and says so above.
+    /// Ends an open connection: flushes, sends the peer a Terminate where there is a reason, and reports the end.
     pub(super) fn end(&mut self, key: u32, cause: DisconnectCause, stop: Option<Stop>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Link::Open(open) = core::mem::replace(&mut connection.link, Link::Over) else { return };
-        let last_words = connection.qp.fail(&mut self.domain, stop);
+        let final_bytes = connection.qp.fail(&mut self.domain, stop);
         let queue_pair = QueuePairId(key);
         self.events.push_back(match open.phase {
             Phase::AwaitRtr { .. } => CmEvent::ConnectFailed { queue_pair, failure: failure_of(cause) },
@@ -31,12 +31,12 @@ impl IwarpProvider {
         });
         match cause {
             DisconnectCause::Broken => self.poller.remove(&open.stream),
-            _ => self.start_linger(open.stream, last_words),
+            _ => self.start_linger(open.stream, final_bytes),
         }
     }
 
-    /// Ends the connections whose READs are still being answered from a region that goes: they must not see what its memory
-    /// holds next.
+    /// Ends the connections whose READs are still being answered from a region that goes: they must not see what its
+    /// memory holds next.
     pub(super) fn end_readers(&mut self, region: LocalKey) {
         let reads =
             |key: &u32| self.connections.get(*key).is_some_and(|it| it.qp.answers_from(&self.domain, region));
@@ -97,12 +97,13 @@ impl IwarpProvider {
         });
     }
 
-    /// Lets `last_words` leave, then waits a little for the peer to close first: closing on unread bytes would reset
-    /// the connection, and the peer might never read what we said.
-    pub(super) fn start_linger(&mut self, stream: Stream, last_words: Vec<u8>) {
+    /// Sends `final_bytes`, then waits a little for the peer to close first: closing on unread bytes would reset
+    /// the connection, and the peer might never read the last bytes.
+    pub(super) fn start_linger(&mut self, stream: Stream, final_bytes: Vec<u8>) {
         let deadline = Deadline::After(self.config.linger);
         // There are as many places as queue pairs. Without one the stream is closed at once.
-        let Some(key) = self.lingering.insert(|_| Lingering { stream, last_words, sent: 0, deadline }) else {
+        let Some(key) = self.lingering.insert(|_| Lingering { stream, final_bytes, sent: 0, deadline })
+        else {
             return;
         };
         self.timed.push(Token::Lingering(key));
@@ -110,16 +111,16 @@ impl IwarpProvider {
     }
 
     pub(super) fn linger(&mut self, key: u32) {
-        let Some(Lingering { stream, last_words, sent, .. }) = self.lingering.get_mut(key) else { return };
+        let Some(Lingering { stream, final_bytes, sent, .. }) = self.lingering.get_mut(key) else { return };
         let token = Token::Lingering(key);
         let mut over = false;
-        if *sent < last_words.len() {
-            match stream.send(&[Chunk::Bytes(&last_words[*sent..])]) {
+        if *sent < final_bytes.len() {
+            match stream.send(&[Chunk::Bytes(&final_bytes[*sent..])]) {
                 Ok(taken) => *sent += taken.unwrap_or(0),
                 Err(_) => over = true,
             }
         }
-        if *sent < last_words.len() {
+        if *sent < final_bytes.len() {
             self.poller.change(&*stream, token, Interest::Write);
         } else {
             stream.shutdown_write();
@@ -192,7 +193,7 @@ impl IwarpProvider {
                 Some(Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. })) => {
                     self.end(key, DisconnectCause::Broken, None);
                 }
-                Some(Link::Open(Open { phase: Phase::Unannounced | Phase::Ready, .. })) => self.nudge(key),
+                Some(Link::Open(Open { phase: Phase::Unannounced | Phase::Ready, .. })) => self.prompt(key),
                 _ => self.end(key, DisconnectCause::Local, None),
             },
             Token::Pending(key) => self.drop_pending(key),
@@ -211,12 +212,12 @@ impl IwarpProvider {
 }
 
 impl IwarpProvider {
-    /// Says a word that means nothing to a peer that has not spoken.
-    fn nudge(&mut self, key: u32) {
+    /// Sends an empty WRITE to a peer from which nothing has come.
+    fn prompt(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.nudge = connection.nudge.and_then(Nudge::next);
-        connection.qp.nudge();
-        if connection.nudge.is_some() {
+        connection.prompt = connection.prompt.and_then(Prompt::next);
+        connection.qp.prompt();
+        if connection.prompt.is_some() {
             self.timed.push(Token::QueuePair(key));
         }
         self.mark_dirty(key);

@@ -8,7 +8,7 @@ use core::time::Duration;
 use nvmf_rdma::{ConnectParameters, QueuePairState};
 use std::net::SocketAddr;
 
-/// A time to come. Its clock starts at the next `poll_cm`, the one call that says what time it is: a provider that slept
+/// A time to come. Its clock starts at the next `poll_cm`, the one call that gets the time: a provider that slept
 /// before may not count from when it last knew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deadline {
@@ -41,20 +41,20 @@ pub(super) struct Connection {
     /// In the list of those whose socket is read without asking epoll.
     pub(super) active: bool,
     /// Reads of it in a row that found nothing.
-    pub(super) silent_turns: u8,
-    /// When to say something again to a peer that has said nothing yet.
-    pub(super) nudge: Option<Nudge>,
+    pub(super) idle_turns: u8,
+    /// When to send an empty WRITE to a peer from which nothing has come yet.
+    pub(super) prompt: Option<Prompt>,
 }
 
-/// Soft-iWARP overlooks what arrives while it is about to take the stream from its connection manager, until something more
-/// arrives: an initiator whose first words met with silence says a word that means nothing.
+/// Soft-iWARP overlooks what arrives while it is about to take the stream from its connection manager, until something
+/// more arrives: an initiator that gets no answer to its first message sends an empty WRITE.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Nudge {
+pub(super) struct Prompt {
     pub(super) deadline: Deadline,
     pub(super) next: Duration,
 }
 
-impl Nudge {
+impl Prompt {
     const FIRST: Duration = Duration::from_millis(200);
     const LAST: Duration = Duration::from_secs(4);
 
@@ -62,7 +62,7 @@ impl Nudge {
         Self { deadline: Deadline::After(Self::FIRST), next: Self::FIRST * 2 }
     }
 
-    /// The one after this; each waits twice as long, and the peer that never answers is left alone in the end.
+    /// The one after this. Each waits twice as long; after a few of them no more is sent.
     pub(super) fn next(self) -> Option<Self> {
         let Self { next, .. } = self;
         (next <= Self::LAST).then_some(Self { deadline: Deadline::After(next), next: next * 2 })
@@ -95,7 +95,7 @@ pub(super) struct Connecting {
 pub(super) struct Open {
     pub(super) stream: Stream,
     pub(super) phase: Phase,
-    /// The socket took no more: epoll will tell when it does.
+    /// The socket took no more: epoll reports when it does.
     pub(super) blocked: bool,
 }
 
@@ -117,7 +117,7 @@ pub(super) enum Phase {
 
 impl Connection {
     pub(super) fn new(qp: QueuePair) -> Self {
-        Self { qp, link: Link::Idle, dirty: false, active: false, silent_turns: 0, nudge: None }
+        Self { qp, link: Link::Idle, dirty: false, active: false, idle_turns: 0, prompt: None }
     }
 
     pub(super) fn state(&self) -> QueuePairState {
@@ -133,12 +133,12 @@ impl Connection {
         }
     }
 
-    /// Starts the clocks of a disconnect and of a nudge.
+    /// Starts the clocks of a disconnect and of a prompt.
     pub(super) fn start_clock(&mut self, now: Duration) {
         if let Link::Open(Open { phase: Phase::Closing { deadline }, .. }) = &mut self.link {
             deadline.start(now);
         }
-        if let Some(Nudge { deadline, .. }) = &mut self.nudge {
+        if let Some(Prompt { deadline, .. }) = &mut self.prompt {
             deadline.start(now);
         }
     }
@@ -149,8 +149,8 @@ impl Connection {
             Link::Open(open) => match open.phase {
                 Phase::AwaitRtr { deadline, .. } => Some(deadline),
                 Phase::Closing { deadline } => Some(deadline.at()),
-                Phase::Unannounced | Phase::Ready if self.qp.has_peer_spoken() => None,
-                Phase::Unannounced | Phase::Ready => self.nudge.map(|nudge| nudge.deadline.at()),
+                Phase::Unannounced | Phase::Ready if self.qp.has_peer_sent() => None,
+                Phase::Unannounced | Phase::Ready => self.prompt.map(|prompt| prompt.deadline.at()),
             },
             Link::Idle | Link::Over => None,
         }
@@ -194,7 +194,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Lingering {
     pub(super) stream: Stream,
-    pub(super) last_words: Vec<u8>,
+    pub(super) final_bytes: Vec<u8>,
     pub(super) sent: usize,
     pub(super) deadline: Deadline,
 }

@@ -1,7 +1,7 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
 use super::IwarpProvider;
-use super::connection::{Connecting, Deadline, DetachedRequest, Link, Nudge, Open, Pending, Phase, Stage};
+use super::connection::{Connecting, Deadline, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
 use crate::listener::Listener;
@@ -44,7 +44,7 @@ impl IwarpProvider {
     }
 
     pub(super) fn accept_streams(&mut self, key: u32) {
-        // What is left is told again at the next poll.
+        // What is left is reported again at the next poll.
         for _ in 0..ACCEPTS_MAX {
             let Some(listener) = self.listeners.get_mut(key) else { return };
             let Some(stream) = listener.accept(&self.config, &self.poller, self.now) else {
@@ -87,7 +87,7 @@ impl IwarpProvider {
     pub(super) fn read_request(&mut self, key: u32) {
         let Some(pending) = self.pendings.get_mut(key) else { return };
         let Stage::Reading(reader) = &mut pending.stage else {
-            // Only told of its end: the peer gave up.
+            // Only its end is reported: the peer gave up.
             return self.drop_pending(key);
         };
         let frame = match read_frame(&pending.stream, reader) {
@@ -95,7 +95,7 @@ impl IwarpProvider {
             Ok(None) => return,
             Err(_) => return self.drop_pending(key),
         };
-        // An initiator is silent until the reply.
+        // An initiator must not send before the reply.
         if handshake::check_request(&self.config, &frame).is_err() || pending.stream.has_bytes() {
             return self.refuse(key, &frame, &PrivateData::EMPTY);
         }
@@ -127,7 +127,7 @@ impl IwarpProvider {
         Some(pending)
     }
 
-    /// A request that is gone: an event of it that was not polled yet says nothing any more.
+    /// A request that is gone: an event of it that was not polled yet is dropped.
     pub(super) fn drop_pending(&mut self, key: u32) {
         if let Some(pending) = self.take_pending(key) {
             self.poller.remove(&pending.stream);
@@ -163,7 +163,7 @@ impl IwarpProvider {
         let deadline = Deadline::After(self.config.answer_timeout);
         let stage = Stage::Asked(request);
         let pending = Pending { stream, listener: None, peer, local, stage, deadline };
-        // When the table or epoll is full the request is dropped; 0 is no request's name, so accepting says that it is gone.
+        // When the table or epoll is full the request is dropped; 0 is no request's name, so accepting it fails.
         let Some(key) = self.pendings.insert(|_| pending) else { return RequestId(0) };
         let token = Token::Pending(key);
         let added = self.pendings.get(key).map(|p| self.poller.add(&p.stream, token, Interest::HangUp));
@@ -189,7 +189,7 @@ impl IwarpProvider {
         };
         let (reply, agreement) = handshake::accept(&self.config, parameters, frame);
         let pending = self.take_pending(request.0).ok_or(ConnectError::RequestGone)?;
-        // An initiator that speaks before the reply has broken the rule; so has one that hung up.
+        // An initiator must not send before the reply, nor hang up.
         if pending.stream.has_bytes() || send_frame(&pending.stream, &reply).is_err() {
             self.poller.remove(&pending.stream);
             return Err(ConnectError::RequestGone);
@@ -236,7 +236,7 @@ impl IwarpProvider {
         });
     }
 
-    /// The initiator has spoken.
+    /// The initiator's first message has come.
     pub(super) fn establish_responder(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let depths = connection.qp.read_depths();
@@ -297,7 +297,7 @@ impl IwarpProvider {
         }
     }
 
-    /// The socket of a `connect` has something to say.
+    /// The socket of a `connect` is ready.
     pub(super) fn advance_connect(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Link::Connecting(connecting) = &mut connection.link else { return };
@@ -343,7 +343,7 @@ impl IwarpProvider {
                 else {
                     return;
                 };
-                connection.nudge = Some(Nudge::first());
+                connection.prompt = Some(Prompt::first());
                 self.timed.push(Token::QueuePair(key));
                 self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);
                 self.push_established(key, reply.private_data, &agreement);

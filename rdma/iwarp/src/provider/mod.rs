@@ -41,7 +41,8 @@ const LISTENERS_MAX: u16 = 1024;
 
 /// Userspace iWARP for one thread.
 ///
-/// Waits that no parameter bounds are bounded by [`IwarpConfig`]: the request of a new connection, the answer to it, a disconnect.
+/// Waits that no parameter bounds are bounded by [`IwarpConfig`]: the request of a new connection, the answer to it, a
+/// disconnect.
 #[derive(Debug)]
 pub struct IwarpProvider {
     config: IwarpConfig,
@@ -53,19 +54,19 @@ pub struct IwarpProvider {
     lingering: Slots<Lingering>,
     staging: Box<[u8]>,
     events: VecDeque<CmEvent>,
-    /// As of the last call that said so.
+    /// As of the last call that passed it.
     now: Duration,
     /// Queue pairs with something to send.
     dirty: Vec<u32>,
-    /// Queue pairs that were heard lately.
+    /// Queue pairs that received bytes lately.
     active: Vec<u32>,
-    /// How many of them were heard in the last turn.
-    heard: usize,
+    /// How many of them received bytes in the last turn.
+    had_bytes: usize,
     /// Whatever has a deadline.
     timed: Vec<Token>,
     /// Turns until epoll is asked.
     turns_to_poll: u8,
-    /// The sockets were looked at by `poll_cq` and not by `poll_cm` since: whoever polls both in turn looks once.
+    /// `poll_cq` has read the sockets since the last `poll_cm`: a caller that polls both in turn reads them once.
     looked: bool,
 }
 
@@ -87,7 +88,7 @@ impl IwarpProvider {
             now: Duration::ZERO,
             dirty: Vec::new(),
             active: Vec::with_capacity(progress::ACTIVE_MAX),
-            heard: 0,
+            had_bytes: 0,
             timed: Vec::new(),
             turns_to_poll: 0,
             looked: false,
@@ -318,7 +319,7 @@ impl Provider for IwarpProvider {
     }
 
     fn arm(&mut self) -> bool {
-        // Whoever sleeps on epoll is woken by what it will say.
+        // A caller that sleeps is woken by epoll.
         self.turns_to_poll = 0;
         let sendable = self.dirty.iter().any(|&key| self.can_send(key));
         let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());

@@ -5,12 +5,13 @@ use super::connection::{Connection, Link, Open, Phase};
 use crate::poller::{Interest, Token};
 use nvmf_rdma::DisconnectCause;
 
-/// Queue pairs that were heard lately, whose sockets are read without asking epoll first.
+/// Queue pairs that received bytes lately, whose sockets are read without asking epoll first.
 pub(super) const ACTIVE_MAX: usize = 16;
-/// Of more of them than this, epoll is asked after all when most were silent: an empty read costs as much as the answer for all.
+/// With more of them than this, epoll is asked after all when most had no bytes: one empty read costs as much as
+/// epoll's answer for all of them.
 const ASKED_ABOVE: usize = 2;
 /// Reads in a row that find nothing, after which a queue pair leaves that list.
-const SILENT_TURNS: u8 = 64;
+const IDLE_TURNS: u8 = 64;
 /// Turns between two questions to epoll while that list is not empty.
 const TURNS_PER_POLL: u8 = 4;
 /// Bytes taken from one socket in one turn; of several, each has its part.
@@ -30,8 +31,8 @@ fn part(budget: usize, sockets: usize) -> usize {
 
 impl IwarpProvider {
     pub(super) fn progress(&mut self) {
-        let asked = self.active.len() > ASKED_ABOVE && self.heard * 2 < self.active.len();
-        self.heard = 0;
+        let asked = self.active.len() > ASKED_ABOVE && self.had_bytes * 2 < self.active.len();
+        self.had_bytes = 0;
         if !asked {
             self.look_at_active(|provider, key| provider.receive(key));
         }
@@ -41,21 +42,21 @@ impl IwarpProvider {
         }
         self.turns_to_poll -= 1;
         if asked {
-            // Whoever was heard has begun to count anew.
+            // Those that received bytes count their idle turns anew.
             self.look_at_active(|_, _| false);
         }
         self.send_dirty();
     }
 
-    /// Looks whether the active queue pairs are `heard`; those that have long been silent are active no more.
-    fn look_at_active(&mut self, mut heard: impl FnMut(&mut Self, u32) -> bool) {
+    /// Asks of each active queue pair whether it `had_bytes`; one that has had none for long is active no more.
+    fn look_at_active(&mut self, mut had_bytes: impl FnMut(&mut Self, u32) -> bool) {
         let mut index = 0;
         while let Some(&key) = self.active.get(index) {
-            let heard = heard(self, key);
-            self.heard += usize::from(heard);
+            let had_bytes = had_bytes(self, key);
+            self.had_bytes += usize::from(had_bytes);
             let stays = self.connections.get_mut(key).is_some_and(|connection| {
-                connection.silent_turns = if heard { 0 } else { connection.silent_turns + 1 };
-                connection.active = connection.silent_turns < SILENT_TURNS;
+                connection.idle_turns = if had_bytes { 0 } else { connection.idle_turns + 1 };
+                connection.active = connection.idle_turns < IDLE_TURNS;
                 connection.active
             });
             if stays {
@@ -97,16 +98,16 @@ impl IwarpProvider {
         if (was_active && !all) || !self.receive(key) {
             return;
         }
-        self.heard += usize::from(was_active);
+        self.had_bytes += usize::from(was_active);
         let has_place = was_active || self.active.len() < ACTIVE_MAX;
         let Some(connection) = self.connections.get_mut(key).filter(|_| has_place) else { return };
-        connection.silent_turns = 0;
+        connection.idle_turns = 0;
         if !core::mem::replace(&mut connection.active, true) {
             self.active.push(key);
         }
     }
 
-    /// Reads a socket; whether it had anything to say.
+    /// Reads a socket; whether there were bytes.
     fn receive(&mut self, key: u32) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let Connection { qp, link: Link::Open(open), .. } = connection else { return false };
@@ -149,7 +150,7 @@ impl IwarpProvider {
             if let Phase::AwaitRtr { left, .. } = &mut open.phase {
                 *left -= n;
                 if *left == 0 {
-                    if !qp.has_peer_spoken() {
+                    if !qp.has_peer_sent() {
                         let text = "its first message is not the ready-to-receive indication";
                         end = Some((DisconnectCause::PeerViolation(text), None));
                     }
@@ -157,22 +158,22 @@ impl IwarpProvider {
                 }
             }
             if n < direct_len + staging_len {
-                // The socket is empty, as far as one can tell without asking again.
+                // The socket is empty, unless bytes came meanwhile.
                 break;
             }
         }
-        let heard = budget < whole;
-        let spoken = matches!(open.phase, Phase::AwaitRtr { .. }) && qp.has_peer_spoken();
+        let had_bytes = budget < whole;
+        let received_fpdu = matches!(open.phase, Phase::AwaitRtr { .. }) && qp.has_peer_sent();
         let sendable = qp.has_work();
         match end {
             Some((cause, stop)) => self.end(key, cause, stop),
-            None if spoken => self.establish_responder(key),
+            None if received_fpdu => self.establish_responder(key),
             None => {}
         }
         if sendable {
             self.mark_dirty(key);
         }
-        heard
+        had_bytes
     }
 
     /// Whether a queue pair of the dirty list can get on without the peer.
@@ -243,7 +244,7 @@ impl IwarpProvider {
         match end {
             Some((cause, stop)) => {
                 if stop.is_none() {
-                    // The peer's last words may say why.
+                    // The peer's last bytes may hold the reason.
                     self.receive(key);
                 }
                 self.end(key, cause, stop);

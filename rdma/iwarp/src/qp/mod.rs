@@ -1,4 +1,5 @@
-//! One queue pair, without I/O: the receiver turns bytes into placements and completions, the transmitter turns work into FPDUs.
+//! One queue pair, without I/O: the receiver turns bytes into placements and completions, the transmitter turns work
+//! into FPDUs.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -59,7 +60,7 @@ pub(crate) struct Parts {
     /// Whether the shared queue knows that this one waits for it.
     starving: bool,
     inbound_reads: InboundReads,
-    /// Found out while nobody was there to be told: the next [`QueuePair::fill`] says it.
+    /// Found outside of the receiver and the transmitter: the next [`QueuePair::fill`] returns it.
     broken: Option<Violation>,
 }
 
@@ -73,7 +74,7 @@ impl Parts {
     }
 
     /// The work request to send next. None while a READ waits for a credit, or the end of a key for READs of the peer's
-    /// that are still being answered from its memory: the poster gives that memory to others once the key is dead.
+    /// that are still being answered from its memory: the poster reuses that memory once the key is invalid.
     fn next_work(&self) -> Option<u64> {
         let sequence = self.send_queue.next()?;
         match self.send_queue.entry(sequence)?.work {
@@ -150,7 +151,7 @@ impl QueuePair {
     pub(crate) fn post_send(&mut self, domain: &Domain, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.parts.send_queue.post(domain, request)?;
         if self.tx.has_crc() {
-            // The checksum is of bytes that nobody changes before they are sent.
+            // The bytes under the checksum must not change before they are sent.
             self.settle();
         }
         Ok(())
@@ -179,7 +180,7 @@ impl QueuePair {
 
     pub(crate) fn on_bytes(&mut self, domain: &mut Domain, bytes: &[u8]) -> Result<(), Stop> {
         let result = self.rx.on_bytes(&mut self.parts, domain, bytes);
-        if self.rx.has_spoken() {
+        if self.rx.has_received() {
             self.tx.held = false;
         }
         result
@@ -204,14 +205,14 @@ impl QueuePair {
         (self.parts.inbound_reads.depth, self.parts.send_queue.read_depth)
     }
 
-    /// A WRITE of no bytes, which nobody hears of but the peer's socket.
-    pub(crate) fn nudge(&mut self) {
-        self.tx.push_nudge(&self.parts);
+    /// A WRITE of no bytes: nothing but bytes for the peer's socket.
+    pub(crate) fn prompt(&mut self) {
+        self.tx.push_prompt(&self.parts);
     }
 
     /// Whether the peer has sent an FPDU.
-    pub(crate) fn has_peer_spoken(&self) -> bool {
-        self.rx.has_spoken()
+    pub(crate) fn has_peer_sent(&self) -> bool {
+        self.rx.has_received()
     }
 
     pub(crate) fn is_between_fpdus(&self) -> bool {
@@ -235,7 +236,7 @@ impl QueuePair {
         self.parts.send_queue.settle(self.tx.sending());
     }
 
-    /// Whether the stream is over but for the telling.
+    /// Whether the stream is about to end with a violation.
     pub(crate) fn is_broken(&self) -> bool {
         self.parts.broken.is_some()
     }
@@ -250,13 +251,14 @@ impl QueuePair {
         !self.tx.has_segments() && !self.parts.send_queue.has_uncut() && self.parts.inbound_reads.is_empty()
     }
 
-    /// Ends everything: completes what is outstanding, in order, and ends the keys. Returns the last bytes for the peer.
+    /// Ends everything: completes what is outstanding, in order, and ends the keys. Returns the last bytes for the
+    /// peer.
     pub(crate) fn fail(&mut self, domain: &mut Domain, stop: Option<Stop>) -> Vec<u8> {
         let violation = match stop {
             Some(Stop::Violation(violation)) => Some((violation, self.rx.head())),
             _ => None,
         };
-        let last_words = self.tx.last_words(&self.parts, violation);
+        let final_bytes = self.tx.final_bytes(&self.parts, violation);
         let refused = match stop {
             Some(Stop::Terminated(terminated)) => self.refused_read(terminated),
             _ => None,
@@ -269,7 +271,7 @@ impl QueuePair {
             self.parts.fail_receive(domain, &receive, WcStatus::Flushed);
         }
         self.release(domain);
-        last_words
+        final_bytes
     }
 
     /// Gives back what is shared with others.

@@ -1,7 +1,7 @@
 //! Bytes in: placements and completions out.
 //!
-//! The receiver takes the stream in pieces of any size. It keeps no more than one header, so that a connection that is silent in the
-//! middle of an FPDU holds no buffer.
+//! The receiver takes the stream in pieces of any size. It keeps no more than one header, so that a connection that
+//! stops in the middle of an FPDU holds no buffer.
 
 use super::Parts;
 use super::domain::Domain;
@@ -67,7 +67,7 @@ pub(crate) struct Receiver {
     incoming: Option<Incoming>,
     terminate: [u8; TERMINATE_LEN_MAX],
     terminate_len: usize,
-    spoken: bool,
+    received_fpdu: bool,
 }
 
 const NO_SEGMENT: Segment =
@@ -88,7 +88,7 @@ impl Receiver {
             incoming: None,
             terminate: [0; TERMINATE_LEN_MAX],
             terminate_len: 0,
-            spoken: false,
+            received_fpdu: false,
         }
     }
 
@@ -97,11 +97,11 @@ impl Receiver {
     }
 
     /// Whether a whole FPDU has come.
-    pub(crate) fn has_spoken(&self) -> bool {
-        self.spoken
+    pub(crate) fn has_received(&self) -> bool {
+        self.received_fpdu
     }
 
-    /// Whether the stream may end here in order.
+    /// Whether the stream may end here: between two FPDUs.
     pub(crate) fn is_between_fpdus(&self) -> bool {
         self.phase == Phase::Head && self.head_len == 0
     }
@@ -233,7 +233,7 @@ impl Receiver {
         let bytes = &bytes[..left.min(bytes.len())];
         match self.segment.header {
             Header::Terminate { .. } => {
-                // Whatever is longer than a Terminate can be tells us nothing.
+                // Bytes beyond the longest Terminate mean nothing.
                 let room = &mut self.terminate[self.terminate_len..];
                 let n = room.len().min(bytes.len());
                 room[..n].copy_from_slice(&bytes[..n]);
@@ -254,7 +254,8 @@ impl Receiver {
         Ok(bytes.len())
     }
 
-    /// Where the next `len` bytes of the segment go. Keys are looked up each time: one that died meanwhile is dead.
+    /// Where the next `len` bytes of the segment go. Keys are looked up each time: one may have become invalid
+    /// meanwhile.
     fn destination<'a>(
         &'a self,
         parts: &'a Parts,
@@ -282,7 +283,8 @@ impl Receiver {
         }
     }
 
-    /// Where at least `min` next bytes of the stream can go without a copy, and how many. Not with CRCs: those read every byte anyway.
+    /// Where at least `min` next bytes of the stream can go without a copy, and how many. Not with CRCs: those read
+    /// every byte anyway.
     pub(crate) fn direct<'a>(
         &'a self,
         parts: &'a Parts,
@@ -319,7 +321,7 @@ impl Receiver {
             self.deliver(parts, domain)?;
             self.phase = Phase::Head;
             self.head_len = 0;
-            self.spoken = true;
+            self.received_fpdu = true;
         }
         Ok(n)
     }
@@ -391,7 +393,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The receive that was being filled, of a stream that ends in silence.
+    /// The receive that was being filled, of a stream that ends without a completion.
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
         self.incoming.take()?.receive
     }

@@ -177,7 +177,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Copies what is borrowed and not sent to its spare. Of the entry `sending`, if any, the bytes up to that place are sent.
+    /// Copies what is borrowed and not sent to its spare. Of the entry `sending`, if any, the bytes up to that place
+    /// are sent.
     pub(crate) fn settle(&mut self, sending: Option<(u64, u32)>) {
         let (from, to) = (self.borrowed.max(self.first), self.first + self.entries.len() as u64);
         for sequence in from..to {

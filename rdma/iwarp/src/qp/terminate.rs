@@ -1,4 +1,4 @@
-//! What ends a stream: which rule was broken, and the Terminate message that says so.
+//! What ends a stream: which rule was broken, and the Terminate message with the reason.
 
 use crate::memory::Fault;
 use crate::wire::mpa::LENGTH_LEN;
@@ -50,7 +50,7 @@ impl From<HeaderError> for Violation {
 }
 
 impl Violation {
-    /// What the peer is told.
+    /// What the Terminate says.
     pub(crate) fn code(self) -> Code {
         match self {
             Self::Header(HeaderError::DdpVersion { tagged: true }) => Code(1, 1, 4),
@@ -75,7 +75,7 @@ impl Violation {
         }
     }
 
-    /// What our own side is told.
+    /// What this side's layer above gets.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Header(HeaderError::DdpVersion { .. }) => "a segment of an unknown DDP version",
@@ -108,7 +108,7 @@ impl Violation {
         }
     }
 
-    /// Whether the offending header tells the peer something.
+    /// Whether the Terminate includes the offending header.
     fn names_header(self) -> bool {
         !matches!(self, Self::Header(_) | Self::Crc | Self::Revoked)
     }
@@ -125,7 +125,8 @@ fn remote_protection(fault: Fault) -> u8 {
     }
 }
 
-/// The payload of the Terminate for `violation`, whose segment had the header `head` (with its length field); its length.
+/// The payload of the Terminate for `violation`, whose segment had the header `head` (with its length field); its
+/// length.
 pub(crate) fn emit(violation: Violation, head: &[u8], into: &mut [u8; TERMINATE_LEN_MAX]) -> usize {
     let Code(layer, kind, code) = violation.code();
     let head = if violation.names_header() && head.len() <= READ_REQUEST_LEN { head } else { &[] };
@@ -149,8 +150,8 @@ pub(crate) struct Terminated {
 }
 
 impl Terminated {
-    /// Parses the payload of a Terminate, in RFC 5040's form or in the one that Linux siw sends on little-endian machines, where each byte's
-    /// fields are mirrored.
+    /// Parses the payload of a Terminate, in RFC 5040's form or in the one that Linux siw sends on little-endian
+    /// machines, where each byte's fields are mirrored.
     pub(crate) fn parse(payload: &[u8]) -> Self {
         let &[b0, b1, b2, _, ref rest @ ..] = payload else {
             return Self { code: Code(0, 2, 0xff), read_msn: None };
@@ -174,7 +175,7 @@ impl Terminated {
         }
     }
 
-    /// Whether it is about a READ of ours, as far as the code tells.
+    /// Whether it is about a READ of ours, by its code.
     pub(crate) fn is_about_read(self) -> bool {
         self.read_msn.is_some() || matches!(self.code, Code(0, 1, 0 | 1 | 3 | 4))
     }

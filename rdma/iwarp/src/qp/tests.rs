@@ -148,8 +148,8 @@ fn one_of_everything() {
     let ids: Vec<_> = sent.iter().map(|done| (done.id.0, done.status)).collect();
     assert_eq!(ids, [10, 11, 12, 13, 14, 15, 16].map(|id| (id, WcStatus::Success)), "in the order posted");
     assert_eq!((sent[2].opcode, sent[2].byte_len), (Opcode::Read, 1999));
-    let heard: Vec<_> = received.iter().map(|done| (done.id.0, done.byte_len)).collect();
-    assert_eq!(heard, [(0, 5), (1, 47), (2, 0)]);
+    let had_bytes: Vec<_> = received.iter().map(|done| (done.id.0, done.byte_len)).collect();
+    assert_eq!(had_bytes, [(0, 5), (1, 47), (2, 0)]);
     assert_eq!(received[1].invalidated.map(|key| key.0 >> 8), Some(1));
     assert_eq!(a[..1778], b[..1778]);
     assert_eq!(a[3000..4999], b[4096..6095]);
@@ -157,7 +157,7 @@ fn one_of_everything() {
 }
 
 #[test]
-fn byte_by_byte_is_the_same() {
+fn splitting_into_bytes_changes_nothing() {
     for crc in [false, true] {
         let whole = conversation(crc, 512, usize::MAX, &mut || usize::MAX);
         assert!(conversation(crc, 512, 1, &mut || 1) == whole);
@@ -167,7 +167,7 @@ fn byte_by_byte_is_the_same() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_split_is_the_same(
+    fn splitting_anywhere_changes_nothing(
         crc: bool, fpdu_max in 256..3000usize, step in 1..5000usize,
         splits in proptest::collection::vec(1..700usize, 1..40),
     ) {
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), valid_start: bool) {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), valid_start: bool) {
         let mut b = End::new(Role::Responder, false, 1024, false);
         b.receive(0, 0, 64);
         let mut stream = if valid_start { vec![0, 46, 0x41, 0x43] } else { Vec::new() };
@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn a_responder_is_silent_until_spoken_to() {
+fn responder_sends_nothing_before_the_first_message() {
     let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
     b.post(1, inline(b"too early"));
     assert!(b.transmit(usize::MAX).unwrap().is_empty() && !b.qp.has_work());
@@ -244,9 +244,9 @@ fn an_early_send_too_long_for_its_receive_ends_the_stream() {
     assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::TooLong)));
 }
 
-/// A Terminate behind half an FPDU: the stream stays readable, and the refused READ knows its fate.
+/// A Terminate behind half an FPDU: the stream stays readable, and the refused READ completes with its error.
 #[test]
-fn last_words_follow_the_fpdu_under_way() {
+fn terminate_follows_the_fpdu_under_way() {
     let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
     a.post(1, inline(b"x"));
     let bad = RemoteMemory { key: RemoteKey(0xdead_be00), address: 0, len: 8 };
@@ -268,7 +268,7 @@ fn last_words_follow_the_fpdu_under_way() {
     assert_eq!(statuses, [(1, good), (4, good), (2, WcStatus::RemoteAccess), (3, flushed)]);
 }
 
-/// A zero-length WRITE: what an initiator lets a responder speak with.
+/// A zero-length WRITE, after which a responder may send.
 fn a_first_fpdu() -> Vec<u8> {
     let mut bytes = vec![0, 14, 0xc1, 0x40, 0, 0, 0, 1];
     bytes.resize(20, 0);
@@ -297,7 +297,7 @@ fn a_flipped_bit_is_found_before_anything_is_delivered() {
 }
 
 #[test]
-fn a_key_that_dies_ends_the_read_that_waits_for_it() {
+fn deregistration_ends_the_read_that_waits() {
     let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
     let remote = b.region.remote.unwrap();
     a.post(1, SendOperation::Read { into: a.sge(0, 4096), remote });
@@ -480,6 +480,6 @@ fn batch_is_no_longer_than_its_bounds() {
     (0..64).for_each(|id| short.post(id, inline(b"x")));
     short.qp.fill(&mut short.domain, usize::MAX).unwrap();
     assert_eq!(kinds(&short.waiting()), "S".repeat(64), "as many segments as may be cut ahead");
-    short.qp.nudge();
+    short.qp.prompt();
     assert_eq!(short.waiting().len(), 64 * 28);
 }

@@ -1,7 +1,8 @@
 //! Work in: FPDUs out.
 //!
-//! Messages are cut into segments one batch ahead of the socket. Headers, trailers and short payloads of the segments ahead stand in one
-//! run of bytes, so that the socket is told of few; longer payload stays where it is and is named to the socket as [`Chunk`]s.
+//! Messages are cut into segments one batch ahead of the socket. Headers, trailers and short payloads of the segments
+//! ahead stand in one run of bytes, so that the socket call names few pieces; longer payload stays where it is and is
+//! named to the socket as [`Chunk`]s.
 
 use super::Parts;
 use super::chunk::{Chunk, Chunks, append, gather, update};
@@ -86,7 +87,7 @@ pub(crate) struct Transmitter {
     read_msn: u32,
     fpdu_max: usize,
     crc: bool,
-    /// A responder is silent until the initiator has spoken.
+    /// A responder sends nothing before the initiator's first message.
     pub(crate) held: bool,
 }
 
@@ -128,8 +129,8 @@ impl Transmitter {
         free || parts.broken.is_some()
     }
 
-    /// A message that means nothing. Not in the middle of another, which says enough.
-    pub(crate) fn push_nudge(&mut self, parts: &Parts) {
+    /// An empty message. Not in the middle of another, which serves as well.
+    pub(crate) fn push_prompt(&mut self, parts: &Parts) {
         if self.current.is_none() && self.has_room() {
             self.push(parts, NOTHING, Source::Nothing, 0, 0, true);
         }
@@ -366,7 +367,7 @@ impl Transmitter {
     }
 
     /// What must still be sent for the stream to end at the end of an FPDU, and a Terminate behind it.
-    pub(crate) fn last_words(&mut self, parts: &Parts, violation: Option<(Violation, &[u8])>) -> Vec<u8> {
+    pub(crate) fn final_bytes(&mut self, parts: &Parts, violation: Option<(Violation, &[u8])>) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.sent > 0
             && let Some(segment) = self.segments.front()

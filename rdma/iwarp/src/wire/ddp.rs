@@ -1,5 +1,5 @@
-//! DDP: the control field and the two headers (RFC 5041). Each begins with MPA's length field, so that one FPDU's header is one
-//! run of bytes.
+//! DDP: the control field and the two headers (RFC 5041). Each begins with MPA's length field, so that one FPDU's
+//! header is one run of bytes.
 
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

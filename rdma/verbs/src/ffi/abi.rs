@@ -1,7 +1,9 @@
-//! The C structures of libibverbs and librdmacm, as their ABI has had them since rdma-core 15 (2017): natural alignment, host byte order.
+//! The C structures of libibverbs and librdmacm, as their ABI has had them since rdma-core 15 (2017): natural
+//! alignment, host byte order.
 //!
-//! Structures that the libraries allocate are declared up to the last field that is read here; those that are passed in are
-//! declared whole. Sizes and offsets are asserted below; `abi-check`, a crate of its own, holds them against the header files.
+//! Structures that the libraries allocate are declared up to the last field that is read here; those that are passed in
+//! are declared whole. Sizes and offsets are asserted below; `abi-check`, a crate of its own, holds them against the
+//! header files.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};

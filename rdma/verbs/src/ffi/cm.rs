@@ -15,13 +15,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the connection manager tells what happened.
+/// Where the events of the connection manager come.
 pub(crate) struct Channel {
     functions: &'static Functions,
     channel: NonNull<EventChannel>,
 }
 
-// SAFETY: librdmacm locks what its functions share; an id that moves to another thread still holds the channel that it learns from.
+// SAFETY: librdmacm locks what its functions share; an id that moves to another thread still holds the channel that it
+// learns from.
 unsafe impl Send for Channel {}
 // SAFETY: as above: every function of librdmacm may be called from any thread.
 unsafe impl Sync for Channel {}
@@ -91,7 +92,7 @@ pub(crate) enum NoticeKind {
     ConnectResponse,
     Established,
     Disconnected,
-    /// Nobody is there, or no way leads there.
+    /// Nothing is there, or there is no route.
     Unreachable,
     Rejected,
     DeviceRemoved,
@@ -308,7 +309,7 @@ impl CmId {
         check(unsafe { (self.functions().rdma_reject)(self.id.as_ptr(), bytes.as_ptr().cast(), len) })
     }
 
-    /// Tells the peer that its answer was heard and the queue pair is ready.
+    /// Confirms the peer's answer: the queue pair is ready.
     pub(crate) fn establish(&self) -> io::Result<()> {
         // SAFETY: the id is alive.
         check(unsafe { (self.functions().rdma_establish)(self.id.as_ptr()) })
@@ -319,7 +320,7 @@ impl CmId {
         check(unsafe { (self.functions().rdma_disconnect)(self.id.as_ptr()) })
     }
 
-    /// Tells the connection manager that the peer has spoken: it need not wait for the message that says so.
+    /// Notifies the connection manager that a message of the peer's came, which confirms the connection.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         // SAFETY: the id is alive.
         check(unsafe { (self.functions().rdma_notify)(self.id.as_ptr(), constants::EVENT_COMM_EST as u32) })

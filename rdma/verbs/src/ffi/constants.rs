@@ -40,7 +40,7 @@ pub(super) const SEND_SIGNALED: u32 = 2;
 pub(super) const SEND_SOLICITED: u32 = 4;
 pub(super) const SEND_INLINE: u32 = 8;
 
-// `enum ibv_event_type`, as far as it is told apart here.
+// `enum ibv_event_type`, the values that are told apart here.
 pub(super) const EVENT_CQ_ERR: i32 = 0;
 pub(super) const EVENT_QP_FATAL: i32 = 1;
 pub(super) const EVENT_QP_REQ_ERR: i32 = 2;
@@ -80,5 +80,5 @@ pub(crate) const WC_RETRY_EXC_ERR: u32 = 12;
 pub(crate) const WC_RNR_RETRY_EXC_ERR: u32 = 13;
 pub(crate) const WC_REM_ABORT_ERR: u32 = 16;
 
-/// `IBV_WC_WITH_INV`: a receive says that it invalidated a key.
+/// `IBV_WC_WITH_INV`: a receive that invalidated a key.
 pub(crate) const WC_WITH_INV: u32 = 1 << 3;

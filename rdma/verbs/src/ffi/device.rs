@@ -20,22 +20,22 @@ pub(crate) enum Transport {
     Iwarp,
 }
 
-/// What the device says of itself.
+/// What the device reports of itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceLimits {
     pub(crate) max_mr_size: u64,
     pub(crate) max_queue_depth: u32,
     pub(crate) max_completions: u32,
-    /// Entries of a completion queue: as few as are worth one, many enough for the first to hide libsiw's mistake.
+    /// Entries of a completion queue: few enough to be worth one, many enough for the first to cover libsiw's mistake.
     pub(crate) completions: u32,
     pub(crate) max_sge: u32,
     pub(crate) max_read_depth: u16,
     pub(crate) max_shared_receives: u32,
-    /// The kernel says so: [`super::Window::alloc`] tells whether the library makes any.
+    /// As the kernel reports it: [`super::Window::alloc`] shows whether the library makes any.
     pub(crate) memory_windows: bool,
     /// SENDs can invalidate a key of the peer's.
     pub(crate) sends_invalidate: bool,
-    /// Soft-RoCE, which tells userspace of an invalidation by the kernel's flag instead of the library's.
+    /// Soft-RoCE, which reports an invalidation by the kernel's flag instead of the library's.
     pub(crate) is_rxe: bool,
 }
 
@@ -45,20 +45,21 @@ const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 const SIW_VENDOR_ID: u32 = 0x0062_6d74;
 /// Entries of a completion queue, if the device takes so many.
 const COMPLETIONS: u32 = 8192;
-/// libsiw takes the offset 0x90000 of memory shared with the kernel to say that there is none, and makes no queue that gets it. A
+/// libsiw takes the offset 0x90000 of memory shared with the kernel for none, and makes no queue that gets it. A
 /// context's first completion queue begins at offset 0 and stays: with 32 bytes an entry, this one covers the place.
 const COMPLETIONS_SIW: u32 = 32_768;
 
 /// Something that happened to the device, or to one of its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AsyncNotice {
-    /// The device is gone, or something of it that every connection needs: without its completion queue nothing ever completes.
+    /// The device is gone, or something of it that every connection needs: without its completion queue nothing ever
+    /// completes.
     Fatal,
     /// The queue pair with this number is in error.
     QueuePair(u32),
-    /// A message came on the queue pair with this number before the connection manager heard that it is established.
+    /// A message came on the queue pair with this number before the connection manager's confirmation.
     Established(u32),
-    /// Nothing that matters here. The transport retries through a port that is down until its own time is over.
+    /// Nothing that matters here. The transport retries through a port that is down until its own time-out.
     Other,
 }
 
@@ -69,15 +70,18 @@ pub(crate) struct Device {
     pub(super) pd: NonNull<c_void>,
 }
 
-// SAFETY: libibverbs locks what its functions share, and every one of them may be called from any thread: its objects are bound to
-// the process that made them, not to a thread. What the fields point to is written in `open`, before anyone shares it.
+// SAFETY: libibverbs locks what its functions share, and every one of them may be called from any thread: its objects
+// are bound to the process that made them, not to a thread. What the fields point to is written in `open`, before
+// anyone shares it.
 unsafe impl Send for Device {}
-// SAFETY: as above; `&self` gives out no pointer beyond these modules, and nothing behind the pointers is written by us.
+// SAFETY: as above; `&self` gives out no pointer beyond these modules, and nothing behind the pointers is written by
+// us.
 unsafe impl Sync for Device {}
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: both were made in `open` and are destroyed once, the domain first; everything made from them held an `Arc` of this.
+        // SAFETY: both were made in `open` and are destroyed once, the domain first; everything made from them held an
+        // `Arc` of this.
         unsafe {
             (self.functions.ibv_dealloc_pd)(self.pd.as_ptr());
             (self.functions.ibv_close_device)(self.context.as_ptr());
@@ -112,7 +116,7 @@ impl Device {
         let context = unsafe {
             let list = (functions.ibv_get_device_list)(null_mut());
             if list.is_null() {
-                // A kernel without RDMA has no devices, and says so with an error.
+                // A kernel without RDMA has no devices, and reports an error.
                 let error = io::Error::last_os_error();
                 let none = error.raw_os_error() == Some(libc::ENOSYS);
                 return Ok(if none { Ok(None) } else { Err(error) });
@@ -200,9 +204,9 @@ impl Device {
         // SAFETY: the context is open and its descriptor does not block; the event is acknowledged at once.
         unsafe {
             if (self.functions.ibv_get_async_event)(self.context.as_ptr(), &raw mut event) != 0 {
-                let quiet = [libc::EAGAIN, libc::EINTR].map(Some);
-                let nothing = quiet.contains(&io::Error::last_os_error().raw_os_error());
-                // The kernel has let go of the device (EIO), for good.
+                let unsignaled = [libc::EAGAIN, libc::EINTR].map(Some);
+                let nothing = unsignaled.contains(&io::Error::last_os_error().raw_os_error());
+                // The device is disassociated (EIO), for good.
                 return (!nothing).then_some(AsyncNotice::Fatal);
             }
             // A queue pair's events keep it from being destroyed until they are acknowledged: it is there.
@@ -229,14 +233,14 @@ fn non_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Where armed completion queues say that something came.
+/// Where armed completion queues report a completion.
 pub(crate) struct CompletionChannel {
     device: Arc<Device>,
     channel: NonNull<CompChannel>,
 }
 
-// SAFETY: see `Device`. A queue's events are acknowledged by the thread that took them, before anyone can destroy the queue: both need the
-// provider that holds them, which one thread has at a time.
+// SAFETY: see `Device`. A queue's events are acknowledged by the thread that took them, before anyone can destroy the
+// queue: both need the provider that holds them, which one thread has at a time.
 unsafe impl Send for CompletionChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionChannel {}
@@ -263,10 +267,11 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Takes away all that was said.
+    /// Takes all events.
     pub(crate) fn drain(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is alive and does not block; a queue that spoke is alive until its events are acknowledged.
+        // SAFETY: the channel is alive and does not block; a queue that spoke is alive until its events are
+        // acknowledged.
         unsafe {
             while (self.device.functions.ibv_get_cq_event)(
                 self.channel.as_ptr(),
@@ -313,7 +318,7 @@ impl CompletionQueue {
         Ok(Arc::new(Self { channel: Arc::clone(channel), cq }))
     }
 
-    /// Has the channel speak at the next completion.
+    /// Requests an event at the next completion.
     pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue is alive.
         check(unsafe { (self.channel.device.ops().req_notify_cq)(self.cq.as_ptr(), 0) })

@@ -1,6 +1,7 @@
-//! A double of the two libraries for tests: one device of this thread, which does what the test tells it.
+//! A double of the two libraries for tests: one device of this thread, controlled by the test.
 //!
-//! A test calls [`install`], then drives the provider; [`device`] changes what the device does and shows what it was asked.
+//! A test calls [`install`], then drives the provider; [`device`] changes what the device does and records what it was
+//! asked.
 
 use super::abi::{AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq, Device, DeviceAttr};
 use super::abi::{EventChannel, Mr, Mw, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Srq, SrqInitAttr, Wc};
@@ -42,7 +43,7 @@ pub(crate) struct Posted {
 pub(crate) struct World {
     /// Names of functions that fail.
     pub(crate) failing: Vec<&'static str>,
-    /// The device says that it has windows.
+    /// The device reports windows.
     pub(crate) has_windows: bool,
     pub(crate) is_iwarp: bool,
     /// By local key.
@@ -163,7 +164,7 @@ impl World {
         self.async_events.push_back(AsyncEvent { element, event_type });
     }
 
-    /// The kernel lets go of the device: its descriptors say so for ever, every call fails.
+    /// Disassociates the device: its descriptors stay readable, and every call fails.
     pub(crate) fn disassociate(&mut self) {
         self.async_pipe.1 = None;
         self.pipes.iter().for_each(|(ours, _)| {
@@ -570,7 +571,7 @@ unsafe extern "C" fn resolve_route(id: *mut CmId, _: c_int) -> c_int {
 
 unsafe extern "C" fn connect(id: *mut CmId, _: *mut ConnParam) -> c_int {
     let mut world = device();
-    // A peer that answers at once, unless the test says something else.
+    // A peer that answers at once, unless the test switched it off.
     if !world.fails("rdma_connect is answered") {
         let event = if world.is_iwarp { ESTABLISHED } else { constants::CM_CONNECT_RESPONSE };
         world.push(event, 0, id.addr(), b"");

@@ -17,7 +17,7 @@ use thiserror::Error;
 pub struct NoLibrary {
     /// Which.
     pub library: &'static str,
-    /// What the loader said.
+    /// The loader's error.
     pub reason: String,
 }
 

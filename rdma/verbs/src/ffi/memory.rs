@@ -74,8 +74,8 @@ impl Region {
         if windows {
             flags |= constants::ACCESS_MW_BIND;
         }
-        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered, and the part lies
-        // within it. Nobody has a reference into it (`Memory`'s contract), so the device may write it.
+        // SAFETY: the memory is there as long as the region holds it, which is as long as it is registered, and the
+        // part lies within it. Nobody has a reference into it (`Memory`'s contract), so the device may write it.
         let mr = unsafe {
             let address = memory.as_ptr().add(offset).cast::<c_void>();
             (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, len, flags as c_int)
@@ -127,8 +127,8 @@ unsafe impl Send for Window {}
 impl Drop for Window {
     fn drop(&mut self) {
         if let Some(dealloc) = self.device.ops().dealloc_mw {
-            // SAFETY: allocated once, freed once; what it was bound to is still registered, because regions outlive their windows.
-            // Where the device keeps it, it keeps the region too, whose memory is then never freed.
+            // SAFETY: allocated once, freed once; what it was bound to is still registered, because regions outlive
+            // their windows. Where the device keeps it, it keeps the region too, whose memory is then never freed.
             unsafe { dealloc(self.mw.as_ptr()) };
         }
     }
@@ -137,7 +137,8 @@ impl Drop for Window {
 impl Window {
     pub(crate) fn alloc(device: &Arc<Device>) -> io::Result<Self> {
         let alloc = device.ops().alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own `alloc_mw`.
+        // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own
+        // `alloc_mw`.
         let mw = unsafe { alloc(device.pd.as_ptr(), constants::MW_TYPE_2) };
         let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: just made, and ours alone; the inline function of the header sets this field.

@@ -1,5 +1,5 @@
-//! The only files with C types and `unsafe`: pointers never leave them. Each C object is an owned handle here, which holds
-//! what it was made from, so that everything is destroyed in the order that verbs demands.
+//! The only files with C types and `unsafe`: pointers never leave them. Each C object is an owned handle here, which
+//! holds what it was made from, so that everything is destroyed in the order that verbs demands.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -36,7 +36,7 @@ pub(crate) use work::{INLINE_MAX, PostFailure, WorkOperation, WorkRequest};
 
 use std::io;
 
-/// What a function that returns an errno, or sets it, said.
+/// The result of a function that returns an errno, or sets it.
 fn check(result: core::ffi::c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),

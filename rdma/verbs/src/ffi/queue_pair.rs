@@ -19,7 +19,7 @@ pub(crate) struct QueueSizes {
     pub(crate) inline: u32,
 }
 
-/// What the administrator chose for the way to the peer, where the connection manager would choose otherwise.
+/// What the administrator chose for the path to the peer, in place of the connection manager's choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PathChoice {
     pub(crate) port: u8,
@@ -101,7 +101,7 @@ unsafe impl Send for QueuePair {}
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Whoever needs to know has called `destroy`.
+        // `destroy` is for callers that need the result.
         let _ = self.end();
     }
 }
@@ -131,7 +131,7 @@ impl QueuePair {
         })
     }
 
-    /// Has the device let go of it.
+    /// Destroys it.
     ///
     /// # Errors
     /// The device keeps it: it may still read and write the memory that its work names.
@@ -148,7 +148,7 @@ impl QueuePair {
         check(unsafe { (self.device.functions.ibv_destroy_qp)(self.qp.as_ptr()) })
     }
 
-    /// With as much room for inline data as the device gives, up to what is asked for.
+    /// With as much room for inline data as the device gives, at most what is asked for.
     fn create(
         device: &Arc<Device>,
         send_cq: &Arc<CompletionQueue>,
@@ -176,7 +176,7 @@ impl QueuePair {
             // SAFETY: domain, queues and shared queue are alive and of this device.
             let qp = unsafe { (device.functions.ibv_create_qp)(device.pd.as_ptr(), &raw mut attributes) };
             if let Some(qp) = NonNull::new(qp) {
-                // What the device says that it gives; some say nothing, and give what was asked for.
+                // What the device reports; 0 is taken for no inline data.
                 let given = attributes.cap.max_inline_data;
                 return Ok((qp, if given == 0 { 0 } else { given.min(sizes.inline) }));
             }
@@ -214,8 +214,8 @@ impl QueuePair {
     /// Posts what was pushed. The last of it completes visibly.
     pub(crate) fn ring_sends(&mut self) -> Result<(), PostFailure> {
         let (qp, post) = (self.qp.as_ptr(), self.device.ops().post_send);
-        // SAFETY: the queue pair is alive and the chain well formed; elements name memory registered in this domain, inline
-        // ones staging memory; windows and regions named in it are held by the provider's tables.
+        // SAFETY: the queue pair is alive and the chain well formed; elements name memory registered in this domain,
+        // inline ones staging memory; windows and regions named in it are held by the provider's tables.
         self.sends.ring(|first, bad| unsafe { post(qp, first, bad) })
     }
 
@@ -239,7 +239,7 @@ impl QueuePair {
         )
     }
 
-    /// INIT → RTR → RTS, with what the connection manager knows of the way to the peer.
+    /// INIT → RTR → RTS, with the connection manager's attributes of the path.
     pub(crate) fn connect(&self, id: &CmId, path: PathChoice) -> io::Result<()> {
         for state in [constants::QPS_INIT, constants::QPS_RTR, constants::QPS_RTS] {
             let mut attributes = QpAttr { qp_state: state, ..QpAttr::default() };
@@ -269,7 +269,7 @@ impl QueuePair {
     /// Into the error state: the device flushes what is outstanding.
     pub(crate) fn fail(&self) {
         let mut attributes = QpAttr { qp_state: constants::QPS_ERR, ..QpAttr::default() };
-        // One that is in error already, or was never connected, says so: it makes no difference.
+        // Fails where it is in error already or was never connected, which does not matter.
         let _ = self.modify(&mut attributes, constants::QP_STATE);
     }
 }

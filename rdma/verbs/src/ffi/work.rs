@@ -11,8 +11,8 @@ use nvmf_rdma::Access;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that may be posted inline: a command capsule without data. The device copies them itself up to its own limit, and fetches
-/// the rest from the queue pair's staging memory.
+/// Bytes that may be posted inline: a command capsule without data. The device copies them itself up to its own limit,
+/// and fetches the rest from the queue pair's staging memory.
 pub(crate) const INLINE_MAX: usize = 64;
 
 /// What a send work request does.
@@ -38,8 +38,8 @@ pub(crate) struct PostFailure {
     pub(crate) refused: usize,
 }
 
-/// Work requests that there is room for from the start between two doorbells. Who collects more has it grow once, up to the size of
-/// the queue.
+/// Work requests that there is room for from the start between two doorbells. Who collects more has it grow once, up to
+/// the size of the queue.
 const COLLECTED: u32 = 32;
 
 /// Receives that wait for the doorbell.
@@ -93,7 +93,8 @@ fn taken<T>(result: c_int, first: *mut T, bad: *mut T, len: usize) -> Result<(),
     if result == 0 {
         return Ok(());
     }
-    // No name: libsiw fails so when the doorbell fails and all is in its ring. Whatever may have been taken counts as taken.
+    // No name: libsiw fails so when the doorbell fails and all is in its ring. Whatever may have been taken counts as
+    // taken.
     let taken = if bad.is_null() { len } else { bad.addr().saturating_sub(first.addr()) / size_of::<T>() };
     Err(PostFailure { refused: len.saturating_sub(taken) })
 }
@@ -147,7 +148,8 @@ impl Sends {
         self.requests.push(wr);
     }
 
-    /// Posts what was pushed. The last of it completes visibly, so that of nothing it stays unknown for long whether it is done.
+    /// Posts what was pushed. The last of it completes visibly, so that of nothing it stays unknown for long whether it
+    /// is done.
     pub(super) fn ring(
         &mut self,
         post: impl FnOnce(*mut SendWr, *mut *mut SendWr) -> c_int,
@@ -182,7 +184,7 @@ impl Sends {
 }
 
 impl WorkOperation<'_> {
-    /// Fills in what the operation says.
+    /// Fills in the operation's fields.
     fn describe(&self, wr: &mut SendWr) {
         match *self {
             WorkOperation::Send { invalidate, solicited } => {
@@ -198,7 +200,7 @@ impl WorkOperation<'_> {
                 (wr.opcode, wr.remote_addr, wr.rkey) = (constants::WR_RDMA_READ, address, key);
             }
             WorkOperation::LocalInvalidate { key } => {
-                // Not before earlier READs are over.
+                // Not before earlier READs have completed.
                 (wr.opcode, wr.invalidate_rkey) = (constants::WR_LOCAL_INV, key);
                 wr.send_flags |= constants::SEND_FENCE;
             }

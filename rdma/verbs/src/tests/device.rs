@@ -1,4 +1,4 @@
-//! What the device reports, refuses, and does not survive.
+//! Errors of the device.
 
 use super::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,7 +21,7 @@ fn removed(rig: &mut Rig) {
 }
 
 #[test]
-fn removed_device_ends_its_connections_then_says_so() {
+fn removed_device_ends_its_connections_and_is_reported() {
     for way in ["listener", "fatal", "disassociated", "completion queue"] {
         double::install(false, true);
         let mut rig = Rig::connected(config());
@@ -38,7 +38,7 @@ fn removed_device_ends_its_connections_then_says_so() {
     }
 }
 
-/// The kernel's descriptors of a device that is gone are readable for ever: who sleeps on them does not sleep.
+/// The kernel's descriptors of a device that is gone are readable for ever: epoll on them returns at once.
 #[test]
 fn removed_device_wakes_nobody_any_more() {
     double::install(false, true);
@@ -78,7 +78,7 @@ fn queue_pair_that_cannot_be_destroyed_is_the_end_of_its_device() {
     rig.provider.flush();
     device().failing.push("ibv_destroy_qp");
     rig.provider.destroy_queue_pair(rig.qp);
-    // Its receives may still land: whoever knows this gives its buffers to nobody.
+    // Messages may still be placed in its receives: the caller must not reuse the buffers.
     let event = rig.event();
     assert!(matches!(event, Some(CmEvent::DeviceRemoved)), "{event:?}");
 }
@@ -112,7 +112,7 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     }
 }
 
-/// libsiw says of a failed doorbell that nothing was refused by name, when all of it is in the ring.
+/// When its doorbell fails, libsiw names no refused request, and all are in its ring.
 #[test]
 fn work_that_may_have_been_taken_is_held_until_the_queue_pair_is_gone() {
     double::install(true, false);
@@ -127,7 +127,7 @@ fn work_that_may_have_been_taken_is_held_until_the_queue_pair_is_gone() {
 }
 
 #[test]
-fn first_message_of_the_peer_is_told_to_the_connection_manager() {
+fn early_message_notifies_the_connection_manager() {
     double::install(false, true);
     let mut rig = Rig::new(config());
     device().failing.push("rdma_connect is answered");

@@ -1,4 +1,4 @@
-//! Who may reach what, and for how long.
+//! Keys: what a peer can reach, and for how long.
 
 use super::*;
 use crate::ffi::double::Registration;
@@ -8,7 +8,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 2;
 
 #[test]
-fn windows_are_believed_when_one_can_be_made() {
+fn windows_are_used_when_one_can_be_made() {
     let has_keys = |config| VerbsProvider::new(config).unwrap().capabilities().per_command_keys;
     double::install(false, true);
     assert!(has_keys(config()));
@@ -79,7 +79,7 @@ fn sink_of_a_read_over_infiniband_is_the_region_itself() {
 }
 
 #[test]
-fn local_invalidation_of_a_key_that_is_dead_already_completes() {
+fn local_invalidation_of_an_invalid_key_completes() {
     double::install(false, true);
     let mut rig = Rig::connected(config());
     rig.receive(1);

@@ -13,7 +13,7 @@ fn completion_queue_interrupts_on_the_vector_that_was_chosen() {
 }
 
 #[test]
-fn queue_pair_has_room_for_what_it_exposes_and_no_more() {
+fn queue_pair_is_sized_by_what_it_exposes() {
     for (has_windows, max_exposed, sends) in [(true, 16, 32), (true, 0, 16), (false, 16, 16)] {
         double::install(false, has_windows);
         let mut rig = Rig::new(config());
@@ -52,7 +52,7 @@ fn request(rig: &mut Rig) -> RequestId {
 }
 
 #[test]
-fn rejection_by_the_provider_carries_what_the_caller_wants_said() {
+fn rejection_by_the_provider_carries_the_callers_private_data() {
     let rejection = b"no room".to_vec();
     let (mut rig, _) = listening(false, VerbsConfig { rejection, ..config() });
     device().ask(0, true);
@@ -61,7 +61,7 @@ fn rejection_by_the_provider_carries_what_the_caller_wants_said() {
 }
 
 #[test]
-fn peer_that_never_speaks_holds_few_queue_pairs() {
+fn silent_peer_holds_a_bounded_number_of_queue_pairs() {
     let (mut rig, _) = listening(true, config());
     for accepted in 0..129 {
         let (request, qp) = (request(&mut rig), rig.provider.create_queue_pair(&attributes(rig.cq, 0)));
@@ -72,7 +72,7 @@ fn peer_that_never_speaks_holds_few_queue_pairs() {
         }
     }
     assert_eq!(device().rejections.len(), 1);
-    // One that speaks makes room.
+    // A message on one of them makes room.
     device().tell(double::ESTABLISHED, 0, 1, b"");
     let event = rig.event();
     assert!(matches!(event, Some(CmEvent::Established { .. })), "{event:?}");
