@@ -93,7 +93,7 @@ impl<P: Provider> RemoteBackend<P> {
         found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
     }
 
-    /// How the connection fares.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         self.driver.state()
@@ -110,18 +110,19 @@ impl<P: Provider> RemoteBackend<P> {
         self.state() == ConnectionState::Lost
     }
 
-    /// Sleeps until the provider brings something, one of `others` (at most three) is readable, or a deadline of the connection's has come.
+    /// Sleeps until the provider has something to poll, one of `others` (at most three) is readable, or a deadline of the connection's has come.
     /// For when [`RemoteBackend::turn`] and [`Backend::poll`] found nothing to do.
     pub fn sleep(&mut self, others: &[BorrowedFd<'_>]) {
         self.sleep_for(Duration::MAX, others);
     }
 
-    /// The same, at most so long.
+    /// The same, for at most this time.
     pub fn sleep_for(&mut self, most: Duration, others: &[BorrowedFd<'_>]) {
         sleep(&mut self.driver, self.start.elapsed(), most, others);
     }
 
-    /// Begins to end the connection in order; what waits, fails. [`RemoteBackend::state`] is [`ConnectionState::Lost`] when it is over.
+    /// Begins to close the connection: the controller is shut down, operations that wait fail. [`RemoteBackend::state`] is
+    /// [`ConnectionState::Lost`] when it is closed.
     pub fn shutdown(&mut self) {
         self.driver.shutdown(self.start.elapsed());
     }

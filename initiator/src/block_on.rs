@@ -1,4 +1,4 @@
-//! Running a future where there is no runtime.
+//! Runs a future without a runtime, and drives the connections that it waits for.
 
 use crate::caller::{self, CallerScope, Round};
 use core::cell::Cell;
@@ -45,7 +45,7 @@ impl Wake for Unpark {
 /// [`crate::Options::spin`] says after there was something to do last; then it sleeps, and the connections' own threads drive.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    // A wake that is left over from the last use costs one poll; another use within this one has another of its own.
+    // A wake left over from the last use costs one poll. A nested use takes another waker.
     let (unpark, waker) = SPARE.take().unwrap_or_else(Unpark::of_this_thread);
     let scope = CallerScope::begin();
     let mut context = Context::from_waker(&waker);
@@ -71,7 +71,7 @@ fn wait(unpark: &Unpark) {
         match caller::drive(now) {
             Round::Worked => since = None,
             Round::Quiet(spin) if spent < spin => core::hint::spin_loop(),
-            // Who drives may need this core.
+            // The thread that has the engine may need this core.
             Round::Taken(spin) if spent < spin => thread::yield_now(),
             Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
                 caller::leave_all();

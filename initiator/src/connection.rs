@@ -1,4 +1,4 @@
-//! A controller, and the thread that keeps it.
+//! A connection to a controller, and the thread behind it.
 
 use crate::buffer::BufferPool;
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
@@ -12,7 +12,7 @@ use nvmf_rdma::Provider;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
-/// How a connection fares.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionState {
     /// It is being set up, or was lost and is being set up again: I/O waits.
@@ -26,7 +26,7 @@ pub enum ConnectionState {
     Lost,
 }
 
-/// A controller that is connected to, and its thread. Cheap to clone; the thread ends, in order, with the last handle
+/// A controller that is connected to, and its thread. Cheap to clone; dropping the last handle closes it
 /// ([`Device`]s are handles too).
 #[derive(Clone)]
 pub struct Connection {
@@ -99,13 +99,13 @@ impl Connection {
         self.shared.options.address
     }
 
-    /// How it fares.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         *self.shared.state.borrow()
     }
 
-    /// How it fares, as soon as that is something else than `known`.
+    /// Its state, as soon as that is another than `known`.
     pub async fn state_after(&self, known: ConnectionState) -> ConnectionState {
         let mut state = self.shared.state.clone();
         match state.wait_for(|state| *state != known).await {
@@ -176,7 +176,8 @@ impl Connection {
         replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
     }
 
-    /// Shuts the controller down in order and ends the thread. What other handles do from now on fails.
+    /// Shuts the controller down, and ends the thread. Operations that have not ended fail, and so does what other handles submit
+    /// from now on.
     pub async fn close(self) {
         let (reply, closed) = oneshot::channel();
         self.shared.shared_driver.send(Message::Close { reply: Some(reply) });
@@ -199,7 +200,7 @@ impl Shared {
         Error::Association { nqn, address, source: Box::new(source) }
     }
 
-    /// Why nothing goes any more.
+    /// Why operations fail.
     pub(crate) fn closed(&self) -> Error {
         self.snapshot().lost.map_or(Error::Closed, |source| self.association_error(source))
     }

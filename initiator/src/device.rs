@@ -33,7 +33,7 @@ impl Device {
         self.nsid
     }
 
-    /// What it is, as the controller says now: it may have grown since it was opened, and its rights may have changed. Its block size
+    /// Its geometry, as the controller shows it now: it may have grown since it was opened, and its rights may have changed. Its block size
     /// stays.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
@@ -155,7 +155,7 @@ impl Device {
         self.run("a write of zeroes", op, offset, len, None).await.map(drop)
     }
 
-    /// Has the device read the range and throw it away: an error says that it cannot be read.
+    /// Makes the device read the range without transferring it: an error says that it cannot be read.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -185,7 +185,7 @@ impl Device {
             let op = op(buffer.name());
             return self.run(what, op, offset, len, Some(buffer)).await?.ok_or(Error::Closed);
         }
-        // Its name means other bytes here: the data go through a buffer of this connection's.
+        // Its region number names other memory here: the data go through a buffer of this connection's.
         let own = self.buffer(buffer.len())?;
         let op = op(own.name());
         let reads = matches!(op, BlockOp::Read { .. });

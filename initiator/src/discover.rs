@@ -1,4 +1,4 @@
-//! What a target exports.
+//! The discovery service: what a target exports.
 
 use crate::{Connection, Error, Options};
 use nvme_proto::Nqn;

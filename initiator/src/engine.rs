@@ -1,4 +1,4 @@
-//! What stands behind a connection: the driver, and who waits for what of it. Without a thread, a lock or a clock.
+//! The driver of a connection, and the futures that wait for its operations. Without a thread, a lock or a clock.
 
 use crate::ConnectionState;
 use crate::buffer::Buffer;
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
 
-/// What is known of the controller, for everyone to read.
+/// What is known of the controller, for all handles to read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) controller: ControllerInfo,
@@ -31,7 +31,7 @@ pub(crate) struct Snapshot {
 
 pub(crate) type SharedSnapshot = Arc<Mutex<Snapshot>>;
 
-/// What the first connection comes to.
+/// The result of the first attempt to connect.
 pub(crate) type FirstResult = Result<(), FirstError>;
 
 #[derive(Debug)]
@@ -40,11 +40,11 @@ pub(crate) enum FirstError {
     System(String),
 }
 
-/// Who hears of a connection's life.
+/// Those that are told what happens to a connection.
 pub(crate) struct Observers {
     pub(crate) snapshot: SharedSnapshot,
     pub(crate) state: watch::Sender<ConnectionState>,
-    /// How the first connection went; `None` once that was told.
+    /// Told the result of the first attempt; `None` afterwards.
     pub(crate) first: Option<oneshot::Sender<FirstResult>>,
 }
 
@@ -62,22 +62,22 @@ pub(crate) trait Turn: Send {
     fn rest(&mut self, now: Duration) -> Option<Duration>;
     /// Whether the connection was closed or given up.
     fn is_over(&self) -> bool;
-    /// What to sleep on, if that is not the provider of which `known` says the number.
+    /// The descriptor to sleep on, if the provider is another than the one numbered `known`.
     fn descriptor(&self, known: Option<u32>) -> Option<Descriptor>;
 }
 
-/// What tells of a provider's news.
+/// The descriptor of a provider, which is readable when there is something to poll.
 pub(crate) struct Descriptor {
     /// The provider's number: it is replaced when its device is lost.
     pub(crate) provider: u32,
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// The driver, and who waits for what of it.
+/// The driver, and the futures that wait for its operations.
 pub(crate) struct Engine<P: Provider> {
     driver: Driver<P>,
     observers: Observers,
-    /// Time as it was told last. Who waited for the lock comes with an older one.
+    /// The latest time that it was told. A caller that waited for the lock brings an earlier one.
     now: Duration,
     /// By tag.
     pending: Vec<Option<(Option<Buffer>, Reply)>>,
@@ -90,10 +90,10 @@ pub(crate) struct Engine<P: Provider> {
     admin: HashMap<u32, oneshot::Sender<Option<AdminReply>>>,
     next_admin: u32,
     closing: Vec<oneshot::Sender<()>>,
-    /// Its owner closed it: what comes from now on is not done.
+    /// It was closed: operations that come from now on fail.
     closes: bool,
     completions: Vec<Completion>,
-    /// As the observers knows it.
+    /// The state that the observers were told last.
     state: ConnectionState,
     over: bool,
 }
@@ -138,7 +138,7 @@ impl<P: Provider> Engine<P> {
                 self.closing.extend(reply);
                 self.driver.shutdown(self.now);
                 self.closes = true;
-                // Their futures are told by the end of their replies.
+                // The futures learn it when their replies are dropped.
                 self.backlog.clear();
             }
             Message::Submit(_) if self.closes => {}
@@ -197,7 +197,7 @@ impl<P: Provider> Engine<P> {
             let tag = usize::try_from(completion.tag.0).expect("a tag of ours");
             if let Some((buffer, reply)) = self.pending[tag].take() {
                 self.free.push(tag);
-                // A future that was dropped does not hear; its buffer goes back to the pool here.
+                // If the future was dropped, its buffer goes back to the pool here.
                 reply.send(completion.result, buffer);
             }
         }
@@ -214,6 +214,7 @@ impl<P: Provider> Engine<P> {
             match event {
                 DriverEvent::Ready { .. } => {
                     self.publish();
+                    self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = None;
                     if let Some(first) = self.observers.first.take() {
                         let _ = first.send(Ok(()));
                     }
@@ -283,7 +284,7 @@ impl<P: Provider + Send> Turn for Engine<P> {
             return;
         }
         let refused = if self.backlog.is_empty() { self.begin(request) } else { Some(request) };
-        // Behind what waits already, which may be the registration of its buffer.
+        // Behind the messages that wait, one of which may be the registration of its buffer.
         self.backlog.extend(refused.map(Message::Submit));
         self.driver.flush(now);
     }

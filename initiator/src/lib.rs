@@ -24,17 +24,18 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`Options`], [`HostIdentity`] | whom to connect to, as whom, with how many queues |
-//! | [`Connection`] | a controller, with a thread of its own that keeps it: reconnects, keep-alive, events |
-//! | [`ConnectionState`] | how it fares |
+//! | [`Connection`] | a connection to a controller, with a thread of its own for reconnects, keep-alive and events |
+//! | [`ConnectionState`], [`Mismatch`] | its state; how a namespace differs from the disk that was opened |
 //! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
 //! | [`Buffer`] | memory that is registered once and moved without copies |
 //! | [`discover`] | what a target exports |
-//! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the last microsecond |
+//! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
 //! | [`driver`] | the engine beneath: no thread, no clock |
 //! | [`block_on`] | runs a future where there is no runtime, and drives what it waits for: close to [`RemoteBackend`] in latency |
 //!
 //! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves its command to finish on
-//! memory that the connection holds. What the controller may reach is one command's bytes, under a key of its own, for as long as
+//! memory that the connection holds. A device stays the disk that it was when it was opened: no command goes to another that takes its
+//! place. What the controller may reach is one command's bytes, under a key of its own, for as long as
 //! the command runs, where the RDMA provider has such keys.
 //!
 //! What it does not do: multipath and authentication, in this version.

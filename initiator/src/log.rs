@@ -1,9 +1,9 @@
-//! What a connection's life leaves in the log.
+//! The log messages of a connection.
 
 use crate::driver::DriverEvent;
 use nvmf_host::AssociationError;
 
-/// Says each thing once: a target that is away for a day is not a line for every attempt to reach it.
+/// Logs each event, but a failed attempt only when its reason is new: a target may be away for a day.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// Why the last attempt failed.

@@ -1,4 +1,4 @@
-//! What an engine is told while somebody else has it.
+//! Messages to an engine from threads that do not have its lock.
 
 use crate::Buffer;
 use crate::buffer::Piece;
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) reply: Reply,
 }
 
-/// What an engine is told.
+/// A message to an engine.
 pub(crate) enum Message {
     Register(Piece),
     Deregister(RegionId),
@@ -44,7 +44,7 @@ impl Mailbox {
     /// Leaves a message.
     ///
     /// # Errors
-    /// The message, after the end: to be dropped, and with it what would have carried the reply, outside of every lock.
+    /// The message, when the mailbox is closed: the caller drops it, and with it the reply's channel, outside of every lock.
     pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
         let mut mail = self.lock();
         if mail.closed {

@@ -10,7 +10,7 @@ use nvmf_block::BlockOp;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Submits at its first poll, on the thread that polls. Dropped after that, it leaves the operation to finish.
+/// Submits the operation at its first poll, on the thread that polls. When it is dropped after that, the operation goes on.
 pub(crate) struct Operation<'a> {
     shared_driver: &'a Arc<SharedDriver>,
     step: Step,

@@ -39,7 +39,7 @@ pub struct Options {
     pub ctrl_loss_timeout: Option<Duration>,
     /// How long I/O waits for a reconnect before it fails, while reconnecting goes on; `None` waits for its end.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// How long who drives the connection, its thread or [`crate::block_on`], spins before it sleeps.
+    /// How long the connection's thread, or [`crate::block_on`], polls without result before it sleeps.
     pub spin: Duration,
 }
 
@@ -74,18 +74,18 @@ impl Options {
         }
     }
 
-    /// The provider to the controller.
+    /// Which provider leads to the controller.
     pub(crate) fn selection(&self) -> Result<ProviderSelection, Error> {
         let source = self.source.map(|source| source.ip());
         Ok(ProviderSelection::towards(self.address, source, self.provider, self.verbs)?)
     }
 
-    /// A provider on that way.
+    /// Opens that provider.
     pub(crate) fn open_provider(&self) -> Result<AnyProvider, Error> {
         Ok(self.selection()?.open(OpenOptions { keys: Some(self.keys()), ..OpenOptions::default() })?)
     }
 
-    /// Makes providers. The way is selected anew each time: when a device comes back, it may be another.
+    /// Opens providers. Each is selected anew: a device that comes back may be another.
     pub(crate) fn provider_factory(&self) -> impl FnMut() -> Result<AnyProvider, String> + Send + 'static {
         let options = self.clone();
         move || {
@@ -101,7 +101,7 @@ impl Options {
         usize::from(self.io_queues) * usize::from(self.queue_depth) + 4096
     }
 
-    /// What the driver is told.
+    /// The configuration of the driver.
     #[must_use]
     pub fn driver_config(&self) -> DriverConfig {
         let HostIdentity { nqn, id } = self.host;

@@ -1,4 +1,4 @@
-//! Sleeping until there is something to do.
+//! Sleeps until the driver has something to do.
 
 use crate::driver::Driver;
 use core::time::Duration;
@@ -7,12 +7,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmf_rdma::Provider;
 use std::os::fd::BorrowedFd;
 
-/// The longest sleep, lest anything be forgotten.
+/// The longest sleep: a bound on the effect of a missed wake-up.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the provider's included.
 const WATCHED_MAX: usize = 4;
 
-/// Sleeps until the provider brings something, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
+/// Sleeps until the provider has something to poll, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
 /// Returns at once when there is something to poll already.
 pub(crate) fn sleep<P: Provider>(
     driver: &mut Driver<P>,

@@ -1,4 +1,4 @@
-//! Where an operation's end is left for the future that waits for it: a channel for one value that is used again.
+//! A reusable channel for one value: the result of an operation, for the future that waits for it.
 //!
 //! A slot is taken from its connection's pool and goes back there, so that operations allocate nothing once there are as many slots
 //! as there are operations at once. A future that is dropped first leaves its slot to the operation, and both end together.
@@ -8,11 +8,11 @@ use nvmf_block::BlockError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What an operation ends with: its result, and its buffer. `None` when it was thrown away at the end of its connection.
+/// The result of an operation, and its buffer. `None` when its connection ended first.
 pub(crate) type Ended = Option<(Result<(), BlockError>, Option<Buffer>)>;
 
 enum State {
-    /// In the pool, or under way before anyone asked for its end.
+    /// In the pool, or in flight and not yet waited for.
     Quiet,
     Waited(Waker),
     Ended(Ended),
@@ -20,7 +20,7 @@ enum State {
     Abandoned,
 }
 
-/// One operation's place.
+/// The channel of one operation.
 pub(crate) struct Slot(Mutex<State>);
 
 impl Slot {

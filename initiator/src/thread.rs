@@ -1,4 +1,4 @@
-//! The thread behind a connection: it keeps what nobody else drives.
+//! The thread behind a connection: it drives the engine when no caller does.
 
 use crate::driver::{Driver, DriverConfig, StartError};
 use crate::engine::{Engine, FirstError, Observers};
@@ -7,7 +7,7 @@ use core::time::Duration;
 use nvmf_rdma::Provider;
 use std::sync::Arc;
 
-/// Whatever becomes of the thread, nobody waits for it in vain.
+/// Ends the shared driver when the thread ends, also by a panic: nobody waits for ever.
 struct Ending(Arc<SharedDriver>);
 
 impl Drop for Ending {
@@ -16,7 +16,7 @@ impl Drop for Ending {
     }
 }
 
-/// Runs until the connection is closed or given up. The observers hears how the first connection went.
+/// Runs until the connection is closed or given up. The observers are told the result of the first attempt to connect.
 pub(crate) fn run<P: Provider + Send + 'static>(
     mut provider: impl FnMut() -> Result<P, String> + Send + 'static,
     config: DriverConfig,

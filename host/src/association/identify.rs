@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 const WRITE_PROTECTED: u8 = 1 << 0;
 /// DLFEAT bit 3: Write Zeroes takes the Deallocate bit.
 const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
-/// Bytes that MDTS and its like count in powers of two of: MPSMIN is 0: the set-up refuses any other.
+/// Bytes that MDTS and its like count in powers of two: MPSMIN is 0, as the set-up refuses any other.
 const PAGE: u64 = 4096;
 
 /// CNTRLTYPE; 0 comes from controllers older than the field.
@@ -25,7 +25,7 @@ mod controller_type {
     pub(super) const DISCOVERY: u8 = 2;
 }
 
-/// What of Identify Controller is needed after the gates.
+/// What the set-up needs of Identify Controller.
 #[derive(Debug, Default)]
 pub(super) struct ControllerIdentity {
     /// MAXCMD; 0 when it does not say.
@@ -50,7 +50,7 @@ struct NvmLimits {
     deallocate_command_blocks: u64,
 }
 
-/// Reads Identify Controller: checks the gates, fills in `info`.
+/// Reads Identify Controller: checks that the controller can be used, fills in `info`.
 pub(super) fn controller(
     data: &[u8],
     config: &AssociationConfig,
@@ -71,7 +71,7 @@ pub(super) fn controller(
     })
 }
 
-/// The same gates as kernel hosts have: what they turn away, we turn away, with the reason.
+/// The same checks as kernel hosts make.
 fn check(
     identify: &IdentifyController,
     config: &AssociationConfig,

@@ -8,7 +8,7 @@ use nvmf_host::{AdminData, CommandId, Outcome, Reply};
 use nvmf_rdma::Provider;
 use std::collections::VecDeque;
 
-/// After how long memory is tried to be exposed again where the provider had no key.
+/// Pause before memory is exposed again after the provider had no key.
 const KEY_RETRY: Duration = Duration::from_millis(10);
 /// How long the provider may have no key although none is in use.
 const KEY_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ impl<P: Provider> Driver<P> {
     /// Sends the association's commands that wait, as far as there is room.
     pub(super) fn issue_own(&mut self, now: Duration) {
         while let Some((queue, id, command)) = self.admin.association_waiting.pop_front() {
-            // Its deadline is the association's to keep.
+            // The association keeps its deadline.
             if !self.send_admin(now, queue, Owner::Association(id), &command, None) {
                 self.admin.association_waiting.push_front((queue, id, command));
                 return;

@@ -1,4 +1,4 @@
-//! The namespaces that operations go to, each pinned to the disk that it was: nothing is issued to another.
+//! The namespaces that operations go to, each pinned to the disk that it was: nothing is issued to another disk.
 
 use super::{Driver, DriverEvent};
 use core::time::Duration;
@@ -86,7 +86,7 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// An operation was submitted: from now on the user hears of what becomes of the namespace.
+    /// An operation was submitted: from now on events tell what happens to the namespace.
     pub(super) fn use_disk(&mut self, nsid: Nsid) {
         let Some(disk) = self.disks.0.get_mut(&nsid) else { return };
         if !core::mem::replace(&mut disk.in_use, true)
@@ -102,7 +102,7 @@ impl<P: Provider> Driver<P> {
         self.disks.foreign()
     }
 
-    /// Holds every namespace against the disk that it was, after a connection or a change and before anything is issued.
+    /// Compares every namespace with the disk that it was, after a connection or a change and before anything is issued.
     pub(super) fn check_disks(&mut self, now: Duration) {
         let Some(association) = &self.association else { return };
         let controller = association.controller();
@@ -115,7 +115,7 @@ impl<P: Provider> Driver<P> {
         }
         for (nsid, disk) in &mut self.disks.0 {
             if association.namespace(*nsid).is_none() {
-                // One that is gone for sure is not waited for.
+                // Nobody waits for a namespace that is gone: its operations fail.
                 let reason = association.is_unknown(*nsid).then_some(Reason::Unknown);
                 set(disk, reason, now, self.recovery.io_wait_max(), &mut self.events);
             }
@@ -136,7 +136,7 @@ impl<P: Provider> Driver<P> {
     }
 }
 
-/// Takes over what was found, and tells of it. The time that operations wait runs from the first finding.
+/// Records whether a namespace is blocked, and queues the event. The time that its operations wait runs from the first mismatch.
 fn set(
     disk: &mut Disk,
     reason: Option<Reason>,

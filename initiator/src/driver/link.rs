@@ -1,4 +1,4 @@
-//! Queues: opened, connected, closed.
+//! Queues: opened, connected, closed; the provider, replaced when its device is lost.
 
 use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
 use crate::transport::{LinkState, MakeError, Owner, QueuePair};
@@ -26,7 +26,7 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// Makes the provider anew, with all that was registered, when it is suspected to have lost its device.
+    /// Replaces the provider if its device may be gone, and registers all memory with the new one.
     fn replace_provider(&mut self) -> Result<(), String> {
         let Some(factory) = self.factory.as_mut().filter(|_| self.suspect) else { return Ok(()) };
         let mut provider = factory()?;
@@ -65,7 +65,7 @@ impl<P: Provider> Driver<P> {
     ) -> Result<(), QueueFailure> {
         let other = |error: &dyn core::fmt::Display| QueueFailure::Other(error.to_string());
         let queue = QueuePair::new(&mut self.provider, self.cq, qid, entries).map_err(|error| {
-            // Nothing but memory is missing, or the device is gone: which of the two, the provider does not say.
+            // The device may be gone: the provider does not say whether it is that or a lack of resources.
             self.suspect |= !matches!(error, MakeError::Memory(_));
             other(&error)
         })?;

@@ -42,7 +42,7 @@ use std::net::SocketAddr;
 const COMPLETIONS_AT_ONCE: usize = 64;
 /// Connection events taken in one turn.
 const EVENTS_AT_ONCE: usize = 16;
-/// Between two looks at the namespaces for the sake of a status.
+/// Time between two scans of the namespaces that a status causes.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a driver is to do.
@@ -119,7 +119,7 @@ pub struct Driver<P: Provider> {
     disks: Disks,
     admin: AdminCommands,
     key_refused: Option<KeyRefused>,
-    /// When a status that raises a doubt about a namespace may make us look at the namespaces again.
+    /// When Invalid Field may next cause a scan of the namespaces.
     next_doubt: Duration,
     events: VecDeque<DriverEvent>,
     completions: Vec<Completion>,
@@ -177,18 +177,18 @@ impl<P: Provider> Driver<P> {
         self.association.as_ref()
     }
 
-    /// Has the provider made anew when its device is lost: without this, nothing comes back from that.
+    /// Has the provider replaced when its device is lost. Without this, every reconnect fails from then on.
     pub fn set_factory(&mut self, factory: Factory<P>) {
         self.factory = Some(factory);
     }
 
-    /// How often the provider was replaced: its descriptor is another then.
+    /// How often the provider was replaced. Each has another descriptor.
     #[must_use]
     pub fn replaced(&self) -> u32 {
         self.replaced
     }
 
-    /// How the connection is.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         if self.recovery.is_over() {
@@ -347,7 +347,7 @@ impl<P: Provider> Driver<P> {
 
     fn on_part(&mut self, now: Duration, index: u32, outcome: Outcome) {
         let status = outcome.status;
-        // A controller may say so of a namespace that it has no more: whether it has is looked up before the verdict.
+        // The standard's status for a namespace that is not active any more, and for much else: a scan tells which it is.
         let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
         if doubt && let Some(association) = &mut self.association {
             self.next_doubt = now.saturating_add(DOUBT_INTERVAL);

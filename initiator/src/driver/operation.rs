@@ -337,7 +337,7 @@ impl<P: Provider> Driver<P> {
             Admission::Issue => {}
             Admission::Wait => {
                 operation.queued = false;
-                // What was issued of it was cut for another geometry than what comes after.
+                // The parts that were issued were cut for the geometry before the change: it begins anew.
                 operation.again = operation.parts.is_some();
                 self.operations.queue.pop_front();
                 self.operations.wait(index, Wait::Disk);

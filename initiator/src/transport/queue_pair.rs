@@ -78,7 +78,7 @@ pub(crate) struct Finished {
     pub(crate) data_offset: usize,
 }
 
-/// How far the connection is.
+/// The state of a queue pair's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Connecting,
@@ -421,7 +421,7 @@ impl QueuePair {
         Some(Finished { owner: request.owner, outcome: request.outcome?, data_offset })
     }
 
-    /// Posts the receives and invalidations that are owed, as far as the provider takes them.
+    /// Posts the receives and invalidations that are pending, until the provider takes no more.
     pub(crate) fn post_pending<P: Provider>(&mut self, provider: &mut P) {
         while let Some(&index) = self.pending_receives.last() {
             let buffer = self.sge(Self::receive_offset(index), Cqe::LEN as u32);
