@@ -87,6 +87,20 @@ fn operation_ends_after_all_its_parts_and_with_the_error_of_any() {
 }
 
 #[test]
+fn command_in_flight_at_a_loss_is_issued_again() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect();
+    rig.run();
+    assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (None, 1));
+    rig.target.hold = false;
+    rig.pass(10 * SECOND);
+    assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xaa));
+}
+
+#[test]
 fn fua_is_in_every_command_of_a_write_and_of_zeroes() {
     let mut rig = Rig::ready_with(config(), |target| target.transfer_pages = 1);
     let range = BlockRange::new(0, 48);
