@@ -372,7 +372,7 @@ impl Backend for Devices {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let room = completions.capacity();
         let mut budget = AT_ONCE_BUDGET;
-        let (mut asked, mut found, mut more) = (false, false, true);
+        let (mut asked, mut found, mut empty, mut more) = (false, false, false, true);
         while core::mem::take(&mut more) {
             if completions.len() < room
                 && let Some(completion) = self.ready.pop_front()
@@ -388,11 +388,14 @@ impl Backend for Devices {
                 completions.extend(self.carry_out(operation));
                 more = true;
             }
-            if completions.len() < room {
+            // A ring that had nothing is not asked again: that costs as much as a small operation.
+            if completions.len() < room && !empty {
                 asked = true;
                 if let Some(event) = self.ring.pop() {
                     completions.extend(self.on_event(event));
                     (found, more) = (true, true);
+                } else {
+                    empty = true;
                 }
             }
         }
