@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cid_and_data_pointer_stand_where_the_controller_looks() {
+    fn cid_and_data_pointer_are_at_their_offsets() {
         let command = Command::new(Sqe::new(0x18));
         let none = command.encode(Cid(0x1234), DataPointer::None);
         assert_eq!(none[..4], [0x18, 0x40, 0x34, 0x12]);

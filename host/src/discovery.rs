@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_moves_while_it_is_read_is_read_again() {
+    fn log_changed_while_read_is_read_again() {
         let mut reader = LogReader::default();
         assert!(reader.on_data(&header(1, 5)).unwrap().is_none());
         assert!(reader.on_data(&vec![0; 4096]).unwrap().is_none());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_never_settles_is_given_up() {
+    fn log_that_keeps_changing_is_refused() {
         let mut reader = LogReader::default();
         let error = (0..100).find_map(|generation| {
             let failed = reader.on_data(&header(generation, 1)).err();
@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_count_allocates_nothing() {
+    fn huge_entry_count_allocates_nothing() {
         assert!(LogReader::default().on_data(&header(1, u64::MAX)).is_err());
         assert!(LogReader::default().on_data(&[]).is_err());
     }
 
     #[test]
-    fn an_empty_log_is_a_log() {
+    fn empty_log_is_valid() {
         assert_eq!(LogReader::default().on_data(&header(9, 0)).unwrap().unwrap().generation, 9);
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_user_of_a_disk_sees() {
+    fn statuses_map_to_block_errors() {
         for (status, error) in [
             (Status::COMPARE_FAILURE, BlockError::CompareFailed),
             (Status::LBA_OUT_OF_RANGE.with_dnr(), BlockError::OutOfRange),

@@ -88,7 +88,7 @@ mod tests {
     use super::block_on;
 
     #[test]
-    fn a_future_that_another_thread_completes_wakes_us() {
+    fn future_completed_by_another_thread_wakes_block_on() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || sender.send(7));
         assert_eq!(block_on(receiver), Ok(7));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_within_another_takes_no_wake_of_the_others() {
+    fn nested_block_on_takes_no_wake_of_the_outer() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let waker = std::thread::spawn(move || sender.send(7));
         let both = async {

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_made_once_and_kept() {
+    fn identity_is_made_once() {
         let folder = tempfile::tempdir().unwrap();
         let folders = [PathBuf::from("/proc/nvmf"), folder.path().join("nvmf")];
         let made = HostIdentity::in_folders(&folders).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nvme_cli_wrote_is_used_and_what_is_wrong_is_said() {
+    fn files_of_nvme_cli_are_used() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write("hostnqn", "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000007\n");

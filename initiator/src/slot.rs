@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_carries_one_end_and_is_used_again() {
+    fn slot_is_reused_after_its_result() {
         let slots = Slots::new(4);
         for result in [Ok(()), Err(BlockError::Gone)] {
             let (reply, mut waiting) = slots.take();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_dropped_is_heard() {
+    fn dropped_reply_ends_the_wait() {
         let slots = Slots::new(4);
         let (reply, mut waiting) = slots.take();
         drop(reply);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_future_was_dropped_is_not_used_again_before_its_end() {
+    fn slot_of_a_dropped_future_is_not_reused_before_its_end() {
         let slots = Slots::new(4);
         let (reply, waiting) = slots.take();
         drop(waiting);

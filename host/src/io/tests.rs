@@ -27,7 +27,7 @@ fn namespace() -> Namespace {
 }
 
 #[test]
-fn a_small_write_goes_in_the_capsule_a_large_one_in_pieces() {
+fn small_write_is_in_capsule_and_large_write_is_split() {
     let small = Operation::Write { range: BlockRange::new(7, 8), fua: true };
     let parts: Vec<Part> = namespace().split(small).unwrap().collect();
     assert_eq!(parts[0].data, PartData::ToController { offset: 0, len: 4096, in_capsule: true });
@@ -42,7 +42,7 @@ fn a_small_write_goes_in_the_capsule_a_large_one_in_pieces() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_it_is_sent() {
+fn impossible_operations_are_refused() {
     let mut namespace = namespace();
     let range = BlockRange::new(1 << 40, 1);
     assert_eq!(namespace.split(Operation::Read { range }).err(), Some(BlockError::OutOfRange));
@@ -73,7 +73,7 @@ fn zeroes_deallocate_only_where_the_namespace_can() {
 }
 
 #[test]
-fn a_flush_is_sent_only_where_there_is_a_cache() {
+fn flush_is_sent_only_with_a_write_cache() {
     let mut namespace = namespace();
     assert_eq!(namespace.split(Operation::Flush).unwrap().count(), 1);
     namespace.geometry.volatile_write_cache = false;
@@ -81,7 +81,7 @@ fn a_flush_is_sent_only_where_there_is_a_cache() {
 }
 
 #[test]
-fn many_ranges_are_deallocated_a_command_full_at_a_time() {
+fn many_ranges_take_several_commands() {
     let ranges = vec![BlockRange::new(8, 8); 300];
     let mut rest = ranges.as_slice();
     let mut out = [0; 4096];
@@ -123,7 +123,7 @@ fn fua_is_in_every_part_of_writes_and_zeroes() {
 
 proptest! {
     #[test]
-    fn the_parts_of_a_read_cover_it_exactly(start in 0u64..1 << 41, blocks in 0u64..5000, step in 1u32..=2048) {
+    fn parts_of_a_read_cover_it_exactly(start in 0u64..1 << 41, blocks in 0u64..5000, step in 1u32..=2048) {
         let mut namespace = namespace();
         namespace.limits.transfer_blocks = step;
         let Ok(parts) = namespace.split(Operation::Read { range: BlockRange::new(start, blocks) }) else {

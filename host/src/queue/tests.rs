@@ -10,7 +10,7 @@ fn cqe(cid: Cid, sqhd: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_completion_that_comes_twice_or_late_is_a_violation() {
+fn stale_completion_is_a_violation() {
     let mut queue = Queue::new(Qid(1), 4, FlowControl::Sqhd);
     let first = queue.submit("first", None).unwrap();
     let (owner, outcome) = queue.on_completion(&cqe(first, 1)).unwrap();
@@ -25,7 +25,7 @@ fn a_completion_that_comes_twice_or_late_is_a_violation() {
 }
 
 #[test]
-fn a_queue_with_flow_control_keeps_one_entry_free() {
+fn flow_control_keeps_one_entry_free() {
     let mut queue = Queue::new(Qid(1), 4, FlowControl::Sqhd);
     let cids: Vec<Cid> = (0..3).map(|owner| queue.submit(owner, None).unwrap()).collect();
     assert_eq!(queue.submit(3, None), Err(Full(3)));
@@ -36,7 +36,7 @@ fn a_queue_with_flow_control_keeps_one_entry_free() {
 }
 
 #[test]
-fn what_the_controller_has_not_read_takes_room() {
+fn unread_entries_take_room() {
     let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
     let cids: Vec<Cid> = (0..7).map(|owner| queue.submit(owner, None).unwrap()).collect();
     queue.on_completion(&cqe(cids[0], 0)).unwrap();
@@ -48,7 +48,7 @@ fn what_the_controller_has_not_read_takes_room() {
 }
 
 #[test]
-fn an_expired_command_is_named_once_and_stays_in_flight() {
+fn expired_command_is_named_once() {
     let second = Duration::from_secs(1);
     let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
     let late = queue.submit("late", Some(2 * second)).unwrap();
@@ -66,7 +66,7 @@ fn an_expired_command_is_named_once_and_stays_in_flight() {
 }
 
 #[test]
-fn a_command_that_was_not_sent_leaves_no_trace() {
+fn cancelled_command_leaves_no_trace() {
     let mut queue = Queue::new(Qid(1), 2, FlowControl::Sqhd);
     for owner in 0..10 {
         let cid = queue.submit(owner, None).unwrap();
@@ -108,7 +108,7 @@ fn cancelled_command_takes_its_entry_back() {
 
 proptest! {
     #[test]
-    fn whatever_completes_no_owner_is_lost_or_doubled(
+    fn arbitrary_completions_lose_no_owner(
         entries in 2u16..64,
         disabled: bool,
         steps in prop::collection::vec((any::<bool>(), any::<u16>(), any::<u16>()), 0..400),

@@ -54,7 +54,7 @@ fn attempts_back_off_until_the_loss_timeout() {
 }
 
 #[test]
-fn waiting_io_fails_early_when_asked_to_but_reconnecting_goes_on() {
+fn fast_io_fail_does_not_end_reconnecting() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
     let mut recovery = ready(policy);
     assert_eq!(recovery.fate_of_lost(1), Fate::Requeue(Duration::ZERO));
@@ -66,7 +66,7 @@ fn waiting_io_fails_early_when_asked_to_but_reconnecting_goes_on() {
 }
 
 #[test]
-fn nothing_is_issued_before_the_old_connection_is_dead_and_quiet() {
+fn nothing_is_issued_before_the_old_connection_is_closed_and_quiesced() {
     let mut recovery = ready(RecoveryPolicy::default());
     recovery.on_lost(SECOND, &lost());
     assert!(!recovery.may_issue() && recovery.may_queue());
@@ -82,7 +82,7 @@ fn nothing_is_issued_before_the_old_connection_is_dead_and_quiet() {
 }
 
 #[test]
-fn a_permanent_error_or_a_first_failure_is_the_end() {
+fn permanent_error_or_first_failure_gives_up() {
     let mut recovery = ready(RecoveryPolicy::default());
     recovery.on_lost(SECOND, &AssociationError::Gate(Gate::KeepAlive));
     recovery.on_closed(SECOND, Duration::ZERO);
@@ -95,7 +95,7 @@ fn a_permanent_error_or_a_first_failure_is_the_end() {
 }
 
 #[test]
-fn an_attempt_and_a_closing_that_hang_are_abandoned() {
+fn hanging_attempt_or_closing_is_abandoned() {
     let mut recovery = ready(RecoveryPolicy::default());
     recovery.on_lost(SECOND, &lost());
     let deadline = recovery.poll_timeout().unwrap();
@@ -111,7 +111,7 @@ fn an_attempt_and_a_closing_that_hang_are_abandoned() {
 }
 
 #[test]
-fn a_command_is_retried_so_often_and_not_when_told_not_to() {
+fn command_is_retried_a_limited_number_of_times() {
     let recovery = ready(RecoveryPolicy::default());
     let fate = |status, issued| recovery.fate_of_failed(status, issued, Duration::ZERO, Duration::ZERO);
     let delay = Duration::from_millis(100);

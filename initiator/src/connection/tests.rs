@@ -188,7 +188,7 @@ fn opened_disk_that_is_replaced_is_foreign_to_its_connection() {
 }
 
 #[test]
-fn namespace_that_changed_between_look_and_use_is_not_the_disk_that_was_opened() {
+fn disk_replaced_while_it_is_opened_is_foreign() {
     let mut site = Site::new(1);
     site.target.disks.insert(1, Disk::new(2, BLOCK, 1024));
     site.target.announce();

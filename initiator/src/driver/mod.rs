@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `mod` | what goes in and out; [`Driver::turn`] |
+//! | `config` | what a driver is made with |
 //! | `link` | queues: opened, connected, closed; a provider that is lost, replaced |
 //! | `admin` | admin and Fabrics commands |
 //! | `disks` | namespaces, pinned to the disks that they were |
@@ -12,6 +13,7 @@
 //! [`Driver::turn`], and so does a simulator under virtual time.
 
 mod admin;
+mod config;
 mod disks;
 mod link;
 mod operation;
@@ -19,6 +21,7 @@ mod operation;
 pub(crate) mod tests;
 
 pub use admin::AdminReply;
+pub use config::{DriverConfig, StartError};
 
 use crate::ConnectionState;
 use crate::transport::{Finished, Owner, QueuePair, WorkRequest};
@@ -28,15 +31,11 @@ use disks::Disks;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{
-    Action, Association, AssociationConfig, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery,
-    RecoveryPolicy,
-};
+use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
 use nvmf_memory::Memory;
-use nvmf_rdma::{Completion, CompletionQueueId, MemoryRegion, Provider, RegisterError, ResourceError};
+use nvmf_rdma::{Completion, CompletionQueueId, MemoryRegion, Provider, RegisterError};
 use operation::Operations;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 /// Completions taken from the provider at once.
 const COMPLETIONS_AT_ONCE: usize = 64;
@@ -44,25 +43,6 @@ const COMPLETIONS_AT_ONCE: usize = 64;
 const EVENTS_AT_ONCE: usize = 16;
 /// Time between two scans of the namespaces that a status causes.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a driver is to do.
-#[derive(Debug, Clone)]
-pub struct DriverConfig {
-    /// Where the controller listens.
-    pub address: SocketAddr,
-    /// From which of our addresses to connect.
-    pub source: Option<SocketAddr>,
-    /// Whom to connect to, as whom, with what queues.
-    pub association: AssociationConfig,
-    /// When to reconnect and when to give up.
-    pub recovery: RecoveryPolicy,
-    /// How long an I/O command may take before its connection is given up.
-    pub io_timeout: Duration,
-    /// Operations at once, waiting or in flight.
-    pub operations: u32,
-    /// For the jitter of reconnects: anything that differs between hosts.
-    pub seed: u64,
-}
 
 /// What happens to a driver.
 #[derive(Debug)]
@@ -88,15 +68,6 @@ pub enum DriverEvent {
     GaveUp,
     /// [`Driver::shutdown`] is done.
     Closed,
-}
-
-impl DriverConfig {
-    /// Completions that can be outstanding.
-    fn completions_max(&self) -> u32 {
-        let admin = QueuePair::completions_max(nvmf_host::limits::ADMIN_QUEUE_ENTRIES);
-        let io = QueuePair::completions_max(self.association.io_queue_entries.saturating_add(1));
-        admin + io * u32::from(self.association.io_queues)
-    }
 }
 
 struct Region {
@@ -450,22 +421,5 @@ impl<P: Provider> Driver<P> {
                 self.events.push_back(DriverEvent::GaveUp);
             }
         }
-    }
-}
-
-/// A driver could not start.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StartError {
-    /// The configuration cannot be.
-    #[error(transparent)]
-    Association(#[from] AssociationError),
-    /// The provider refused.
-    #[error("the RDMA provider refused: {0}")]
-    Provider(String),
-}
-
-impl From<ResourceError> for StartError {
-    fn from(error: ResourceError) -> Self {
-        Self::Provider(error.to_string())
     }
 }

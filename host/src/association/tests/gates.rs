@@ -10,7 +10,7 @@ fn fail(controller: &mut Controller, config: AssociationConfig) -> AssociationEr
 }
 
 #[test]
-fn each_gate_names_what_it_found() {
+fn unusable_controller_is_refused_with_its_reason() {
     type Spoil = Box<dyn Fn(&mut IdentifyController)>;
     let gates: Vec<(Spoil, Gate)> = vec![
         (
@@ -41,7 +41,7 @@ fn each_gate_names_what_it_found() {
 }
 
 #[test]
-fn a_refused_command_is_named_and_what_is_optional_may_be_refused() {
+fn refused_command_is_named_unless_optional() {
     for (command, text) in [
         ("connect", "Connect of queue 0 failed: Internal Error"),
         ("CAP", "Property Get (CAP) failed"),
@@ -67,7 +67,7 @@ fn a_refused_command_is_named_and_what_is_optional_may_be_refused() {
 }
 
 #[test]
-fn connect_names_the_parameter_that_the_controller_does_not_like() {
+fn connect_names_the_invalid_parameter() {
     for (dw0, text) in [
         (0x0001_0100, "SUBNQN (byte 256 of the Connect data): there is no such subsystem at this address"),
         (
@@ -87,7 +87,7 @@ fn connect_names_the_parameter_that_the_controller_does_not_like() {
 }
 
 #[test]
-fn authentication_is_asked_for_in_two_ways() {
+fn authentication_demand_is_recognised() {
     let mut controller = Controller::new();
     controller.connect_dw0 |= 1 << 17;
     assert_eq!(fail(&mut controller, config()), AssociationError::AuthenticationRequired);
@@ -97,14 +97,14 @@ fn authentication_is_asked_for_in_two_ways() {
 }
 
 #[test]
-fn a_fatal_controller_is_not_waited_for() {
+fn fatal_controller_fails_the_association() {
     let mut controller = Controller::new();
     controller.status = vec![0b10];
     assert_eq!(fail(&mut controller, config()), AssociationError::ControllerFatal);
 }
 
 #[test]
-fn a_rejected_or_failed_connection_says_why() {
+fn rejected_connection_says_why() {
     for (failure_, text) in [
         (
             QueueFailure::from_reject(&[0, 0, 6, 0]),
@@ -135,7 +135,7 @@ fn a_rejected_or_failed_connection_says_why() {
 }
 
 #[test]
-fn a_configuration_that_cannot_work_is_refused_at_once() {
+fn impossible_configuration_is_refused() {
     for config in [
         AssociationConfig { host_id: HostId([0; 16]), ..config() },
         AssociationConfig { io_queues: 0, ..config() },
@@ -148,7 +148,7 @@ fn a_configuration_that_cannot_work_is_refused_at_once() {
 }
 
 #[test]
-fn every_wait_has_an_end() {
+fn every_wait_times_out() {
     let waits = [
         ("open", State::Connecting(Qid(0))),
         ("connect", State::Connecting(Qid(0))),
@@ -183,7 +183,7 @@ fn every_wait_has_an_end() {
 }
 
 #[test]
-fn data_of_the_wrong_length_end_the_association_and_nothing_else() {
+fn data_of_wrong_length_fail_the_association() {
     for (command, what) in
         [("controller", "Identify Controller"), ("active", "the list of active namespaces")]
     {

@@ -26,7 +26,7 @@ fn log(generation: u64, entries: u16) -> Vec<u8> {
 }
 
 #[test]
-fn keep_alive_comes_at_half_its_timeout() {
+fn keep_alive_is_sent_at_half_the_timeout() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.seen.clear();
@@ -35,7 +35,7 @@ fn keep_alive_comes_at_half_its_timeout() {
 }
 
 #[test]
-fn traffic_counts_as_life_where_the_controller_says_so() {
+fn traffic_postpones_keep_alive_with_tbkas() {
     let mut controller = Controller::new();
     controller.identify.ctratt = ctratt::TRAFFIC_BASED_KEEP_ALIVE.into();
     let mut association = ready(&mut controller, config());
@@ -51,7 +51,7 @@ fn traffic_counts_as_life_where_the_controller_says_so() {
 }
 
 #[test]
-fn traffic_is_no_sign_of_life_where_the_controller_does_not_say_so() {
+fn traffic_does_not_postpone_keep_alive_without_tbkas() {
     let mut controller = Controller::new();
     // Every other bit is set.
     controller.identify.ctratt = (!ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
@@ -66,7 +66,7 @@ fn traffic_is_no_sign_of_life_where_the_controller_does_not_say_so() {
 }
 
 #[test]
-fn an_unanswered_or_refused_keep_alive_is_the_end() {
+fn keep_alive_unanswered_or_refused_fails_the_association() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.silent = Some("keep alive");
@@ -80,7 +80,7 @@ fn an_unanswered_or_refused_keep_alive_is_the_end() {
 }
 
 #[test]
-fn a_namespace_that_comes_is_found_and_its_event_asked_for_again() {
+fn new_namespace_is_found_after_its_event() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.namespaces.insert(9, namespace(64));
@@ -96,7 +96,7 @@ fn a_namespace_that_comes_is_found_and_its_event_asked_for_again() {
 }
 
 #[test]
-fn a_change_during_the_look_makes_it_look_again() {
+fn change_during_a_scan_causes_another() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.silent = Some("active");
@@ -118,7 +118,7 @@ fn a_change_during_the_look_makes_it_look_again() {
 }
 
 #[test]
-fn a_look_that_is_refused_leaves_what_was_known() {
+fn refused_scan_keeps_the_known_namespaces() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.refuse.insert("active", Status::INTERNAL_ERROR);
@@ -128,7 +128,7 @@ fn a_look_that_is_refused_leaves_what_was_known() {
 }
 
 #[test]
-fn namespace_that_cannot_be_described_now_is_unknown_and_asked_for_again() {
+fn namespace_not_described_is_unknown_until_a_rescan() {
     for command in ["namespace", "descriptors", "independent"] {
         let mut controller = Controller::new();
         let mut association = ready(&mut controller, config());
@@ -173,7 +173,7 @@ fn discovery_reads_the_log_once_or_stays_for_changes() {
 }
 
 #[test]
-fn shutdown_tells_the_controller_and_waits_for_it() {
+fn shutdown_waits_for_the_controller() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.status = vec![0b0101, 0b1001];
@@ -187,7 +187,7 @@ fn shutdown_tells_the_controller_and_waits_for_it() {
 }
 
 #[test]
-fn a_shutdown_that_hangs_or_is_cut_off_still_ends() {
+fn shutdown_that_hangs_ends() {
     for silent in ["CC", "CSTS"] {
         let mut controller = Controller::new();
         let mut association = ready(&mut controller, config());
@@ -210,7 +210,7 @@ fn a_shutdown_that_hangs_or_is_cut_off_still_ends() {
 }
 
 #[test]
-fn only_the_first_failure_is_told() {
+fn only_the_first_failure_is_reported() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     association.on_violation(SECOND, crate::Violation::StaleCompletion { qid: Qid(1), cid: Cid(9) });
@@ -221,7 +221,7 @@ fn only_the_first_failure_is_told() {
 }
 
 #[test]
-fn a_lost_connection_says_which_and_when() {
+fn lost_connection_names_queue_and_state() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     association.on_disconnected(SECOND, Qid(1), "the connection broke");
@@ -272,7 +272,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #[test]
-    fn whatever_happens_in_whatever_order_nothing_panics(
+    fn arbitrary_events_never_panic(
         purpose in 0u8..3,
         mut disk in prop::collection::vec(any::<u8>(), 192),
         happenings in prop::collection::vec(happening(), 0..60),

@@ -4,7 +4,7 @@ use nvmf_block::BlockRange;
 use proptest::prelude::*;
 
 #[test]
-fn the_golden_way() {
+fn setup_sends_its_commands_in_order() {
     let mut controller = Controller::new();
     let config = AssociationConfig { io_queues: 2, ..config() };
     let association = ready(&mut controller, config);
@@ -52,7 +52,7 @@ fn the_golden_way() {
 }
 
 #[test]
-fn connect_says_what_the_transport_wants_to_hear() {
+fn connect_carries_the_transports_fields() {
     let mut controller = Controller::new();
     ready(&mut controller, config());
     let (admin, data) = &controller.connects[0];
@@ -68,7 +68,7 @@ fn connect_says_what_the_transport_wants_to_hear() {
 }
 
 #[test]
-fn keyed_connect_data_where_asked_for_or_where_no_capsule_takes_them() {
+fn connect_data_are_keyed_where_no_capsule_takes_them() {
     let keyed = |controller: &Controller| {
         matches!(controller.connects[1].1, AdminData::ToController { in_capsule: false, .. })
     };
@@ -83,7 +83,7 @@ fn keyed_connect_data_where_asked_for_or_where_no_capsule_takes_them() {
 }
 
 #[test]
-fn the_first_request_carries_the_private_data_of_kernel_hosts() {
+fn connection_request_has_the_private_data_of_kernel_hosts() {
     let mut association = start(config());
     let Some(Action::OpenQueue { qid, private_data, entries, .. }) = association.poll_action() else {
         panic!("no queue")
@@ -93,7 +93,7 @@ fn the_first_request_carries_the_private_data_of_kernel_hosts() {
 }
 
 #[test]
-fn queues_are_as_many_and_as_long_as_the_controller_gives() {
+fn queues_are_limited_by_the_controller() {
     let mut controller = Controller::new();
     controller.queues_granted = 3;
     controller.capabilities = Capabilities::new(16, 15).0;
@@ -111,7 +111,7 @@ fn queues_are_as_many_and_as_long_as_the_controller_gives() {
 }
 
 #[test]
-fn flow_control_is_off_only_when_both_say_so() {
+fn flow_control_is_off_when_both_agree() {
     for (asked, agreed) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut controller = Controller::new();
         controller.flow_control = !agreed;
@@ -136,7 +136,7 @@ fn queues_that_disagree_have_flow_control() {
 }
 
 #[test]
-fn a_controller_has_the_time_that_it_asked_for_to_become_ready() {
+fn ready_timeout_is_the_controllers() {
     let mut controller = Controller::new();
     controller.status = vec![0, 0, 0, 1];
     let mut association = start(config());
@@ -156,7 +156,7 @@ fn a_controller_has_the_time_that_it_asked_for_to_become_ready() {
 }
 
 #[test]
-fn namespaces_that_no_block_device_can_be_are_left_out() {
+fn namespaces_with_unusable_formats_are_left_out() {
     let mut controller = Controller::new();
     let mut metadata = namespace(100);
     metadata.lbaf[0].ms = 8.into();
@@ -282,7 +282,7 @@ fn retry_delays_are_those_of_the_status() {
 }
 
 #[test]
-fn limits_of_single_commands_are_obeyed() {
+fn command_limits_are_read() {
     let mut controller = Controller::new();
     controller.nvm.wzsl = 2;
     controller.nvm.dmrl = 4;
@@ -314,7 +314,7 @@ fn limits_of_single_commands_are_obeyed() {
 
 proptest! {
     #[test]
-    fn whatever_passes_the_gates_can_be_used(
+    fn arbitrary_identify_data_give_usable_namespaces(
         identify in prop::collection::vec(any::<u8>(), 4096),
         nvm: [u8; 16],
         disk in prop::collection::vec(any::<u8>(), 128),

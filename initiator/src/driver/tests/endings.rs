@@ -44,7 +44,7 @@ fn key_is_dead_before_the_operation_ends() {
 }
 
 #[test]
-fn response_that_invalidates_another_commands_key_ends_the_association() {
+fn response_with_a_foreign_key_ends_the_association() {
     let mut rig = Rig::ready();
     rig.target.hold = true;
     rig.submit(1, read(0, 1));
@@ -141,7 +141,7 @@ fn completion_of_a_replaced_queue_pair_changes_nothing() {
 }
 
 #[test]
-fn closing_that_hangs_destroys_the_queue_pairs_before_anything_is_issued_again() {
+fn hanging_close_destroys_the_queue_pairs_first() {
     let mut rig = Rig::ready();
     rig.target.hold = true;
     rig.submit(1, read(0, 1));
