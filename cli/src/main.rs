@@ -3,6 +3,7 @@
 
 mod attach;
 mod command;
+mod connect;
 mod doctor;
 mod namespace;
 mod print;
@@ -12,11 +13,5 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match command::Arguments::parse().run() {
-        Ok(status) => status,
-        Err(error) => {
-            eprintln!("{}{}", print::ERROR_PREFIX, print::chain(&error));
-            ExitCode::FAILURE
-        }
-    }
+    command::Arguments::parse().run()
 }

@@ -1,13 +1,33 @@
-//! What every part of the program prints: errors, sizes, JSON.
+//! What every part of the program prints: results, errors, sizes, JSON.
 
 use anyhow::Result;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::io::{ErrorKind, Write as _};
 
 /// What the line begins with that says why the program failed.
 pub(crate) const ERROR_PREFIX: &str = "nvmf: ";
 
 /// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
 pub(crate) const JSON_VERSION: u32 = 1;
+
+/// Nobody reads what is printed any more. Ends the program in silence, as SIGPIPE does others.
+#[derive(Debug, thiserror::Error)]
+#[error("the output is closed")]
+pub(crate) struct OutputClosed;
+
+/// Prints text to the standard output.
+pub(crate) fn text(text: impl Display) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match write!(output, "{text}").and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
+        printed => Ok(printed?),
+    }
+}
+
+/// Prints a line to the standard output.
+pub(crate) fn line(line: impl Display) -> Result<()> {
+    text(format_args!("{line}\n"))
+}
 
 /// An error and its causes in one line, without saying anything twice.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
@@ -30,8 +50,7 @@ pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
     if let Some(fields) = value.as_object_mut() {
         fields.shift_insert(0, "version".to_owned(), JSON_VERSION.into());
     }
-    println!("{}", serde_json::to_string_pretty(&value)?);
-    Ok(())
+    line(serde_json::to_string_pretty(&value)?)
 }
 
 /// Bytes as people read them.

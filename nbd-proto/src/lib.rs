@@ -189,10 +189,8 @@ impl From<Command> for u16 {
 pub struct Request {
     /// What to do.
     pub command: Command,
-    /// Durable before the reply.
-    pub fua: bool,
-    /// Write Zeroes only: do not punch a hole.
-    pub no_hole: bool,
+    /// Of [`command_flag`], and whatever else was sent.
+    pub flags: u16,
     /// Repeated in the reply.
     pub cookie: u64,
     /// Bytes from the export's beginning.
@@ -201,17 +199,36 @@ pub struct Request {
     pub len: u32,
 }
 
+/// Flags of a request.
+pub mod command_flag {
+    /// Durable before the reply.
+    pub const FUA: u16 = 1 << 0;
+    /// Write Zeroes only: do not punch a hole.
+    pub const NO_HOLE: u16 = 1 << 1;
+}
+
 impl Request {
+    /// Whether it is durable before the reply.
+    #[must_use]
+    pub fn fua(&self) -> bool {
+        self.flags & command_flag::FUA != 0
+    }
+
+    /// Whether a write of zeroes may punch no hole.
+    #[must_use]
+    pub fn no_hole(&self) -> bool {
+        self.flags & command_flag::NO_HOLE != 0
+    }
+
     /// Bytes of a request's header.
     pub const LEN: usize = 28;
 
     /// Its bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
-        let flags = u16::from(self.fua) | u16::from(self.no_hole) << 1;
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&flags.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
         bytes[6..8].copy_from_slice(&u16::from(self.command).to_be_bytes());
         bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
@@ -236,8 +253,7 @@ impl Request {
         };
         (u32_at(0) == REQUEST_MAGIC).then(|| Self {
             command,
-            fua: u16_at(4) & 1 != 0,
-            no_hole: u16_at(4) & 2 != 0,
+            flags: u16_at(4),
             cookie: u64_at(8),
             offset: u64_at(16),
             len: u32_at(24),
@@ -258,6 +274,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// The request is invalid.
     pub const EINVAL: Self = Self(22);
+    /// No memory is left.
+    pub const ENOMEM: Self = Self(12);
     /// No space is left.
     pub const ENOSPC: Self = Self(28);
     /// Not supported.
@@ -362,11 +380,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_is_read_as_it_was_written(command in 0_u16..8, fua: bool, no_hole: bool, cookie: u64, offset: u64, len: u32) {
+        fn a_request_is_read_as_it_was_written(command in 0_u16..8, flags: u16, cookie: u64, offset: u64, len: u32) {
             let mut bytes = [0; Request::LEN];
             bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
             bytes[7] = u8::try_from(command).unwrap();
-            let request = Request { fua, no_hole, cookie, offset, len, ..Request::parse(&bytes).unwrap() };
+            let request = Request { flags, cookie, offset, len, ..Request::parse(&bytes).unwrap() };
             prop_assert_eq!(Request::parse(&request.emit()), Some(request));
         }
 

@@ -1,4 +1,4 @@
-//! What a file system is told of an operation that failed: the one place.
+//! The errno of a failed operation, for file systems.
 
 use nix::errno::Errno;
 use nvmf_block::BlockError;
@@ -16,6 +16,7 @@ pub(super) fn errno(error: BlockError) -> Errno {
         BlockError::Gone => Errno::ENOLINK,
         BlockError::Aborted => Errno::ETIMEDOUT,
         BlockError::CompareFailed => Errno::EILSEQ,
+        BlockError::Os(nix::libc::ENOMEM) => Errno::ENOMEM,
         // The target's own trouble.
         BlockError::Os(_) => Errno::EREMOTEIO,
     }

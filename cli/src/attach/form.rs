@@ -1,11 +1,11 @@
-//! As what a disk appears: a block device, or a socket.
+//! The form of an attached disk: a block device, or a socket.
 
 use super::{nbd, ublk};
 use anyhow::{Context, Result, anyhow};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the user wants.
+/// The form that was asked for.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The best that this machine has: ublk, else nbd, else a socket
@@ -18,34 +18,34 @@ pub(crate) enum Form {
     Socket,
 }
 
-/// What is done.
+/// The server that was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Server {
     Ublk,
     Nbd,
-    /// With why it is not more, if more was wanted.
+    /// With the reason for no block device, if one was asked for.
     Socket(Option<String>),
 }
 
 impl Form {
-    /// What can be done here.
-    pub(super) fn choose(self) -> Result<Way> {
+    /// The server that this machine can have.
+    pub(super) fn choose(self) -> Result<Server> {
         match self {
-            Self::Socket => Ok(Way::Socket(None)),
-            Self::Ublk => can_ublk().map(|()| Way::Ublk).context("no /dev/ublkbN can be made here"),
-            Self::Nbd => can_nbd().map(|()| Way::Nbd).context("no /dev/nbdN can be made here"),
+            Self::Socket => Ok(Server::Socket(None)),
+            Self::Ublk => can_ublk().map(|()| Server::Ublk).context("no /dev/ublkbN can be made here"),
+            Self::Nbd => can_nbd().map(|()| Server::Nbd).context("no /dev/nbdN can be made here"),
             Self::Auto => Ok(match can_ublk() {
-                Ok(()) => Way::Ublk,
+                Ok(()) => Server::Ublk,
                 Err(no_ublk) => match can_nbd() {
-                    Ok(()) => Way::Nbd,
-                    Err(no_nbd) => Way::Socket(Some(why(&no_ublk, &no_nbd))),
+                    Ok(()) => Server::Nbd,
+                    Err(no_nbd) => Server::Socket(Some(why(&no_ublk, &no_nbd))),
                 },
             }),
         }
     }
 }
 
-/// Why there is no block device, and what to do, in one line.
+/// The reason for no block device, and what to do, in one line.
 fn why(no_ublk: &anyhow::Error, no_nbd: &anyhow::Error) -> String {
     let (no_ublk, no_nbd) = (crate::print::chain(no_ublk), crate::print::chain(no_nbd));
     if no_ublk == no_nbd {
@@ -83,6 +83,6 @@ fn can_nbd() -> Result<()> {
 fn load(module: &str) {
     let mut command = Command::new("modprobe");
     command.args(["-q", "-b", module]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Whether it helped is seen by what is there then.
+    // The caller looks whether it helped.
     let _ = command.status();
 }

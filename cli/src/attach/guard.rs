@@ -1,7 +1,7 @@
 //! The process that outlives the server of a `/dev/nbdN`.
 //!
-//! When such a server is killed, the kernel fails nothing that it has sent and not heard of: whoever waits for that would wait for ever. So a
-//! second process, which does nothing else, waits for the end of the first, and takes the device away. ublk's driver does that by itself.
+//! When such a server is killed, the kernel does not fail the requests in flight: their callers would wait for ever. So
+//! a second process waits for the end of the first, and disconnects the device. The ublk driver does that by itself.
 
 use super::nbd::kernel;
 use crate::runtime::run;
@@ -11,19 +11,19 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for the end of the process that started this one, and takes its device away, if the kernel still says that it is `owner`'s.
+/// Waits for the end of the process that started this one, and disconnects its device, if `owner` is still its owner.
 pub(crate) fn guard(device: &Path, owner: &str) -> Result<()> {
     run(async {
-        // What ends the server, by way of its terminal or its unit, comes here too, and too early.
+        // Signals to the server's terminal or unit reach this process, too, and too early.
         let _deaf = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Nothing is ever sent: this ends when the server does, however it does.
+        // Nothing is ever written to this pipe: it ends with the server.
         std::io::stdin().read_to_end(&mut Vec::new())?;
         kernel::clear_away(device, owner);
         Ok(())
     })
 }
 
-/// Has the device taken away as soon as this process ends, or drops what is returned, if it is there still.
+/// Starts a process that disconnects the device when this process ends or drops what is returned.
 pub(super) fn over(device: &Path, owner: &str) -> Result<(Child, ChildStdin)> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let mut command = Command::new(program);

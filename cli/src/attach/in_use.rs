@@ -1,17 +1,47 @@
 //! Who uses a block device.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Who uses the device at `node`, or a partition of it, in words; none when it can go. The process `server` serves it, and does not count.
-pub(super) fn users(node: &Path, server: u32) -> Vec<String> {
+/// A user of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum User {
+    /// The kernel: a file system, swap, another device.
+    Kernel(String),
+    /// A process that has it open.
+    Process(String),
+}
+
+impl User {
+    /// Whether it may be gone in a moment: udev opens a device whenever it changes.
+    pub(super) fn comes_and_goes(&self) -> bool {
+        matches!(self, Self::Process(_))
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Kernel(what) | Self::Process(what)) = self;
+        f.write_str(what)
+    }
+}
+
+/// Who uses the device at `node`, or a partition of it; none when it can be detached. The
+/// process `server` serves it, and does not count.
+pub(super) fn users(node: &Path, server: u32) -> Vec<User> {
+    let mut users: Vec<_> = in_kernel(node).into_iter().map(User::Kernel).collect();
+    users.extend(openers(&with_partitions(node), server).into_iter().map(User::Process));
+    users
+}
+
+/// What the kernel uses the device for, or a partition of it, in words.
+pub(super) fn in_kernel(node: &Path) -> Vec<String> {
     let nodes = with_partitions(node);
-    let mut users = Vec::new();
-    users.extend(mounts(&nodes));
+    let mut users = mounts(&nodes);
     users.extend(swaps(&nodes));
     users.extend(holders(&nodes));
-    users.extend(openers(&nodes, server));
     if users.is_empty() && is_claimed(node) {
         users.push("the kernel (mounted in another mount namespace?)".to_owned());
     }
@@ -49,7 +79,7 @@ fn mounted(line: &str, nodes: &[PathBuf], numbers: &[String]) -> Option<String> 
     let (fields, source) = line.split_once(" - ")?;
     let fields: Vec<_> = fields.split(' ').collect();
     let (number, place) = (*fields.get(2)?, *fields.get(4)?);
-    // Some file systems have a number of their own, but name their device.
+    // Some file systems have a device number of their own, but name their device.
     let source = source.split(' ').nth(1)?;
     let ours =
         numbers.iter().any(|ours| ours == number) || nodes.iter().any(|node| node == Path::new(source));
@@ -68,7 +98,7 @@ fn swaps(nodes: &[PathBuf]) -> Vec<String> {
     ours.map(|swap| format!("swap on {swap}")).collect()
 }
 
-/// Devices that are made of it: device mapper's, RAID's.
+/// Devices on top of it: device mapper's, RAID's.
 fn holders(nodes: &[PathBuf]) -> Vec<String> {
     let names = nodes.iter().filter_map(|node| name(node));
     let folders = names.filter_map(|name| fs::read_dir(format!("/sys/class/block/{name}/holders")).ok());
@@ -96,7 +126,7 @@ fn openers(nodes: &[PathBuf], server: u32) -> Vec<String> {
     openers
 }
 
-/// Whether somebody in the kernel has it for himself.
+/// Whether the kernel has it open exclusively.
 fn is_claimed(node: &Path) -> bool {
     let opened = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(node);
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
@@ -107,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_number_or_by_name() {
+    fn mount_is_found_by_number_or_name() {
         let nodes = [PathBuf::from("/dev/ublkb0"), PathBuf::from("/dev/ublkb0p1")];
         let numbers = ["259:0".to_owned(), "259:1".to_owned()];
         let line = "36 35 259:1 / /mnt/a\\040b rw,noatime master:1 - ext4 /dev/root rw";
@@ -120,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_it_open_is_named() {
+    fn process_that_has_it_open_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let this = std::process::id();
         let path = file.path().canonicalize().unwrap();

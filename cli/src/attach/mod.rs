@@ -2,9 +2,11 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `mod` | `nvmf attach` and `nvmf detach` |
+//! | `mod` | starting a disk's server in the background |
+//! | `detach` | ending it |
 //! | `form` | as what a disk appears: a block device, or a socket |
-//! | `serve` | the background process: what every server of a disk has to do with |
+//! | `serve` | the server's process: what the servers of all forms have in common |
+//! | `process` | what that process asks of the system for itself |
 //! | `ublk` | `/dev/ublkbN` |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives the server of a `/dev/nbdN` |
@@ -12,37 +14,46 @@
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
 //! | `in_use` | who uses a block device |
-//! | `registry` | what is attached |
+//! | `registry`, `entry` | what is attached |
+//! | `lock` | who serves a disk, and that nobody else does |
 
+mod detach;
+mod entry;
 mod errno;
 mod form;
 mod guard;
 mod in_use;
+mod lock;
 mod nbd;
+mod process;
 mod registry;
 mod remote;
 mod serve;
 mod socket;
 mod ublk;
 
+pub(crate) use entry::Attachment;
 pub(crate) use form::Form;
 pub(crate) use guard::guard;
-pub(crate) use registry::{Attachment, Registry};
+pub(crate) use lock::DiskLock;
+pub(crate) use registry::Registry;
 pub(crate) use serve::{serve, serve_in_background};
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::runtime::run;
+use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_initiator::Options;
+use serve::{Report, Stop};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use tokio::task::spawn_blocking;
 
-/// How long a disk may take to be detached: its last requests, and a flush.
-const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
+/// What the server's process is called. systemd spares a process whose name begins with an `@` when it kills what is
+/// left at shutdown: a root file system may be on its disk.
+const SERVER_NAME: &str = "@nvmf";
 
 /// Which disk is attached, and as what.
 #[derive(Clone)]
@@ -53,67 +64,63 @@ pub(crate) struct AttachOptions {
     pub(crate) nsid: Option<Nsid>,
     /// As what it appears.
     pub(crate) form: Form,
-    /// The NBD socket; one in the registry's folder, where none is named.
-    pub(crate) socket: Option<PathBuf>,
+    /// The NBD socket, and who may use it.
+    pub(crate) socket: SocketOptions,
+    /// Attach it though it is attached already.
+    pub(crate) duplicate: bool,
 }
 
-/// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not.
+/// An NBD socket, and who may use it.
+#[derive(Clone, Default)]
+pub(crate) struct SocketOptions {
+    /// Where it is; in the registry's folder, where no path is named.
+    pub(crate) path: Option<PathBuf>,
+    /// Its permissions.
+    pub(crate) mode: u32,
+    /// Its group, by name or number.
+    pub(crate) group: Option<String>,
+}
+
+/// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not. A
+/// signal that ends the waiting ends the server, too.
 pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result<Attachment> {
-    let registry = Registry::of_this_user()?;
-    let log = registry.log(std::process::id());
-    let log_file = std::fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    process::keep_descriptors();
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let mut command = Command::new(program);
-    command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
-    let mut child = command.spawn().context("cannot start the disk's server")?;
-    std::fs::rename(&log, registry.log(child.id())).context("cannot name the server's log")?;
-    let mut line = String::new();
-    if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut line).context("cannot hear from the disk's server")?;
-    }
-    if let Ok(attachment) = serde_json::from_str(&line) {
-        return Ok(attachment);
-    }
-    let status = child.wait()?;
-    let failure = registry.failure(child.id());
-    registry.remove(child.id());
-    match failure {
-        Some(failure) => bail!("{failure}"),
-        None => bail!("the disk's server ended with {status}"),
-    }
+    command.arg0(SERVER_NAME).arg("serve").args(arguments).env_remove("NOTIFY_SOCKET");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = command.spawn().context("cannot start the disk's server")?;
+    let output = server.stdout.take().context("the disk's server has no output")?;
+    run(hear(&mut server, output))
 }
 
-/// Ends a disk, unless it is in use.
-pub(crate) fn detach(registry: &Registry, disk: &Attachment, force: bool) -> Result<()> {
-    if let (Some(device), false) = (&disk.device, force) {
-        let users = in_use::users(device, disk.pid);
-        ensure!(
-            users.is_empty(),
-            "{} is in use: {}; end that first, or detach it with --force",
-            device.display(),
-            users.join(", ")
-        );
-    }
-    end(registry, disk)
-}
-
-/// Has a disk's server end, waits until it has, and hears whether all was flushed.
-fn end(registry: &Registry, disk: &Attachment) -> Result<()> {
-    let pid = i32::try_from(disk.pid).context("no process has such a number")?;
-    kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("cannot stop process {pid}"))?;
-    let deadline = Instant::now() + DETACH_TIME_MAX;
-    while registry::start_time(disk.pid) == Some(disk.started) {
-        ensure!(
-            Instant::now() < deadline,
-            "{} is still being detached after {DETACH_TIME_MAX:?}: is its target there? (kill -9 {pid} ends it; what was not flushed may be lost)",
-            disk.place().display()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let failure = registry.failure(disk.pid);
-    registry.remove(disk.pid);
-    match failure {
-        Some(failure) => bail!("it is detached, but not in order: {failure}"),
-        None => Ok(()),
+/// Waits for the server's report. What holds its input keeps it: when that goes before the report was heard, it ends.
+async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
+    let mut stop = Stop::new(None)?;
+    let mut line = spawn_blocking(move || {
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).map(|_| line)
+    });
+    let line = tokio::select! {
+        line = &mut line => line?.context("cannot hear from the disk's server")?,
+        () = stop.asked() => {
+            drop(server.stdin.take());
+            // Its output ends with it, or it has said that it serves and waits in vain to be heard.
+            let _ = line.await;
+            server.wait()?;
+            bail!("stopped before the disk was attached: nothing is left of it");
+        }
+    };
+    match serde_json::from_str(&line) {
+        Ok(Report::Attached(disk)) => {
+            let heard = server.stdin.take().map(|mut pipe| pipe.write_all(b"\n"));
+            heard.transpose()?.context("the disk's server has no input")?;
+            Ok(disk)
+        }
+        Ok(Report::Failed(reason)) => {
+            server.wait()?;
+            bail!("{reason}")
+        }
+        Err(_) => bail!("the disk's server ended with {}", server.wait()?),
     }
 }

@@ -1,107 +1,28 @@
-//! What is attached on this machine: one JSON file for each disk, in a folder that does not outlive a reboot.
+//! What is attached: for each disk an entry in a folder that does not outlive a reboot.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `ID.json` | the [`Attachment`] |
+//! | `ID.lock` | locked by the disk's server while it lives; holds what it ended with |
+//! | `ID.log` | the log of a server in the background |
+//!
+//! Whether a server lives is asked of the lock, which the kernel frees with its process: a process number says nothing
+//! in another PID namespace, and may be another process's by now. A query changes nothing; what a server that was
+//! killed left behind is cleared away by `attach` and `detach`, under the same lock.
 
-use anyhow::{Context, Result, bail};
+use super::entry::{Attachment, State, VERSION};
+use super::lock;
+use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
-use serde::{Deserialize, Serialize};
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// An attached disk.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Attachment {
-    /// Version of this format.
-    pub(crate) version: u32,
-    /// Subsystem.
-    pub(crate) nqn: String,
-    /// Address and port of the target.
-    pub(crate) address: String,
-    /// Namespace.
-    pub(crate) nsid: u32,
-    /// Bytes in it.
-    pub(crate) size: u64,
-    /// Bytes in a block of it.
-    pub(crate) block_size: u32,
-    /// The block device, if it is one.
-    #[serde(default)]
-    pub(crate) device: Option<PathBuf>,
-    /// The NBD socket, if it has one.
-    pub(crate) socket: Option<PathBuf>,
-    /// Why it is not a block device, where that was wanted.
-    #[serde(default)]
-    pub(crate) note: Option<String>,
-    /// How its connection fares.
-    #[serde(default)]
-    pub(crate) state: State,
-    /// The process that serves it.
-    pub(crate) pid: u32,
-    /// When that process started, in clock ticks since boot: tells it from a later process of the same number.
-    pub(crate) started: u64,
-}
-
-/// How an attached disk fares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    /// It works.
-    #[default]
-    Live,
-    /// Its target is away: requests wait.
-    Reconnecting,
-    /// Its target was given up: requests fail.
-    Lost,
-}
-
-impl State {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Reconnecting => "reconnecting",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-impl std::fmt::Display for Attachment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.place().display())
-    }
-}
-
-impl Attachment {
-    /// Where it is: its device, else its socket.
-    pub(crate) fn place(&self) -> &Path {
-        self.device.as_ref().or(self.socket.as_ref()).map_or(Path::new("-"), PathBuf::as_path)
-    }
-
-    /// The disk's address for NBD clients.
-    pub(crate) fn uri(&self) -> Option<String> {
-        self.socket.as_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
-    }
-
-    /// Clears away what a server that was killed left behind.
-    fn clear_away(&self) {
-        if let Some(socket) = &self.socket {
-            let _ = std::fs::remove_file(socket);
-        }
-        let Some(device) = &self.device else { return };
-        if let Some(number) = super::ublk::number(device) {
-            super::ublk::clear_away(number);
-        } else {
-            super::nbd::kernel::clear_away(device, &owner(self.pid));
-        }
-    }
-
-    /// As `-o json` prints it.
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "device": self.device, "state": self.state,
-            "nqn": self.nqn, "address": self.address, "nsid": self.nsid, "size": self.size,
-            "block_size": self.block_size, "socket": self.socket, "uri": self.uri(), "pid": self.pid,
-        })
-    }
-}
-
-/// Version of [`Attachment`]'s format.
-pub(crate) const VERSION: u32 = 1;
+/// Names the folder, instead of the user's own.
+const FOLDER_VARIABLE: &str = "NVMF_RUNTIME_DIR";
+/// Entries that one process number may have, in as many PID namespaces.
+const SAME_NUMBER_MAX: u32 = 1000;
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -109,33 +30,63 @@ pub(crate) struct Registry {
     folder: PathBuf,
 }
 
+/// An entry, as it was when it was read.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) disk: Attachment,
+    registry: Registry,
+    id: String,
+    /// Open since then, so that what the server ends with can be read however the entry goes.
+    lock: Option<File>,
+}
+
+/// The entry of the disk that this process serves.
+#[derive(Debug)]
+pub(super) struct Claim {
+    registry: Registry,
+    id: String,
+    lock: File,
+}
+
+/// What a server ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All was flushed.
+    Flushed,
+    /// Something went wrong.
+    Failed(String),
+    /// It said nothing: it was killed.
+    Killed,
+}
+
 impl Registry {
-    /// This user's: `/run/nvmf` for root, else below `$XDG_RUNTIME_DIR`, else below the folder for temporary files.
-    pub(crate) fn of_this_user() -> Result<Self> {
+    /// This user's: `$NVMF_RUNTIME_DIR`, else `/run/nvmf` for root, else `$XDG_RUNTIME_DIR/nvmf`, else one in the
+    /// folder for temporary files.
+    pub(crate) fn of_this_user() -> Self {
         let user = nix::unistd::geteuid();
-        let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
-            _ if user.is_root() => PathBuf::from("/run/nvmf"),
-            Some(folder) => PathBuf::from(folder).join("nvmf"),
-            None => std::env::temp_dir().join(format!("nvmf-{user}")),
+        let folder = match (std::env::var_os(FOLDER_VARIABLE), std::env::var_os("XDG_RUNTIME_DIR")) {
+            (Some(folder), _) => PathBuf::from(folder),
+            (None, _) if user.is_root() => PathBuf::from("/run/nvmf"),
+            (None, Some(folder)) => PathBuf::from(folder).join("nvmf"),
+            (None, None) => std::env::temp_dir().join(format!("nvmf-{user}")),
         };
-        Self::in_folder(folder)
+        Self { folder }
     }
 
-    pub(crate) fn in_folder(folder: PathBuf) -> Result<Self> {
-        use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-        std::fs::DirBuilder::new()
+    /// Makes the folder if it is not there.
+    fn make(&self) -> Result<()> {
+        DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-        let owner = std::fs::metadata(&folder)?.uid();
-        if owner != nix::unistd::geteuid().as_raw() {
-            bail!(
-                "{} belongs to another user (uid {owner}): remove it, or set XDG_RUNTIME_DIR",
-                folder.display()
-            );
-        }
-        Ok(Self { folder })
+            .create(&self.folder)
+            .with_context(|| format!("cannot make {}", self.folder.display()))?;
+        let owner = std::fs::metadata(&self.folder)?.uid();
+        ensure!(
+            owner == nix::unistd::geteuid().as_raw(),
+            "{} belongs to another user (uid {owner}): remove it, or name another in {FOLDER_VARIABLE}",
+            self.folder.display()
+        );
+        Ok(())
     }
 
     /// Where the socket of a namespace lies unless the user says otherwise.
@@ -149,154 +100,272 @@ impl Registry {
         self.folder.join(format!("{end}-n{nsid}.sock"))
     }
 
-    /// Where a background server's log goes.
-    pub(crate) fn log(&self, pid: u32) -> PathBuf {
-        self.folder.join(format!("{pid}.log"))
+    fn path(&self, id: &str, extension: &str) -> PathBuf {
+        self.folder.join(format!("{id}.{extension}"))
     }
 
-    /// What a background server that has ended died of, from its log; `None` when it ended in order.
-    pub(crate) fn failure(&self, pid: u32) -> Option<String> {
-        let log = std::fs::read_to_string(self.log(pid)).ok()?;
-        log.lines().rev().find_map(|line| line.strip_prefix(crate::print::ERROR_PREFIX)).map(str::to_owned)
+    /// An entry for this process, which is locked from now on. Nothing is listed before [`Claim::write`].
+    pub(super) fn claim(&self) -> Result<Claim> {
+        self.make()?;
+        let pid = std::process::id();
+        for number in 0..SAME_NUMBER_MAX {
+            let id = if number == 0 { pid.to_string() } else { format!("{pid}-{number}") };
+            let path = self.path(&id, "lock");
+            let lock = match File::options().read(true).write(true).create_new(true).open(&path) {
+                Ok(lock) => lock,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot make {}", path.display())),
+            };
+            // Somebody who clears away may have been faster, and has removed the file then.
+            if lock::try_lock(&lock)? && is_at(&lock, &path) {
+                return Ok(Claim { registry: self.clone(), id, lock });
+            }
+        }
+        bail!("{} is full of entries of process {pid}: remove those that are old", self.folder.display())
     }
 
-    fn file(&self, pid: u32) -> PathBuf {
-        self.folder.join(format!("{pid}.json"))
+    /// The disks that are attached, and those whose servers were killed. Changes nothing.
+    pub(crate) fn list(&self) -> Result<Vec<Listed>> {
+        let mut disks: Vec<_> = self.ids()?.into_iter().filter_map(|id| self.read(id)).collect();
+        disks.sort_by(|Listed { disk: a, .. }, Listed { disk: b, .. }| {
+            (&a.nqn, a.nsid, a.place()).cmp(&(&b.nqn, b.nsid, b.place()))
+        });
+        Ok(disks)
     }
 
-    /// Adds a disk. Readers see the whole entry or none.
-    pub(crate) fn add(&self, attachment: &Attachment) -> Result<()> {
-        let file = self.file(attachment.pid);
-        let draft = file.with_extension("draft");
-        std::fs::write(&draft, serde_json::to_vec_pretty(attachment)?)
-            .and_then(|()| std::fs::rename(&draft, &file))
-            .with_context(|| format!("cannot write {}", file.display()))
+    /// The names of all entries, and of what is left of some.
+    fn ids(&self) -> Result<Vec<String>> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", self.folder.display()));
+            }
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let ids = names.filter_map(|name| {
+            let (id, extension) = name.rsplit_once('.')?;
+            ["json", "lock", "log", "draft"].contains(&extension).then(|| id.to_owned())
+        });
+        let mut ids: Vec<_> = ids.collect();
+        ids.sort();
+        ids.dedup();
+        Ok(ids)
     }
 
-    /// Removes a disk; its log stays, for whoever waits for its server's end.
-    pub(crate) fn remove_entry(&self, pid: u32) {
-        // What is gone already need not be removed.
-        let _ = std::fs::remove_file(self.file(pid));
+    fn read(&self, id: String) -> Option<Listed> {
+        // The lock first: a server that ends meanwhile is seen as killed otherwise.
+        let lock = File::open(self.path(&id, "lock")).ok();
+        let locked = lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true));
+        let path = self.path(&id, "json");
+        let text = std::fs::read(&path).ok()?;
+        let mut disk: Attachment = serde_json::from_slice(&text).unwrap_or_default();
+        if disk.version != VERSION {
+            disk.state = State::Unknown;
+            let reason = format!("{} is of another version of nvmf", path.display());
+            disk.reason = Some(reason);
+        } else if !locked {
+            disk.state = State::Killed;
+        }
+        Some(Listed { disk, registry: self.clone(), id, lock })
     }
 
-    /// Removes a disk, with its log.
-    pub(crate) fn remove(&self, pid: u32) {
-        self.remove_entry(pid);
-        let _ = std::fs::remove_file(self.log(pid));
+    /// Where a disk is that somebody has attached, in words.
+    pub(crate) fn holder(&self, nqn: &Nqn, nsid: Nsid) -> String {
+        let disks = self.list().unwrap_or_default();
+        let same = |disk: &&Attachment| disk.nqn == nqn.as_str() && disk.nsid == nsid.0;
+        match disks.iter().map(|listed| &listed.disk).find(same) {
+            Some(disk) => format!("on {} (process {})", disk.place().display(), disk.pid),
+            None => "by another user or under another name".to_owned(),
+        }
     }
 
-    /// Fails when the namespace is attached already.
-    pub(crate) fn refuse_twice(&self, nqn: &Nqn, nsid: Nsid) -> Result<()> {
-        let attached = self.list()?;
-        if let Some(other) = attached.iter().find(|other| other.nqn == nqn.as_str() && other.nsid == nsid.0) {
-            bail!(
-                "{nqn} namespace {nsid} is attached already, on {} (process {}): use that, or detach it first",
-                other.place().display(),
-                other.pid
-            );
+    /// Removes what servers that were killed left behind: their files, sockets and devices.
+    pub(super) fn clear_away(&self) -> Result<()> {
+        for id in self.ids()? {
+            match self.read(id.clone()) {
+                Some(listed) if listed.disk.state == State::Killed => drop(listed.clear_away()),
+                Some(_) => {}
+                // No disk: a server that ended without its files, or that is only just starting.
+                None => drop(self.lock_dead(&id).map(|lock| self.remove(&id, lock))),
+            }
         }
         Ok(())
     }
 
-    /// The disks whose servers run. Those whose servers were killed are cleared away.
-    pub(crate) fn list(&self) -> Result<Vec<Attachment>> {
-        Ok(self.sort_out()?.0)
+    /// The lock of an entry whose server is gone.
+    fn lock_dead(&self, id: &str) -> Option<File> {
+        let path = self.path(id, "lock");
+        let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path).ok()?;
+        (lock::try_lock(&lock).ok()? && is_at(&lock, &path)).then_some(lock)
     }
 
-    /// The disks whose servers run, and those whose servers were killed, which are cleared away: their sockets and devices too.
-    pub(crate) fn sort_out(&self) -> Result<(Vec<Attachment>, Vec<Attachment>)> {
-        let entries = std::fs::read_dir(&self.folder)
-            .with_context(|| format!("cannot read {}", self.folder.display()))?;
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-        let (mut running, killed): (Vec<_>, Vec<_>) = files
-            .filter_map(|path| read(&path))
-            .partition(|attachment| start_time(attachment.pid) == Some(attachment.started));
-        for attachment in &killed {
-            // Whoever removes the entry clears away: its device's number may be another's afterwards.
-            if std::fs::remove_file(self.file(attachment.pid)).is_ok() {
-                attachment.clear_away();
-                self.remove(attachment.pid);
+    /// Removes an entry's files; the lock last, which says until then whose they are.
+    fn remove(&self, id: &str, lock: File) {
+        for extension in ["json", "draft", "log", "lock"] {
+            // What is gone already need not be removed.
+            let _ = std::fs::remove_file(self.path(id, extension));
+        }
+        drop(lock);
+    }
+}
+
+/// Whether this open file is what is at that path now.
+fn is_at(file: &File, path: &Path) -> bool {
+    let here = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    file.metadata().map(here).ok() == std::fs::metadata(path).map(here).ok()
+}
+
+impl Claim {
+    /// Where this server's log goes.
+    pub(super) fn log(&self) -> PathBuf {
+        self.registry.path(&self.id, "log")
+    }
+
+    /// Writes the entry. Readers see the whole of it, or what was there before.
+    pub(super) fn write(&self, disk: &Attachment) -> Result<()> {
+        let (file, draft) = (self.registry.path(&self.id, "json"), self.registry.path(&self.id, "draft"));
+        std::fs::write(&draft, serde_json::to_vec_pretty(disk)?)
+            .and_then(|()| std::fs::rename(&draft, &file))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Removes the entry, and leaves its outcome for those who wait for this process's end. The lock goes with the
+    /// process. The log of a failure that nobody heard of otherwise stays, until the next disk is attached.
+    pub(super) fn end(self, outcome: &Result<()>, keep_log: bool) {
+        let said = match outcome {
+            Ok(()) => "flushed".to_owned(),
+            Err(error) => format!("failed: {}", crate::print::chain(error)),
+        };
+        // Whoever waits hears of a server that was killed if this cannot be written, which is the safe side.
+        let mut lock = &self.lock;
+        let _ = lock.rewind().and_then(|()| lock.write_all(said.as_bytes()));
+        for extension in ["json", "draft", "log", "lock"] {
+            if extension != "log" || outcome.is_ok() || !keep_log {
+                let _ = std::fs::remove_file(self.registry.path(&self.id, extension));
             }
         }
-        running.sort_by(|a, b| (&a.nqn, a.nsid, a.place()).cmp(&(&b.nqn, b.nsid, b.place())));
-        Ok((running, killed))
+        // Kept until the process has ended: then all of it is over.
+        std::mem::forget(self.lock);
+    }
+}
+
+impl Listed {
+    /// Whether its server lives.
+    pub(super) fn is_served(&self) -> bool {
+        self.lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true))
+    }
+
+    /// The entry as it is now; `None` when it is gone.
+    pub(super) fn now(&self) -> Option<Attachment> {
+        serde_json::from_slice(&std::fs::read(self.registry.path(&self.id, "json")).ok()?).ok()
+    }
+
+    /// What its server, which lives no more, ended with.
+    pub(super) fn outcome(&self) -> Outcome {
+        let mut said = String::new();
+        if let Some(mut lock) = self.lock.as_ref() {
+            let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut said));
+        }
+        match said.strip_prefix("failed: ") {
+            Some(reason) => Outcome::Failed(reason.to_owned()),
+            None if said == "flushed" => Outcome::Flushed,
+            None => Outcome::Killed,
+        }
+    }
+
+    /// Clears away what its server, which was killed, left behind; `false` when somebody else has.
+    pub(super) fn clear_away(&self) -> bool {
+        let Some(lock) = self.registry.lock_dead(&self.id) else { return false };
+        // Under the lock, as the entry is now: once it has been cleared away, its device's number may be another's.
+        let disk = self.now();
+        if let Some(disk) = &disk {
+            if let Some(socket) = &disk.socket {
+                let _ = std::fs::remove_file(socket);
+            }
+            match disk.device.as_deref().map(|device| (super::ublk::number(device), device)) {
+                Some((Some(number), _)) => super::ublk::clear_away(number),
+                Some((None, device)) => super::nbd::kernel::clear_away(device, &owner(disk.pid)),
+                None => {}
+            }
+        }
+        self.registry.remove(&self.id, lock);
+        disk.is_some()
     }
 }
 
 /// What the kernel is told of whose a device is.
-pub(crate) fn owner(pid: u32) -> String {
+pub(super) fn owner(pid: u32) -> String {
     format!("nvmf {pid}")
-}
-
-fn read(path: &Path) -> Option<Attachment> {
-    let attachment: Attachment = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-    (attachment.version == VERSION).then_some(attachment)
-}
-
-/// When a process started, in clock ticks since boot; `None` when it is gone.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything. Behind it come fields 3 and on; the state is 3, the start time 22.
-    let mut fields = stat.rsplit(')').next()?.split_whitespace();
-    let state = fields.next()?;
-    if state == "Z" { None } else { fields.nth(18)?.parse().ok() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_was_killed_is_cleared_away() {
-        let folder = tempfile::tempdir().unwrap();
-        let registry = Registry::in_folder(folder.path().join("nvmf")).unwrap();
-        let this = Attachment {
+    fn registry(folder: &tempfile::TempDir) -> Registry {
+        Registry { folder: folder.path().join("nvmf") }
+    }
+
+    fn disk(socket: &Path) -> Attachment {
+        Attachment {
             version: VERSION,
             nqn: "nqn.2026-11.com.example:a".to_owned(),
-            address: "127.0.0.1:4420".to_owned(),
             nsid: 1,
-            size: 4096,
-            block_size: 512,
-            device: None,
-            socket: Some(folder.path().join("a.sock")),
-            note: None,
+            socket: Some(socket.to_owned()),
             state: State::Live,
-            pid: std::process::id(),
-            started: start_time(std::process::id()).unwrap(),
-        };
-        registry.add(&this).unwrap();
-        let killed = Attachment {
-            pid: 1,
-            started: u64::MAX,
-            socket: Some(folder.path().join("b.sock")),
-            ..this.clone()
-        };
-        let socket = killed.socket.clone().unwrap();
-        std::fs::write(&socket, []).unwrap();
-        registry.add(&killed).unwrap();
-        assert_eq!(registry.sort_out().unwrap(), (vec![this.clone()], vec![killed]));
-        assert_eq!(registry.list().unwrap(), std::slice::from_ref(&this));
-        assert!(!socket.exists() && !registry.file(1).exists());
-        registry.remove(this.pid);
-        assert_eq!(registry.list().unwrap(), []);
+            ..Attachment::default()
+        }
     }
 
     #[test]
-    fn what_a_server_died_of_is_in_its_log() {
+    fn list_without_a_folder_makes_none() {
         let folder = tempfile::tempdir().unwrap();
-        let registry = Registry::in_folder(folder.path().to_owned()).unwrap();
-        assert_eq!(registry.failure(7), None);
-        std::fs::write(registry.log(7), " WARN the association is lost\n").unwrap();
-        assert_eq!(registry.failure(7), None);
-        std::fs::write(registry.log(7), " WARN the association is lost\nnvmf: no such luck\n").unwrap();
-        assert_eq!(registry.failure(7).as_deref(), Some("no such luck"));
-        registry.remove(7);
-        assert_eq!(registry.failure(7), None);
+        let registry = registry(&folder);
+        assert!(registry.list().unwrap().is_empty());
+        assert!(!registry.folder.exists());
     }
 
     #[test]
-    fn a_default_socket_fits_a_socket_address() {
+    fn entry_lives_as_long_as_its_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let socket = folder.path().join("a.sock");
+        std::fs::write(&socket, []).unwrap();
+        let claim = registry.claim().unwrap();
+        claim.write(&disk(&socket)).unwrap();
+        assert_eq!(registry.list().unwrap()[0].disk, disk(&socket));
+        registry.clear_away().unwrap();
+        assert!(socket.exists() && !registry.list().unwrap()[0].clear_away(), "it is served");
+        // What the end of its process does.
+        drop(claim);
+        let listed = registry.list().unwrap();
+        assert_eq!((listed[0].disk.state, listed[0].outcome()), (State::Killed, Outcome::Killed));
+        assert!(socket.exists(), "a query changes nothing");
+        registry.clear_away().unwrap();
+        assert!(!socket.exists() && std::fs::read_dir(&registry.folder).unwrap().next().is_none());
+        assert!(!listed[0].clear_away(), "somebody else has");
+    }
+
+    #[test]
+    fn outcome_is_heard_by_all_who_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        for (outcome, expected) in [
+            (Ok(()), Outcome::Flushed),
+            (Err(anyhow::anyhow!("no such luck")), Outcome::Failed("no such luck".to_owned())),
+        ] {
+            let claim = registry.claim().unwrap();
+            claim.write(&disk(Path::new("/nowhere"))).unwrap();
+            let waiting = [registry.list().unwrap(), registry.list().unwrap()];
+            claim.end(&outcome, false);
+            assert!(waiting.iter().all(|listed| listed[0].outcome() == expected));
+            assert!(registry.list().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn default_socket_fits_a_socket_address() {
         let registry = Registry { folder: "/run/user/1000/nvmf".into() };
         let socket =
             registry.default_socket(&format!("nqn.2014-08.org.nvmexpress:{}é/..", "x".repeat(190)), 1024);

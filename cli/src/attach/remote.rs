@@ -2,45 +2,60 @@
 
 use super::nbd::{Disk, DiskInfo};
 use nvmf_block::BlockError;
+use nvmf_host::Namespace;
 use nvmf_initiator::{Device, Error};
 
-impl Disk for Device {
-    fn info(&self) -> DiskInfo {
-        let geometry = self.geometry();
-        DiskInfo {
+/// A remote namespace.
+#[derive(Clone)]
+pub(super) struct RemoteDisk {
+    device: Device,
+    info: DiskInfo,
+}
+
+impl RemoteDisk {
+    pub(super) fn new(device: Device, namespace: &Namespace) -> Self {
+        let (geometry, limits) = (namespace.geometry, namespace.limits);
+        let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks);
+        let info = DiskInfo {
             bytes: geometry.bytes(),
             block_size: geometry.block_size,
-            preferred: geometry
-                .block_size
-                .saturating_mul(geometry.optimal_blocks)
-                .clamp(4096, 1 << 20)
-                .next_power_of_two(),
+            preferred: optimal.clamp(4096, 1 << 20).next_power_of_two(),
             read_only: geometry.read_only,
-        }
+            trim: geometry.deallocate && limits.deallocate_blocks > 0,
+            write_zeroes: limits.write_zeroes_blocks > 0,
+        };
+        Self { device, info }
+    }
+}
+
+impl Disk for RemoteDisk {
+    fn info(&self) -> DiskInfo {
+        self.info
     }
 
-    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, BlockError> {
-        let buffer = self.buffer(len).map_err(|e| block_error(&e))?;
-        let buffer = Self::read(self, offset, buffer).await.map_err(|e| block_error(&e))?;
-        let mut bytes = vec![0; len];
-        buffer.copy_to(&mut bytes);
-        Ok(bytes)
+    async fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), BlockError> {
+        let buffer = self.device.buffer(into.len()).map_err(|e| block_error(&e))?;
+        let buffer = self.device.read(offset, buffer).await.map_err(|e| block_error(&e))?;
+        buffer.copy_to(into);
+        Ok(())
     }
 
-    async fn write(&self, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), BlockError> {
-        let mut buffer = self.buffer(data.len()).map_err(|e| block_error(&e))?;
-        buffer.copy_from(&data);
-        let written =
-            if fua { self.write_fua(offset, buffer).await } else { Self::write(self, offset, buffer).await };
+    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<(), BlockError> {
+        let mut buffer = self.device.buffer(data.len()).map_err(|e| block_error(&e))?;
+        buffer.copy_from(data);
+        let written = match fua {
+            true => self.device.write_fua(offset, buffer).await,
+            false => self.device.write(offset, buffer).await,
+        };
         written.map(drop).map_err(|e| block_error(&e))
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
-        Self::flush(self).await.map_err(|e| block_error(&e))
+        self.device.flush().await.map_err(|e| block_error(&e))
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        self.deallocate(offset, len).await.map_err(|e| block_error(&e))
+        self.device.deallocate(offset, len).await.map_err(|e| block_error(&e))
     }
 
     async fn write_zeroes(
@@ -50,10 +65,14 @@ impl Disk for Device {
         deallocate: bool,
         fua: bool,
     ) -> Result<(), BlockError> {
-        Self::write_zeroes(self, offset, len, deallocate, fua).await.map_err(|e| block_error(&e))
+        self.device.write_zeroes(offset, len, deallocate, fua).await.map_err(|e| block_error(&e))
     }
 }
 
 fn block_error(error: &Error) -> BlockError {
-    error.block_error().unwrap_or(BlockError::Gone)
+    match error {
+        // No memory, say: the disk is there, and the next request may go well.
+        Error::System { .. } => BlockError::Os(nix::libc::ENOMEM),
+        error => error.block_error().unwrap_or(BlockError::Gone),
+    }
 }

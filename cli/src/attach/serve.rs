@@ -1,55 +1,161 @@
-//! The process behind an attached disk.
+//! The process behind an attached disk: what the servers of all forms have in common.
 
-use super::form::Way;
-use super::registry::{self, Attachment, Registry, State};
-use super::{AttachOptions, socket, ublk};
+use super::entry::{Attachment, State, VERSION};
+use super::form::Server;
+use super::lock::DiskLock;
+use super::registry::{Claim, Registry};
+use super::{AttachOptions, in_use, process, socket, ublk};
+use crate::print::chain;
 use crate::runtime::run;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nvmf_host::Namespace;
 use nvmf_initiator::ConnectionState;
+use nvmf_rdma_any::ProviderSelection;
+use sd_notify::NotifyState;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 /// How long a device's node may take to appear.
 const NODE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long the kernel may take to say whether a device is in use.
+const IN_USE_TIME_MAX: Duration = Duration::from_secs(2);
+/// How often a disk that is to end is looked at, whether it is still in use.
+const ENDING_POLL: Duration = Duration::from_millis(500);
+/// How often the log's length is looked at, and how long it may be.
+const LOG_POLL: Duration = Duration::from_secs(60);
+const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// What `attach` starts in the background. Says on its output, once, that it serves; whatever goes wrong goes to its log.
-pub(crate) fn serve_in_background(options: &AttachOptions) -> Result<()> {
-    // A session of its own: the terminal that it was started from may go.
-    let _ = nix::unistd::setsid();
-    serve(options, &mut |attachment| {
-        let mut output = std::io::stdout().lock();
-        writeln!(output, "{}", serde_json::to_string(attachment)?)?;
-        Ok(output.flush()?)
-    })
+/// What a server in the background says to the process that started it, as one line of JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Report {
+    /// The disk is there. Waits for a byte: without one, nobody heard, and the disk goes again.
+    Attached(Attachment),
+    /// Why it is not.
+    Failed(String),
 }
 
-/// Connects, serves until SIGTERM or SIGINT, and ends in order: what was written is flushed.
-pub(crate) fn serve(options: &AttachOptions, ready: &mut dyn FnMut(&Attachment) -> Result<()>) -> Result<()> {
+/// Serves a disk from this process until it is stopped, and tells systemd when it is ready.
+pub(crate) fn serve(
+    options: &AttachOptions,
+    announce: &mut dyn FnMut(&Attachment) -> Result<()>,
+) -> Result<()> {
+    process::private_files();
+    let claim = Registry::of_this_user().claim()?;
+    let outcome = serve_claimed(options, &claim, None, announce);
+    claim.end(&outcome, false);
+    outcome
+}
+
+/// What `attach` starts in the background.
+pub(crate) fn serve_in_background(options: &AttachOptions) -> Result<()> {
+    process::leave_caller();
+    let mut is_announced = false;
+    let outcome = in_background(options, &mut is_announced);
+    if let (Err(error), false) = (&outcome, is_announced) {
+        say(&Report::Failed(chain(error)))?;
+    }
+    outcome
+}
+
+fn in_background(options: &AttachOptions, is_announced: &mut bool) -> Result<()> {
+    let claim = Registry::of_this_user().claim()?;
+    let log = File::options().append(true).create(true).open(claim.log());
+    let log = log.with_context(|| format!("cannot make {}", claim.log().display()))?;
+    nix::unistd::dup2_stderr(&log).context("cannot write to the log")?;
+    let starter = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let outcome = serve_claimed(options, &claim, Some(starter), &mut |disk| {
+        *is_announced = true;
+        say(&Report::Attached(disk.clone()))
+    });
+    claim.end(&outcome, *is_announced);
+    outcome
+}
+
+fn say(report: &Report) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", serde_json::to_string(report)?)?;
+    Ok(output.flush()?)
+}
+
+/// Connects, serves until it is stopped, and ends in good order: what was written is flushed.
+fn serve_claimed(
+    options: &AttachOptions,
+    claim: &Claim,
+    starter: Option<File>,
+    announce: &mut dyn FnMut(&Attachment) -> Result<()>,
+) -> Result<()> {
+    let server = options.form.choose()?;
+    if matches!(server, Server::Socket(_)) {
+        // It needs no more rights than it has.
+        let _ = nix::sys::prctl::set_no_new_privs();
+    } else {
+        process::serve_write_back();
+    }
+    Registry::of_this_user().clear_away()?;
     run(async {
-        let post =
-            Post { options, registry: Registry::of_this_user()?, stop: Stop::new()?, ready, served: None };
-        match options.form.choose()? {
-            Way::Ublk => ublk::serve(post).await,
-            Way::Nbd => socket::serve_device(post).await,
-            Way::Socket(note) => socket::serve(post, note).await,
+        let stop = Stop::new(starter)?;
+        let entry = Attachment {
+            version: VERSION,
+            nqn: options.connection.nqn.to_string(),
+            address: options.connection.address.to_string(),
+            pid: std::process::id(),
+            pid_namespace: process::pid_namespace(),
+            state: State::Attaching,
+            ..Attachment::default()
+        };
+        let service = Service { options, claim, stop, announce, entry };
+        match server {
+            Server::Ublk => ublk::serve(service).await,
+            Server::Nbd => socket::serve_device(service).await,
+            Server::Socket(note) => socket::serve(service, note).await,
         }
     })
 }
 
-/// What every server of a disk has to do with: what is wanted, who is told, and when it ends.
-pub(super) struct Post<'a> {
+/// Takes the lock of a disk, so that it is attached once on this machine.
+pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Result<Option<DiskLock>> {
+    let (nqn, nsid) = (&options.connection.nqn, namespace.nsid);
+    if options.duplicate {
+        return Ok(None);
+    }
+    if let Some(lock) = DiskLock::take(nqn, namespace).context("cannot lock the disk")? {
+        return Ok(Some(lock));
+    }
+    bail!(
+        "{nqn} namespace {nsid} is attached already, {}: use that, or detach it first (--duplicate-connect attaches it twice, which destroys a file system that both write to)",
+        Registry::of_this_user().holder(nqn, nsid)
+    )
+}
+
+/// A disk that is served: what is wanted, what is written down of it, and when it ends.
+pub(super) struct Service<'a> {
     pub(super) options: &'a AttachOptions,
-    pub(super) registry: Registry,
+    claim: &'a Claim,
     pub(super) stop: Stop,
-    ready: &'a mut dyn FnMut(&Attachment) -> Result<()>,
-    served: Option<Attachment>,
+    announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
+    entry: Attachment,
+}
+
+/// What has become of a disk's connection.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) state: ConnectionState,
+    /// How the disk behind the namespace differs, if it is another.
+    pub(super) reason: Option<String>,
 }
 
 /// Where a disk is.
+#[derive(Default)]
 pub(super) struct Place {
     pub(super) device: Option<PathBuf>,
     pub(super) socket: Option<PathBuf>,
@@ -57,64 +163,158 @@ pub(super) struct Place {
     pub(super) note: Option<String>,
 }
 
-impl Post<'_> {
-    /// The disk is there: writes it down, and says so.
-    pub(super) fn report(&mut self, namespace: &Namespace, place: Place) -> Result<()> {
-        let pid = std::process::id();
-        let attachment = Attachment {
-            version: registry::VERSION,
-            nqn: self.options.connection.nqn.to_string(),
-            address: self.options.connection.address.to_string(),
+impl Service<'_> {
+    /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile.
+    pub(super) fn place(
+        &mut self,
+        namespace: &Namespace,
+        provider: &ProviderSelection,
+        place: Place,
+    ) -> Result<()> {
+        self.entry = Attachment {
+            provider: provider.to_string(),
             nsid: namespace.nsid.0,
             size: namespace.geometry.bytes(),
             block_size: namespace.geometry.block_size,
             device: place.device,
             socket: place.socket,
             note: place.note,
-            state: State::Live,
-            pid,
-            started: registry::start_time(pid).unwrap_or_default(),
+            ..self.entry.clone()
         };
-        self.registry.add(&attachment)?;
-        if let Err(error) = (self.ready)(&attachment) {
-            tracing::warn!(%error, "nobody heard that the disk is served");
-        }
-        self.served = Some(attachment);
+        self.claim.write(&self.entry)
+    }
+
+    /// Where its socket lies unless the user says otherwise.
+    pub(super) fn default_socket(&self, namespace: &Namespace) -> PathBuf {
+        Registry::of_this_user().default_socket(self.options.connection.nqn.as_str(), namespace.nsid.0)
+    }
+
+    /// The disk is there: says so, and goes on if somebody hears it.
+    pub(super) async fn report(&mut self) -> Result<()> {
+        self.entry.state = State::Live;
+        self.claim.write(&self.entry)?;
+        (self.announce)(&self.entry)?;
+        self.stop.starter_heard().await?;
+        notify(&[NotifyState::Ready]);
         Ok(())
     }
 
-    /// How its connection fares now: writes it down.
-    pub(super) fn is(&mut self, state: ConnectionState) {
-        let Some(served) = &mut self.served else { return };
-        served.state = match state {
+    /// Keeps the entry true until the disk is to go. One that is in use stays until it is not, or until it is asked for
+    /// twice.
+    pub(super) async fn until_ended(&mut self, mut changed: impl AsyncFnMut() -> Change) {
+        let mut log = tokio::time::interval(LOG_POLL);
+        loop {
+            let is_ending = self.entry.state == State::Ending;
+            tokio::select! {
+                () = self.stop.asked() => if is_ending || !self.put_off().await { break },
+                () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
+                change = changed() => self.connection_is(change),
+                _ = log.tick() => self.bound_log(),
+            }
+        }
+        notify(&[NotifyState::Stopping]);
+    }
+
+    /// Whether the end has to wait for the disk's users.
+    async fn put_off(&mut self) -> bool {
+        let users = self.users().await;
+        if users.is_empty() {
+            return false;
+        }
+        let users = users.join(", ");
+        tracing::warn!(
+            "asked to end, but the disk is in use ({users}): it ends as soon as it is not, or at a second signal"
+        );
+        self.entry.reason = Some(users);
+        self.set(State::Ending);
+        true
+    }
+
+    /// What the kernel uses the device for. Processes that have it open are no reason to stay: they get errors.
+    async fn users(&self) -> Vec<String> {
+        let Some(device) = self.entry.device.clone() else { return Vec::new() };
+        let asked = spawn_blocking(move || in_use::in_kernel(&device));
+        tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn connection_is(&mut self, Change { state, reason }: Change) {
+        // An end that is put off is what counts, and its reason.
+        if self.entry.state == State::Ending {
+            return;
+        }
+        self.entry.reason = reason;
+        self.set(match state {
             ConnectionState::Live => State::Live,
-            // Its I/O waits, too.
-            ConnectionState::Connecting | ConnectionState::Foreign => State::Reconnecting,
+            ConnectionState::Connecting => State::Reconnecting,
+            ConnectionState::Foreign => State::Foreign,
             ConnectionState::Lost => State::Lost,
-        };
-        if let Err(error) = self.registry.add(served) {
-            tracing::warn!(%error, "the list does not show how the disk fares");
+        });
+    }
+
+    fn set(&mut self, state: State) {
+        self.entry.state = state;
+        if let Err(error) = self.claim.write(&self.entry) {
+            tracing::warn!(%error, "the list does not show the disk's state");
+        }
+    }
+
+    /// Starts the log anew when it has become long: it lies in memory.
+    fn bound_log(&self) {
+        let log = File::options().write(true).open(self.claim.log());
+        let Ok(log) = log else { return };
+        if log.metadata().is_ok_and(|log| log.len() > LOG_BYTES_MAX) && log.set_len(0).is_ok() {
+            tracing::warn!("the log was too long: what stood here before is gone");
         }
     }
 }
 
-/// The signals that end a server.
+/// Tells systemd, if that waits for it.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "systemd does not listen");
+    }
+}
+
+/// What asks a server to end: signals, and while it starts, the end of the process that started it.
 pub(super) struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
+    signals: [Signal; 3],
+    starter: Option<pipe::Receiver>,
 }
 
 impl Stop {
-    fn new() -> Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    pub(super) fn new(starter: Option<File>) -> Result<Self> {
+        let signals = [
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            // The terminal of a server in the foreground is closed.
+            signal(SignalKind::hangup())?,
+        ];
+        let starter = starter.map(pipe::Receiver::from_file).transpose().context("no pipe to the starter")?;
+        Ok(Self { signals, starter })
     }
 
     /// Ends when somebody wants the server to.
     pub(super) async fn asked(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.signals;
+        let starter_ended = async {
+            match &mut self.starter {
+                Some(pipe) => drop(pipe.read(&mut [0]).await),
+                None => core::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+            () = starter_ended => {}
         }
+    }
+
+    /// Waits until the process that started this one has heard that the disk is there. From then on it may end.
+    async fn starter_heard(&mut self) -> Result<()> {
+        let Some(mut pipe) = self.starter.take() else { return Ok(()) };
+        let heard = pipe.read(&mut [0]).await.unwrap_or(0);
+        if heard == 0 { bail!("nobody waits for the disk any more") } else { Ok(()) }
     }
 }
 
@@ -122,7 +322,7 @@ impl Stop {
 pub(super) async fn node_opens(node: &Path) -> Result<()> {
     let path = node.to_owned();
     // Opening it may make the kernel read it, which is for this thread to serve.
-    let opens = tokio::task::spawn_blocking(move || {
+    let opens = spawn_blocking(move || {
         let deadline = Instant::now() + NODE_TIME_MAX;
         while File::open(&path).is_err() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

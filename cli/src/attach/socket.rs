@@ -1,88 +1,106 @@
 //! A remote namespace behind an NBD server: for whoever comes to its socket, or for the kernel's own client.
 
 use super::guard;
+use super::lock::DiskLock;
 use super::nbd::kernel::Kernel;
-use super::nbd::{Disk, Server, transmit};
+use super::nbd::{Disk, Order, Server, transmit};
 use super::registry;
-use super::serve::{Place, Post, node_opens};
+use super::remote::RemoteDisk;
+use super::serve::{Change, Place, Service, lock_disk, node_opens};
+use crate::connect::connect;
 use crate::namespace::choose;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::Nsid;
 use nvmf_host::Namespace;
 use nvmf_initiator::{Connection, ConnectionState, Device};
+use nvmf_rdma_any::ProviderSelection;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long requests under way may take when the disk is detached, and then a flush.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// Serves whoever comes to the socket. `note` says why there is no more than a socket, where more was wanted.
-pub(super) async fn serve(mut post: Post<'_>, note: Option<String>) -> Result<()> {
-    let Some((connection, device)) = connect(&mut post).await? else {
-        bail!("stopped before it was connected");
-    };
-    let default = || post.registry.default_socket(&post.options.connection.nqn.to_string(), device.nsid().0);
-    let socket = match &post.options.socket {
-        Some(path) => std::path::absolute(path)?,
-        None => default(),
-    };
-    let server = Server::bind(&socket).await?;
-    let place = Place { device: None, socket: Some(socket.clone()), note };
-    if let Err(error) = post.report(&namespace(&connection, device.nsid())?, place) {
-        let _ = std::fs::remove_file(&socket);
-        return Err(error);
-    }
-    server.serve(device.clone(), until_stopped(&mut post, &connection), FINISH_TIME_MAX).await;
-    finish(&post, connection, device).await
+/// What is attached.
+struct Attached {
+    connection: Connection,
+    device: Device,
+    namespace: Namespace,
+    provider: ProviderSelection,
+    _lock: Option<DiskLock>,
 }
 
-/// Gives the kernel's client sockets to this process, and with them the machine a `/dev/nbdN`.
-pub(super) async fn serve_device(mut post: Post<'_>) -> Result<()> {
-    let Some((connection, device)) = connect(&mut post).await? else {
-        bail!("stopped before it was connected");
+/// Serves whoever comes to the socket. `note` says why there is no more than a socket, where more was wanted.
+pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Result<()> {
+    let attached = attach(&mut service).await?;
+    let options = &service.options;
+    let socket = match &options.socket.path {
+        Some(path) => path.clone(),
+        None => service.default_socket(&attached.namespace),
     };
-    let (mut clients, (closing, closed)) = (JoinSet::new(), watch::channel(false));
-    let mut theirs = Vec::new();
-    // The kernel has a queue for each socket.
-    for _ in 0..post.options.connection.io_queues {
-        let (ours, its) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let (ours, device, closed) =
-            (tokio::net::UnixStream::from_std(ours)?, device.clone(), closed.clone());
-        clients.spawn(async move { transmit(ours, &device, closed).await });
-        theirs.push(its);
-    }
-    let info = device.info();
+    let server = Server::bind(&socket, &options.socket).await?;
+    let place = Place { device: None, socket: Some(socket), note };
+    service.place(&attached.namespace, &attached.provider, place)?;
+    service.report().await?;
+    let ended = service.until_ended(changes(&attached.connection, attached.namespace.nsid));
+    server.serve(attached.disk(), ended, FINISH_TIME_MAX).await;
+    attached.finish().await
+}
+
+/// Gives the kernel's client a socket to this process, and with it the machine a `/dev/nbdN`.
+///
+/// One socket, however many I/O queues there are: their requests travel side by side on it. With several the kernel
+/// takes a socket whose requests wait for a target for dead, fails them or sends them again on another, and they are
+/// carried out here all the same when the target is back.
+pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
+    let attached = attach(&mut service).await?;
+    let disk = attached.disk();
+    let (closing, closed) = watch::channel(false);
+    let (ours, its) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let ours = tokio::net::UnixStream::from_std(ours)?;
+    let info = disk.info();
+    let mut client =
+        tokio::spawn(async move { transmit(ours, &disk, &Arc::<Order>::default(), closed).await });
     let owner = registry::owner(std::process::id());
     let its_owner = owner.clone();
-    let made = spawn_blocking(move || {
-        let sockets: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
-        Kernel::open()?.connect(&info, &sockets, &its_owner)
-    });
+    let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));
     let node = made.await??;
+    let place = Place { device: Some(node.clone()), ..Place::default() };
     let lives = async {
+        service.place(&attached.namespace, &attached.provider, place)?;
         let guard = guard::over(&node, &owner)?;
-        node_opens(&node).await?;
-        let place = Place { device: Some(node.clone()), socket: None, note: None };
-        post.report(&namespace(&connection, device.nsid())?, place)?;
-        until_stopped(&mut post, &connection).await;
+        tokio::select! {
+            opens = node_opens(&node) => opens?,
+            () = service.stop.asked() => bail!("stopped before the disk was attached"),
+        }
+        service.report().await?;
+        service.until_ended(changes(&attached.connection, attached.namespace.nsid)).await;
         Ok(guard)
     };
-    let said: Result<_> = lives.await;
+    let (said, client) = tokio::select! {
+        said = lives => (said, Some(client)),
+        // The kernel has failed what it waited for. The connection ends without it, so that nothing of it is done
+        // later.
+        _ = &mut client => (Err(anyhow!("the kernel's nbd client is gone: its device was disconnected")), None),
+    };
+    let Some(client) = client else {
+        attached.abandon().await;
+        return said.map(drop);
+    };
     let ended = take_away(node).await;
     closing.send_replace(true);
-    let all_gone = async { while clients.join_next().await.is_some() {} };
-    let _ = timeout(FINISH_TIME_MAX, all_gone).await;
-    let (mut guard, line) = said?;
-    drop(line);
+    let _ = timeout(FINISH_TIME_MAX, client).await;
+    let (mut guard, pipe) = said?;
+    drop(pipe);
     let _ = guard.wait();
-    ended.and(finish(&post, connection, device).await)
+    ended.and(attached.finish().await)
 }
 
 /// Writes back what the kernel still holds of the disk, and takes it away.
@@ -95,46 +113,50 @@ async fn take_away(node: PathBuf) -> Result<()> {
         .context("the kernel could not write back all that it held: it is lost")
 }
 
-/// Connects to the namespace; `None` when it was stopped meanwhile.
-async fn connect(post: &mut Post<'_>) -> Result<Option<(Connection, Device)>> {
-    let options = post.options.connection.clone();
-    let connection = tokio::select! {
-        connected = Connection::connect(options) => connected?,
-        () = post.stop.asked() => return Ok(None),
+/// Connects to the namespace, and locks it.
+async fn attach(service: &mut Service<'_>) -> Result<Attached> {
+    let options = service.options;
+    let (connection, provider) = tokio::select! {
+        connected = connect(options.connection.clone()) => connected?,
+        () = service.stop.asked() => bail!("stopped before it was connected"),
     };
-    let nsid = choose(&post.options.connection.nqn, post.options.nsid, &connection.namespaces())?;
-    let device = connection.open(nsid)?;
-    post.registry.refuse_twice(&post.options.connection.nqn, nsid)?;
-    Ok(Some((connection, device)))
-}
-
-fn namespace(connection: &Connection, nsid: Nsid) -> Result<Namespace> {
     let namespaces = connection.namespaces();
-    namespaces.into_iter().find(|namespace| namespace.nsid == nsid).context("the namespace is gone")
+    let nsid = choose(&options.connection.nqn, options.nsid, &namespaces)?;
+    let device = connection.open(nsid)?;
+    let namespace = namespaces.into_iter().find(|namespace| namespace.nsid == nsid);
+    let namespace = namespace.context("the namespace is gone")?;
+    let lock = lock_disk(options, &namespace)?;
+    Ok(Attached { connection, device, namespace, provider, _lock: lock })
 }
 
-/// Keeps the registry true until somebody wants the disk to go.
-async fn until_stopped(post: &mut Post<'_>, connection: &Connection) {
-    let mut state = ConnectionState::Live;
-    loop {
-        tokio::select! {
-            () = post.stop.asked() => return,
-            now = connection.state_after(state) => state = now,
-        }
-        post.is(state);
+/// What becomes of the connection, one change after the other.
+fn changes(connection: &Connection, nsid: Nsid) -> impl AsyncFnMut() -> Change {
+    let (connection, mut known) = (connection.clone(), ConnectionState::Live);
+    async move || {
+        known = connection.state_after(known).await;
+        let foreign = connection.foreign().into_iter().find(|(foreign, _)| *foreign == nsid);
+        Change { state: known, reason: foreign.map(|(_, mismatch)| mismatch.to_string()) }
     }
 }
 
-/// Flushes, and closes the connection.
-async fn finish(post: &Post<'_>, connection: Connection, device: Device) -> Result<()> {
-    let pid = std::process::id();
-    let flushed = timeout(FINISH_TIME_MAX, device.flush()).await;
-    post.registry.remove_entry(pid);
-    flushed
-        .context("it took too long")
-        .and_then(|flushed| Ok(flushed?))
-        .context("the last flush failed: what was not flushed before may be lost")?;
-    let _ = timeout(FINISH_TIME_MAX, connection.close()).await;
-    post.registry.remove(pid);
-    Ok(())
+impl Attached {
+    fn disk(&self) -> RemoteDisk {
+        RemoteDisk::new(self.device.clone(), &self.namespace)
+    }
+
+    /// Flushes, and closes the connection.
+    async fn finish(self) -> Result<()> {
+        timeout(FINISH_TIME_MAX, self.device.flush())
+            .await
+            .context("it took too long")
+            .and_then(|flushed| Ok(flushed?))
+            .context("the last flush failed: what was not flushed before may be lost")?;
+        self.abandon().await;
+        Ok(())
+    }
+
+    /// Closes the connection. What waits for the target fails, and is not done later.
+    async fn abandon(self) {
+        let _ = timeout(FINISH_TIME_MAX, self.connection.close()).await;
+    }
 }

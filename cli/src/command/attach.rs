@@ -2,11 +2,12 @@
 
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Attachment, Form, Registry};
-use crate::print::{ERROR_PREFIX, chain, human, print_json};
+use crate::attach::{self, AttachOptions, Attachment, Form, Registry, SocketOptions};
+use crate::print::{ERROR_PREFIX, chain, human, line, print_json};
 use anyhow::{Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Attach {
@@ -24,12 +25,27 @@ pub(crate) struct Attach {
 struct DiskArguments {
     #[command(flatten)]
     namespace: NamespaceArguments,
-    /// As what it appears; a socket where --socket names one
+    /// Form of the disk; a socket if --socket is given
     #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
     form: Form,
-    /// The NBD socket; one in the folder for running programs by default
+    /// Path of the NBD socket; by default one in the runtime folder
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// Permissions of the NBD socket, in octal: whoever may write to it has the disk
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
+    socket_mode: u32,
+    /// Group of the NBD socket, by name or number
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// Attach the disk though it is attached on this machine: a file system that both attachments write to is destroyed
+    #[arg(short = 'D', long)]
+    duplicate_connect: bool,
+}
+
+/// Permissions, in octal.
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "permissions are three octal digits, such as 660".to_owned())
 }
 
 /// What `attach` starts in the background.
@@ -46,15 +62,15 @@ pub(crate) struct Serve {
 pub(crate) struct Guard {
     /// The device
     device: PathBuf,
-    /// What the kernel says of whose it is
+    /// The owner that the kernel has on record for it
     owner: String,
 }
 
 #[derive(clap::Args)]
-#[command(group = clap::ArgGroup::new("which").required(true).args(["device", "nqn", "socket", "all"]))]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["name", "nqn", "socket", "all"]))]
 pub(crate) struct Detach {
-    /// The block device
-    device: Option<PathBuf>,
+    /// The block device, the NBD socket, or the NQN
+    name: Option<OsString>,
     /// NQN of the subsystem: every disk of it
     #[arg(short = 'n', long)]
     nqn: Option<Nqn>,
@@ -64,7 +80,7 @@ pub(crate) struct Detach {
     /// Every disk
     #[arg(long)]
     all: bool,
-    /// Also what is mounted, or open: its users get errors
+    /// Detach a disk that is in use: its users get I/O errors
     #[arg(short, long)]
     force: bool,
 }
@@ -75,11 +91,17 @@ impl DiskArguments {
             connection: self.namespace.options()?,
             nsid: self.namespace.nsid.map(Nsid),
             form: self.form()?,
-            socket: self.socket.clone(),
+            socket: SocketOptions {
+                // The server changes its working folder.
+                path: self.socket.as_deref().map(std::path::absolute).transpose()?,
+                mode: self.socket_mode,
+                group: self.socket_group.clone(),
+            },
+            duplicate: self.duplicate_connect,
         })
     }
 
-    /// As what it appears.
+    /// The form of the disk.
     fn form(&self) -> Result<Form> {
         match (self.form, &self.socket) {
             (form, None) => Ok(form),
@@ -97,7 +119,7 @@ impl Attach {
         if self.foreground {
             return attach::serve(&self.disk.options()?, &mut |attachment| report(format, attachment));
         }
-        // The server is given this program's own arguments, behind the command's name.
+        // The server gets this program's own arguments, after the command's name.
         report(format, &attach::in_background(std::env::args_os().skip(2))?)
     }
 }
@@ -122,60 +144,57 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
         return print_json(disk.json());
     }
     let (place, whence) = (disk.place().display(), if disk.device.is_some() { "as" } else { "served on" });
-    println!(
-        "{} namespace {}, {} in blocks of {} bytes, {whence}",
-        disk.nqn,
-        disk.nsid,
-        human(disk.size),
-        disk.block_size
-    );
+    let Attachment { nqn, nsid, block_size, provider, .. } = disk;
+    let size = human(disk.size);
+    line(format_args!(
+        "{nqn} namespace {nsid}, {size} in blocks of {block_size} bytes, over {provider}, {whence}"
+    ))?;
     if let Some(uri) = disk.uri() {
-        println!("  {uri}");
-        println!(
-            "Use it:  nbdinfo '{uri}'   qemu-img info '{uri}'   nbd-client -unix {place} /dev/nbd0 (as root)"
-        );
-        println!("End it:  nvmf detach --socket {place}");
+        line(format_args!("  {uri}"))?;
+        // Only where the kernel has its client.
+        let client = if Path::new("/sys/module/nbd").exists() {
+            format!("   nbd-client -unix {place} /dev/nbd0 (as root)")
+        } else {
+            String::new()
+        };
+        line(format_args!("Use it:  nbdinfo '{uri}'   qemu-img info '{uri}'{client}"))?;
     } else {
-        println!("  {place}");
-        println!("Use it:  lsblk {place}   mkfs.ext4 {place}   mount {place} /mnt");
-        println!("End it:  nvmf detach {place}");
+        line(format_args!("  {place}"))?;
+        line(format_args!("Use it:  lsblk {place}   mkfs.ext4 {place}   mount {place} /mnt"))?;
     }
-    Ok(())
+    line(format_args!("End it:  nvmf detach {place}"))
 }
 
 impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
-        let registry = Registry::of_this_user()?;
-        let (mut disks, mut killed) = registry.sort_out()?;
-        let socket = self.socket.as_deref().map(std::path::absolute).transpose()?;
-        // What was given may be a link to the node.
-        let device =
-            self.device.as_deref().map(|device| device.canonicalize().unwrap_or_else(|_| device.to_owned()));
-        let meant = |disk: &Attachment| {
-            let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str());
-            let by_socket = socket.is_some() && socket == disk.socket;
-            let by_device = device.is_some() && device == disk.device;
-            self.all || by_nqn || by_socket || by_device
-        };
-        disks.retain(meant);
-        killed.retain(meant);
-        for disk in &killed {
-            println!("cleared away {disk}, whose server was killed: what was not flushed may be lost");
-        }
-        let none = disks.is_empty() && killed.is_empty();
-        ensure!(self.all || !none, "no such disk is attached: `nvmf list` shows those that are");
-        let mut failed = 0;
-        for disk in &disks {
-            match attach::detach(&registry, disk, self.force) {
-                Ok(()) => println!("detached {disk}"),
-                // The others are detached all the same.
-                Err(error) => {
-                    failed += 1;
-                    eprintln!("{ERROR_PREFIX}{disk}: {}", chain(&error));
-                }
+        let mut disks = Registry::of_this_user().list()?;
+        // The argument may be a link to the node, or a relative path.
+        let path = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
+        let (named, socket) =
+            (self.name.as_deref().map(Path::new).map(path), self.socket.as_deref().map(path));
+        let (named, socket) = (named.transpose()?, socket.transpose()?);
+        disks.retain(|listed| {
+            let disk = &listed.disk;
+            let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str())
+                || self.name.as_deref().is_some_and(|name| name == disk.nqn.as_str());
+            let is_at =
+                |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
+            self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket)
+        });
+        ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
+        let mut failures = Vec::new();
+        for listed in &disks {
+            let disk = &listed.disk;
+            match listed.detach(self.force) {
+                Ok(()) => line(format_args!("detached {disk}"))?,
+                // Go on with the others.
+                Err(error) => failures.push(format!("{disk}: {}", chain(&error))),
             }
         }
-        ensure!(failed == 0, "{failed} of {} disks did not end in order", disks.len());
-        Ok(())
+        let Some((last, others)) = failures.split_last() else { return Ok(()) };
+        for failure in others {
+            eprintln!("{ERROR_PREFIX}{failure}");
+        }
+        bail!("{last}")
     }
 }

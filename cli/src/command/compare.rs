@@ -1,7 +1,7 @@
-//! `nvmf compare`: whether a namespace holds a file's bytes, without reading it.
+//! `nvmf compare`: has the controller compare blocks with a file.
 
 use super::nvm::{BlockArguments, COMPARE, open};
-use crate::print::{ERROR_PREFIX, chain};
+use crate::print::{ERROR_PREFIX, line};
 use crate::runtime::run;
 use anyhow::{Context, Result};
 use nvmf_block::BlockError;
@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 /// Exit status when the data differ.
 const DIFFERENT: u8 = 1;
-/// Exit status when that could not be found out.
-const UNKNOWN: u8 = 2;
+/// Exit status of an error.
+pub(super) const UNKNOWN: u8 = 2;
 /// Bytes that are compared at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -22,32 +22,24 @@ const CHUNK: u64 = 1 << 20;
 pub(crate) struct Compare {
     #[command(flatten)]
     range: BlockArguments,
-    /// What the blocks should hold; bytes beyond the last block do not count
+    /// File to compare with; bytes beyond the last block are ignored
     #[arg(short = 'd', long, value_name = "FILE")]
     data: PathBuf,
 }
 
 impl Compare {
-    /// 0: equal. 1: different. 2: it could not be found out. As `cmp` has it.
-    pub(crate) fn run(&self) -> ExitCode {
-        match run(self.first_difference()) {
-            Ok(None) => {
-                println!("compare: success");
-                ExitCode::SUCCESS
-            }
-            Ok(Some(block)) => {
-                let nqn = self.range.namespace.nqn;
-                eprintln!(
-                    "{ERROR_PREFIX}Compare Failure: {nqn} differs from {}, first in block {block}",
-                    self.data.display()
-                );
-                DIFFERENT.into()
-            }
-            Err(error) => {
-                eprintln!("{ERROR_PREFIX}{}", chain(&error));
-                UNKNOWN.into()
-            }
-        }
+    /// Exit status as of `cmp`: 0 equal, 1 different, 2 error.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let Some(block) = run(self.first_difference())? else {
+            line("compare: success")?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        let nqn = self.range.namespace.nqn;
+        eprintln!(
+            "{ERROR_PREFIX}Compare Failure: {nqn} differs from {}, first in block {block}",
+            self.data.display()
+        );
+        Ok(DIFFERENT.into())
     }
 
     /// The first block that differs.
@@ -83,7 +75,7 @@ async fn equal(device: &Device, offset: u64, bytes: &[u8]) -> Result<bool> {
     }
 }
 
-/// The first block that differs, where one does. A Compare Failure does not say which: halves are compared until one is left.
+/// The first block that differs, of a range that does. Compare Failure does not say which, so halves are compared.
 async fn first_block(device: &Device, mut offset: u64, mut bytes: &[u8]) -> Result<u64> {
     let block = device.geometry().block_size as usize;
     while bytes.len() > block {

@@ -1,7 +1,8 @@
 //! `nvmf discover`.
 
 use super::{Format, Output, TargetArguments};
-use crate::print::print_json;
+use crate::connect::reach;
+use crate::print::{line, print_json};
 use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::Nqn;
@@ -21,25 +22,25 @@ pub(crate) struct Discover {
 impl Discover {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.target.options(Nqn::DISCOVERY)?;
-        let log = run(async { Ok(nvmf_initiator::discover(options).await?) })?;
+        let (log, _) = run(reach(options, nvmf_initiator::discover))?;
         if self.output.format == Format::Json {
             let records: Vec<_> = log.entries.iter().map(record).collect();
             return print_json(json!({ "genctr": log.generation, "records": records }));
         }
-        println!(
+        line(format_args!(
             "\nDiscovery Log Number of Records {}, Generation counter {}",
             log.entries.len(),
             log.generation
-        );
+        ))?;
         for (number, entry) in log.entries.iter().enumerate() {
-            println!("=====Discovery Log Entry {number}======");
+            line(format_args!("=====Discovery Log Entry {number}======"))?;
             if let Some(fields) = record(entry).as_object() {
                 for (name, value) in fields {
-                    println!(
+                    line(format_args!(
                         "{:<12} {}",
                         format!("{name}:"),
                         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-                    );
+                    ))?;
                 }
             }
         }

@@ -2,18 +2,18 @@
 
 use super::{Format, Output};
 use crate::doctor::{PORT, Plan, ProviderChoice, SIZES, examine, listen, ping, resolve};
-use crate::print::{ERROR_PREFIX, chain};
+use anyhow::Result;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit status when something needs mending.
-const SICK: u8 = 1;
-/// Exit status when it could not be found out.
-const BLIND: u8 = 2;
+/// Exit status when something is to be fixed.
+const WRONG: u8 = 1;
+/// Exit status when it could not be determined.
+pub(super) const UNKNOWN: u8 = 2;
 
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
-    /// Address or name of a target, or an address of this machine: which provider serves it, and why
+    /// Address or name of a target: which provider is used for it and why, and whether it answers
     address: Option<String>,
     /// Seconds between the two readings of the counters
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -21,7 +21,7 @@ pub(crate) struct Doctor {
     /// Measure round trips and bandwidth towards a machine where `nvmf doctor --listen` runs
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["address", "listen"])]
     ping: Option<String>,
-    /// Be the other end of --ping, until stopped
+    /// Listen for --ping, until stopped
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "address")]
     listen: Option<String>,
     /// Over which provider
@@ -54,24 +54,17 @@ impl PlanArguments {
 }
 
 impl Doctor {
-    /// 0: nothing wrong. 1: something needs mending. 2: it could not be found out.
-    pub(crate) fn run(&self) -> ExitCode {
+    /// 0: nothing wrong. 1: something is to be fixed. 2, for an error: it could not be determined.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
         let json = self.output.format == Format::Json;
-        let outcome = if let Some(address) = &self.listen {
+        let is_well = if let Some(address) = &self.listen {
             resolve(address, PORT).and_then(|address| listen(address, self.provider)).map(|()| true)
         } else if let Some(address) = &self.ping {
             let plan = self.plan.plan();
             resolve(address, PORT).and_then(|address| ping(address, self.provider, &plan, json))
         } else {
             examine(self.address.as_deref(), Duration::from_secs(self.watch.into()), json)
-        };
-        match outcome {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => SICK.into(),
-            Err(error) => {
-                eprintln!("{ERROR_PREFIX}{}", chain(&error));
-                BLIND.into()
-            }
-        }
+        }?;
+        Ok(if is_well { ExitCode::SUCCESS } else { WRONG.into() })
     }
 }

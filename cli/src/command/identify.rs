@@ -2,13 +2,14 @@
 
 use super::target::NamespaceArguments;
 use super::{Format, Output, TargetArguments};
-use crate::print::print_json;
+use crate::connect::connect;
+use crate::print::{line, print_json};
 use crate::runtime::run;
 use anyhow::{Result, bail};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};
 use nvmf_host::admin;
-use nvmf_initiator::{AdminReply, Connection};
+use nvmf_initiator::AdminReply;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use zerocopy::FromBytes;
@@ -36,7 +37,7 @@ impl IdCtrl {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.target.options(self.nqn)?;
         let value = run(async {
-            let connection = Connection::connect(options).await?;
+            let (connection, _) = connect(options).await?;
             let page: IdentifyController =
                 page(&connection.admin(admin::identify_controller()).await?, "Identify Controller")?;
             connection.close().await;
@@ -50,7 +51,7 @@ impl IdNs {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.namespace.options()?;
         let value = run(async {
-            let connection = Connection::connect(options).await?;
+            let (connection, _) = connect(options).await?;
             let nsid = self.namespace.choose(&connection.namespaces())?;
             connection.open(nsid)?;
             let page: IdentifyNamespace =
@@ -81,9 +82,12 @@ fn print(output: &Output, title: &str, value: Value) -> Result<()> {
     if output.format == Format::Json {
         return print_json(value);
     }
-    println!("{title}");
+    line(format_args!("{title}"))?;
     for (name, value) in value.as_object().into_iter().flatten() {
-        println!("{name:<10}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        line(format_args!(
+            "{name:<10}: {}",
+            value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+        ))?;
     }
     Ok(())
 }
@@ -128,7 +132,8 @@ fn number(bytes: [u8; 16]) -> u64 {
     u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)
 }
 
-/// Identify Namespace under nvme-cli's names, in its order; numbers stand as on the wire, 0's based where the standard has it so.
+/// Identify Namespace under nvme-cli's names, in its order; numbers stand as on the wire, 0's based where the standard
+/// has it so.
 fn namespace(id: &IdentifyNamespace, nsid: u32) -> Value {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let formats: Vec<_> = id.lbaf[..=usize::from(id.nlbaf_z).min(63)]

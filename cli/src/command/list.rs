@@ -2,9 +2,10 @@
 
 use super::{Format, Output};
 use crate::attach::{Attachment, Registry};
-use crate::print::{human, print_json};
+use crate::print::{human, line, print_json};
 use anyhow::Result;
 use serde_json::json;
+use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct List {
@@ -14,40 +15,46 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn run(&self) -> Result<()> {
-        let disks = Registry::of_this_user()?.list()?;
+        let disks: Vec<_> = Registry::of_this_user().list()?.into_iter().map(|listed| listed.disk).collect();
         if self.output.format == Format::Json {
             let disks: Vec<_> = disks.iter().map(Attachment::json).collect();
             return print_json(json!({ "disks": disks }));
         }
         if disks.is_empty() {
-            println!("no disk is attached");
-            return Ok(());
+            return line("no disk is attached");
         }
-        let widest = |text: fn(&Attachment) -> String| disks.iter().map(|disk| text(disk).len()).max();
-        let nqns = widest(|disk| disk.nqn.clone()).unwrap_or_default();
-        let devices = widest(device).unwrap_or_default().max("device".len());
-        println!(
-            "{:<devices$}  {:<12}  {:<nqns$}  {:<22} {:>5} {:>12} {:>6} {:>8}  socket",
-            "device", "state", "subsystem", "address", "nsid", "size", "block", "pid"
-        );
+        let title =
+            ["device", "state", "subsystem", "address", "provider", "nsid", "size", "block", "pid", "socket"];
+        let mut rows = vec![title.map(str::to_owned)];
+        rows.extend(disks.iter().map(row));
+        let widths: [usize; 10] =
+            core::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or_default());
+        for row in &rows {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
         for disk in &disks {
-            let socket = disk.socket.as_ref().map_or("-".to_owned(), |socket| socket.display().to_string());
-            println!(
-                "{:<devices$}  {:<12}  {:<nqns$}  {:<22} {:>5} {:>12} {:>6} {:>8}  {socket}",
-                device(disk),
-                disk.state.as_str(),
-                disk.nqn,
-                disk.address,
-                disk.nsid,
-                human(disk.size),
-                disk.block_size,
-                disk.pid
-            );
+            if let Some(reason) = &disk.reason {
+                line(format_args!("{}: {}: {reason}", disk.place().display(), disk.state.as_str()))?;
+            }
         }
         Ok(())
     }
 }
 
-fn device(disk: &Attachment) -> String {
-    disk.device.as_ref().map_or("-".to_owned(), |device| device.display().to_string())
+fn row(disk: &Attachment) -> [String; 10] {
+    let path =
+        |path: &Option<PathBuf>| path.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
+    [
+        path(&disk.device),
+        disk.state.as_str().to_owned(),
+        disk.nqn.clone(),
+        disk.address.clone(),
+        disk.provider.clone(),
+        disk.nsid.to_string(),
+        human(disk.size),
+        disk.block_size.to_string(),
+        disk.pid.to_string(),
+        path(&disk.socket),
+    ]
 }

@@ -1,4 +1,7 @@
 //! The command line. Its flags are nvme-cli's where nvme-cli has them.
+//!
+//! In commands that read, write or destroy ranges, nvme-cli's `-s` and `-c` are the first block and the number of
+//! blocks. There the port and the delay between reconnects have their long names only.
 
 mod attach;
 mod compare;
@@ -11,8 +14,10 @@ mod smart_log;
 mod target;
 mod transfer;
 
+use crate::print::{ERROR_PREFIX, OutputClosed, chain, line};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvmf_initiator::HostIdentity;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -30,31 +35,36 @@ pub(crate) struct Arguments {
 enum Command {
     /// Asks a target what it exports
     Discover(discover::Discover),
-    /// Gives this machine a disk: makes a namespace a block device, or serves it on an NBD socket
+    /// Attaches a namespace: as a block device, or on an NBD socket
     Attach(attach::Attach),
-    /// Takes a disk away
+    /// Detaches a disk, flushed
     Detach(attach::Detach),
     /// Lists the disks that are attached
     List(list::List),
-    /// Shows what a controller says of itself
+    /// Shows a controller's Identify data
     IdCtrl(identify::IdCtrl),
-    /// Shows what a controller says of a namespace
+    /// Shows a namespace's Identify data
     IdNs(identify::IdNs),
     /// Shows the SMART / Health log of a controller
     SmartLog(smart_log::SmartLogArguments),
     /// Copies from a namespace to a file or pipe
+    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
     Read(transfer::Read),
     /// Copies from a file or pipe to a namespace
+    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
     Write(transfer::Write),
-    /// Makes durable what was written to a namespace
+    /// Flushes a namespace: what was written is durable afterwards
     Flush(nvm::Flush),
-    /// Gives up ranges of a namespace (Dataset Management: deallocate)
+    /// Deallocates ranges of a namespace (Dataset Management)
+    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
     Dsm(nvm::Dsm),
     /// Makes a range of a namespace read as zeroes
+    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
     WriteZeroes(nvm::WriteZeroes),
-    /// Compares a range of a namespace with a file: 0 equal, 1 different, 2 not found out
+    /// Compares a range of a namespace with a file: exit status 0 equal, 1 different, 2 error
+    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
     Compare(compare::Compare),
-    /// Examines this machine: RDMA devices, limits, counters, and what mends them
+    /// Examines this machine and the way to a target, and says how to fix what is wrong
     Doctor(doctor::Doctor),
     /// Prints this host's NQN
     ShowHostnqn,
@@ -83,18 +93,19 @@ enum Format {
 }
 
 impl Arguments {
-    /// Runs the command; the exit status that it ends with.
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let filter = EnvFilter::try_from_env("NVMF_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    /// Runs the command; the exit status that it ends with: 0 for success, 1 for failure, 2 for wrong arguments.
+    /// `compare` and `doctor` have meanings of their own.
+    pub(crate) fn run(self) -> ExitCode {
+        let level = ["NVMF_LOG", "RUST_LOG"].into_iter().find_map(|name| EnvFilter::try_from_env(name).ok());
         tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_env_filter(level.unwrap_or_else(|| EnvFilter::new("warn,nvmf=info,nvmf_initiator=info")))
             .with_writer(std::io::stderr)
             .with_target(false)
             .with_ansi(std::io::stderr().is_terminal())
             .init();
-        match self.command {
-            Command::Doctor(doctor) => return Ok(doctor.run()),
-            Command::Compare(compare) => return Ok(compare.run()),
+        let outcome = match self.command {
+            Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
+            Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
             Command::Discover(discover) => discover.run(),
             Command::Attach(attach) => attach.run(),
             Command::Detach(detach) => detach.run(),
@@ -109,15 +120,34 @@ impl Arguments {
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Serve(serve) => serve.run(),
             Command::Guard(guard) => guard.run(),
-            Command::ShowHostnqn => {
-                println!("{}", nvmf_initiator::HostIdentity::of_this_machine()?.nqn);
-                Ok(())
-            }
-            Command::GenHostnqn => {
-                println!("{}", nvmf_initiator::HostIdentity::generate()?.nqn);
-                Ok(())
-            }
-        }?;
-        Ok(ExitCode::SUCCESS)
+            Command::ShowHostnqn => show_hostnqn(),
+            Command::GenHostnqn => gen_hostnqn(),
+        };
+        exit(outcome.map(|()| ExitCode::SUCCESS), FAILURE)
     }
+}
+
+/// Exit status when the command could not do what was asked.
+const FAILURE: u8 = 1;
+/// Exit status when the standard output is closed: that of a program that SIGPIPE ends.
+const OUTPUT_CLOSED: u8 = 128 + 13;
+
+/// The exit status of a command; prints why it failed.
+fn exit(outcome: Result<ExitCode>, failure: u8) -> ExitCode {
+    match outcome {
+        Ok(status) => status,
+        Err(error) if error.is::<OutputClosed>() => OUTPUT_CLOSED.into(),
+        Err(error) => {
+            eprintln!("{ERROR_PREFIX}{}", chain(&error));
+            failure.into()
+        }
+    }
+}
+
+fn show_hostnqn() -> Result<()> {
+    line(HostIdentity::of_this_machine()?.nqn)
+}
+
+fn gen_hostnqn() -> Result<()> {
+    line(HostIdentity::generate()?.nqn)
 }

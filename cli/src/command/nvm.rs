@@ -1,8 +1,12 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
 use super::target::NamespaceArguments;
+use crate::attach::{DiskLock, Registry};
+use crate::connect::connect;
+use crate::print::line;
 use crate::runtime::run;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
 use nvmf_initiator::{Connection, Device};
 
@@ -22,21 +26,33 @@ pub(crate) struct Dsm {
     /// Blocks in each range, separated by commas
     #[arg(short = 'b', long, required = true, value_delimiter = ',')]
     blocks: Vec<u64>,
-    /// Deallocate the ranges: what they hold is given up
+    /// Deallocate the ranges: their data are lost
     #[arg(short = 'd', long)]
     ad: bool,
+    #[command(flatten)]
+    attached: AttachedArguments,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct WriteZeroes {
     #[command(flatten)]
     range: BlockArguments,
-    /// Their space may be given back
+    /// Deallocate the blocks, if the controller can
     #[arg(short = 'd', long)]
     deac: bool,
     /// Make it durable before the command ends
     #[arg(short = 'f', long)]
     force_unit_access: bool,
+    #[command(flatten)]
+    attached: AttachedArguments,
+}
+
+/// Whether a disk may be written to that is attached on this machine.
+#[derive(clap::Args)]
+pub(super) struct AttachedArguments {
+    /// Also when the disk is attached on this machine: a file system on it does not learn what was changed beneath it
+    #[arg(long)]
+    force: bool,
 }
 
 /// Which blocks of which namespace.
@@ -45,14 +61,14 @@ pub(super) struct BlockArguments {
     #[command(flatten)]
     pub(super) namespace: NamespaceArguments,
     /// First block
-    #[arg(long, default_value_t = 0)]
+    #[arg(long)]
     start_block: u64,
     /// Blocks after the first (0's based, as nvme-cli has it: 0 is one block)
-    #[arg(long = "block-count", default_value_t = 0)]
+    #[arg(long = "block-count")]
     block_count_z: u64,
 }
 
-/// What a controller may lack, as ONCS says.
+/// An optional command, by its bit in ONCS.
 #[derive(Clone, Copy)]
 pub(super) struct Optional {
     bit: u16,
@@ -69,8 +85,7 @@ impl Flush {
             let (connection, device) = open(&self.namespace, None).await?;
             device.flush().await?;
             connection.close().await;
-            println!("flush: success");
-            Ok(())
+            line("flush: success")
         })
     }
 }
@@ -89,15 +104,15 @@ impl Dsm {
         );
         run(async {
             let (connection, device) = open(&self.namespace, Some(DATASET_MANAGEMENT)).await?;
+            self.attached.check(&connection, &device, &self.namespace.nqn)?;
             let ranges = self.slbs.iter().zip(&self.blocks);
-            // All are looked at before the first is given up.
+            // All ranges are checked before the first is deallocated.
             let ranges = ranges.map(|(&start, &blocks)| bytes(&device, start, blocks.into()));
             for (offset, len) in ranges.collect::<Result<Vec<_>>>()? {
                 device.deallocate(offset, len).await?;
             }
             connection.close().await;
-            println!("dsm: success");
-            Ok(())
+            line("dsm: success")
         })
     }
 }
@@ -106,28 +121,45 @@ impl WriteZeroes {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
             let (connection, device) = open(&self.range.namespace, Some(WRITE_ZEROES)).await?;
+            self.attached.check(&connection, &device, &self.range.namespace.nqn)?;
             let (offset, len) = self.range.bytes(&device)?;
             device.write_zeroes(offset, len, self.deac, self.force_unit_access).await?;
             connection.close().await;
-            println!("write-zeroes: success");
-            Ok(())
+            line("write-zeroes: success")
         })
     }
 }
 
+impl AttachedArguments {
+    /// Fails when the disk is attached on this machine, by whomever.
+    pub(super) fn check(&self, connection: &Connection, device: &Device, nqn: &Nqn) -> Result<()> {
+        let namespaces = connection.namespaces();
+        let Some(namespace) = namespaces.iter().find(|namespace| namespace.nsid == device.nsid()) else {
+            return Ok(());
+        };
+        ensure!(
+            self.force || DiskLock::take(nqn, namespace).context("cannot look at the disk's lock")?.is_some(),
+            "{nqn} namespace {} is attached on this machine ({}): write to that, detach it first, or use --force",
+            device.nsid(),
+            Registry::of_this_user().holder(nqn, device.nsid())
+        );
+        Ok(())
+    }
+}
+
 impl BlockArguments {
-    /// First byte and number of bytes, all of them on the device.
+    /// First byte and number of bytes; checked to be on the device.
     pub(super) fn bytes(&self, device: &Device) -> Result<(u64, u64)> {
         bytes(device, self.start_block, u128::from(self.block_count_z) + 1)
     }
 }
 
-/// The device, of a controller that has the command `needed`.
+/// Connects and opens the device; checks that the controller has the command `needed`.
 pub(super) async fn open(
     namespace: &NamespaceArguments,
     needed: Option<Optional>,
 ) -> Result<(Connection, Device)> {
-    let connection = Connection::connect(namespace.options()?).await?;
+    let (connection, _) = connect(namespace.options()?).await?;
     if let Some(Optional { bit, name }) = needed {
         let offered = connection.controller().optional_commands;
         ensure!(
@@ -141,7 +173,7 @@ pub(super) async fn open(
     Ok((connection, device))
 }
 
-/// Blocks as bytes: where, and how many.
+/// Blocks as bytes: offset and length.
 fn bytes(device: &Device, start: u64, blocks: u128) -> Result<(u64, u64)> {
     let geometry = device.geometry();
     let block = u128::from(geometry.block_size);

@@ -2,20 +2,20 @@
 
 use super::identify::page;
 use super::{Format, Output, TargetArguments};
-use crate::print::{human, print_json};
+use crate::connect::connect;
+use crate::print::{self, human, line, print_json};
 use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::admin::log_page::{LogPageId, SmartLog};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_host::admin;
-use nvmf_initiator::Connection;
 use serde_json::{Map, Value};
 
 /// Bytes of a data unit: a thousand blocks of 512 bytes.
 const DATA_UNIT: u128 = 512_000;
 /// 0 °C, as nvme-cli rounds it.
 const FREEZING_KELVIN: i128 = 273;
-/// The sensors, in JSON and in text. Those that are not there (0 K) nvme-cli leaves out.
+/// The sensors, in JSON and in text. nvme-cli leaves out those that report 0 K.
 const SENSORS: [(&str, &str); 8] = [
     ("temperature_sensor_1", "Temperature Sensor 1"),
     ("temperature_sensor_2", "Temperature Sensor 2"),
@@ -42,7 +42,7 @@ impl SmartLogArguments {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.target.options(self.nqn)?;
         let log: SmartLog = run(async {
-            let connection = Connection::connect(options).await?;
+            let (connection, _) = connect(options).await?;
             let command = admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, size_of::<SmartLog>() as u32);
             let log = page(&connection.admin(command).await?, "Get Log Page (SMART / Health)")?;
             connection.close().await;
@@ -51,9 +51,8 @@ impl SmartLogArguments {
         if self.output.format == Format::Json {
             return print_json(json(&log));
         }
-        println!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, Nsid::ALL.0);
-        print!("{}", text(&log));
-        Ok(())
+        line(format_args!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, Nsid::ALL.0))?;
+        print::text(text(&log))
     }
 }
 
@@ -75,7 +74,7 @@ enum Unit {
 }
 
 fn json(log: &SmartLog) -> Value {
-    // JSON readers would round what lies beyond 64 bits.
+    // JSON readers would round larger numbers.
     let number = |value| Value::from(u64::try_from(value).unwrap_or(u64::MAX));
     let fields = fields(log).into_iter().map(|field| (field.name.to_owned(), number(field.value)));
     Value::Object(fields.collect::<Map<_, _>>())
@@ -87,6 +86,7 @@ fn text(log: &SmartLog) -> String {
         let value = match unit {
             Unit::None => value.to_string(),
             Unit::Percent => format!("{value}%"),
+            Unit::Kelvin if value == 0 => "not reported".to_owned(),
             Unit::Kelvin => format!("{} °C ({value} K)", value as i128 - FREEZING_KELVIN),
             Unit::DataUnits => {
                 let bytes = u64::try_from(value.saturating_mul(DATA_UNIT)).unwrap_or(u64::MAX);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_where_the_page_has_them() {
+    fn fields_are_read_from_their_offsets() {
         let log = page(&[
             (0, &[4]),
             (1, &310_u16.to_le_bytes()),
@@ -202,7 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_units() {
+    fn temperature_of_zero_kelvin_is_none() {
+        let line = "temperature                             : not reported";
+        assert!(text(&page(&[])).lines().any(|there| there == line));
+    }
+
+    #[test]
+    fn text_has_units() {
         let text = text(&page(&[(1, &310_u16.to_le_bytes()), (3, &[100]), (32, &[2])]));
         for line in [
             "temperature                             : 37 °C (310 K)",

@@ -1,4 +1,4 @@
-//! The flags that name a target, as nvme-cli has them.
+//! The flags that name a target: nvme-cli's.
 
 use crate::namespace::choose;
 use anyhow::{Context, Result, bail};
@@ -30,7 +30,7 @@ pub(crate) struct TargetArguments {
     /// Address of this host to connect from
     #[arg(short = 'w', long)]
     host_traddr: Option<IpAddr>,
-    /// Which RDMA: auto takes the device that leads to the target, or else userspace iWARP over TCP
+    /// RDMA provider: auto takes the device on the route to the target, else userspace iWARP over TCP
     #[arg(long, value_enum, default_value_t = Provider::Auto)]
     provider: Provider,
     /// Type of service of connections over an RDMA device (RoCE: the traffic class)
@@ -51,6 +51,10 @@ pub(crate) struct TargetArguments {
     /// Seconds to try to reconnect before all I/O fails; -1 is for ever
     #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true)]
     ctrl_loss_tmo: i64,
+    /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on; as long as that goes on by
+    /// default
+    #[arg(long)]
+    fast_io_fail_tmo: Option<u32>,
 }
 
 /// Over which RDMA.
@@ -123,6 +127,7 @@ impl TargetArguments {
             queue_depth: self.queue_size,
             keep_alive: seconds(self.keep_alive_tmo),
             reconnect_delay: seconds(self.reconnect_delay),
+            fast_io_fail_timeout: self.fast_io_fail_tmo.map(seconds),
             ctrl_loss_timeout: u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs),
             ..Options::with_host(self.address()?, nqn, host)
         })

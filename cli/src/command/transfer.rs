@@ -1,6 +1,9 @@
-//! `nvmf read` and `nvmf write`: between a namespace and a file or pipe.
+//! `nvmf read` and `nvmf write`: copy between a namespace and a file or pipe.
 
+use super::nvm::AttachedArguments;
 use super::target::NamespaceArguments;
+use crate::connect::connect;
+use crate::print::OutputClosed;
 use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
@@ -22,7 +25,7 @@ const DEPTH: usize = 8;
 pub(crate) struct Read {
     #[command(flatten)]
     range: Range,
-    /// Where to; - is the standard output
+    /// Destination; - is the standard output
     #[arg(default_value = "-")]
     file: PathBuf,
 }
@@ -31,15 +34,17 @@ pub(crate) struct Read {
 pub(crate) struct Write {
     #[command(flatten)]
     range: Range,
-    /// Leave what was written in the target's cache: do not make it durable at the end
+    /// Do not flush at the end: the data may be in the target's volatile cache
     #[arg(long)]
     no_flush: bool,
-    /// Where from; - is the standard input
+    #[command(flatten)]
+    attached: AttachedArguments,
+    /// Source; - is the standard input
     #[arg(default_value = "-")]
     file: PathBuf,
 }
 
-/// Which part of the namespace.
+/// A range of a namespace, in bytes.
 #[derive(clap::Args)]
 struct Range {
     #[command(flatten)]
@@ -53,9 +58,9 @@ struct Range {
 }
 
 impl Range {
-    /// The device, and how many bytes of it are meant.
+    /// Connects and opens the device; the number of bytes in the range.
     async fn open(&self) -> Result<(Connection, Device, u64)> {
-        let connection = Connection::connect(self.namespace.options()?).await?;
+        let (connection, _) = connect(self.namespace.options()?).await?;
         let device = connection.open(self.namespace.choose(&connection.namespaces())?)?;
         let (size, block) = (device.geometry().bytes(), u64::from(device.geometry().block_size));
         let length = self.length.unwrap_or(size.saturating_sub(self.offset));
@@ -97,14 +102,22 @@ impl Read {
                 let buffer = read.await??;
                 let bytes = &mut bytes[..buffer.len()];
                 buffer.copy_to(bytes);
-                output.write_all(bytes).with_context(|| format!("cannot write to {}", name(&self.file)))?;
+                output.write_all(bytes).map_err(|error| self.unwritten(error))?;
                 transfer.bar.inc(bytes.len() as u64);
             }
-            output.flush().with_context(|| format!("cannot write to {}", name(&self.file)))?;
+            output.flush().map_err(|error| self.unwritten(error))?;
             transfer.end(length);
             connection.close().await;
             Ok(())
         })
+    }
+
+    /// The error of a failed write. A closed pipe, as with `head`, is no failure of this program.
+    fn unwritten(&self, error: io::Error) -> anyhow::Error {
+        if self.file == Path::new("-") && error.kind() == io::ErrorKind::BrokenPipe {
+            return OutputClosed.into();
+        }
+        anyhow::Error::new(error).context(format!("cannot write to {}", name(&self.file)))
     }
 
     fn output(&self) -> Result<Box<dyn io::Write>> {
@@ -125,6 +138,7 @@ impl Write {
         run(async {
             let mut input = self.input()?;
             let (connection, device, room) = self.range.open().await?;
+            self.attached.check(&connection, &device, &self.range.namespace.nqn)?;
             let block = device.geometry().block_size;
             let known = self.known_length();
             if let Some(length) = known {
@@ -161,7 +175,7 @@ impl Write {
                 device.flush().await?;
             }
             transfer.end(written);
-            // A pipe's length is known only now.
+            // Only now is the length of a pipe known.
             let rest = if odd == 0 && self.range.length.is_none() && written == room {
                 fill(&mut input, &mut [0]).with_context(|| format!("cannot read {}", name(&self.file)))?
             } else {
@@ -180,7 +194,7 @@ impl Write {
         Ok(Box::new(File::open(&self.file).with_context(|| format!("cannot read {}", name(&self.file)))?))
     }
 
-    /// Whether an input of so many bytes fits: `--length` has to be there, and may be followed by more.
+    /// Checks an input's length: with `--length` it must have at least that, otherwise it must fit.
     fn check(&self, length: u64, room: u64, block: u32) -> Result<()> {
         let name = name(&self.file);
         if self.range.length.is_some() {
@@ -198,13 +212,13 @@ impl Write {
         Ok(())
     }
 
-    /// How long the input is, if that can be told before it is read.
+    /// The input's length, if it is a file.
     fn known_length(&self) -> Option<u64> {
         std::fs::metadata(&self.file).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
     }
 }
 
-/// Starts a request; it goes on while others are awaited.
+/// Starts a request in a task of its own.
 fn start<F>(device: Device, request: impl FnOnce(Device) -> F) -> JoinHandle<Result<Buffer, Error>>
 where
     F: Future<Output = Result<Buffer, Error>> + Send + 'static,
@@ -230,7 +244,7 @@ fn name(file: &Path) -> String {
     if file == Path::new("-") { "the pipe".to_owned() } else { file.display().to_string() }
 }
 
-/// What is shown of a transfer.
+/// The progress bar and summary of a transfer.
 struct Transfer {
     verb: &'static str,
     bar: ProgressBar,

@@ -1,7 +1,8 @@
-//! What is wrong, and the command that mends it.
+//! What is wrong, and the command that fixes it.
 
 use super::counters::{Counter, Source, Verdict};
 use super::limits::{Limits, Module};
+use super::target::Target;
 use super::towards::Towards;
 use nvmf_rdma_devices::{Choice, Device, Driver, LinkLayer, Machine, Netdev, Port, PortState, Reason};
 use serde_json::{Value, json};
@@ -9,16 +10,16 @@ use serde_json::{Value, json};
 /// Locked memory that a target needs at least: its default `buffer_memory`, and as much for receives.
 const TARGET_PINS: u64 = 128 << 20;
 
-/// Something that was found.
+/// A finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// [`Verdict::Bad`] needs mending; [`Verdict::Watch`] may, one day.
+    /// [`Verdict::Bad`]: to be fixed. [`Verdict::Watch`]: may become a problem.
     pub(super) level: Verdict,
-    /// Of what.
+    /// The device, address or limit.
     pub(super) subject: String,
     /// What is wrong.
     pub(super) what: String,
-    /// What mends it.
+    /// The command that fixes it.
     pub(super) mend: String,
 }
 
@@ -27,13 +28,19 @@ pub(super) struct Examined<'a> {
     pub(super) machine: &'a Machine,
     pub(super) limits: &'a Limits,
     pub(super) towards: Option<&'a Towards<'a>>,
+    pub(super) target: Option<&'a Target>,
     pub(super) counters: &'a [Counter],
     /// `ethtool` is installed.
     pub(super) has_ethtool: bool,
 }
 
 impl Finding {
-    fn new(level: Verdict, subject: &str, what: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub(super) fn new(
+        level: Verdict,
+        subject: &str,
+        what: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
         Self { level, subject: subject.to_owned(), what: what.into(), mend: mend.into() }
     }
 
@@ -42,7 +49,7 @@ impl Finding {
     }
 }
 
-/// All that there is to say, the worst first.
+/// All findings, the worst first.
 pub(super) fn advise(examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &examined.machine.devices {
@@ -55,6 +62,7 @@ pub(super) fn advise(examined: &Examined<'_>) -> Vec<Finding> {
     if let Some(towards) = examined.towards {
         of_choice(examined.machine, towards, &mut findings);
     }
+    findings.extend(examined.target.and_then(Target::finding));
     of_counters(examined, &mut findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     findings
@@ -64,7 +72,7 @@ fn of_port(machine: &Machine, device: &Device, port: &Port, findings: &mut Vec<F
     let subject = format!("{} port {}", device.name, port.number);
     let netdevs: Vec<&Netdev> = port.netdevs.iter().filter_map(|name| machine.netdev(name)).collect();
     let netdev = netdevs.first().copied();
-    // A port that nobody gave an address may well be meant to be down.
+    // A port without an address may be down on purpose.
     let in_use = netdevs.iter().any(|netdev| netdev.addresses.iter().any(is_global));
     let name = netdev.map_or("NETDEV", |netdev| netdev.name.as_str());
     if port.state != PortState::Active {
@@ -89,7 +97,7 @@ fn of_port(machine: &Machine, device: &Device, port: &Port, findings: &mut Vec<F
     }
     if netdev.is_some() && !in_use {
         let mend = format!("ip address add ADDRESS/PREFIX dev {name}");
-        findings.push(Finding::new(Verdict::Watch, &subject, "no IP address leads to it", mend));
+        findings.push(Finding::new(Verdict::Watch, &subject, "it has no IP address", mend));
     } else if !port.has_roce_v2() {
         let what = "its GIDs are all of RoCE v1, which is not routed and which many peers refuse";
         let mend =
@@ -106,12 +114,12 @@ fn of_port(machine: &Machine, device: &Device, port: &Port, findings: &mut Vec<F
     }
 }
 
-/// Not the address that every interface gives itself.
+/// Neither link-local nor loopback.
 fn is_global(address: &std::net::IpAddr) -> bool {
     !matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local()) && !address.is_loopback()
 }
 
-/// What verbs needs, when there is a device that it could use.
+/// What the verbs provider lacks, where there is a device for it.
 fn of_system(examined: &Examined<'_>, findings: &mut Vec<Finding>) {
     let (machine, limits) = (examined.machine, examined.limits);
     let is_card = |driver: &Option<String>| driver.as_deref().is_some_and(|driver| driver != "virtio_net");
@@ -164,7 +172,7 @@ fn of_system(examined: &Examined<'_>, findings: &mut Vec<Finding>) {
 fn of_limits(limits: &Limits, has_devices: bool, findings: &mut Vec<Finding>) {
     let by_use = |used: bool| if used { Verdict::Bad } else { Verdict::Watch };
     if let Some(bytes) = limits.target_may_pin().filter(|bytes| *bytes < TARGET_PINS) {
-        // Over iwarp it costs speed only.
+        // Without an RDMA device it only costs speed.
         let level = by_use(has_devices && limits.is_target);
         let what = format!(
             "{} of locked memory are allowed, a target wants {}",
@@ -215,9 +223,9 @@ fn of_choice(machine: &Machine, towards: &Towards<'_>, findings: &mut Vec<Findin
     match &towards.choice {
         Err(error) => {
             let mend = format!("ip route get {subject}; then ip route add, or the right address");
-            findings.push(Finding::new(Verdict::Bad, &subject, format!("no way leads there: {error}"), mend));
+            findings.push(Finding::new(Verdict::Bad, &subject, format!("there is no route: {error}"), mend));
         }
-        // What is missing has a finding of its own.
+        // What verbs lacks is a finding of its own.
         Ok(Choice::Iwarp(Reason::VerbsUnusable(owner, _))) => {
             let protocol = owner.device.protocol(owner.port);
             let what = format!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where a counter stands.
+/// Where a counter is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// A port's `counters/`.
@@ -22,14 +22,14 @@ pub(super) enum Source {
     Tcp,
 }
 
-/// Whose a counter is: its source, the port or interface, its name.
+/// Identifies a counter: its source, the port or interface, its name.
 type Key = (Source, String, String);
 
 /// All counters at one moment.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Reading(BTreeMap<Key, u64>);
 
-/// What is thought of a counter.
+/// The assessment of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Ok,
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
     Bad,
 }
 
-/// A counter that tells of trouble, and what it told.
+/// A counter of errors or congestion, with its assessment.
 #[derive(Debug)]
 pub(super) struct Counter {
     pub(super) source: Source,
@@ -46,7 +46,7 @@ pub(super) struct Counter {
     pub(super) name: String,
     /// Since boot, or since the driver was loaded.
     pub(super) total: u64,
-    /// By how much it grew between the readings.
+    /// Its growth between the two readings.
     pub(super) delta: u64,
     pub(super) verdict: Verdict,
     pub(super) meaning: &'static Meaning,
@@ -94,12 +94,12 @@ impl Reading {
         }
     }
 
-    /// What can be said after a second reading of the same.
+    /// The counters with their assessments, after a second reading.
     pub(super) fn judge(&self, second: &Self) -> Vec<Counter> {
         let counters = second.0.iter().filter_map(|((source, on, name), &total)| {
             let meaning = meaning::of_counter(*source, name)?;
             let key = (*source, on.clone(), name.clone());
-            // A driver that was loaded again counts from zero.
+            // A reloaded driver counts from zero.
             let delta = total.saturating_sub(*self.0.get(&key).unwrap_or(&0));
             let verdict = match meaning.weight {
                 Weight::Fault if delta > 0 => Verdict::Bad,
@@ -137,7 +137,7 @@ impl Verdict {
 }
 
 impl Counter {
-    /// One sentence: what it counts, and whether it still does.
+    /// One sentence: what it counts, and whether it is still growing.
     pub(super) fn sentence(&self) -> String {
         let meaning = self.meaning.meaning;
         match (self.total, self.delta) {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_grows_is_bad() {
+    fn growing_fault_is_bad() {
         let path = "sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_buffer";
         let counters = readings(&[(path, "2400\n")]);
         let counter = find(&counters, "mlx5_0/1", "out_of_buffer");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_the_past_is_watched_and_congestion_of_the_past_is_ok() {
+    fn past_fault_is_watched_and_past_congestion_is_ok() {
         let counters = readings(&[]);
         assert_eq!(find(&counters, "mlx5_0/1", "out_of_sequence").verdict, Verdict::Watch);
         assert_eq!(find(&counters, "mlx5_0/1", "np_cnp_sent").verdict, Verdict::Ok);
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_went_back_did_not_grow() {
+    fn reset_counter_did_not_grow() {
         let path = "sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence";
         let counters = readings(&[(path, "0\n")]);
         assert_eq!(find(&counters, "mlx5_0/1", "out_of_sequence").delta, 0);
     }
 
     #[test]
-    fn tcp_in_pairs_of_lines() {
+    fn tcp_counters_are_read_from_pairs_of_lines() {
         let text = "Ip: Forwarding\nIp: 1\nTcp: RtoAlgorithm RtoMax RetransSegs\nTcp: 1 -1 17\n";
         assert_eq!(parse_snmp(text), [("RtoAlgorithm".to_owned(), 1), ("RetransSegs".to_owned(), 17)]);
     }

@@ -16,7 +16,7 @@ pub(super) const MODULES: [(&str, &str); 6] = [
     ("nbd", "attached disks as /dev/nbdN"),
 ];
 
-/// How a module stands.
+/// The state of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Module {
     /// In the kernel, loaded or built in.
@@ -40,11 +40,11 @@ pub(super) struct Node {
 pub(super) struct Own {
     /// Bytes of locked memory; `None` for any number.
     pub(super) memlock: Option<u64>,
-    /// Descriptors: now, and as far as they can be raised.
+    /// Soft and hard limit of open files.
     pub(super) open_files: (u64, u64),
 }
 
-/// All of it.
+/// The limits and what else the system provides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) own: Own,
@@ -52,20 +52,21 @@ pub(super) struct Limits {
     pub(super) may_lock_all: bool,
     /// `LimitMEMLOCK=` of the installed unit; `None` when it is not installed, or has none.
     pub(super) unit_memlock: Option<String>,
-    /// A target is set up on this machine.
+    /// A target is configured on this machine.
     pub(super) is_target: bool,
-    /// The most descriptors that any process can be allowed.
+    /// The system's limit of open files per process.
     pub(super) nr_open: Option<u64>,
     pub(super) hugepages: u64,
     pub(super) hugepages_free: u64,
     /// As `uname -r` says.
     pub(super) kernel: String,
-    /// `kernel.io_uring_disabled`: 0 allowed, 1 for the privileged only, 2 not allowed. `None` where it is not known, and allowed.
+    /// `kernel.io_uring_disabled`: 0 allowed, 1 for the privileged only, 2 not allowed. `None` where it is not known,
+    /// and allowed.
     pub(super) io_uring_disabled: Option<u64>,
     pub(super) modules: [(&'static str, Module); MODULES.len()],
     /// `/dev/infiniband/rdma_cm` and `uverbs*`.
     pub(super) nodes: Vec<Node>,
-    /// Where the libraries lie: libibverbs, librdmacm.
+    /// The paths of libibverbs and librdmacm.
     pub(super) libraries: [(&'static str, Option<PathBuf>); 2],
 }
 
@@ -118,7 +119,7 @@ impl Limits {
         }
     }
 
-    /// Whether the verbs provider can be used at all, or why not. The one place to ask.
+    /// Whether the verbs provider can be used at all, or why not.
     pub(super) fn verbs(&self) -> Result<(), String> {
         if let Some((name, _)) = self.libraries.iter().find(|(_, path)| path.is_none()) {
             return Err(format!("{name} is not installed"));
@@ -207,7 +208,7 @@ fn nodes(root: &Path) -> Vec<Node> {
         .collect()
 }
 
-/// Where the dynamic linker would look, short of its cache.
+/// Searches the dynamic linker's folders, but not its cache.
 fn library(root: &Path, name: &str) -> Option<PathBuf> {
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
     let folders = ["usr/lib", "lib", "usr/lib64", "lib64", "usr/local/lib"].map(PathBuf::from);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_ready_for_verbs() {
+    fn machine_ready_for_verbs_is_recognised() {
         let limits = limits(fixture::SOFTWARE);
         assert_eq!(limits.kernel, "6.12.107+deb13-amd64");
         assert_eq!((limits.io_uring_disabled, limits.nr_open), (Some(0), Some(1_048_576)));
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_rdma() {
+    fn machine_without_rdma_is_recognised() {
         let limits = limits(fixture::NONE);
         assert_eq!(limits.module("ib_core"), Module::Absent);
         assert_eq!(limits.verbs(), Err("libibverbs.so.1 is not installed".to_owned()));
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_units_limit_is_the_targets() {
+    fn unit_limit_is_the_targets() {
         let unit = "etc/systemd/system/nvmf-target.service = [Service]\\nLimitMEMLOCK=infinity\n";
         assert_eq!(limits(&format!("{}{unit}", fixture::NONE)).target_may_pin(), None);
     }

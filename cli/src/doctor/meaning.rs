@@ -285,7 +285,8 @@ pub(super) fn of_counter(source: Source, name: &str) -> Option<&'static Meaning>
     TABLE.iter().find(|line| line.source == source && fits(line.pattern.as_bytes(), name.as_bytes()))
 }
 
-/// Whether there is a total of it elsewhere: `rx0_drops`, `rx_queue_3_drops`, `[2]: rx_discards`, `ch4_drops`, `queue_1_tx_cnt`.
+/// Whether there is a total of it elsewhere: `rx0_drops`, `rx_queue_3_drops`, `[2]: rx_discards`, `ch4_drops`,
+/// `queue_1_tx_cnt`.
 fn is_per_queue(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if name.starts_with('[') {
@@ -316,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_of_many_drivers_are_understood() {
+    fn counter_names_of_many_drivers_are_known() {
         let weight = |source, name| of_counter(source, name).map(|meaning| meaning.weight);
         for (source, name, expected) in [
             (Hardware, "out_of_buffer", Some(Fault)),
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_needs_mending_says_how() {
+    fn every_bad_counter_has_a_fix() {
         for line in TABLE {
             assert_eq!(line.mend.is_empty(), line.weight == Harmless, "{}", line.pattern);
             assert_eq!(line.pattern, line.pattern.to_ascii_lowercase());

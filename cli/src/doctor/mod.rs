@@ -1,16 +1,17 @@
-//! `nvmf doctor`: what an administrator needs before blaming the network.
+//! `nvmf doctor`: examines this machine's RDMA devices, limits and counters, and the way to a target.
 //!
 //! | file | what it examines |
 //! |---|---|
 //! | `counters`, `meaning` | error and congestion counters, read twice; what each means |
 //! | `limits` | memory, kernel, modules, device nodes, libraries |
 //! | `towards` | the provider for an address, and why |
-//! | `advice` | what is wrong, and the command that mends it |
-//! | `report` | all of it for people, and as JSON |
+//! | `target` | whether a target answers there |
+//! | `advice` | what is wrong, and the command that fixes it |
+//! | `report` | the report, as text and as JSON |
 //! | `ping` | round trips and bandwidth against another `nvmf doctor` |
 //!
-//! Devices, ports and GIDs are read by `nvmf-rdma-devices`. Everything takes a root folder, so that tests examine machines that
-//! were written down. Nothing on the machine is changed.
+//! Devices, ports and GIDs are read by `nvmf-rdma-devices`. Everything is read below a root folder, so that tests can
+//! examine recorded machines. Nothing on the machine is changed.
 
 mod advice;
 mod counters;
@@ -18,11 +19,12 @@ mod limits;
 mod meaning;
 mod ping;
 mod report;
+mod target;
 mod towards;
 
 pub(crate) use ping::{PORT, Plan, SIZES, listen, ping};
 
-use crate::print::print_json;
+use crate::print::{self, print_json};
 use anyhow::{Context, Result};
 use counters::Reading;
 use limits::{Limits, Own};
@@ -42,16 +44,22 @@ pub(crate) enum ProviderChoice {
     All,
 }
 
-/// Examines this machine, and the way to a target: the report, as JSON or for people, and whether nothing needs mending.
+/// Examines this machine, and the way to a target: the report, as JSON or for people, and whether nothing needs
+/// mending.
 pub(crate) fn examine(address: Option<&str>, interval: Duration, json: bool) -> Result<bool> {
     let root = Path::new("/");
     let addresses = netdev::addresses().context("cannot read this machine's addresses")?;
     let machine = Machine::read_at(root, &addresses).context("cannot read /sys/class")?;
     let limits = Limits::read(root, Own::read());
-    let address = address.map(|text| resolve(text, ping::PORT)).transpose()?;
+    let address = address.map(|text| resolve(text, target::PORT)).transpose()?;
     let verbs = limits.verbs();
     let verbs = verbs.as_ref().map_err(String::as_str).copied();
     let towards = address.map(|address| towards::Towards::new(&machine, address.ip(), verbs));
+
+    let target = address.map(|address| {
+        let local = address.ip().is_loopback() || machine.netdev_of(address.ip()).is_some();
+        target::Target::ask(address, local)
+    });
 
     let netdevs = netdevs_to_read(&machine, towards.as_ref().and_then(|towards| towards.source));
     let ethtool = |netdev: &str| counters::ethtool(netdev);
@@ -64,6 +72,7 @@ pub(crate) fn examine(address: Option<&str>, interval: Duration, json: bool) -> 
         machine: &machine,
         limits: &limits,
         towards: towards.as_ref(),
+        target: target.as_ref(),
         counters: &counters,
         has_ethtool,
     });
@@ -71,6 +80,7 @@ pub(crate) fn examine(address: Option<&str>, interval: Duration, json: bool) -> 
         machine: &machine,
         limits: &limits,
         towards: towards.as_ref(),
+        target: target.as_ref(),
         counters: &counters,
         interval,
         findings: &findings,
@@ -78,12 +88,13 @@ pub(crate) fn examine(address: Option<&str>, interval: Duration, json: bool) -> 
     if json {
         print_json(report.json())?;
     } else {
-        print!("{}", report.text());
+        print::text(report.text())?;
     }
     Ok(report.is_healthy())
 }
 
-/// The interfaces whose counters matter: those beneath RDMA ports and the one that has `source`; on a machine without RDMA, those with hardware.
+/// The interfaces whose counters are read: those of RDMA ports and the one that has `source`; on a machine without
+/// either, those with hardware.
 fn netdevs_to_read(machine: &Machine, source: Option<IpAddr>) -> Vec<String> {
     let ports = machine.devices.iter().flat_map(|device| &device.ports);
     let mut names: Vec<String> = ports.flat_map(|port| port.netdevs.iter().cloned()).collect();
@@ -118,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_with_and_without_a_port() {
+    fn addresses_resolve_with_and_without_port() {
         for (text, expected) in [
             ("192.0.2.1", "192.0.2.1:9"),
             ("192.0.2.1:5", "192.0.2.1:5"),

@@ -1,8 +1,9 @@
-//! What was found, for people and as JSON.
+//! The report, as text and as JSON.
 
 use super::advice::Finding;
 use super::counters::{Counter, Verdict};
 use super::limits::{Limits, Module};
+use super::target::Target;
 use super::towards::Towards;
 use crate::print::human;
 use nvmf_rdma_devices::{Device, Machine, Netdev, Port};
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Everything, ready to be printed.
+/// Everything that is reported.
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Machine,
     pub(super) limits: &'a Limits,
     pub(super) towards: Option<&'a Towards<'a>>,
+    pub(super) target: Option<&'a Target>,
     pub(super) counters: &'a [Counter],
     /// Time between the two readings of the counters.
     pub(super) interval: Duration,
@@ -34,6 +36,7 @@ impl Report<'_> {
             "devices": self.machine.devices.iter().map(|device| self.device_json(device)).collect::<Vec<_>>(),
             "limits": self.limits.json(),
             "choice": self.towards.map(Towards::json),
+            "target": self.target.map(Target::json),
             "counters": {
                 "seconds": self.interval.as_secs_f64(),
                 "readings": self.counters.iter().map(Counter::json).collect::<Vec<_>>(),
@@ -53,7 +56,7 @@ impl Report<'_> {
     fn port_json(&self, device: &Device, port: &Port) -> Value {
         let is_rnic = device.protocol(port) == "iWARP";
         let gids = port.gids.iter().map(|gid| {
-            // iWARP's table speaks of RoCE and means nothing by it.
+            // The kernel fills in RoCE types for iWARP devices, too; they mean nothing there.
             let kind = gid.kind.as_ref().filter(|_| !is_rnic).map(ToString::to_string);
             json!({ "index": gid.index, "gid": gid.address, "type": kind, "netdev": gid.netdev })
         });
@@ -75,7 +78,7 @@ impl Report<'_> {
         port.netdevs.iter().filter_map(|name| self.machine.netdev(name))
     }
 
-    /// On RoCE it follows from the interface. InfiniBand's stands nowhere in sysfs, and iWARP has none.
+    /// On RoCE it follows from the interface's MTU. InfiniBand's is not in sysfs, and iWARP has none.
     fn active_mtu(&self, device: &Device, port: &Port) -> Option<u32> {
         self.beneath(port).next().filter(|_| device.is_roce(port))?.roce_mtu()
     }
@@ -90,9 +93,12 @@ impl Report<'_> {
             let from = source.map_or_else(String::new, |source| format!(" from {source}"));
             let said = match &towards.choice {
                 Ok(choice) => format!("{}: {choice}", choice.provider()),
-                Err(error) => format!("no way: {error}"),
+                Err(error) => format!("no route: {error}"),
             };
             let _ = writeln!(text, "provider   {}{from}: {said}", towards.address);
+        }
+        if let Some(target) = self.target {
+            let _ = writeln!(text, "target     {}", target.text());
         }
         self.counters_text(&mut text);
         self.findings_text(&mut text);
@@ -215,7 +221,7 @@ impl Report<'_> {
     }
 }
 
-/// A GID a line: one screen holds the usual handful.
+/// The first GIDs, one per line.
 fn gids_text(port: &Port, text: &mut String) {
     const SHOWN: usize = 8;
     for gid in port.gids.iter().take(SHOWN) {

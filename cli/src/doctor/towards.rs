@@ -10,9 +10,9 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) struct Towards<'a> {
     /// The address that was asked about.
     pub(super) address: IpAddr,
-    /// The local address that decides: itself when it is local, otherwise the one the route begins with.
+    /// The local address that decides: the address itself if it is local, otherwise the source address of the route.
     pub(super) source: Option<IpAddr>,
-    /// The choice; an error when no way leads there.
+    /// The choice; an error when there is no route.
     pub(super) choice: io::Result<Choice<'a>>,
 }
 

@@ -97,7 +97,8 @@ impl Nbd {
                 return Err(BlockError::BadBuffer);
             }
         }
-        Ok(Request { command, fua, no_hole: false, cookie: 0, offset, len })
+        let flags = if fua { nbd_proto::command_flag::FUA } else { 0 };
+        Ok(Request { command, flags, cookie: 0, offset, len })
     }
 
     /// Sends as much as the socket accepts.
@@ -255,14 +256,7 @@ impl Engine for Nbd {
     }
 
     fn close(&mut self) {
-        let disconnect = Request {
-            command: Command::Disconnect,
-            fua: false,
-            no_hole: false,
-            cookie: 0,
-            offset: 0,
-            len: 0,
-        };
+        let disconnect = Request { command: Command::Disconnect, flags: 0, cookie: 0, offset: 0, len: 0 };
         self.out.extend(disconnect.emit());
         // If the server is gone, there is nothing to disconnect.
         let _ = self.send();

@@ -8,12 +8,16 @@ use nvmf_block::BlockError;
 pub(crate) struct DiskInfo {
     /// Bytes in it.
     pub(crate) bytes: u64,
-    /// Bytes in a block: offsets and lengths are multiples of it.
+    /// Bytes in a block: the disk's offsets and lengths are multiples of it.
     pub(crate) block_size: u32,
     /// Bytes that are best moved at once.
     pub(crate) preferred: u32,
     /// It takes no writes.
     pub(crate) read_only: bool,
+    /// It can be told which ranges are not needed.
+    pub(crate) trim: bool,
+    /// It can write zeroes that it is not sent.
+    pub(crate) write_zeroes: bool,
 }
 
 /// A disk with blocks of [`DiskInfo::block_size`] bytes: a remote namespace, or in tests memory.
@@ -22,13 +26,13 @@ pub(crate) struct DiskInfo {
 pub(crate) trait Disk: Clone + Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> DiskInfo;
-    /// Reads `len` bytes.
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = Result<Vec<u8>, BlockError>> + Send;
+    /// Reads as many bytes as `into` has.
+    fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), BlockError>> + Send;
     /// Writes `data`; durable when it ends, with `fua`.
     fn write(
         &self,
         offset: u64,
-        data: Vec<u8>,
+        data: &[u8],
         fua: bool,
     ) -> impl Future<Output = Result<(), BlockError>> + Send;
     /// Makes durable what was written, by whatever connection.

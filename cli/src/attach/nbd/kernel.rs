@@ -1,4 +1,5 @@
-//! The kernel's nbd client: `/dev/nbdN` for a socket that this process serves. Generic netlink, as linux/nbd-netlink.h has it.
+//! The kernel's nbd client: `/dev/nbdN` for a socket that this process serves. Generic netlink, as linux/nbd-netlink.h
+//! has it.
 
 use super::disk::DiskInfo;
 use super::negotiation;
@@ -12,10 +13,10 @@ use nix::sys::time::TimeVal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Netlink's message types: an error or acknowledgement, and what is for the family of families.
+/// Netlink message types: an error or acknowledgement, and the generic netlink controller.
 const ERROR: u16 = 2;
 const FAMILIES: u16 = 0x10;
-/// Its flags: a request, to be acknowledged.
+/// Netlink flags: a request with acknowledgement.
 const REQUEST_ACK: u16 = 1 | 4;
 /// An attribute that holds attributes.
 const NESTED: u16 = 1 << 15;
@@ -23,7 +24,7 @@ const ANSWER_LEN_MAX: usize = 16 << 10;
 /// Longer than the kernel takes to make a device.
 const ANSWER_SECONDS_MAX: i64 = 30;
 
-/// A command of the family of families, and its attributes.
+/// A command of the generic netlink controller, and its attributes.
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
@@ -34,6 +35,7 @@ const DISCONNECT: u8 = 2;
 const INDEX: u16 = 1;
 const SIZE_BYTES: u16 = 2;
 const BLOCK_SIZE_BYTES: u16 = 3;
+const TIMEOUT: u16 = 4;
 const SERVER_FLAGS: u16 = 5;
 const SOCKETS: u16 = 7;
 const SOCKET_ITEM: u16 = 1;
@@ -43,14 +45,14 @@ const BACKEND: u16 = 10;
 /// The kernel's blocks are no longer than a page.
 const BLOCK_SIZE_MAX: u32 = 4096;
 
-/// The way to the kernel's nbd client.
+/// A connection to the kernel's nbd client.
 pub(crate) struct Kernel {
     socket: OwnedFd,
     family: u16,
 }
 
 impl Kernel {
-    /// Finds the client.
+    /// Connects to the client.
     pub(crate) fn open() -> Result<Self> {
         let protocol = SockProtocol::NetlinkGeneric;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
@@ -66,11 +68,12 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Makes a disk of what is served on the other ends of `sockets`: its node. `owner` is what the kernel will say of it.
+    /// Makes a disk of what is served on the other end of `socket`: its node. The kernel keeps `owner` on record
+    /// for it.
     pub(crate) fn connect(
         &mut self,
         disk: &DiskInfo,
-        sockets: &[BorrowedFd<'_>],
+        socket: BorrowedFd<'_>,
         owner: &str,
     ) -> Result<PathBuf> {
         ensure!(
@@ -78,27 +81,14 @@ impl Kernel {
             "the namespace has blocks of {} bytes, and the kernel's block devices at most {BLOCK_SIZE_MAX}: use --as socket",
             disk.block_size
         );
-        let mut message = Message::new(self.family, CONNECT);
-        message.attribute(SIZE_BYTES, &disk.bytes.to_ne_bytes());
-        message.attribute(BLOCK_SIZE_BYTES, &u64::from(disk.block_size).to_ne_bytes());
-        message.attribute(SERVER_FLAGS, &u64::from(negotiation::flags(disk)).to_ne_bytes());
-        message.attribute(BACKEND, format!("{owner}\0").as_bytes());
-        // No time-out on requests: how long they wait for the target is the connection's affair, and it does not forget them. None on dead
-        // sockets either: they are dead when this process is, and then nobody comes back.
-        message.nested(SOCKETS, |list| {
-            for socket in sockets {
-                list.nested(SOCKET_ITEM, |item| {
-                    item.attribute(SOCKET_FD, &socket.as_raw_fd().to_ne_bytes());
-                });
-            }
-        });
+        let message = connect_message(self.family, disk, socket, owner);
         let index = self.ask(message, INDEX).context("cannot make an nbd device")?;
         let index = index.as_deref().and_then(|index| index.first_chunk::<4>());
         let index = u32::from_ne_bytes(*index.context("the kernel did not name the nbd device")?);
         Ok(format!("/dev/nbd{index}").into())
     }
 
-    /// Takes a disk away.
+    /// Disconnects a disk.
     pub(crate) fn disconnect(&mut self, node: &Path) -> Result<()> {
         let index = number(node).with_context(|| format!("{} is no nbd device", node.display()))?;
         let mut message = Message::new(self.family, DISCONNECT);
@@ -107,7 +97,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sends a message, and waits until the kernel has carried it out: the attribute of this kind that it answered with, if any.
+    /// Sends a message, and waits for its acknowledgement; returns the reply's attribute of the wanted kind.
     fn ask(&mut self, message: Message, wanted: u16) -> Result<Option<Vec<u8>>> {
         let bytes = message.finish();
         sendto(self.socket.as_raw_fd(), &bytes, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
@@ -132,7 +122,26 @@ impl Kernel {
     }
 }
 
-/// Takes away what a server that was killed left behind, if the kernel still says that it is its.
+/// The message that makes a disk.
+fn connect_message(family: u16, disk: &DiskInfo, socket: BorrowedFd<'_>, owner: &str) -> Message {
+    let mut message = Message::new(family, CONNECT);
+    message.attribute(SIZE_BYTES, &disk.bytes.to_ne_bytes());
+    message.attribute(BLOCK_SIZE_BYTES, &u64::from(disk.block_size).to_ne_bytes());
+    message.attribute(SERVER_FLAGS, &u64::from(negotiation::flags(disk)).to_ne_bytes());
+    message.attribute(BACKEND, format!("{owner}\0").as_bytes());
+    // Zero: a request waits as long as the target is away, which is the connection's affair. The kernel keeps to it as
+    // long as there is one socket; with several, it takes a slow one for dead after 30 seconds. No time for dead
+    // sockets either: this one is dead when this process is, and then nobody comes back.
+    message.attribute(TIMEOUT, &0_u64.to_ne_bytes());
+    message.nested(SOCKETS, |list| {
+        list.nested(SOCKET_ITEM, |item| {
+            item.attribute(SOCKET_FD, &socket.as_raw_fd().to_ne_bytes());
+        });
+    });
+    message
+}
+
+/// Disconnects the device of a server that was killed, if the kernel still has it on record as the owner.
 pub(crate) fn clear_away(node: &Path, owner: &str) {
     let Some(name) = node.file_name().and_then(|name| name.to_str()) else { return };
     let said = std::fs::read_to_string(format!("/sys/block/{name}/backend"));
@@ -154,7 +163,7 @@ impl Message {
         let mut bytes = vec![0; 4];
         bytes.extend(family.to_ne_bytes());
         bytes.extend(REQUEST_ACK.to_ne_bytes());
-        // Its number, and the port of who sends it: the kernel fills that in.
+        // Sequence number and sender's port: the kernel fills them in.
         bytes.extend([0; 8]);
         bytes.extend([command, 1, 0, 0]);
         Self(bytes)
@@ -181,7 +190,7 @@ impl Message {
     }
 }
 
-/// The type and the body of the first message, and what is behind it.
+/// The type and the body of the first message, and the bytes after it.
 fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = usize::try_from(u32::from_ne_bytes(*len)).ok()?;
@@ -210,7 +219,27 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_found() {
+    fn disk_has_one_socket_and_no_request_time_out() {
+        let info = DiskInfo {
+            bytes: 1 << 20,
+            block_size: 4096,
+            preferred: 4096,
+            read_only: false,
+            trim: true,
+            write_zeroes: true,
+        };
+        let (socket, _its) = std::os::unix::net::UnixStream::pair().unwrap();
+        let bytes = connect_message(7, &info, std::os::fd::AsFd::as_fd(&socket), "nvmf 1").finish();
+        let (_, body, _) = split_message(&bytes).unwrap();
+        assert_eq!(find(&body[4..], TIMEOUT), Some(&0_u64.to_ne_bytes()[..]));
+        let list = find(&body[4..], SOCKETS).unwrap();
+        // One item: its header, and in it the header and value of the descriptor.
+        assert_eq!(list.len(), 4 + 4 + 4);
+        assert_eq!(list[8..], socket.as_raw_fd().to_ne_bytes());
+    }
+
+    #[test]
+    fn attributes_are_found() {
         let mut message = Message::new(7, CONNECT);
         message.attribute(BACKEND, b"abc\0\0");
         message.nested(SOCKETS, |list| list.attribute(SOCKET_FD, &5_i32.to_ne_bytes()));
@@ -225,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_a_number() {
+    fn node_has_a_number() {
         assert_eq!(number(Path::new("/dev/nbd12")), Some(12));
         assert_eq!(number(Path::new("/dev/nbd0p1")), None);
         assert_eq!(number(Path::new("/dev/ublkb0")), None);

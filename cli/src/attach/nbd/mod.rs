@@ -6,10 +6,12 @@ mod connection;
 mod disk;
 pub(super) mod kernel;
 mod negotiation;
+mod request;
 mod server;
 
 pub(super) use connection::transmit;
 pub(super) use disk::{Disk, DiskInfo};
+pub(super) use request::Order;
 pub(super) use server::Server;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! From the first byte to the transmission phase.
+//! The negotiation, from the first byte to the transmission phase.
 
 use super::disk::DiskInfo;
 use nbd_proto::{self as wire, OptionKind, flag, info, reply};
@@ -6,10 +6,10 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Options that a client may try before it is shown the door.
+/// Options that a client may try before it is disconnected.
 const OPTIONS_MAX: usize = 64;
 
-/// Negotiates. `false`: the client left in order.
+/// Negotiates. `false`: the client ended the negotiation with an abort.
 ///
 /// # Errors
 /// When the client is gone or does not speak NBD.
@@ -34,7 +34,7 @@ pub(super) async fn negotiate(stream: &mut UnixStream, disk: &DiskInfo) -> io::R
         stream.read_exact(&mut data).await?;
         match option {
             OptionKind::ExportName => {
-                // This old option knows no error: a name that is not there ends the connection.
+                // This old option has no error reply: an unknown name ends the connection.
                 if !data.is_empty() {
                     return Err(protocol("there is no such export"));
                 }
@@ -87,7 +87,8 @@ async fn inform(
     let mut about = info::EXPORT.to_be_bytes().to_vec();
     about.extend(export(disk));
     stream.write_all(&wire::option_reply(option, reply::INFO, &about)).await?;
-    // Told to those who do not ask, too: most clients obey it, and none is confused by it.
+    // Sent without being asked for, too: most clients obey it. For those that do not, parts of blocks are read and
+    // written.
     let mut sizes = info::BLOCK_SIZE.to_be_bytes().to_vec();
     for size in [disk.block_size, disk.preferred, wire::REQUEST_LEN_MAX] {
         sizes.extend(size.to_be_bytes());
@@ -106,12 +107,16 @@ fn export(disk: &DiskInfo) -> Vec<u8> {
 
 /// Transmission flags.
 pub(super) fn flags(disk: &DiskInfo) -> u16 {
-    let mut flags =
-        flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES;
     // A flush on one connection covers what all of them wrote: they share the namespace.
-    flags |= flag::CAN_MULTI_CONN;
-    if disk.read_only {
-        flags |= flag::READ_ONLY;
+    let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
+    for (has, flag) in [
+        (disk.read_only, flag::READ_ONLY),
+        (disk.trim, flag::SEND_TRIM),
+        (disk.write_zeroes, flag::SEND_WRITE_ZEROES),
+    ] {
+        if has {
+            flags |= flag;
+        }
     }
     flags
 }

@@ -1,10 +1,14 @@
 //! Listening on a Unix socket.
 
 use super::disk::Disk;
+use super::request::Order;
 use super::{connection, negotiation};
+use crate::attach::SocketOptions;
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
@@ -31,12 +35,18 @@ pub(crate) enum ServerError {
         /// The path.
         path: PathBuf,
     },
+    /// There is no such group.
+    #[error("--socket-group {name}: there is no such group")]
+    NoGroup {
+        /// Its name.
+        name: String,
+    },
     /// The system refused.
     #[error("cannot listen on {}: {source}", path.display())]
     Os {
         /// The socket.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -45,7 +55,17 @@ pub(crate) enum ServerError {
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    _path: Bound,
+}
+
+/// A socket's path, which goes with it.
+#[derive(Debug)]
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Server {
@@ -53,8 +73,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`].
-    pub(crate) async fn bind(path: &Path) -> Result<Self, ServerError> {
+    pub(crate) async fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ServerError> {
         let os = |source| ServerError::Os { path: path.to_owned(), source };
+        let group = options.group.as_deref().map(group).transpose()?;
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(ServerError::NotASocket { path: path.to_owned() });
@@ -65,21 +86,28 @@ impl Server {
             Ok(_) => std::fs::remove_file(path).map_err(os)?,
             Err(_) => {}
         }
+        // The process's umask keeps others out until the group is set.
         let listener = UnixListener::bind(path).map_err(os)?;
-        Ok(Self { listener, path: path.to_owned() })
+        let bound = Bound(path.to_owned());
+        if let Some(group) = group {
+            std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(options.mode)).map_err(os)?;
+        Ok(Self { listener, _path: bound })
     }
 
-    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `timeout`, and lets every client go.
-    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, timeout: Duration) {
-        let mut clients = JoinSet::new();
+    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `finish_time`, and
+    /// disconnects every client.
+    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, finish_time: Duration) {
+        let (mut clients, order) = (JoinSet::new(), Arc::<Order>::default());
         let (closing, closed) = watch::channel(false);
         tokio::pin!(stop);
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 accepted = self.listener.accept(), if clients.len() < CLIENTS_MAX => match accepted {
-                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone(), closed.clone()))),
-                    // Out of descriptors, most likely: the clients that are here go on.
+                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone(), Arc::clone(&order), closed.clone()))),
+                    // Most likely there are no descriptors left: the connected clients go on.
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept an NBD client");
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -88,15 +116,28 @@ impl Server {
                 Some(_) = clients.join_next() => {}
             }
         }
-        drop(self.listener);
-        let _ = std::fs::remove_file(&self.path);
+        drop(self);
         closing.send_replace(true);
         let all_gone = async { while clients.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(timeout, all_gone).await;
+        let _ = tokio::time::timeout(finish_time, all_gone).await;
     }
 }
 
-async fn client<D: Disk>(mut stream: UnixStream, disk: D, mut closed: watch::Receiver<bool>) {
+/// A group's number.
+fn group(name: &str) -> Result<u32, ServerError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let found = nix::unistd::Group::from_name(name).ok().flatten();
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| ServerError::NoGroup { name: name.to_owned() })
+}
+
+async fn client<D: Disk>(
+    mut stream: UnixStream,
+    disk: D,
+    order: Arc<Order>,
+    mut closed: watch::Receiver<bool>,
+) {
     let info = disk.info();
     let negotiation = tokio::time::timeout(NEGOTIATION_TIME_MAX, negotiation::negotiate(&mut stream, &info));
     let negotiated = tokio::select! {
@@ -104,7 +145,7 @@ async fn client<D: Disk>(mut stream: UnixStream, disk: D, mut closed: watch::Rec
         _ = closed.wait_for(|closed| *closed) => return,
     };
     let result = match negotiated {
-        Ok(Ok(true)) => connection::transmit(stream, &disk, closed).await,
+        Ok(Ok(true)) => connection::transmit(stream, &disk, &order, closed).await,
         Ok(Ok(false)) => Ok(()),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "negotiation took too long")),

@@ -115,7 +115,8 @@ impl Parameters {
     pub(super) const FUA: u32 = 1 << 3;
 }
 
-/// Says that a queue's slot is free for a request, with the result of the one before: the bytes of a submission queue entry's command.
+/// Says that a queue's slot is free for a request, with the result of the one before: the bytes of a submission queue
+/// entry's command.
 #[derive(IntoBytes, Immutable, Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct IoCommand {

@@ -41,12 +41,11 @@ pub(super) fn parameters(namespace: &Namespace, shape: Shape) -> Parameters {
     let sectors = |blocks: u32| blocks.saturating_mul(geometry.block_size / SECTOR);
     let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks).max(geometry.block_size);
     let physical = optimal.clamp(geometry.block_size, BLOCK_SIZE_MAX);
-    let mut attributes = 0;
+    // A cache whatever the namespace has now: the kernel is told once, and sends no flush if there is none, and the
+    // target may come back with one. Where there is none a flush costs a round trip.
+    let mut attributes = Parameters::VOLATILE_CACHE | Parameters::FUA;
     if geometry.read_only {
         attributes |= Parameters::READ_ONLY;
-    }
-    if geometry.volatile_write_cache {
-        attributes |= Parameters::VOLATILE_CACHE | Parameters::FUA;
     }
     let discards = geometry.deallocate && limits.deallocate_blocks > 0;
     let zeroes = limits.write_zeroes_blocks > 0;
@@ -110,14 +109,16 @@ pub(super) fn start(device: u32) -> Result<()> {
         .with_context(|| format!("cannot start {}", node(device).display()))
 }
 
-/// Takes the disk away, after writing back what the kernel still holds of it; the queue must serve meanwhile, and is aborted then.
+/// Takes the disk away, after writing back what the kernel still holds of it; the queue must serve meanwhile, and is
+/// aborted then.
 pub(super) fn stop(device: u32) -> Result<()> {
     ControlRing::open()?
         .run(Control::StopDevice, device, 0, &mut 0_u64)
         .with_context(|| format!("cannot stop {}", node(device).display()))
 }
 
-/// Deletes a device whose queue is closed. A file system that is still mounted on it keeps a dead one until it is unmounted.
+/// Deletes a device whose queue is closed. A file system that is still mounted on it keeps a dead one until it is
+/// unmounted.
 pub(super) fn delete(device: u32) -> Result<()> {
     let mut ring = ControlRing::open()?;
     ring.run(Control::DeleteDeviceLater, device, 0, &mut 0_u64)

@@ -8,8 +8,9 @@
 //! | `operation` | what a request asks for |
 //! | `server` | the thread that serves its requests |
 //!
-//! A request's way: the driver copies what is written into its slot's buffer, which is registered with the connection; the thread that is
-//! woken sends the command, receives the answer and reports it to the driver, which copies what was read. No other thread has a part in it.
+//! A request's way: the driver copies what is written into its slot's buffer, which is registered with the connection;
+//! the thread that is woken sends the command, receives the answer and reports it to the driver, which copies what was
+//! read. No other thread has a part in it.
 
 mod abi;
 mod device;
@@ -19,8 +20,7 @@ mod server;
 
 pub(super) use device::{available, clear_away};
 
-use super::serve::{Place, Post, node_opens};
-use crate::namespace::choose;
+use super::serve::{Change, Place, Service, node_opens};
 use anyhow::{Context, Result, anyhow, bail};
 use nvmf_initiator::ConnectionState;
 use server::{Abandon, Up, Wires};
@@ -34,65 +34,62 @@ const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the thread may take to end: a flush, and the end of the connection.
 const END_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// Connects, serves until it is told to stop, and ends in order.
-pub(super) async fn serve(mut post: Post<'_>) -> Result<()> {
-    let (options, nsid) = (post.options.connection.clone(), post.options.nsid);
+/// Connects, serves until it is told to stop, and ends in good order.
+pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
+    let options = service.options.clone();
     let (abandon, (up, is_up)) = (Abandon::new()?, oneshot::channel());
-    let (state, mut states) = watch::channel(ConnectionState::Live);
+    let (state, states) = watch::channel(Change { state: ConnectionState::Live, reason: None });
     let wires = Wires { abandon: abandon.clone(), state, up };
-    let (nqn, registry) = (options.nqn, post.registry.clone());
-    let mut served = in_thread("nvmf-ublk", move || {
-        server::run(
-            &options,
-            |backend| {
-                let nsid = choose(&nqn, nsid, backend.namespaces())?;
-                registry.refuse_twice(&nqn, nsid)?;
-                Ok(backend.namespace(nsid)?)
-            },
-            wires,
-        )
-    })?;
+    let mut served = in_thread("nvmf-ublk", move || server::run(&options, wires))?;
     let up = tokio::select! {
         biased;
         Ok(up) = is_up => up,
         ended = &mut served => return ended?,
-        () = post.stop.asked() => bail!("stopped before it was connected"),
+        () = service.stop.asked() => bail!("stopped before it was connected"),
     };
+    let mut is_live = false;
     let lives = async {
-        start(&mut post, &up).await?;
-        until_stopped(&mut post, &mut states).await
+        start(&mut service, &up).await?;
+        is_live = true;
+        service.until_ended(changes(states)).await;
+        Ok(())
     };
     // The thread ends before the device is stopped only when something is wrong.
     let (said, served) = tokio::select! {
         said = lives => (said, Some(served)),
         ended = &mut served => (ended.map_err(Into::into).flatten(), None),
     };
+    if !is_live {
+        // Nobody has used it yet, and nobody is to wait for a target that is away.
+        abandon.ask();
+    }
     let ended = end(&abandon, up.device, served).await;
-    post.registry.remove_entry(std::process::id());
-    said.and(ended)?;
-    post.registry.remove(std::process::id());
-    Ok(())
+    said.and(ended)
 }
 
 /// Makes the disk, and says so.
-async fn start(post: &mut Post<'_>, up: &Up) -> Result<()> {
+async fn start(service: &mut Service<'_>, up: &Up) -> Result<()> {
     let device = up.device;
-    in_thread("nvmf-ublk-start", move || device::start(device))?.await??;
     let node = device::node(device);
-    node_opens(&node).await?;
-    post.report(&up.namespace, Place { device: Some(node), socket: None, note: None })
+    let place = Place { device: Some(node.clone()), ..Place::default() };
+    service.place(&up.namespace, &up.provider, place)?;
+    let made = async {
+        in_thread("nvmf-ublk-start", move || device::start(device))?.await??;
+        node_opens(&node).await
+    };
+    tokio::select! {
+        made = made => made?,
+        () = service.stop.asked() => bail!("stopped before the disk was attached"),
+    }
+    service.report().await
 }
 
-/// Keeps the registry true until somebody wants the disk to go.
-async fn until_stopped(post: &mut Post<'_>, states: &mut watch::Receiver<ConnectionState>) -> Result<()> {
-    loop {
-        tokio::select! {
-            () = post.stop.asked() => return Ok(()),
-            Ok(()) = states.changed() => {
-                let state = *states.borrow_and_update();
-                post.is(state);
-            }
-        }
+/// What becomes of the connection, one change after the other.
+fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() -> Change {
+    async move || match states.changed().await {
+        Ok(()) => states.borrow_and_update().clone(),
+        // The thread is gone, which is seen elsewhere.
+        Err(_) => core::future::pending().await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a request of the kernel's asks for.
+//! The operation that a request of the kernel asks for.
 
 use super::abi::{self, IoDescriptor};
 use nix::errno::Errno;
@@ -6,7 +6,8 @@ use nvmf_block::{BlockOp, BlockRange, Buffer};
 
 const SECTOR: u64 = 512;
 
-/// The operation, and what the request reports when it ends well: the bytes that a read or write moves. `slot` is the buffer of its slot.
+/// The operation, and what the request reports when it ends well: the bytes that a read or write moves. `slot` is the
+/// buffer of its slot.
 ///
 /// # Errors
 /// What the request reports at once.
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_become_operations_on_their_slots_memory() {
+    fn request_becomes_operation_on_its_slot() {
         let (range, one) = (BlockRange::new(2, 1), Buffer { len: 4096, ..SLOT });
         assert_eq!(of(abi::OP_READ, 16, 8), Ok((BlockOp::Read { range, into: one }, 4096)));
         let write = |fua| BlockOp::Write { range, from: one, fua };
@@ -68,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_has_no_range() {
+    fn flush_has_no_range() {
         assert_eq!(of(abi::OP_FLUSH, u64::MAX, 0), Ok((BlockOp::Flush, 0)));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn misaligned_request_is_refused() {
         for (op, start, sectors) in [
             (abi::OP_READ, 1, 8),
             (abi::OP_WRITE, 8, 7),

@@ -1,8 +1,7 @@
-//! Talking to ublk's driver through io_uring: the only unsafe code of this program.
+//! Commands to the ublk driver through io_uring: the only unsafe code of this program.
 //!
-//! One idea proves all of it. The driver reads and writes memory that a command names, until that command's completion; so a ring and
-//! the memory that its commands name have one owner, and where that owner must go while the driver still has a command, it leaves the
-//! memory behind for ever.
+//! The driver reads and writes the memory that a command names until that command completes. So a ring and the memory
+//! that its commands name have one owner, and an owner that is dropped while a command is in flight leaks the memory.
 #![expect(unsafe_code, reason = "hands pointers to the kernel; see the SAFETY comments")]
 
 use super::abi;
@@ -18,22 +17,25 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The way to the driver's control device. One command at a time, waited for.
+/// The driver's control device: one command at a time, each waited for.
 pub(super) struct ControlRing {
     ring: IoUring<Entry128, cqueue::Entry>,
     device: File,
     /// What the command in flight names.
     memory: Memory,
+    /// A failed wait left a command in flight: its memory and its completion must not be taken for another command's.
+    is_dead: bool,
 }
 
 impl ControlRing {
     pub(super) fn open() -> io::Result<Self> {
         let device = OpenOptions::new().read(true).write(true).open(abi::CONTROL)?;
         let memory = Memory::alloc(PAGE).map_err(io::Error::other)?;
-        Ok(Self { ring: IoUring::builder().build(1)?, device, memory })
+        Ok(Self { ring: IoUring::builder().build(1)?, device, memory, is_dead: false })
     }
 
-    /// Has the driver carry out a command on a device, and waits for its end. `value` goes with it, and takes what comes back.
+    /// Has the driver carry out a command on a device, and waits for its end. `value` is the command's data, in and
+    /// out.
     pub(super) fn run<T: IntoBytes + FromBytes + Immutable>(
         &mut self,
         control: abi::Control,
@@ -41,6 +43,9 @@ impl ControlRing {
         data: u64,
         value: &mut T,
     ) -> io::Result<()> {
+        if self.is_dead {
+            return Err(io::Error::other("an earlier control command did not end"));
+        }
         let len = value.as_bytes().len();
         self.memory.write(0, value.as_bytes());
         let command = abi::ControlCommand {
@@ -57,13 +62,15 @@ impl ControlRing {
         bytes[..size_of_val(&command)].copy_from_slice(command.as_bytes());
         let fd = types::Fd(self.device.as_raw_fd());
         let entry = opcode::UringCmd80::new(fd, control.code()).cmd(bytes).build();
-        // SAFETY: the entry names `len` bytes of `memory`, which has a page and lives, or is left behind, until the completion.
+        // SAFETY: the entry names `len` bytes of `memory`, which has a page and lives, or is left behind, until the
+        // completion.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
         let result = loop {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
+                    self.is_dead = true;
                     core::mem::forget(self.memory.clone());
                     return Err(error);
                 }
@@ -82,15 +89,15 @@ impl ControlRing {
     }
 }
 
-/// What the driver wants of a device's server.
+/// A request of the driver to a device's server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
-    /// Its slot: its data lie in, or go to, this slot's part of the queue's memory.
+    /// Its slot: this slot's part of the queue's memory holds its data.
     pub(super) tag: u16,
     pub(super) descriptor: abi::IoDescriptor,
 }
 
-/// A device's one queue. Belongs to the thread that made it: the driver serves no other.
+/// A device's only queue. Belongs to the thread that made it: the driver accepts no other.
 pub(super) struct Queue {
     ring: IoUring,
     device: File,
@@ -117,7 +124,8 @@ impl Queue {
         let len = (usize::from(depth) * size_of::<abi::IoDescriptor>()).next_multiple_of(PAGE);
         let descriptors_len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
         let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours; it is read only through `descriptor`.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours; it is read only through
+        // `descriptor`.
         let descriptors = unsafe { mmap(None, descriptors_len, protection, flags, &device, 0) }?;
         let ring = match IoUring::builder().build(u32::from(depth).next_power_of_two()) {
             Ok(ring) => ring,
@@ -159,8 +167,9 @@ impl Queue {
             let completion = self.ring.completion().next()?;
             self.outstanding -= 1;
             if completion.result() != 0 {
-                // The device is being stopped: nothing more comes in this slot.
-                self.alive -= 1;
+                // The device is being stopped: nothing more comes in this slot. A request that is completed after that
+                // fails once more, so the count may be zero already.
+                self.alive = self.alive.saturating_sub(1);
                 continue;
             }
             let tag = completion.user_data() as u16;
@@ -168,31 +177,34 @@ impl Queue {
         }
     }
 
-    /// Ends a request: bytes moved, or a negative errno. Goes out with [`Queue::submit`], as does the offer of its slot.
+    /// Ends a request: bytes moved, or a negative errno. Goes out with [`Queue::submit`], as does the offer of its
+    /// slot.
     pub(super) fn complete(&mut self, tag: u16, result: i32) {
         self.push(abi::commit_and_fetch(), tag, result);
     }
 
-    /// Tells the driver what was completed.
-    pub(super) fn submit(&mut self) -> io::Result<()> {
-        if self.ring.submission().is_empty() {
-            return Ok(());
-        }
-        match self.ring.submit() {
-            Ok(_) => Ok(()),
-            // The entries stay where they are, for the next time.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                Ok(())
+    /// Tells the driver what was completed; `false` when it has not taken all of it, and is to be told again.
+    pub(super) fn submit(&mut self) -> io::Result<bool> {
+        while !self.ring.submission().is_empty() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The entries stay where they are.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
+        Ok(true)
     }
 
     fn descriptor(&self, tag: u16) -> abi::IoDescriptor {
         let index = usize::from(tag);
         assert!((index + 1) * size_of::<abi::IoDescriptor>() <= self.descriptors_len.get());
-        // SAFETY: the index lies inside the mapping, which is page-aligned and lives as long as `self`. The driver does not write a slot's
-        // descriptor from its completion to the next fetch; and if it did, any bytes are a descriptor.
+        // SAFETY: the index lies inside the mapping, which is page-aligned and lives as long as `self`. The driver does
+        // not write a slot's descriptor from its completion to the next fetch; and if it did, any bytes are a
+        // descriptor.
         unsafe { self.descriptors.cast::<abi::IoDescriptor>().add(index).read_volatile() }
     }
 
@@ -204,8 +216,8 @@ impl Queue {
         bytes.copy_from_slice(abi::IoCommand { queue: 0, tag, result, address }.as_bytes());
         let fd = types::Fd(self.device.as_raw_fd());
         let entry: Entry = opcode::UringCmd16::new(fd, code).cmd(bytes).build().user_data(u64::from(tag));
-        // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory` lives, or is left behind,
-        // until every command is completed.
+        // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory`
+        // lives, or is left behind, until every command is completed.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // Each slot has at most one command, and the ring an entry for each.
         pushed.expect("an entry for each slot");

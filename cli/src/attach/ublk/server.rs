@@ -3,15 +3,20 @@
 use super::device::{self, Shape};
 use super::operation::operation;
 use super::ring::{Queue, Request};
+use crate::attach::AttachOptions;
 use crate::attach::errno::errno;
+use crate::attach::serve::{Change, lock_disk};
+use crate::connect::reach;
+use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_block::{Backend, BlockOp, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_host::Namespace;
-use nvmf_initiator::{ConnectionState, Options, RemoteBackend};
+use nvmf_initiator::{ConnectionState, RemoteBackend};
 use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
+use nvmf_rdma_any::ProviderSelection;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,29 +54,31 @@ impl Abandon {
 pub(super) struct Up {
     pub(super) device: u32,
     pub(super) namespace: Namespace,
+    pub(super) provider: ProviderSelection,
 }
 
 /// How the thread is reached, and whom it tells.
 pub(super) struct Wires {
     pub(super) abandon: Arc<Abandon>,
-    pub(super) state: watch::Sender<ConnectionState>,
+    pub(super) state: watch::Sender<Change>,
     pub(super) up: oneshot::Sender<Up>,
 }
 
-/// Connects, adds a device for the namespace that is chosen, and serves it until it is stopped. What was written is flushed then.
-pub(super) fn run(
-    options: &Options,
-    choose: impl FnOnce(&RemoteBackend<nvmf_rdma_any::AnyProvider>) -> Result<Namespace>,
-    wires: Wires,
-) -> Result<()> {
-    let backend = RemoteBackend::connect(options)?;
-    let namespace = choose(&backend)?;
-    let shape = Shape::of(&namespace, u32::from(options.io_queues) * u32::from(options.queue_depth));
+/// Connects, adds a device for the namespace that is meant, and serves it until it is stopped. What was written is
+/// flushed then.
+pub(super) fn run(options: &AttachOptions, wires: Wires) -> Result<()> {
+    let connection = &options.connection;
+    let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
+    let (backend, provider) = crate::runtime::run(reached)?;
+    let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
+    let namespace = backend.namespace(nsid)?;
+    let _lock = lock_disk(options, &namespace)?;
+    let shape = Shape::of(&namespace, u32::from(connection.io_queues) * u32::from(connection.queue_depth));
     let device = device::add(&namespace, shape)?;
-    let server = Server::new(backend, device, &namespace, shape, options.spin, wires.abandon, wires.state);
+    let server = Server::new(backend, device, &namespace, shape, connection.spin, wires.abandon, wires.state);
     let server = server.inspect_err(|_| drop(device::delete(device)))?;
     // Nobody hears: the device is stopped before it was started, which ends the loop.
-    let _ = wires.up.send(Up { device, namespace });
+    let _ = wires.up.send(Up { device, namespace, provider });
     server.serve()
 }
 
@@ -87,7 +94,7 @@ struct Server<P: Provider> {
     completions: Vec<Completion>,
     spin: Duration,
     abandon: Arc<Abandon>,
-    state: watch::Sender<ConnectionState>,
+    state: watch::Sender<Change>,
 }
 
 impl<P: Provider> Server<P> {
@@ -98,7 +105,7 @@ impl<P: Provider> Server<P> {
         shape: Shape,
         spin: Duration,
         abandon: Arc<Abandon>,
-        state: watch::Sender<ConnectionState>,
+        state: watch::Sender<Change>,
     ) -> Result<Self> {
         let buffer_len = shape.io_bytes_max as usize;
         let memory = Memory::alloc(usize::from(shape.depth) * buffer_len)?;
@@ -154,9 +161,12 @@ impl<P: Provider> Server<P> {
             };
             self.queue.complete(tag, result);
         }
-        self.queue.submit().context("the ublk driver takes no more completions")?;
-        if *self.state.borrow() != self.backend.state() {
-            self.state.send_replace(self.backend.state());
+        // What the ring did not take goes out at the next turn, which must not wait for anything else.
+        worked |= !self.queue.submit().context("the ublk driver takes no more completions")?;
+        if self.state.borrow().state != self.backend.state() {
+            let foreign = self.backend.foreign().find(|(nsid, _)| nsid.0 == self.namespace.0);
+            let reason = foreign.map(|(_, mismatch)| mismatch.to_string());
+            self.state.send_replace(Change { state: self.backend.state(), reason });
         }
         Ok(worked)
     }

@@ -19,6 +19,7 @@ fn findings(text: &str, without: &[&str], memlock: Option<u64>, source: io::Resu
         machine: &machine,
         limits: &limits,
         towards: Some(&towards),
+        target: None,
         counters: &[],
         has_ethtool: true,
     })
@@ -29,7 +30,7 @@ fn mends(findings: &[Finding], level: Verdict) -> Vec<&str> {
 }
 
 #[test]
-fn a_missing_library_is_to_be_installed() {
+fn missing_library_advises_install() {
     let findings = findings(fixture::SOFTWARE, &["usr/lib"], None, Ok("10.0.2.15"));
     let mends = mends(&findings, Verdict::Bad);
     assert!(mends.iter().any(|mend| mend.starts_with("apt install libibverbs1")), "{findings:?}");
@@ -37,7 +38,7 @@ fn a_missing_library_is_to_be_installed() {
 }
 
 #[test]
-fn a_module_that_is_there_is_to_be_loaded() {
+fn available_module_advises_load() {
     let dep =
         "lib/modules/6.12.107+deb13-amd64/modules.dep = kernel/drivers/infiniband/core/rdma_ucm.ko.xz:\n";
     let text = format!("{}{dep}", fixture::SOFTWARE.replace("lib/modules/", "elsewhere/"));
@@ -46,7 +47,7 @@ fn a_module_that_is_there_is_to_be_loaded() {
 }
 
 #[test]
-fn little_memlock_is_the_units_matter() {
+fn low_memlock_advises_unit_limit() {
     let warned = findings(fixture::SOFTWARE, &[], Some(8 << 20), Ok("10.0.2.15"));
     assert!(
         mends(&warned, Verdict::Watch).iter().any(|mend| mend.contains("LimitMEMLOCK=infinity")),
@@ -61,7 +62,7 @@ fn little_memlock_is_the_units_matter() {
 }
 
 #[test]
-fn io_uring_off_and_an_old_kernel_matter_to_a_target() {
+fn io_uring_off_and_old_kernel_are_bad_for_target() {
     let text = fixture::NONE
         .replace("io_uring_disabled = 0", "io_uring_disabled = 2")
         .replace("osrelease = 6.12.107+deb13-amd64", "osrelease = 5.10.0-30-amd64");
@@ -72,13 +73,13 @@ fn io_uring_off_and_an_old_kernel_matter_to_a_target() {
 }
 
 #[test]
-fn no_route_is_bad() {
+fn missing_route_is_bad() {
     let findings = findings(fixture::NONE, &[], None, Err(io::Error::from_raw_os_error(101)));
     assert!(mends(&findings, Verdict::Bad)[0].starts_with("ip route get 192.0.2.99"), "{findings:?}");
 }
 
 #[test]
-fn an_address_without_a_gid_needs_the_interface_again() {
+fn address_without_gid_advises_interface_restart() {
     let paths = ["sys/class/infiniband/rxe0/ports/1/gids/1"];
     let findings = findings(fixture::SOFTWARE, &paths, None, Ok("10.0.2.15"));
     assert!(
@@ -88,7 +89,7 @@ fn an_address_without_a_gid_needs_the_interface_again() {
 }
 
 #[test]
-fn two_protocols_on_one_interface_are_pointed_out() {
+fn two_protocols_on_one_interface_are_reported() {
     let findings = findings(fixture::SOFTWARE, &[], None, Ok("10.0.2.15"));
     let said =
         |finding: &Finding| finding.what.starts_with("rxe0 (RoCE v2) and siw0 (iWARP) lie on one interface");

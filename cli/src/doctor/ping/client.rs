@@ -1,4 +1,4 @@
-//! The end that measures.
+//! The measuring end.
 
 use super::line::{CHUNK, ENTRIES, Line, Work, parameters};
 use super::message::{LEN, Message};
@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What no single wait exceeds.
+/// Limit of every single wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Set-up of the connection.
+/// Limit of the connection's set-up.
 const SET_UP: Duration = Duration::from_secs(5);
-/// Round trips that are not counted, before those that are.
+/// Round trips before the first that counts.
 const WARM_UP: u32 = 20;
 
-/// What is measured.
+/// What `--ping` measures, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     /// Bytes of a message.
@@ -43,14 +43,14 @@ struct Client<P: Provider> {
     start: Instant,
     completions: Vec<Completion>,
     inbox: VecDeque<Message>,
-    /// How the set-up went.
+    /// The result of the set-up.
     outcome: Option<Result<(), ConnectFailure>>,
     over: Option<anyhow::Error>,
 }
 
 impl<P: Provider> Client<P> {
     fn connect(provider: P, address: SocketAddr) -> Result<Self> {
-        let mut client = Self::unacquainted(provider, address)?;
+        let mut client = Self::establish(provider, address)?;
         let own = client.line.expose(&mut client.provider)?;
         match client.ask(Message::Hello(own), LEN)? {
             Message::Ready(memory) => client.line.peer = Some(memory),
@@ -59,8 +59,8 @@ impl<P: Provider> Client<P> {
         Ok(client)
     }
 
-    /// A connection on which nothing was said yet.
-    fn unacquainted(mut provider: P, address: SocketAddr) -> Result<Self> {
+    /// An established connection, before the first message.
+    fn establish(mut provider: P, address: SocketAddr) -> Result<Self> {
         let cq = provider.create_completion_queue(ENTRIES).context("no completion queue")?;
         let line = Line::new(&mut provider, cq)?;
         let parameters = parameters(&provider, SET_UP);
@@ -74,7 +74,7 @@ impl<P: Provider> Client<P> {
             Ok(()) => {}
             Err(ConnectFailure::Rejected { .. }) => {
                 bail!(
-                    "what listens on {address} refused: it is no nvmf doctor, or has as many as it takes; {}",
+                    "{address} refused: no nvmf doctor listens there, or it has its maximum of connections; {}",
                     advice()
                 );
             }
@@ -117,7 +117,7 @@ impl<P: Provider> Client<P> {
         Ok(latency)
     }
 
-    /// RDMA WRITE there and back, watched for in memory; half of it is one way.
+    /// RDMA WRITE there and back, each detected by polling memory; half of the round trip is one way.
     fn write_latency(&mut self, plan: &Plan) -> Result<Latency> {
         let size = plan.size;
         let mut latency = Latency::new();
@@ -169,7 +169,7 @@ impl<P: Provider> Client<P> {
         Ok(bytes as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// All that was written before is there when this returns.
+    /// Waits until the peer has received everything that was written before.
     fn sync(&mut self) -> Result<()> {
         let answer = self.ask(Message::Sync, LEN)?;
         ensure!(matches!(answer, Message::Done { .. }), "Sync was answered by {answer:?}");
@@ -192,7 +192,7 @@ impl<P: Provider> Client<P> {
         self.until_within(what, TIMEOUT, found)
     }
 
-    /// Turns until `found` finds something, the connection ends, or it took too long.
+    /// Makes progress until `found` finds something, the connection ends, or the limit is reached.
     fn until_within<T>(
         &mut self,
         what: &str,
@@ -208,7 +208,7 @@ impl<P: Provider> Client<P> {
             if let Some(error) = self.over.take() {
                 return Err(error);
             }
-            ensure!(now < deadline, "waited {timeout:?} in vain for {what}");
+            ensure!(now < deadline, "no {what} within {timeout:?}");
             if !self.turn(now)? {
                 std::thread::yield_now();
             }
@@ -239,12 +239,12 @@ impl<P: Provider> Client<P> {
 
     fn on_completion(&mut self, completion: &Completion) -> Result<()> {
         match (completion.status, Work::of(completion.id)) {
-            // Why is told by the event that follows.
+            // The event that follows has the reason.
             (WcStatus::Flushed, _) => {}
             (WcStatus::Success, Work::Receive(slot)) => {
                 ensure!(completion.byte_len as usize >= LEN, "the peer sent {} bytes", completion.byte_len);
                 let message = Message::parse(&self.line.received(slot));
-                self.inbox.push_back(message.context("the peer said what no doctor says")?);
+                self.inbox.push_back(message.context("the peer sent an unknown message")?);
                 self.line.post_receive(&mut self.provider, slot)?;
             }
             (WcStatus::Success, Work::Send) => self.line.sending = self.line.sending.saturating_sub(1),

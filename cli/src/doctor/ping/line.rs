@@ -12,14 +12,14 @@ use std::time::Duration;
 
 /// Bytes of one RDMA WRITE or READ when bandwidth is measured, and the longest message.
 pub(super) const CHUNK: usize = 64 << 10;
-/// How many of them are under way at once.
+/// How many of them are in flight at once.
 pub(super) const DEPTH: usize = 16;
-/// Receives posted. The ends take turns, so that one is under way at a time.
+/// Receives posted. The ends take turns, so only one message is in flight at a time.
 const RECEIVES: usize = 4;
 
 /// Bytes that the peer may read and write.
 pub(super) const EXPOSED: usize = CHUNK * DEPTH;
-/// Where our own writes come from and our reads go to, in memory that the peer does not reach.
+/// The source of our writes and the destination of our reads, outside of the memory that the peer may access.
 const OWN: usize = 0;
 const RECEIVE: usize = OWN + CHUNK * DEPTH;
 const SEND: usize = RECEIVE + CHUNK * RECEIVES;
@@ -28,7 +28,7 @@ const ALL: usize = SEND + CHUNK;
 /// Completion queue entries that a line needs.
 pub(super) const ENTRIES: u32 = (DEPTH + RECEIVES + 4) as u32;
 
-/// What a completion's number says.
+/// The work that a completion's number names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     Receive(usize),
@@ -54,18 +54,18 @@ impl Work {
     }
 }
 
-/// A connection's end.
+/// This side of a connection.
 pub(super) struct Line {
     pub(super) qp: QueuePairId,
     memory: Memory,
     region: MemoryRegion,
     exposed: Memory,
     exposed_region: MemoryRegion,
-    /// Where the peer's memory is, once it said so.
+    /// The peer's memory, once its message named it.
     pub(super) peer: Option<RemoteMemory>,
-    /// SENDs under way: their bytes may not be touched.
+    /// SENDs in flight: their bytes must not be changed.
     pub(super) sending: usize,
-    /// WRITEs and READs under way.
+    /// WRITEs and READs in flight.
     pub(super) bulk: usize,
 }
 
@@ -75,7 +75,7 @@ impl Line {
         let alloc = |len| Memory::alloc(len).context("no memory for a connection");
         let (memory, exposed) = (alloc(ALL)?, alloc(EXPOSED)?);
         let capabilities = provider.capabilities();
-        // Without a key for one connection the region's own is what the peer gets.
+        // A provider without per-connection keys gives the peer the region's own key.
         let remote = match capabilities.per_command_keys {
             true => Access::LOCAL_READ,
             false => Access::REMOTE_READ | Access::REMOTE_WRITE,
@@ -114,7 +114,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub(super) fn end<P: Provider>(&mut self, provider: &mut P) {
         provider.destroy_queue_pair(self.qp);
         provider.deregister(self.region.local_key);
@@ -125,7 +125,7 @@ impl Line {
         Sge { local_key: self.region.local_key, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
     }
 
-    /// Opens the memory that is for it to the peer of this connection, which is established.
+    /// Gives the peer of this established connection a key for the memory that it may access.
     pub(super) fn expose<P: Provider>(&self, provider: &mut P) -> Result<RemoteMemory> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let all = Sge { local_key: self.exposed_region.local_key, offset: 0, len: EXPOSED as u32 };
@@ -141,14 +141,14 @@ impl Line {
         provider.post_receive(self.qp, ReceiveRequest { id: Work::Receive(slot).id(), buffer })
     }
 
-    /// The head of what a receive holds.
+    /// The start of what a receive holds.
     pub(super) fn received(&self, slot: usize) -> [u8; LEN] {
         let mut head = [0; LEN];
         self.memory.read(RECEIVE + slot * CHUNK, &mut head);
         head
     }
 
-    /// Sends a message, padded to `len` bytes. The one before has completed.
+    /// Sends a message, padded to `len` bytes. The previous one must have completed.
     pub(super) fn send<P: Provider>(
         &mut self,
         provider: &mut P,
@@ -164,7 +164,7 @@ impl Line {
         Ok(())
     }
 
-    /// RDMA WRITE of `size` bytes that end with `mark`, to the head of the peer's memory.
+    /// RDMA WRITE of `size` bytes that end with `mark`, to the start of the peer's memory.
     pub(super) fn write_mark<P: Provider>(
         &mut self,
         provider: &mut P,
@@ -175,22 +175,22 @@ impl Line {
         self.post_write(provider, 0, size)
     }
 
-    /// Forgets what the peer wrote.
+    /// Clears the mark that the peer wrote.
     pub(super) fn clear(&self, size: usize) {
         self.exposed.fill(0, size, 0);
     }
 
-    /// The last of `size` bytes that the peer writes: its mark.
+    /// The mark: the last of the `size` bytes that the peer writes.
     pub(super) fn mark(&self, size: usize) -> u8 {
         let mut mark = [0];
         self.exposed.read(size - 1, &mut mark);
         mark[0]
     }
 
-    /// RDMA WRITE of a chunk to the peer's, or RDMA READ of it, as many as fit beside those under way.
+    /// Posts RDMA WRITEs or READs of one chunk each, up to the limit in flight.
     pub(super) fn fill<P: Provider>(&mut self, provider: &mut P, read: bool) -> Result<(), PostError> {
         while self.bulk < DEPTH {
-            // Which chunk does not matter: nobody looks at the data.
+            // Always the same chunk: the data do not matter.
             let offset = self.bulk * CHUNK;
             if read { self.post_read(provider, offset)? } else { self.post_write(provider, offset, CHUNK)? }
         }
@@ -231,7 +231,7 @@ impl Line {
     }
 }
 
-/// What either side offers.
+/// Connection parameters of both sides.
 pub(super) fn parameters<P: Provider>(provider: &P, timeout: Duration) -> ConnectParameters {
     let depth = provider.capabilities().max_read_depth.min(DEPTH as u16);
     let private_data = PrivateData::new(super::message::GREETING).unwrap_or(PrivateData::EMPTY);

@@ -1,40 +1,40 @@
-//! What the two ends say to each other: 32 bytes, little-endian, at the head of a SEND.
+//! The messages of the ping protocol: 32 bytes, little-endian, at the start of a SEND.
 
 use nvmf_rdma::{RemoteKey, RemoteMemory};
 
-/// Private data of the connection, so that no other program is taken for a doctor.
+/// Private data of the connection: it tells `nvmf doctor` from other programs.
 pub(super) const GREETING: &[u8] = b"nvmf-doctor/1";
 
-/// Bytes of a message. An echo may be longer; what follows its head is padding.
+/// Bytes of a message. An echo may be longer; the bytes after the first 32 are padding.
 pub(super) const LEN: usize = 32;
 
-/// What is said.
+/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To the listener: reach my memory here.
+    /// First message of the measuring end: the memory that the listener may read and write.
     Hello(RemoteMemory),
-    /// The answer: and mine here.
+    /// The listener's reply to it: its own memory.
     Ready(RemoteMemory),
-    /// Send this back as it is.
+    /// A request to send this message back unchanged.
     Echo,
-    /// From now on, answer every RDMA WRITE of so many bytes by one; until something else is said.
+    /// A request to answer every RDMA WRITE of this length with one of the same length, until the next message.
     EchoWrites {
         /// Bytes.
         size: u32,
     },
-    /// RDMA WRITE to me for so long, then say [`Message::Done`].
+    /// A request to send RDMA WRITEs for this time, then [`Message::Done`].
     Write {
         /// Milliseconds.
         ms: u32,
     },
-    /// RDMA READ from me for so long, then say [`Message::Done`].
+    /// A request to send RDMA READs for this time, then [`Message::Done`].
     Read {
         /// Milliseconds.
         ms: u32,
     },
-    /// Say [`Message::Done`] when you have seen everything before this.
+    /// A request for [`Message::Done`] once everything before it has been received.
     Sync,
-    /// It is done.
+    /// The end of what was asked for.
     Done {
         /// Bytes that were moved.
         bytes: u64,
@@ -42,7 +42,7 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// As it travels: kind, number, key, length (4 bytes each), address, bytes (8 each).
+    /// The wire format: kind, number, key, length (4 bytes each), address, bytes (8 each).
     pub(super) fn emit(self) -> [u8; LEN] {
         let none = RemoteMemory { key: RemoteKey(0), address: 0, len: 0 };
         let (kind, number, memory, bytes) = match self {
@@ -65,7 +65,7 @@ impl Message {
         out
     }
 
-    /// `None` for what no doctor says.
+    /// `None` for bytes that are no message of this protocol.
     pub(super) fn parse(bytes: &[u8; LEN]) -> Option<Self> {
         let word = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let long = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);

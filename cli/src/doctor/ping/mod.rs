@@ -2,10 +2,10 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `message` | what the ends say to each other |
+//! | `message` | the protocol's messages |
 //! | `line` | a connection: queue pair, memory, posts |
-//! | `client` | the end that measures |
-//! | `server` | the end that listens |
+//! | `client` | the measuring end |
+//! | `server` | the listening end |
 //! | `report` | the figures |
 
 mod client;
@@ -19,7 +19,7 @@ pub(crate) use client::Plan;
 use super::ProviderChoice;
 use super::limits::{Limits, Own};
 use super::towards::Towards;
-use crate::print::{ERROR_PREFIX, chain, print_json};
+use crate::print::{ERROR_PREFIX, chain, line, print_json};
 use anyhow::{Context, Result, bail};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_rdma_devices::{Choice, Machine, NodeType};
@@ -28,10 +28,10 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The port when none is named: perftest's.
+/// The default port: perftest's.
 pub(crate) const PORT: u16 = 18515;
 
-/// Bytes that a message may have.
+/// Lengths that a message may have.
 pub(crate) const SIZES: std::ops::RangeInclusive<i64> = message::LEN as i64..=line::CHUNK as i64;
 
 /// A provider, and the address that is used over it.
@@ -55,7 +55,7 @@ impl PingPath {
         }
     }
 
-    /// Those that were asked for, as far as the machine has them.
+    /// The providers that were asked for and that this machine has.
     fn chosen(choice: ProviderChoice, address: SocketAddr) -> Result<Vec<Self>> {
         let iwarp = Self { kind: Kind::Iwarp, address };
         match choice {
@@ -67,13 +67,14 @@ impl PingPath {
         }
     }
 
-    /// Verbs, on the device that `auto` would choose. `beside` iwarp, an iWARP device needs a TCP port of its own: the next one.
+    /// Verbs, on the device that `auto` would choose. An iWARP device used `beside` userspace iWARP needs a TCP port of
+    /// its own: the next one.
     fn verbs(address: SocketAddr, beside: bool) -> Result<Self> {
         let machine = Machine::read().context("cannot read this machine's devices")?;
         let limits = Limits::read(Path::new("/"), Own::read());
         let verbs = limits.verbs();
         let towards = Towards::new(&machine, address.ip(), verbs.as_ref().map_err(String::as_str).copied());
-        let choice = towards.choice.with_context(|| format!("no way leads to {address}"))?;
+        let choice = towards.choice.with_context(|| format!("there is no route to {address}"))?;
         let Choice::Verbs(owner) = choice else { bail!("verbs cannot be used for {address}: {choice}") };
         let mut address = address;
         if beside && owner.device.node_type == NodeType::Rnic && address.port() != 0 {
@@ -104,7 +105,7 @@ fn iwarp() -> Result<IwarpProvider> {
     IwarpProvider::new(IwarpConfig::default()).context("cannot start iwarp")
 }
 
-/// Measures over each provider; whether the peer was reached.
+/// Measures over each provider; `false` when the peer was reached over none.
 pub(crate) fn ping(address: SocketAddr, choice: ProviderChoice, plan: &Plan, json: bool) -> Result<bool> {
     let (mut reached, mut pings) = (false, Vec::new());
     for path in PingPath::chosen(choice, address)? {
@@ -113,12 +114,12 @@ pub(crate) fn ping(address: SocketAddr, choice: ProviderChoice, plan: &Plan, jso
             Ok(measured) => {
                 reached = true;
                 if !json {
-                    println!(
+                    line(format_args!(
                         "{} over {name}, messages of {} bytes\n{}",
                         path.address,
                         plan.size,
                         measured.text()
-                    );
+                    ))?;
                 }
                 pings.push(json!({ "provider": name, "measured": measured.json() }));
             }
@@ -135,7 +136,7 @@ pub(crate) fn ping(address: SocketAddr, choice: ProviderChoice, plan: &Plan, jso
     Ok(reached)
 }
 
-/// Is the other end over each provider, until stopped.
+/// Listens over each provider, until stopped.
 pub(crate) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> {
     let paths = PingPath::chosen(choice, address)?;
     let several = paths.len() > 1;
@@ -147,7 +148,7 @@ pub(crate) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> 
                 scope.spawn(move || {
                     let outcome = path.serve();
                     if let (true, Err(error)) = (several, &outcome) {
-                        // Said at once: the others go on.
+                        // Printed at once: the other providers go on.
                         eprintln!("{ERROR_PREFIX}{}: {}", path.name(), chain(error));
                     }
                     outcome
@@ -155,6 +156,6 @@ pub(crate) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> 
             })
             .collect();
         ends.into_iter()
-            .try_for_each(|end| end.join().unwrap_or_else(|_| bail!("the listening end broke down")))
+            .try_for_each(|end| end.join().unwrap_or_else(|_| bail!("a listening thread panicked")))
     })
 }

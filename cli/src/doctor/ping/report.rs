@@ -1,16 +1,16 @@
-//! What was measured, for people and as JSON.
+//! The results, as text and as JSON.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Times, to three digits.
+/// A latency distribution, with three significant digits.
 pub(super) struct Latency(Histogram<u64>);
 
 /// Everything over one provider; bandwidths in bytes per second.
 pub(super) struct Measured {
-    /// SEND and back.
+    /// SEND, round trip.
     pub(super) send: Latency,
     /// RDMA WRITE, one way.
     pub(super) write: Latency,
@@ -31,14 +31,14 @@ impl Latency {
         Self(Histogram::new_with_bounds(1, Self::MAX, 3).expect("the bounds are right"))
     }
 
-    /// Counts one when `counts`.
+    /// Records one round trip, unless it belongs to the warm-up.
     pub(super) fn record(&mut self, counts: bool, took: Duration) {
         if counts {
             self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(Self::MAX));
         }
     }
 
-    /// Least, median, 99 and 99.9 of 100, most; in microseconds.
+    /// Minimum, median, 99 % and 99.9 % quantiles, maximum; in microseconds.
     fn figures(&self) -> [(&'static str, f64); 5] {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         let (min, max) = (self.0.min() as f64 / 1e3, self.0.max() as f64 / 1e3);

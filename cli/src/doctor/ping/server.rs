@@ -1,7 +1,8 @@
-//! The end that listens: does what the other end asks, within bounds, and measures nothing.
+//! The listening end: carries out what the measuring end asks for, within bounds.
 
 use super::line::{CHUNK, ENTRIES, EXPOSED, Line, Work, parameters};
 use super::message::{GREETING, LEN, Message};
+use crate::print::line;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmf_rdma::{
@@ -13,25 +14,25 @@ use std::time::{Duration, Instant};
 
 /// Connections at once; more are rejected.
 const SESSIONS: usize = 4;
-/// A connection that says nothing for so long is ended.
+/// A connection without a message for this time is ended.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Set-up of a connection.
+/// Limit of a connection's set-up.
 const SET_UP: Duration = Duration::from_secs(5);
-/// Spun before it sleeps, so that a measurement sees the path and not the scheduler.
+/// Time of polling before it sleeps, so that the scheduler's wake-up time is not measured.
 const SPIN: Duration = Duration::from_millis(20);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
-/// The longest time that a peer may have us send or read in one go.
+/// The longest bandwidth measurement that a peer may ask for.
 pub(super) const BULK_MS: u32 = 60_000;
 
-/// What a connection is at.
+/// What a connection is doing.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
     /// Waits for a message.
     Listening,
-    /// Answers writes; the next one ends with this mark.
+    /// Answers RDMA WRITEs; the next one ends with this mark.
     EchoWrites { size: usize, mark: u8 },
-    /// Writes or reads until then.
+    /// Writes or reads until this time.
     Bulk { read: bool, until: Duration, bytes: u64 },
 }
 
@@ -39,18 +40,20 @@ struct Session {
     line: Line,
     doing: Doing,
     established: bool,
-    /// Receives with a message in them, and its length; as many as were posted at most.
+    /// Receives that hold a message, and its length; never more than were posted.
     inbox: VecDeque<(usize, u32)>,
     heard: Duration,
 }
 
-/// The peer did what no doctor does: its connection ends.
+/// The peer broke the protocol: its connection ends.
 struct Malformed;
 
 /// Serves until it is killed.
 pub(super) fn serve<P: Provider>(provider: P, name: &str, address: SocketAddr) -> Result<()> {
     let (mut server, address) = Server::new(provider, address)?;
-    println!("listening on {address} over {name}; on the other machine: nvmf doctor --ping {address}");
+    line(format_args!(
+        "listening on {address} over {name}; on the other machine: nvmf doctor --ping {address}"
+    ))?;
     let mut worked = Duration::ZERO;
     loop {
         let now = server.start.elapsed();
@@ -74,7 +77,7 @@ pub(super) struct Server<P: Provider> {
 }
 
 impl<P: Provider> Server<P> {
-    /// Listens; gives the address with the port that was taken.
+    /// Listens; returns the address with the actual port.
     pub(super) fn new(mut provider: P, address: SocketAddr) -> Result<(Self, SocketAddr)> {
         let (_, address) = provider.listen(address, 16).context("the other end of --ping cannot start")?;
         let entries = ENTRIES * SESSIONS as u32;
@@ -83,7 +86,7 @@ impl<P: Provider> Server<P> {
         Ok((Self { provider, cq, sessions, completions, start: Instant::now() }, address))
     }
 
-    /// One round of everything; whether there was anything to do.
+    /// Makes progress on everything; `false` when there was nothing to do.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
         let mut worked = self.reap(now);
         while let Some(event) = self.provider.poll_cm(now) {
@@ -102,7 +105,7 @@ impl<P: Provider> Server<P> {
         worked
     }
 
-    /// Whether something may come that wakes nobody: an RDMA WRITE has no completion here.
+    /// Whether to poll memory: an RDMA WRITE from the peer gives no completion on this side, and no wake-up.
     fn must_watch(&self) -> bool {
         self.sessions.iter().any(|session| !matches!(session.doing, Doing::Listening))
     }
@@ -141,7 +144,7 @@ impl<P: Provider> Server<P> {
 
     fn on_request(&mut self, now: Duration, request: RequestId, private_data: &PrivateData) {
         let refusal = PrivateData::new(GREETING).unwrap_or(PrivateData::EMPTY);
-        // A card may hand over more bytes than were sent, zeroes behind them.
+        // Some cards hand over more bytes than were sent, padded with zeroes.
         if !private_data.as_bytes().starts_with(GREETING) || self.sessions.len() >= SESSIONS {
             return self.provider.reject(request, &refusal);
         }
@@ -189,7 +192,7 @@ impl Session {
     fn on_completion(&mut self, now: Duration, completion: &Completion) {
         let success = completion.status == WcStatus::Success;
         match Work::of(completion.id) {
-            // What was flushed is followed by the end of the connection.
+            // Flushed work is followed by the event that the connection has ended.
             Work::Receive(slot) if success => {
                 self.heard = now;
                 self.inbox.push_back((slot, completion.byte_len));
@@ -207,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Goes on with what it is at; whether it could.
+    /// Continues with what it is doing; `false` when there was nothing to do.
     fn step<P: Provider>(&mut self, provider: &mut P, now: Duration) -> Result<bool, Malformed> {
         if !self.established || self.line.sending > 0 {
             return Ok(false);
@@ -289,10 +292,10 @@ impl Session {
     }
 }
 
-/// The mark of the first write. Zero is what the memory is cleared to.
+/// The mark of the first write. Memory is cleared to zero, which is no mark.
 pub(super) const FIRST_MARK: u8 = 1;
 
-/// 1, 2, … 255, 1, …
+/// The mark after this one: 1, 2, … 255, 1, …
 pub(super) fn next_mark(mark: u8) -> u8 {
     mark.checked_add(1).unwrap_or(FIRST_MARK)
 }

@@ -28,13 +28,22 @@ fn with_report<T>(
     }
     let counters = first.judge(&read());
     let (limits, towards, counters) = (&limits, Some(&towards), counters.as_slice());
-    let findings = advise(&Examined { machine: &machine, limits, towards, counters, has_ethtool: true });
+    let findings =
+        advise(&Examined { machine: &machine, limits, towards, target: None, counters, has_ethtool: true });
     let interval = Duration::from_secs(1);
-    look(&Report { machine: &machine, limits, towards, counters, interval, findings: &findings })
+    look(&Report {
+        machine: &machine,
+        limits,
+        towards,
+        target: None,
+        counters,
+        interval,
+        findings: &findings,
+    })
 }
 
 #[test]
-fn a_healthy_machine_fits_a_screen() {
+fn healthy_machine_fits_a_screen() {
     let text = with_report(fixture::SOFTWARE, &[], "10.0.2.15", |report| {
         assert!(report.is_healthy());
         report.text()
@@ -54,7 +63,7 @@ fn a_healthy_machine_fits_a_screen() {
 }
 
 #[test]
-fn a_machine_without_rdma_is_healthy() {
+fn machine_without_rdma_is_healthy() {
     let text = with_report(fixture::NONE, &[], "192.0.2.7", |report| {
         assert!(report.is_healthy());
         report.text()
@@ -63,7 +72,7 @@ fn a_machine_without_rdma_is_healthy() {
 }
 
 #[test]
-fn what_is_sick_is_said_with_what_mends_it() {
+fn faults_are_reported_with_their_fix() {
     let path = "sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_buffer";
     with_report(fixture::MLX5, &[(path, "2400\n")], "203.0.113.5", |report| {
         assert!(!report.is_healthy());
@@ -81,10 +90,10 @@ fn what_is_sick_is_said_with_what_mends_it() {
 
 /// The shape that docs/TROUBLESHOOTING.md promises.
 #[test]
-fn the_json_has_its_shape() {
+fn json_has_documented_shape() {
     let value = with_report(fixture::MLX5, &[], "192.0.2.5", |report| report.json());
     let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&value), ["healthy", "devices", "limits", "choice", "counters", "findings"]);
+    assert_eq!(keys(&value), ["healthy", "devices", "limits", "choice", "target", "counters", "findings"]);
     let device = &value["devices"][0];
     assert_eq!(keys(device), ["name", "node_type", "node_guid", "firmware", "driver", "ports"]);
     let port = &device["ports"][0];
@@ -118,7 +127,7 @@ fn the_json_has_its_shape() {
 }
 
 #[test]
-fn an_infiniband_port_shows_its_lid_and_no_mtu_of_the_interface() {
+fn infiniband_port_shows_lid_but_no_interface_mtu() {
     let value = with_report(fixture::INFINIBAND, &[], "192.0.2.9", |report| report.json());
     let port = &value["devices"][0]["ports"][0];
     assert_eq!(

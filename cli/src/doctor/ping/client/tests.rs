@@ -43,7 +43,7 @@ fn with_server(test: impl FnOnce(SocketAddr)) {
 }
 
 #[test]
-fn what_no_doctor_says_ends_that_connection_and_no_other() {
+fn malformed_message_ends_its_connection_only() {
     with_server(|address| {
         let mut good = Client::connect(iwarp(), address).expect("a connection");
         let memory = |len| RemoteMemory { key: RemoteKey(1), address: 0, len };
@@ -68,10 +68,10 @@ fn what_no_doctor_says_ends_that_connection_and_no_other() {
 
 /// A greeting that names too little memory, or memory that is not there.
 #[test]
-fn memory_that_is_not_there_costs_the_connection() {
+fn wrong_memory_ends_the_connection() {
     with_server(|address| {
         for (offset, len) in [(0, 1), (u64::MAX, EXPOSED as u32), (1 << 40, EXPOSED as u32)] {
-            let mut bad = Client::unacquainted(iwarp(), address).expect("a connection");
+            let mut bad = Client::establish(iwarp(), address).expect("a connection");
             let memory = RemoteMemory { key: RemoteKey(7), address: offset, len };
             let ended = match bad.ask(Message::Hello(memory), LEN) {
                 Ok(_) => bad.ask(Message::Write { ms: 10 }, LEN).is_err(),
@@ -84,7 +84,7 @@ fn memory_that_is_not_there_costs_the_connection() {
 }
 
 #[test]
-fn more_than_it_takes_are_rejected_and_told() {
+fn connection_over_limit_is_rejected() {
     with_server(|address| {
         let mut kept = Vec::new();
         let refusal = loop {
@@ -94,6 +94,6 @@ fn more_than_it_takes_are_rejected_and_told() {
             }
             assert!(kept.len() < 100, "no bound");
         };
-        assert!(refusal.to_string().contains("has as many as it takes"), "{refusal}");
+        assert!(refusal.to_string().contains("has its maximum of connections"), "{refusal}");
     });
 }

@@ -1,0 +1,132 @@
+//! Taking a disk away.
+
+use super::entry::State;
+use super::in_use;
+use super::process::pid_namespace;
+use super::registry::{Listed, Outcome};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a disk may take to be detached: its last requests, and a flush.
+const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
+/// How long a device may be open in processes that come and go, as udev's do.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(5);
+/// Between two signals: the second one says that the first was meant.
+const INSIST: Duration = Duration::from_millis(500);
+
+impl Listed {
+    /// Has the disk's server flush and end, and waits until it has. A disk that is in use is refused, unless with
+    /// `force`. What a server that was killed left behind is cleared away, which is an error too: what was not flushed
+    /// may be lost.
+    pub(crate) fn detach(&self, force: bool) -> Result<()> {
+        let disk = &self.disk;
+        let pid = disk.pid;
+        match disk.state {
+            State::Killed => {
+                let by_whom = if self.clear_away() { "" } else { " by somebody else" };
+                bail!(
+                    "its server was killed, and it is cleared away{by_whom}: what was not flushed may be lost"
+                );
+            }
+            State::Unknown => {
+                bail!(
+                    "it was attached by another version of nvmf: detach it with that, or end process {pid}"
+                );
+            }
+            _ => {}
+        }
+        ensure!(
+            disk.pid_namespace == pid_namespace(),
+            "it is served by process {pid} of another PID namespace (a container's?): detach it there"
+        );
+        let process = Process::open(pid);
+        // The number was this server's if it holds its lock now, and the descriptor is its from here on.
+        if self.is_served() {
+            let process = process?;
+            if let (Some(device), false) = (&disk.device, force) {
+                refuse_in_use(device, pid)?;
+            }
+            process.terminate()?;
+            self.wait(&process, force)?;
+        }
+        let outcome = self.outcome();
+        // Its files, should it have left any.
+        self.clear_away();
+        match outcome {
+            Outcome::Flushed => Ok(()),
+            Outcome::Failed(reason) => bail!("it is detached, but not in order: {reason}"),
+            Outcome::Killed => bail!("its server was killed: what was not flushed may be lost"),
+        }
+    }
+
+    /// Waits for the server's end.
+    fn wait(&self, process: &Process, force: bool) -> Result<()> {
+        let start = Instant::now();
+        let mut insisted = start;
+        while self.is_served() {
+            if self.now().is_some_and(|now| now.state == State::Ending) {
+                ensure!(
+                    force,
+                    "{} came into use: it is detached as soon as it is not, or with --force",
+                    self.disk.place().display()
+                );
+                if insisted.elapsed() > INSIST {
+                    insisted = Instant::now();
+                    process.terminate()?;
+                }
+            }
+            ensure!(
+                start.elapsed() < DETACH_TIME_MAX,
+                "{} is still being detached after {DETACH_TIME_MAX:?}: is its target there? (kill -9 {} ends it; what was not flushed may be lost)",
+                self.disk.place().display(),
+                self.disk.pid
+            );
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
+
+/// Fails when a device is in use, after a while in which its users may go.
+fn refuse_in_use(device: &Path, server: u32) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let users = in_use::users(device, server);
+        if users.is_empty() {
+            return Ok(());
+        }
+        let only_open = users.iter().all(in_use::User::comes_and_goes);
+        if !only_open || start.elapsed() > SETTLE_TIME_MAX {
+            let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+            bail!(
+                "{} is in use: {}; end that first, or detach it with --force",
+                device.display(),
+                users.join(", ")
+            );
+        }
+        std::thread::sleep(POLL * 10);
+    }
+}
+
+/// A process, which stays the same whatever becomes of its number.
+struct Process(OwnedFd);
+
+impl Process {
+    fn open(pid: u32) -> Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process has such a number")?;
+        let process = pidfd_open(pid, PidfdFlags::empty());
+        Ok(Self(process.with_context(|| format!("cannot reach process {pid}"))?))
+    }
+
+    fn terminate(&self) -> Result<()> {
+        match pidfd_send_signal(&self.0, Signal::TERM) {
+            // It has ended already.
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            sent => sent.context("cannot stop the disk's server"),
+        }
+    }
+}

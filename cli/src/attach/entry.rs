@@ -1,0 +1,110 @@
+//! What is written down of an attached disk.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Version of [`Attachment`]'s format.
+pub(crate) const VERSION: u32 = 2;
+
+/// An attached disk.
+///
+/// Every field may be absent, so that an entry of another version is shown as far as it is understood.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Attachment {
+    /// Version of this format.
+    pub(crate) version: u32,
+    /// Subsystem.
+    pub(crate) nqn: String,
+    /// Address and port of the target.
+    pub(crate) address: String,
+    /// The RDMA provider, and its device: `iwarp`, `verbs on mlx5_0`.
+    pub(crate) provider: String,
+    /// Namespace.
+    pub(crate) nsid: u32,
+    /// Bytes in it.
+    pub(crate) size: u64,
+    /// Bytes in a block of it.
+    pub(crate) block_size: u32,
+    /// The block device, if it is one.
+    pub(crate) device: Option<PathBuf>,
+    /// The NBD socket, if it has one.
+    pub(crate) socket: Option<PathBuf>,
+    /// Why it is not a block device, where that was wanted.
+    pub(crate) note: Option<String>,
+    /// The state of its connection and of its server.
+    pub(crate) state: State,
+    /// Why it is in this state, where there is more to say.
+    pub(crate) reason: Option<String>,
+    /// The process that serves it, as its own PID namespace numbers it.
+    pub(crate) pid: u32,
+    /// That PID namespace, as `/proc/self/ns/pid` names it.
+    pub(crate) pid_namespace: String,
+}
+
+/// The state of an attached disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// It is being attached.
+    Attaching,
+    /// It works.
+    Live,
+    /// Its target is away: requests wait.
+    Reconnecting,
+    /// The namespace is another disk than the one that was attached: requests wait.
+    Foreign,
+    /// Its target was given up: requests fail.
+    Lost,
+    /// Its server was asked to end, and does so when the disk is no longer in use.
+    Ending,
+    /// Its server was killed: nobody serves it.
+    Killed,
+    /// Another version of this program wrote the entry.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl State {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Attaching => "attaching",
+            Self::Live => "live",
+            Self::Reconnecting => "reconnecting",
+            Self::Foreign => "foreign",
+            Self::Lost => "lost",
+            Self::Ending => "ending",
+            Self::Killed => "killed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl std::fmt::Display for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.place().display())
+    }
+}
+
+impl Attachment {
+    /// Where it is: its device, else its socket.
+    pub(crate) fn place(&self) -> &Path {
+        self.device.as_ref().or(self.socket.as_ref()).map_or(Path::new("-"), PathBuf::as_path)
+    }
+
+    /// The disk's address for NBD clients.
+    pub(crate) fn uri(&self) -> Option<String> {
+        self.socket.as_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
+    }
+
+    /// As `-o json` prints it.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "device": self.device, "state": self.state, "reason": self.reason,
+            "nqn": self.nqn, "address": self.address, "provider": self.provider, "nsid": self.nsid,
+            "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
+            "note": self.note, "pid": self.pid,
+        })
+    }
+}

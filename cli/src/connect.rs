@@ -1,0 +1,51 @@
+//! Connecting to a controller, over the provider that reaches it.
+
+use anyhow::{Context, Result, bail};
+use nvmf_host::AssociationError;
+use nvmf_host::association::QueueFailure;
+use nvmf_initiator::{Connection, Error, Options, Preference};
+use nvmf_rdma_any::ProviderSelection;
+
+/// Connects; and over which provider that is.
+pub(crate) async fn connect(options: Options) -> Result<(Connection, ProviderSelection)> {
+    reach(options, Connection::connect).await
+}
+
+/// Connects in the caller's way. With `auto`, where nobody answers over an RDMA device, userspace iWARP is tried too: a
+/// target that started before its device was there listens on that.
+pub(crate) async fn reach<T>(
+    options: Options,
+    mut connect: impl AsyncFnMut(Options) -> Result<T, Error>,
+) -> Result<(T, ProviderSelection)> {
+    let source = options.source.map(|source| source.ip());
+    let first = ProviderSelection::towards(options.address, source, options.provider, options.verbs)?;
+    let also_iwarp = options.provider == Preference::Auto && first != ProviderSelection::Iwarp;
+    let over = |selection: &ProviderSelection| format!("over {selection}");
+    let failure = match connect(options.clone()).await {
+        Ok(connection) => return Ok((connection, first)),
+        Err(error) if also_iwarp && nobody_answers(&error) => error,
+        Err(error) => return Err(error).context(over(&first)),
+    };
+    let options = Options { provider: Preference::Iwarp, ..options };
+    match connect(options).await {
+        Ok(connection) => {
+            tracing::warn!(
+                "nobody answers {} ({failure}): iwarp is used; --provider iwarp does so at once",
+                over(&first)
+            );
+            Ok((connection, ProviderSelection::Iwarp))
+        }
+        Err(second) if nobody_answers(&second) => {
+            bail!("{}: {failure}; nor does anybody answer over iwarp", over(&first))
+        }
+        Err(second) => bail!("{}: {failure}; over iwarp: {second}", over(&first)),
+    }
+}
+
+/// Whether no NVMe/RDMA target took the connection of the first queue.
+fn nobody_answers(error: &Error) -> bool {
+    let Error::Association { source, .. } = error else { return false };
+    let AssociationError::Queue { qid, failure } = &**source else { return false };
+    let answered = matches!(failure, QueueFailure::Rejected(rejection) if rejection.0.is_some());
+    qid.is_admin() && !answered
+}
