@@ -7,7 +7,7 @@
 
 . "$LAB/lib.sh"
 
-remote="-a 127.0.0.1 -s 4420 -n $NQN"
+remote="-a 127.0.0.1 --trsvcid 4420 -n $NQN"
 
 # Starts our target. Its file is on a tmpfs, which stays when the target is killed; its second namespace is read-only.
 target() {
@@ -214,8 +214,8 @@ server_killed_under_load() {
     sleep 2
     kill -9 "$(jq .pid /run/attached.json)"
     fails wait $load
-    nvmf detach $device | tee /run/said
-    grep "cleared away" /run/said
+    nvmf list -o json | jq -e '.disks[0].state == "killed"'
+    refused 'cleared away' nvmf detach $device
     wait_for 50 gone
     attach
     verified
@@ -233,6 +233,21 @@ server_killed_mounted() {
     wait_for 50 gone
     attach
     fsck.ext4 -fp $device || [ $? -le 1 ]
+}
+
+# Asked to end while a file system is on it, as at shutdown, the server stays until that is unmounted.
+ends_when_unmounted() {
+    mkfs.ext4 -q -F $device
+    mount $device /mnt
+    kill "$(jq .pid /run/attached.json)"
+    wait_for 50 list_says ending
+    cp -a /usr/share/perl5 /mnt/tree
+    sync -f /mnt
+    umount /mnt
+    wait_for 100 gone
+    nvmf list | grep -x 'no disk is attached'
+    attach
+    fsck.ext4 -fn $device
 }
 
 # After --ctrl-loss-tmo without the target, the disk is lost and I/O fails at once.
@@ -280,6 +295,7 @@ attached_disk() {
     step 'fio verified again' verified
     must 'server killed under load' server_killed_under_load
     must 'server killed, mounted' server_killed_mounted
+    must 'ends when unmounted' ends_when_unmounted
     must 'target lost' target_lost
     must 'detached by force' forced
     step detach detach --all

@@ -50,7 +50,7 @@ disconnect() {
     [ ! -b "$(cat /run/device)" ]
 }
 
-remote() { echo -a "$address" -s "$port" -n "$nqn" --provider "$provider"; }
+remote() { echo -a "$address" --trsvcid "$port" -n "$nqn" --provider "$provider"; }
 
 # Makes what is copied onto file systems: a tree of many small files, and some large ones.
 TREE="/usr/share/perl5 /usr/sbin"
@@ -136,7 +136,7 @@ write_zeroes() {
     dd if="$(cat /run/device)" bs=64k count=1 iflag=direct status=none | cmp -n 65536 - /run/pattern
     case $initiator in
     kernel) nvme write-zeroes "$(cat /run/device)" --start-block=0 --block-count=7 ;;
-    ours) nvmf write-zeroes $(remote) --start-block=0 --block-count=7 ;;
+    ours) nvmf write-zeroes $(remote) --start-block=0 --block-count=7 --force ;;
     esac
     dd if="$(cat /run/device)" bs=4k count=1 iflag=direct status=none | cmp -n 4096 - /dev/zero
 }
@@ -155,10 +155,10 @@ compare() {
     ours)
         dd if=/run/pattern of="$dev" bs=64k oflag=direct conv=fsync status=none
         if [ $(($(nvmf id-ctrl $(remote) -o json | jq .oncs) & 1)) -eq 1 ]; then
-            nvmf compare $(remote) --block-count=15 --data=/run/pattern
-            ends_with 1 'Compare Failure' nvmf compare $(remote) --block-count=15 --data=/bin/sh
+            nvmf compare $(remote) --start-block=0 --block-count=15 --data=/run/pattern
+            ends_with 1 'Compare Failure' nvmf compare $(remote) --start-block=0 --block-count=15 --data=/bin/sh
         else
-            ends_with 2 'has no Compare' nvmf compare $(remote) --block-count=15 --data=/run/pattern
+            ends_with 2 'has no Compare' nvmf compare $(remote) --start-block=0 --block-count=15 --data=/run/pattern
         fi
         ;;
     esac

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
+//! | [`cleanup`] | ends what a test started, also when the test is killed |
 //! | [`nbd`] | a minimal NBD client |
 //! | `simulation` | the real worker and the real driver under a virtual clock, controlled by a seed |
 //! | `site` | a test's own target, with folder, port and NQN, and calls of `nvmf` with that target |
@@ -10,6 +11,7 @@
 //! Processes that are started here end when their guard is dropped, and every wait has a timeout.
 #![forbid(unsafe_code)]
 
+pub mod cleanup;
 pub mod nbd;
 pub mod process;
 #[cfg(feature = "simulation")]

@@ -1,5 +1,6 @@
 //! The programs as child processes.
 
+use crate::cleanup::Cleanup;
 use anyhow::{Context, Result, bail, ensure};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
@@ -39,6 +40,7 @@ pub struct Target {
     /// Address of its listener.
     pub address: SocketAddr,
     log: PathBuf,
+    cleanup: Cleanup,
 }
 
 impl Target {
@@ -66,7 +68,8 @@ impl Target {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child =
             command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        let mut target = Self { child, address, log: log.to_owned() };
+        let cleanup = Cleanup::new("kill -KILL \"$1\"", &[&child.id().to_string()])?;
+        let mut target = Self { child, address, log: log.to_owned(), cleanup };
         let deadline = Instant::now() + TIMEOUT;
         let mut message = [0; 4096];
         loop {
@@ -105,6 +108,7 @@ impl Target {
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().context("nvmf-target has already ended")?;
         self.child.wait()?;
+        self.cleanup.cancel();
         Ok(())
     }
 
@@ -124,6 +128,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.cleanup.cancel();
     }
 }
 
@@ -214,12 +219,14 @@ pub fn signal(pid: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `nvmf`, which must succeed.
+/// Runs `nvmf`, which must succeed. Its disks are listed in the caller's folder.
 ///
 /// # Errors
 /// When it fails; the error contains its output.
-pub fn nvmf(program: &Path, arguments: &[&str]) -> Result<Output> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+pub fn nvmf(program: &Path, registry: &Path, arguments: &[&str]) -> Result<Output> {
+    let mut call = Command::new(program);
+    call.args(arguments).env("NVMF_RUNTIME_DIR", registry).stdin(Stdio::null());
+    let output = call.output();
     let output = output.with_context(|| format!("cannot start {}", program.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "nvmf {} ended with {}:\n{said}", arguments.join(" "), output.status);

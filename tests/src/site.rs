@@ -1,5 +1,6 @@
 //! A test's own target with folder, port and NQN, and calls of `nvmf` with that target.
 
+use crate::cleanup::Cleanup;
 use crate::process::{self, Target};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{HostId, Nqn};
@@ -12,14 +13,20 @@ use std::process::Command;
 /// Default host ID of the tests, given on every call so that `nvmf` does not create an identity on the machine.
 pub const HOST_ID: &str = "6e766d66-0000-4000-8000-000000000001";
 
+/// `$1` is the program, `$2` the site's folder.
+const DETACH_ALL: &str = r#"
+[ -d "$2/run" ] && NVMF_RUNTIME_DIR="$2/run" "$1" detach --all --force
+rm -rf "$2""#;
+
 /// The folder, address and NQN of a target, which need not be running.
 #[derive(Debug)]
 pub struct Site {
     folder: tempfile::TempDir,
     /// Address of its listener.
     pub address: SocketAddr,
-    /// NQN of its subsystem, unique because all disks attached by root share a registry.
+    /// NQN of its subsystem, unique because a disk is attached once on a machine.
     pub nqn: String,
+    _cleanup: Cleanup,
 }
 
 impl Site {
@@ -30,7 +37,11 @@ impl Site {
     pub fn new(name: &str) -> Result<Self> {
         let port = process::free_port()?;
         let nqn = format!("nqn.2026-11.com.example:{name}-{}-{port}", std::process::id());
-        Ok(Self { folder: tempfile::tempdir()?, address: ([127, 0, 0, 1], port).into(), nqn })
+        let folder = tempfile::tempdir()?;
+        let program = process::program("nvmf")?;
+        let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is not UTF-8");
+        let cleanup = Cleanup::new(DETACH_ALL, &[&text(&program)?, &text(folder.path())?])?;
+        Ok(Self { folder, address: ([127, 0, 0, 1], port).into(), nqn, _cleanup: cleanup })
     }
 
     /// Path of a file in the folder.
@@ -95,7 +106,7 @@ impl Site {
         let mut call = Command::new(process::program("nvmf")?);
         let (address, port) = (self.address.ip().to_string(), self.address.port().to_string());
         let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
-        call.args([command, "-a", &address, "-s", &port, "-q", &host, "-I", HOST_ID]).args(arguments);
+        call.args([command, "-a", &address, "--trsvcid", &port, "-q", &host, "-I", HOST_ID]).args(arguments);
         Ok(self.apart(call))
     }
 
@@ -109,25 +120,22 @@ impl Site {
         Ok(self.apart(call))
     }
 
+    /// The folder in which this test's attached disks are listed.
+    #[must_use]
+    pub fn registry(&self) -> PathBuf {
+        self.path("run")
+    }
+
     /// Replaces the user's folders by the test's in a call.
     #[must_use]
     pub fn apart(&self, mut call: Command) -> Command {
         let folder = self.folder.path();
         call.env("HOME", folder)
             .env("XDG_RUNTIME_DIR", folder)
+            .env("NVMF_RUNTIME_DIR", self.registry())
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("NVMF_LOG");
         call
-    }
-}
-
-impl Drop for Site {
-    /// Detaches the disk of a test that fails.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let detach = self.local(&["detach", "-n", &self.nqn]);
-            let _ = detach.and_then(|mut detach| process::run(&mut detach));
-        }
     }
 }
 

@@ -111,7 +111,8 @@ fn a_disk_whose_server_was_killed_is_attached_again() {
     let disk = attach(&site);
     let pid = u32::try_from(disk["pid"].as_u64().expect("a process")).expect("a process");
     process::signal(pid, "KILL").expect("it ran");
-    process::until("it is listed no more", || listed(&site).is_none()).expect("it is not");
+    let is_killed = || listed(&site).is_some_and(|disk| disk["state"] == "killed");
+    process::until("it is listed as killed", is_killed).expect("it is");
     let again = attach(&site);
     assert_ne!(again["pid"], disk["pid"]);
     assert_eq!(tool("nbdinfo", &["--size", uri(&again)]).trim(), SIZE.to_string());

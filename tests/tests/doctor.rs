@@ -1,6 +1,7 @@
 //! `nvmf doctor` as a program: what it says of this machine, and two of them that measure the provider between them.
 
 use nvmf_tests::process::{free_port, program, run};
+use nvmf_tests::site::Site;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -130,6 +131,28 @@ fn this_machine_is_examined() {
     let text = doctor(&["127.0.0.1"]);
     let text = String::from_utf8_lossy(&text.stdout);
     assert!(text.contains("provider   127.0.0.1: ") && text.contains("limits     memlock "), "{text}");
+}
+
+#[test]
+fn address_is_tried() {
+    let site = Site::new("doctor").expect("a site");
+    let address = site.address.to_string();
+    let output = doctor(&[&address, "-o", "json"]);
+    let value = json(&output);
+    assert_eq!(
+        (&value["target"]["answers"], &value["target"]["address"]),
+        (&false.into(), &address.as_str().into())
+    );
+    let text = doctor(&[&address]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(text.contains(&format!("target     {address} does not answer")), "{text}");
+    assert!(text.contains("no target answers") && text.contains("firewall"), "{text}");
+
+    site.configure(&site.subsystem(&[site.disk("disk.img", 1 << 20)])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let value = json(&doctor(&[&address, "-o", "json"]));
+    assert_eq!((&value["target"]["answers"], &value["target"]["provider"]), (&true.into(), &"iwarp".into()));
+    target.stop().expect("a stop in good order");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn reading(site: &Site, arguments: &[&str]) -> (Running, ChildStdout) {
 #[test]
 fn transfer_without_target_fails_with_message() {
     let (site, mut target) = site("away", "null = \"1TiB\"");
-    let (mut running, mut output) = reading(&site, &["-c", "1", "-l", "2"]);
+    let (mut running, mut output) = reading(&site, &["--reconnect-delay", "1", "-l", "2"]);
     target.kill().expect("it ran");
     let drain = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     let start = Instant::now();
@@ -60,7 +60,8 @@ fn transfer_continues_after_target_restart() {
     let mut target = site.serve().expect("a target");
     let bytes = random_file(&site.path("input"), LEN).expect("a file");
 
-    let mut call = site.call("write", &["-n", &site.nqn, "-c", "1", "-l", "60"]).expect("nvmf");
+    let mut call =
+        site.call("write", &["-n", &site.nqn, "--reconnect-delay", "1", "-l", "60"]).expect("nvmf");
     let err = std::fs::File::create(site.path("write.err")).expect("a file");
     call.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(err);
     let mut child = call.spawn().expect("nvmf starts");

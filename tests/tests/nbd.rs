@@ -40,7 +40,10 @@ impl Scene {
     /// A call of `nvmf` whose registry and identity are this scene's own.
     fn nvmf(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(&self.nvmf);
-        command.args(arguments).env("HOME", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command
+            .args(arguments)
+            .env("HOME", self.folder.path())
+            .env("NVMF_RUNTIME_DIR", self.folder.path().join("run"));
         command.output().expect("nvmf starts")
     }
 
@@ -49,7 +52,7 @@ impl Scene {
         let port = self.address.port().to_string();
         // An identity of its own: the machine's is neither read nor made.
         let host = ["-q", "nqn.2026-11.com.example:tester", "-I", "00000000-0000-4000-8000-000000000001"];
-        self.nvmf(&[&[verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &port], &host[..], more].concat())
+        self.nvmf(&[&[verb, "-t", "rdma", "-a", "127.0.0.1", "--trsvcid", &port], &host[..], more].concat())
     }
 
     /// What `nvmf` says on its error output, having failed.

@@ -101,6 +101,47 @@ fn write_zeroes_changes_only_its_range() {
 }
 
 #[test]
+fn destroying_commands_want_their_range() {
+    let (site, target, data) = site("range");
+    // What nvme-cli's users type: there -s and -c are the first block and the number of blocks.
+    for arguments in
+        [&[][..], &["-c", "7"], &["--start-block=0"], &["-s", "8", "-c", "7"], &["--block-count=0"]]
+    {
+        for command in ["write-zeroes", "compare"] {
+            let more = if command == "compare" { &["--data=/dev/zero"][..] } else { &[] };
+            let output = process::run(&mut call(&site, command, &[arguments, more].concat())).expect("nvmf");
+            assert_eq!(output.status.code(), Some(2), "{command} {arguments:?} {output:?}");
+        }
+    }
+    for command in ["read", "write", "dsm"] {
+        let output = process::run(&mut call(&site, command, &["-c", "7"])).expect("nvmf");
+        assert_eq!(output.status.code(), Some(2), "{command} {output:?}");
+    }
+    assert!(disk(&site) == data, "what was refused did nothing");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
+fn attached_disk_is_not_written_to_beside_its_attachment() {
+    let (site, target, mut data) = site("beside");
+    succeeds(&mut call(&site, "attach", &["--as", "socket"])).expect("attached");
+    let file = path(&site, "data");
+    let range = ["--start-block=0", "--block-count=0"];
+    for (command, arguments) in
+        [("write-zeroes", &range[..]), ("dsm", &["--slbs=0", "--blocks=1", "--ad"]), ("write", &[&file])]
+    {
+        fails(&mut call(&site, command, arguments), &["is attached on this machine", "--force"])
+            .expect("a clear message");
+    }
+    assert!(disk(&site) == data, "what was refused did nothing");
+    succeeds(&mut call(&site, "write-zeroes", &[&range[..], &["--force"]].concat())).expect("zeroes");
+    data[..BLOCK].fill(0);
+    assert!(disk(&site) == data);
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    target.stop().expect("a stop in good order");
+}
+
+#[test]
 fn dsm_deallocates_only_its_ranges() {
     let (site, target, mut data) = site("dsm");
     for (arguments, parts) in [
@@ -138,6 +179,7 @@ fn flush_succeeds_and_smart_log_counts() {
         text.starts_with(&format!("Smart Log for NVME device:{} namespace-id:ffffffff\n", site.nqn)),
         "{text}"
     );
+    assert!(!text.contains("-273"), "no temperature is reported: {text}");
     let line = format!("{:<40}: {units} (", "Data Units Written");
     assert!(text.contains(&line), "`{line}` is not in:\n{text}");
     target.stop().expect("the target stops");

@@ -78,11 +78,17 @@ impl Setup {
         Ok(Self { nvmf: release.join("nvmf"), target, image, original, folder: folder.to_owned(), port })
     }
 
+    /// The folder in which the demo's attached disk is listed.
+    fn registry(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
     /// Runs `nvmf` with the target's address.
     fn nvmf(&self, verb: &str, more: &[&str]) -> Result<Value> {
-        let mut arguments = vec![verb, "-t", "rdma", "-a", "127.0.0.1", "-s", &self.port, "-o", "json"];
+        let mut arguments =
+            vec![verb, "-t", "rdma", "-a", "127.0.0.1", "--trsvcid", &self.port, "-o", "json"];
         arguments.extend(more);
-        let output = process::nvmf(&self.nvmf, &arguments)?;
+        let output = process::nvmf(&self.nvmf, &self.registry(), &arguments)?;
         serde_json::from_slice(&output.stdout).with_context(|| format!("nvmf {verb} did not print JSON"))
     }
 
@@ -104,7 +110,9 @@ impl Setup {
         self.write_changes(&socket, &updated, &mut report)?;
         time_reads(&socket, &mut report)?;
 
-        say("nvmf detach", || process::nvmf(&self.nvmf, &["detach", "--socket", socket_text]))?;
+        say("nvmf detach", || {
+            process::nvmf(&self.nvmf, &self.registry(), &["detach", "--socket", socket_text])
+        })?;
         ensure!(!socket.exists(), "the NBD socket is still there after detach");
         let Self { target, image, .. } = self;
         say("stopping nvmf-target", || target.stop())?;
@@ -139,7 +147,7 @@ impl Setup {
 
     fn read_through_fabric(&self, expected: &str, report: &mut Report) -> Result<()> {
         let mut command = Command::new(&self.nvmf);
-        command.args(["read", "-t", "rdma", "-a", "127.0.0.1", "-s", &self.port, "-n", NQN, "-"]);
+        command.args(["read", "-t", "rdma", "-a", "127.0.0.1", "--trsvcid", &self.port, "-n", NQN, "-"]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start nvmf read")?;
         let mut output = child.stdout.take().context("nvmf read has no output")?;
