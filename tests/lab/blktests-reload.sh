@@ -47,12 +47,16 @@ subsystem() {
     *) access="allowed_hosts = [\"$2\"]" ;;
     esac
     printf '[[subsystem]]\nnqn = "%s"\n%s\n' "$1" "$access"
+    above=$1
     namespaces 1
 }
 
-# `namespaces NSID...`: prints null namespaces of the subsystem above.
+# `namespaces NSID...`: prints null namespaces of the subsystem above. Each has a UUID that is the same after a restart.
 namespaces() {
-    for nsid in "$@"; do printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\n' "$nsid"; done
+    for nsid in "$@"; do
+        uuid=$(printf '%s' "$above#$nsid" | md5sum | sed -E 's/^(.{8})(.{4})(.{4})(.{4})(.{12}).*/\1-\2-\3-\4-\5/')
+        printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\nuuid = "%s"\n' "$nsid" "$uuid"
+    done
 }
 
 connect() {

@@ -13,7 +13,9 @@ const BLOCK: usize = 4096;
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
-    let namespace = "memory = \"4MiB\"\nblock_size = 4096".to_owned();
+    // Memory is another disk after each start, unless it is said to be the same.
+    let uuid = "6e766d66-0000-4000-8000-0000000000ca";
+    let namespace = format!("memory = \"4MiB\"\nblock_size = 4096\nuuid = \"{uuid}\"");
     site.configure(&site.subsystem(&[namespace])).expect("a configuration");
     let target = site.serve().expect("a target");
     (site, target)

@@ -85,6 +85,8 @@ impl Daemon {
             }
         }
         self.publish();
+        let now = self.common.clock.now();
+        faults.iter().for_each(|fault| self.namespaces.retry_later(fault, now));
         faults
     }
 

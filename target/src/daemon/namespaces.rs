@@ -51,7 +51,8 @@ impl Namespaces {
         let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
         for (nqn, namespace) in namespaces {
             let key = (nqn, namespace.nsid);
-            let is_opening = self.opening.iter().any(|opening| opening.key == key);
+            // One that was begun for another disk, and may never end, is no reason to wait.
+            let is_opening = self.opening.iter().any(|o| o.key == key && o.namespace == *namespace);
             if self.is_open(&key)
                 || is_opening
                 || self.is_waiting(&key, now)
