@@ -106,6 +106,18 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("127.0.0.1:4420", "127.0.0.1:66666", 8, &["IP address", "192.0.2.1:4420"]),
     ("[::1]:4420", "127.0.0.1:4420", 11, &["is in line 8 already"]),
     ("\"iwarp\"", "\"verbz\"", 12, &["one of", "\"iwarp\""]),
+    (
+        "provider = \"iwarp\"",
+        "provider = \"iwarp\"\nverbs.path_mtu = 1024",
+        13,
+        &["path_mtu", "MTU of the network interface"],
+    ),
+    (
+        "provider = \"iwarp\"",
+        "provider = \"iwarp\"\nverbs.ack_timeout = 32",
+        13,
+        &["ack_timeout", "from 1 to 31"],
+    ),
     ("com.example:two", "com.example:one", 30, &["is in line 15 already"]),
     ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
     ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),

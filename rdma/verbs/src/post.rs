@@ -52,10 +52,6 @@ impl VerbsProvider {
                 .then_some(RemoteMemory { key, address, len: range.len })
                 .ok_or(RegisterError::Access);
         }
-        // A window of no bytes cannot be bound.
-        if range.len == 0 {
-            return Err(RegisterError::OutOfBounds);
-        }
         let limit = qp.attributes.max_exposed as usize;
         let no_key = RegisterError::NoKey { limit };
         if qp.sends.hidden() >= limit || !matches!(qp.phase, Phase::Ready) || qp.is_broken() {
@@ -64,8 +60,12 @@ impl VerbsProvider {
         let Some(hw) = &mut qp.hw else { return Err(no_key) };
         let (key, window) = self.windows.expose(&self.device, range.local_key, queue_pair)?;
         let region = &registered.region;
-        let len = range.len;
-        let operation = ffi::WorkOperation::Bind { window, key, region, address, len, access };
+        // A window of no bytes cannot be bound: one without a remote right reaches nothing either.
+        let (bound, len, access) = match range.len {
+            0 => (region.address(), 1, Access::LOCAL_READ),
+            len => (address, len, access),
+        };
+        let operation = ffi::WorkOperation::Bind { window, key, region, address: bound, len, access };
         let id = Name::Send(queue_pair, qp.sends.push(Work::Bind, false)).encode();
         hw.push_send(&ffi::WorkRequest { id, operation, signaled: false }, &[], None);
         qp.unsignaled_run += 1;

@@ -36,6 +36,8 @@ pub(crate) struct Posted {
     id: u64,
     signaled: bool,
     pub(crate) elements: Vec<(u64, u32, u32)>,
+    /// Of a window that is bound: address, length, rights.
+    pub(crate) bound: (u64, u64, u32),
     qp: usize,
 }
 
@@ -327,7 +329,8 @@ unsafe extern "C" fn post_send(qp: *mut Qp, first: *mut SendWr, bad: *mut *mut S
         let elements = (0..wr.num_sge as usize).map(element).map(|it| (it.addr, it.length, it.lkey));
         let signaled = wr.send_flags & constants::SEND_SIGNALED != 0;
         let (id, elements) = (wr.wr_id, elements.collect());
-        world.sent.push(Posted { id, signaled, elements, qp: qp.addr() });
+        let bound = (wr.mw_addr, wr.mw_length, wr.mw_access);
+        world.sent.push(Posted { id, bound, signaled, elements, qp: qp.addr() });
         next = wr.next;
     }
     world.result("post_send without a word which")

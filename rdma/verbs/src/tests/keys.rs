@@ -100,3 +100,17 @@ fn local_invalidation_of_an_invalid_key_completes() {
     rig.post(5, SendOperation::LocalInvalidate { key });
     assert_eq!(rig.done(), [(5, WcStatus::Success)], "with nothing before it, at once");
 }
+
+#[test]
+fn window_covers_the_exposed_bytes_and_an_empty_one_nothing() {
+    double::install(false, true);
+    let mut rig = Rig::connected(config());
+    let base = rig.memory.as_ptr().addr() as u64;
+    for (offset, len) in [(512, 100), (LEN, 0)] {
+        let exposed = rig.provider.expose(rig.qp, rig.sge(offset, len), Access::REMOTE_WRITE).expect("a key");
+        assert_eq!((exposed.address, exposed.len), (base + offset as u64, len));
+    }
+    rig.provider.flush();
+    let bound: Vec<_> = device().sent.iter().map(|it| it.bound).collect();
+    assert_eq!(bound, [(base + 512, 100, REMOTE_WRITE), (base, 1, 0)]);
+}
