@@ -86,7 +86,8 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
         admin_receives: 256 * 36,
         io_receives: 32 * 36,
         buffers: BufferPlan::new(4 << 20, 1 << 20),
-        transfer_timeout: Duration::from_secs(2),
+        // Longer than the honest host waits: it must not need that others are closed.
+        transfer_timeout: DELAY + Duration::from_secs(3),
     };
     let registry = Arc::new(Mutex::new(registry(&disk)));
     let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
@@ -215,6 +216,15 @@ fn sockets(address: SocketAddr, stop: &AtomicBool) {
     }
 }
 
+/// Ends what waits for it, also when the test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn hostile_peers_do_not_delay_an_honest_host() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -222,6 +232,7 @@ fn hostile_peers_do_not_delay_an_honest_host() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| sockets(target.address, &stop));
+        let _stop = StopAtEnd(&stop);
         // Their providers are not turned from here on: they answer no READ and take nothing.
         let mut peers = Vec::new();
         for _ in 0..40 {
@@ -263,6 +274,5 @@ fn hostile_peers_do_not_delay_an_honest_host() {
         let mut second = Host::connect(target.address);
         second.verify(3, 128 << 10);
         host.verify(5, 512 << 10);
-        stop.store(true, Ordering::Release);
     });
 }
