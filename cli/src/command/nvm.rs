@@ -169,8 +169,15 @@ pub(super) async fn open(
             connection.address()
         );
     }
-    let device = connection.open(namespace.choose(&connection.namespaces())?)?;
-    Ok((connection, device))
+    let nsid = namespace.choose(&connection.namespaces());
+    match nsid.and_then(|nsid| Ok(connection.open(nsid)?)) {
+        Ok(device) => Ok((connection, device)),
+        Err(error) => {
+            // The target would have to notice by itself, and the next command come too early for it.
+            connection.close().await;
+            Err(error)
+        }
+    }
 }
 
 /// Blocks as bytes: offset and length.
