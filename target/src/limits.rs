@@ -19,11 +19,12 @@ pub const ASSOCIATION_SHARE: usize = 4;
 pub const HOST_SHARE: usize = 2;
 /// The same for a device.
 pub const DEVICE_SHARE: usize = 2;
-/// How long a host may take none of the data and responses that are posted, and answer no RDMA READ, until its queue is closed.
+/// How long a host may take none of the data and responses that are posted, and answer no RDMA READ, until its queue
+/// is closed.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in the
-/// capsule that is no multiple of it are copied once.
+/// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in
+/// the capsule that is no multiple of it are copied once.
 pub const IN_CAPSULE_ALIGN: usize = nvmf_block::MEMORY_ALIGNMENT;
 
 /// The largest Admin queue, in entries: SPDK's tools ask for more than the usual 32.
@@ -50,14 +51,14 @@ pub const BACKLOG: u32 = 128;
 pub const COMPLETIONS_BUDGET: usize = 128;
 /// Capsules taken up in one turn, of all queues; completions of the backend, too.
 pub const BATCH: usize = 32;
-/// The same while queues that bring little come in between: they wait for the rest of a turn at the most.
+/// The same while short queues come in between: they wait for the rest of a turn at the most.
 pub const BATCH_CONTENDED: usize = 16;
 /// For so many turns after the last of them.
 pub const CONTENTION_TURNS: u8 = 8;
 /// Capsules that a queue hands in at a time: then it is the next queue's turn.
 pub const CAPSULES_IN_A_ROW: usize = 8;
-/// Answers that leave from where a device borrows them after which a turn looks whether one more still fits in the packet that is being
-/// filled: it would cost a packet of its own.
+/// Answers that leave from where a device borrows them after which a turn looks whether one more still fits in the
+/// packet that is being filled: it would cost a packet of its own.
 pub const ANSWERS_MIN: u32 = 12;
 /// Bytes of an answer beyond its data: the headers of the RDMA WRITE and the response.
 pub const ANSWER_FRAMING: u32 = 80;

@@ -1,4 +1,4 @@
-//! What workers tell each other, and the daemon tells them.
+//! Messages between workers, and from the daemon to them.
 
 use crate::transport::rdma::listener::Offer;
 use nvmf_subsystem::{AssociationKey, Notice};

@@ -67,8 +67,8 @@ impl Settings {
     }
 }
 
-/// What the workers of a group know of each other (they share a provider and hand requests to each other): who has room for the
-/// next queue, and which controllers there are.
+/// What the workers of a group know of each other (they share a provider and hand requests to each other): who has
+/// room for the next queue, and which controllers there are.
 #[derive(Debug)]
 pub struct Load {
     first: usize,
@@ -131,7 +131,7 @@ impl Load {
         self.controllers().push((association, peer.to_canonical()));
     }
 
-    /// Its Admin queue is gone.
+    /// Its Admin queue was removed.
     pub fn remove_controller(&self, key: AssociationKey) {
         self.controllers().retain(|(association, _)| association.key() != key);
     }
@@ -155,7 +155,7 @@ impl Load {
         self.queues[worker.0 - self.first].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A queue of a worker is gone.
+    /// A queue of a worker was removed.
     pub fn remove(&self, worker: WorkerId) {
         self.queues[worker.0 - self.first].fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
 //! How long a worker spins before it sleeps.
 //!
-//! To spin is worth it when work comes meanwhile. Where it does not, every spin is wasted: a thousand idle connections, whose keep-alives
-//! wake the worker now and then, would cost a spin each. So a worker that has spun in vain a few times sleeps at once, and only tries
-//! again now and then: a sleeper cannot tell how soon work came, as waking takes time of its own.
+//! To spin is worth it when work comes meanwhile. Where it does not, every spin is wasted: a thousand idle
+//! connections, whose keep-alives wake the worker now and then, would cost a spin each. So a worker that has spun in
+//! vain a few times sleeps at once, and only tries again now and then: after a sleep it is not known how soon work
+//! came, as waking takes time of its own.
 
 use core::time::Duration;
 

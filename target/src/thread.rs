@@ -126,7 +126,8 @@ pub fn take_messages<P: Provider>(
                 let _ = done.send(worker.backend().attach(device, &disk));
             }
             ThreadMessage::Detach(device) => {
-                // The notice that its namespace is gone came before: commands are told that, not that their disk is away.
+                // The notice that removes its namespace was sent before. It is applied first, so that later commands
+                // fail with Invalid Namespace, which is final, and not with the status of a device that is missing.
                 worker.read_delivered(now);
                 worker.backend().detach(device);
             }

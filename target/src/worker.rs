@@ -1,8 +1,8 @@
 //! One worker: a provider, a backend, the memory between them, and the queues that live on it.
 //!
 //! [`Worker::turn`] is all there is: it reads no clock, makes no system call of its own, and takes no lock but the
-//! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a virtual
-//! clock.
+//! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a
+//! virtual clock.
 
 mod connections;
 
@@ -57,7 +57,7 @@ pub struct Worker<P: Provider, B: Backend> {
     /// No timer expires before: what hosts sent while the worker stood still is read first.
     no_timer_before: Duration,
     device_removed: bool,
-    /// Turns for which it is remembered that somebody with little came between.
+    /// Turns that still count as contended: a short queue came up recently.
     contended_turns: u8,
 }
 
@@ -209,7 +209,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         }
         let resources = &mut self.resources;
         if !completion.status.is_success() {
-            // An event tells of the end; what made it come is worth a line.
+            // The end itself comes as an event; its cause is only here.
             if queue.state() == QueueState::Live && completion.status != nvmf_rdma::WcStatus::Flushed {
                 resources.counters.transport_errors.add(1);
                 if resources.log.allow(now, &resources.counters) {
@@ -227,9 +227,10 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         }
     }
 
-    /// Lets those go first who were not in line and bring little, and answers them before the others' work begins: a turn
-    /// full of a heavy queue takes many times as long as one command. They stand in line for that all the same: who comes back
-    /// before the line went round has its turn there, so that many who bring little do not starve one who brings much.
+    /// Serves short queues that were not in the ready list before the queues in it, and submits their work at once: a
+    /// turn full of a heavy queue's commands takes many times as long as one command. They join the ready list all
+    /// the same: one that is ready again before the list went round waits for its place in it, so that many short
+    /// queues do not starve a heavy one.
     fn take_newly_ready(&mut self, now: Duration) -> bool {
         let contested = self.resources.ready_list.len() + self.resources.newly_ready.len() > 1;
         let mut left = BATCH;
@@ -250,7 +251,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         left < BATCH
     }
 
-    /// Lets the queues hand in capsules, some each in turn: who heavies does not keep the others waiting.
+    /// Takes capsules from the queues of the ready list, a few from each in turn: a busy host does not delay the
+    /// others.
     fn take_capsules(&mut self, now: Duration) -> bool {
         let batch = if self.contended_turns == 0 { BATCH } else { BATCH_CONTENDED };
         self.contended_turns = self.contended_turns.saturating_sub(1);
@@ -377,7 +379,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     fn grant_buffers(&mut self, now: Duration) -> bool {
         let mut granted = false;
         for class in Class::ALL {
-            // Until nobody gets one: a queue that had one may want another, and comes behind the others for it.
+            // Until none gets one: a queue that got one may want another, for which it waits behind the others.
             loop {
                 let mut in_round = false;
                 for _ in 0..self.resources.buffers.take_recheck(class) {

@@ -92,7 +92,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         }
         let to = match wanted {
             Err(_) => self.id,
-            // An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
+            // An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread
+            // out.
             Ok(request) if request.qid.0 == 0 => self.resources.load.least(),
             Ok(_) => {
                 self.last_pick = self.resources.load.after(self.last_pick);
@@ -127,7 +128,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.resources.provider.reject(request, &rejection(status));
     }
 
-    /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no Connect.
+    /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no
+    /// Connect.
     fn make_room(&mut self, now: Duration, terms: &Terms, peer: IpAddr) -> bool {
         let share = (self.settings.connections / UNCONNECTED_SHARE).max(1);
         if self.resources.buffers.owners.unconnected(peer) >= share
@@ -144,7 +146,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         !self.vacant.is_empty() || self.close_unconnected(now, |_, _| true)
     }
 
-    /// Closes a connection that has brought no Connect for a while: the oldest one of the machine that has the most of them.
+    /// Closes a connection that has brought no Connect for a while: the oldest one of the machine that has the most
+    /// of them.
     fn close_unconnected(&mut self, now: Duration, among: impl Fn(IpAddr, bool) -> bool) -> bool {
         let owners = &self.resources.buffers.owners;
         let old = self.queues.iter().flatten().filter_map(|queue| {
@@ -204,7 +207,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         Ok(())
     }
 
-    /// Removes a queue of which nothing is in use any more, and tells the registry.
+    /// Removes a closed queue without operations in flight, and reports it to the registry.
     pub(super) fn remove_queue(&mut self, index: u32) {
         let slot = &mut self.queues[index as usize];
         let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };

@@ -452,7 +452,8 @@ pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
     io_of(world, 1, qid, cntlid, 32)
 }
 
-/// The same of the host with this number, with so many entries. Its Connect data are in the capsule, as Linux sends them.
+/// The same of the host with this number, with so many entries. Its Connect data are in the capsule, as Linux sends
+/// them.
 pub(crate) fn io_of(world: &mut World, host: u8, qid: u16, cntlid: Cntlid, entries: u16) -> HostQueue {
     let offer = HostQueue::offer(qid, entries, cntlid.0);
     let mut queue = HostQueue::connect_from(world, host, offer).unwrap_or_else(|failure| panic!("{failure}"));

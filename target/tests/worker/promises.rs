@@ -123,8 +123,8 @@ fn operations_of_a_lost_queue_are_orphans_until_the_disk_is_done() {
     assert!(!has_orphans(&world));
 }
 
-/// What hosts sent while the target stood still is read before their timers expire. (Keep Alive timers see to that themselves;
-/// the worker does for the others.)
+/// What hosts sent while the target stood still is read before their timers expire. (Keep Alive timers see to that
+/// themselves; the worker does for the others.)
 #[test]
 fn keep_alives_that_came_during_a_stall_count() {
     let settings = Settings { connections: 16, admin_receives: 16 * 36, ..settings() };

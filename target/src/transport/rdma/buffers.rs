@@ -1,10 +1,10 @@
-//! The data buffers of a worker: allocated once, registered once with the provider and once with the backend, so that data
-//! go between wire and disk without a copy.
+//! The data buffers of a worker: allocated once, registered once with the provider and once with the backend, so that
+//! data go between wire and disk without a copy.
 //!
-//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host and its
-//! association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of a class while it
-//! holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`], [`DEVICE_SHARE`]): one that is alone
-//! may have many, and one that stops leaves most of the rest to the others.
+//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host
+//! and its association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of a
+//! class while it holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`],
+//! [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to the others.
 
 use super::owners::{Owner, Owners};
 use crate::limits::{
@@ -273,7 +273,7 @@ impl Buffers {
         self.waiting[class as usize].pop_front()
     }
 
-    /// A queue is gone.
+    /// A queue was removed: it waits for nothing.
     pub fn forget(&mut self, queue: u32) {
         self.waiting.iter_mut().for_each(|waiting| waiting.retain(|&other| other != queue));
     }
@@ -301,7 +301,8 @@ impl Buffers {
     }
 }
 
-/// Whether one that holds so many may have another when so many are free. One that holds none may, if there is one at all.
+/// Whether one that holds so many may have another when so many are free. One that holds none may, if there is one at
+/// all.
 fn is_within(held: u32, free: usize, share: usize) -> bool {
     free > 0 && held as usize * share < free + share - 1
 }

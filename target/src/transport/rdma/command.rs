@@ -36,7 +36,7 @@ impl Queue {
         self.announce_capsules(resources);
     }
 
-    /// Says that there are capsules, unless it is in line for them, or has no requests to take them up with.
+    /// Marks the queue as newly ready, unless it is in the ready list, or has no requests to take capsules up with.
     fn announce_capsules<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         if !self.in_ready_list && self.is_ready() {
             self.in_ready_list = true;
@@ -54,7 +54,8 @@ impl Queue {
         self.received.len() <= CAPSULES_IN_A_ROW
     }
 
-    /// It is this queue's turn: takes up to `max` capsules, fewer where their answers would begin another packet, and says how many.
+    /// It is this queue's turn: takes up to `max` capsules, fewer where their answers would begin another packet, and
+    /// says how many.
     pub fn take_capsules<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
@@ -70,7 +71,7 @@ impl Queue {
             && let Some((slot, len)) = self.received.pop_front()
         {
             taken += 1;
-            // A target that drains takes no more commands; their hosts hear of it by the end of the connection.
+            // A target that drains takes no more commands; their hosts learn of it when the connection ends.
             if !resources.draining {
                 self.on_capsule(resources, now, slot, len);
             }
@@ -121,8 +122,8 @@ impl Queue {
         self.check_post(resources, posted);
     }
 
-    /// A post may fail because the peer is gone, of which an event tells. Anything else is a mistake between us and the
-    /// provider, and costs this connection.
+    /// A post may fail because the connection ended, which an event reports. Anything else is a mistake between us
+    /// and the provider, and costs this connection.
     pub(super) fn check_post<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
@@ -206,7 +207,7 @@ impl Queue {
         }
     }
 
-    /// Responses that no capsule asked for, as far as requests are free.
+    /// Sends responses that no capsule asked for, while requests are free.
     pub(super) fn send_unsent<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         while self.state == QueueState::Live && !self.free.is_empty() {
             let Some(response) = self.unsent.pop_front() else { break };

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 pub struct Offer {
     /// The port that it came in through.
     pub port: u16,
-    /// Who asks.
+    /// The address of the host.
     pub peer: std::net::SocketAddr,
     /// What it said.
     pub private_data: PrivateData,
@@ -33,7 +33,8 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// What we accept, or why not. `io_entries_max` and `io_queues_max` are what we serve; `read_depth_max` what the provider can.
+    /// What we accept, or why not. `io_entries_max` and `io_queues_max` are what we serve; `read_depth_max` what the
+    /// provider can.
     ///
     /// A host's wish to RDMA READ from us (its ORD) is granted none, and no reason to reject: ESXi asks for one.
     ///

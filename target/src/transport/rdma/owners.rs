@@ -1,8 +1,8 @@
 //! Whom queues belong to: hosts and their associations, and how many data buffers wait for each.
 //!
 //! Before a Connect nothing is known of a host but the address of its machine, and a discovery controller is given to
-//! anyone under any name: such queues belong to their address. Looked up when a queue comes and goes; for a command it is
-//! an index.
+//! anyone under any name: such queues belong to their address. Looked up when a queue comes and goes; for a command
+//! it is an index.
 
 use super::buffers::Class;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, HostId, Nqn};
@@ -61,7 +61,7 @@ impl Owners {
         Owner { host, association: Some(self.add(Name::Association(association.key()))) }
     }
 
-    /// A queue is gone, or belongs to another owner now.
+    /// A queue was removed, or belongs to another owner now.
     pub fn remove(&mut self, owner: Owner) {
         for account in [Some(owner.host), owner.association].into_iter().flatten() {
             self.0[account as usize].queues -= 1;
@@ -78,8 +78,8 @@ impl Owners {
             .map_or(0, |account| account.queues)
     }
 
-    /// Buffers that wait for the host, and for the association. A machine whose queues are not connected is treated as one
-    /// association.
+    /// Buffers that wait for the host, and for the association. A machine whose queues are not connected is treated
+    /// as one association.
     pub(super) fn held(&self, owner: Owner, class: Class) -> (u32, u32) {
         let of = |account: u32| self.0[account as usize].held[class as usize];
         (of(owner.host), of(owner.association.unwrap_or(owner.host)))

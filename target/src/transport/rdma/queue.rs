@@ -47,7 +47,7 @@ pub struct Queue {
     pub(super) owner: Owner,
     /// When it was accepted.
     accepted: Duration,
-    /// Set once the registry let the queue in: it must hear of the end.
+    /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
     receives: Box<[BufferIndex]>,
     pub(super) requests: Box<[Request]>,
@@ -341,7 +341,8 @@ impl Queue {
         }
     }
 
-    /// The connection is gone: everything that the provider had goes back; what the backend has, when it is done.
+    /// The connection ended: buffers that the provider used are free at once, those that devices use when their
+    /// operations end.
     pub fn on_gone<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         if self.state == QueueState::Closed {
             return;

@@ -7,11 +7,11 @@
 //!
 //! a chunk:  Idle ─► Reading ─► Executing ──────────────────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
-//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, borrowed by the device
+//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, borrowed
 //! ```
 //!
-//! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that waits for
-//! a request (Received) is not here yet: it stands in its queue's line.
+//! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that
+//! waits for a request is not here yet: its queue holds it (`received`).
 
 use super::buffers::Buffer;
 use crate::limits::CHUNKS_MAX;
@@ -178,7 +178,8 @@ impl Request {
         Some((*device, self.part(*range, chunk.offset, chunk.len)?))
     }
 
-    /// The operation on the device for `len` units from `offset` on, with `buffer`; `None` when the work is none for a device.
+    /// The operation on the device for `len` units from `offset` on, with `buffer`; `None` when the work is none for
+    /// a device.
     #[must_use]
     pub fn block_op(&self, offset: u32, len: u32, buffer: Option<nvmf_block::Buffer>) -> Option<BlockOp> {
         let Some(Work::Block { op, .. }) = &self.work else { return None };

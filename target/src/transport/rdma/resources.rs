@@ -108,7 +108,8 @@ impl<P: Provider, B: Backend> Resources<P, B> {
         queue.push_back((tag, device, op));
     }
 
-    /// Whether the turn should end with the answers that it has. Not while others are in line: theirs go into packets of their own.
+    /// Whether the turn should end with the responses that it has, as one more would begin another packet. Not while
+    /// other queues are ready: their responses go into packets of their own.
     #[must_use]
     pub fn packet_is_full(&self) -> bool {
         self.ready_list.is_empty() && self.packet_len.is_some_and(|len| self.borrowed.is_full(len))

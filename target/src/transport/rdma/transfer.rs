@@ -124,8 +124,8 @@ impl Queue {
         self.take_own_steps(resources, now);
     }
 
-    /// Whether the next chunk of a request can go on its way: there is a buffer for it, and an RDMA READ credit if it needs one.
-    /// Both are taken together, so that no buffer waits for a READ that cannot be posted yet.
+    /// Whether the next chunk of a request can go on its way: there is a buffer for it, and an RDMA READ credit if it
+    /// needs one. Both are taken together, so that no buffer waits for a READ that cannot be posted yet.
     fn may_begin(&self, buffers: &Buffers, request: u16, class: Class) -> bool {
         let request = &self.requests[usize::from(request)];
         let reads = matches!(request.transfer, Transfer::FromHost { source: Source::Keyed(_), .. });

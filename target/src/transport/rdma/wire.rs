@@ -94,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it borrows them and nothing is in the way. The
-    /// chunk's buffer stands by for what does not leave in this turn.
+    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it borrows them and nothing is in the
+    /// way. The provider copies what does not leave in this turn into the chunk's buffer.
     pub(super) fn post_borrowed_write<P: Provider, B: Backend>(
         &mut self,
         resources: &mut Resources<P, B>,
