@@ -67,6 +67,8 @@ pub(super) struct Host {
     pub(super) closed: bool,
     /// Whether it has been connected.
     pub(super) ready: bool,
+    /// Flushes may fail that began after so many power cuts or fewer.
+    pub(super) flushes_may_fail: Option<u32>,
     rng: Rng,
     completions: Vec<Completion>,
 }
@@ -115,6 +117,7 @@ impl Host {
             losses: 0,
             closed: false,
             ready: false,
+            flushes_may_fail: None,
             rng,
             completions: Vec::with_capacity(SLOTS),
         }
@@ -147,7 +150,12 @@ impl Host {
                 }
                 DriverEvent::Ready { .. } => self.ready = true,
                 DriverEvent::Foreign(nsid, mismatch) => {
-                    panic!("host {}: namespace {nsid} is another disk: {mismatch}", self.number)
+                    if super::prints_events() {
+                        println!(
+                            "{now:?}: host {}: namespace {nsid} is another disk: {mismatch}",
+                            self.number
+                        );
+                    }
                 }
                 DriverEvent::NamespacesChanged | DriverEvent::Restored(_) | DriverEvent::Admin(..) => {}
             }
@@ -298,6 +306,13 @@ impl Host {
         content
     }
 
+    /// Whether a flush, or a write that includes one, failed. It may only where the disk failed one before.
+    fn failed(&self, completion: &Completion, crashes: u32, what: &str) -> bool {
+        let may_fail = self.flushes_may_fail.is_some_and(|at| crashes <= at);
+        assert!(completion.result.is_ok() || may_fail, "{what}: {:?}", completion.result);
+        completion.result.is_err()
+    }
+
     fn on_completion(&mut self, completion: &Completion) {
         let slot = completion.tag.0 as usize;
         let Some(Running { purpose, start, blocks, crashes }) = self.running[slot].take() else {
@@ -312,12 +327,18 @@ impl Host {
         self.check_guard(slot, blocks as usize * BLOCK, &what);
         match purpose {
             Purpose::Flush(point) => {
-                assert_eq!(completion.result, Ok(()), "{what}");
-                return self.oracle.flushed(&point);
+                if !self.failed(completion, crashes, &what) {
+                    self.oracle.flushed(&point);
+                }
+                return;
             }
             Purpose::Write { fua } => {
-                assert_eq!(completion.result, Ok(()), "{what}");
-                span.clone().for_each(|block| self.oracle.end(block, fua, crashes));
+                if fua && self.failed(completion, crashes, &what) {
+                    span.clone().for_each(|block| self.oracle.fail(block));
+                } else {
+                    assert_eq!(completion.result, Ok(()), "{what}");
+                    span.clone().for_each(|block| self.oracle.end(block, fua, crashes));
+                }
             }
             Purpose::Read => {
                 assert_eq!(completion.result, Ok(()), "{what}");

@@ -65,6 +65,15 @@ impl Oracle {
         }
     }
 
+    /// The write under way failed: the block holds what it held before or what was written, and nothing is durable.
+    pub(super) fn fail(&mut self, block: usize) {
+        let block = &mut self.blocks[block];
+        block.writing = false;
+        if let [.., before, written] = &mut block.past[..] {
+            written.extend(before.iter());
+        }
+    }
+
     /// Checks the content of a read without concurrent writes. A read that started before the last power cut may return
     /// earlier contents.
     pub(super) fn read(&mut self, block: usize, content: u64, begun: u32, what: &dyn Display) {

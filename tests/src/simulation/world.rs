@@ -25,12 +25,33 @@ const TURNS_MAX: u64 = 2_000_000;
 /// Virtual time after which the simulation counts as hung.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
+/// The UUID of the hosts' disk.
+const UUID: [u8; 16] = [1; 16];
 /// Contents of the unused blocks between the hosts' blocks.
 const UNUSED: u8 = 0x4e;
 
 /// The blocks that no host writes to.
 fn unused_blocks(hosts: u64) -> impl Iterator<Item = u64> {
     (0..hosts).map(|host| host * STRIDE + BLOCKS)
+}
+
+/// What befalls the target's disk, beside power cuts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It answers nothing.
+    Hang,
+    /// A flush fails, and all flushes after it until the disk is opened anew.
+    FailedFlush,
+    /// The target comes back with another disk under the NSID.
+    Other(Mask),
+}
+
+/// In what another disk differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mask {
+    Uuid,
+    BlockSize,
+    Shorter,
 }
 
 type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedDevices>;
@@ -50,6 +71,11 @@ pub(super) struct World {
     turns: u64,
     crashes: u32,
     crashes_left: u32,
+    /// What else befalls the target's disk, and when it ends.
+    trouble: Option<(Trouble, Duration)>,
+    troubles_left: u32,
+    /// Another disk, which must not change.
+    other: SharedDisk,
     faults: FaultOptions,
     /// Size of the largest data buffers, bytes.
     large: usize,
@@ -86,6 +112,10 @@ impl World {
         for lba in unused_blocks(host_count) {
             disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into());
         }
+        let other = SimulatedDisk::new(options, rng.next());
+        for lba in 0..options.blocks {
+            other.borrow_mut().preset(lba, [UNUSED; BLOCK].into());
+        }
         // A third of the seeds run without faults and power cuts.
         let calm = rng.percent(33);
         let chance = |rng: &mut Rng, most: u64| if calm { 0 } else { rng.below(most) as u32 };
@@ -106,10 +136,16 @@ impl World {
             seed,
             worker_count: 1 + rng.below(3) as usize,
             crashes_left: if calm { 0 } else { rng.below(4) as u32 },
+            trouble: None,
+            troubles_left: if calm { 0 } else { rng.below(3) as u32 },
+            other,
             fabric,
             disk,
             workers: Vec::new(),
-            registry: Arc::new(Mutex::new(registry(host_count * STRIDE, transfer_len_max))),
+            registry: Arc::new(Mutex::new(registry(
+                namespace(UUID, Geometry::new(BLOCK as u32, host_count * STRIDE)),
+                transfer_len_max,
+            ))),
             large,
             transfer_len_max,
             address: "127.0.0.1:4420".parse().expect("an address"),
@@ -149,7 +185,8 @@ impl World {
         let load = Load::new(WorkerId(0), self.worker_count);
         for id in 0..self.worker_count {
             let provider = self.provider();
-            let devices = SimulatedDevices::new(vec![self.disk.clone()], 64, self.rng.next());
+            let disk = if let Some((Trouble::Other(_), _)) = self.trouble { &self.other } else { &self.disk };
+            let devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
             let registry = Arc::clone(&self.registry);
             let worker =
                 Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, provider, devices);
@@ -169,23 +206,87 @@ impl World {
         }
     }
 
-    /// Cuts the power of the target's machine and restarts it.
+    /// Cuts the power of the target's machine and restarts it. Its disk is opened anew, and answers.
     fn crash(&mut self) {
         self.crashes += 1;
         if super::prints_events() {
             println!("{:?}: power cut", self.now);
         }
+        for host in &mut self.hosts {
+            host.oracle.crash();
+        }
+        self.disk.borrow_mut().set_hanging(false);
+        self.stop_target();
+        self.disk.borrow_mut().reopen();
+        self.restart_target();
+    }
+
+    fn stop_target(&mut self) {
         for mut worker in self.workers.drain(..) {
             let devices = core::mem::replace(worker.backend(), SimulatedDevices::new(Vec::new(), 0, 0));
             devices.crash();
         }
-        for host in &mut self.hosts {
-            host.oracle.crash();
+    }
+
+    fn restart_target(&mut self) {
+        let mut blocks = self.hosts.len() as u64 * STRIDE;
+        let (mut uuid, mut block_size) = (UUID, BLOCK as u32);
+        match self.trouble {
+            Some((Trouble::Other(Mask::Uuid), _)) => uuid = [2; 16],
+            Some((Trouble::Other(Mask::BlockSize), _)) => (block_size, blocks) = (4096, blocks / 8),
+            Some((Trouble::Other(Mask::Shorter), _)) => blocks -= 1,
+            _ => {}
         }
-        let blocks = self.hosts.len() as u64 * STRIDE;
-        self.registry = Arc::new(Mutex::new(registry(blocks, self.transfer_len_max)));
+        let definition = namespace(uuid, Geometry::new(block_size, blocks));
+        self.registry = Arc::new(Mutex::new(registry(definition, self.transfer_len_max)));
         self.start_target();
         self.set_faults(self.faults);
+    }
+
+    /// Begins and ends the disk's troubles.
+    fn trouble(&mut self) {
+        match self.trouble {
+            Some((trouble, until)) if self.now >= until => {
+                self.trouble = None;
+                match trouble {
+                    Trouble::Hang => self.disk.borrow_mut().set_hanging(false),
+                    // The operator opens the disk anew.
+                    Trouble::FailedFlush => self.crash(),
+                    Trouble::Other(_) => {
+                        self.stop_target();
+                        self.restart_target();
+                    }
+                }
+            }
+            None if self.troubles_left > 0 && self.rng.below(500) == 0 => {
+                self.troubles_left -= 1;
+                let until = self.now + Duration::from_millis(1 + self.rng.below(9000));
+                let mask = [Mask::Uuid, Mask::BlockSize, Mask::Shorter][self.rng.below(3) as usize];
+                let trouble =
+                    [Trouble::Hang, Trouble::FailedFlush, Trouble::Other(mask)][self.rng.below(3) as usize];
+                if super::prints_events() {
+                    println!("{:?}: {trouble:?} until {until:?}", self.now);
+                }
+                match trouble {
+                    Trouble::Hang => self.disk.borrow_mut().set_hanging(true),
+                    Trouble::FailedFlush => {
+                        self.disk.borrow_mut().fail_next_flush();
+                        for host in &mut self.hosts {
+                            host.flushes_may_fail = Some(host.oracle.crashes());
+                        }
+                    }
+                    Trouble::Other(_) => {
+                        // The machine with the disk loses its power; another takes its address.
+                        self.crash();
+                        self.trouble = Some((trouble, until));
+                        self.stop_target();
+                        self.restart_target();
+                    }
+                }
+                self.trouble = Some((trouble, until));
+            }
+            _ => {}
+        }
     }
 
     /// Runs one turn of each part and advances the clock to the next deadline.
@@ -248,9 +349,10 @@ impl World {
             self.turn();
         }
         self.set_faults(self.faults);
-        while self.hosts.iter().any(|host| host.left > 0 || !host.idle()) {
+        while self.hosts.iter().any(|host| host.left > 0 || !host.idle()) || self.trouble.is_some() {
             self.turn();
-            if self.crashes_left > 0 && self.rng.below(3000) == 0 {
+            self.trouble();
+            if self.trouble.is_none() && self.crashes_left > 0 && self.rng.below(3000) == 0 {
                 self.crashes_left -= 1;
                 self.crash();
             }
@@ -282,6 +384,12 @@ impl World {
             let whole = self.disk.borrow().block(lba).iter().all(|&byte| byte == UNUSED);
             assert!(whole, "seed {}: unused block {lba} changed", self.seed);
         }
+        let other = self.other.borrow();
+        for lba in 0..self.hosts.len() as u64 * STRIDE {
+            let is_unchanged = other.block(lba).iter().all(|&byte| byte == UNUSED);
+            assert!(is_unchanged, "seed {}: block {lba} of another disk changed", self.seed);
+        }
+        drop(other);
         let registry = self.registry.lock().expect("no panic before");
         assert_eq!(registry.associations().count(), 0, "seed {}: an association was leaked", self.seed);
         Outcome {
@@ -293,24 +401,24 @@ impl World {
     }
 }
 
-fn registry(blocks: u64, transfer_len_max: u32) -> Registry {
-    let options = Options { io_queues_max: 4, queue_entries_max: 16, transfer_len_max, ..Options::default() };
-    let mut registry = Registry::new(options).expect("valid options");
-    let geometry = Geometry {
-        volatile_write_cache: true,
-        deallocate: true,
-        zero_after_deallocate: true,
-        ..Geometry::new(BLOCK as u32, blocks)
-    };
-    let namespace = NamespaceDefinition {
+/// Namespace 1, with this geometry and a cache.
+fn namespace(uuid: [u8; 16], geometry: Geometry) -> NamespaceDefinition {
+    let geometry =
+        Geometry { volatile_write_cache: true, deallocate: true, zero_after_deallocate: true, ..geometry };
+    NamespaceDefinition {
         nsid: Nsid(1),
         device: DeviceId(0),
         geometry,
-        uuid: [1; 16],
-        nguid: [1; 16],
+        uuid,
+        nguid: [0; 16],
         eui64: [0; 8],
         read_only: false,
-    };
+    }
+}
+
+fn registry(namespace: NamespaceDefinition, transfer_len_max: u32) -> Registry {
+    let options = Options { io_queues_max: 4, queue_entries_max: 16, transfer_len_max, ..Options::default() };
+    let mut registry = Registry::new(options).expect("valid options");
     let definition = SubsystemDefinition {
         nqn: subsystem(),
         serial: "SIMULATED".into(),
