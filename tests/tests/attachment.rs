@@ -77,7 +77,7 @@ fn list_in_another_pid_namespace_changes_nothing() {
     assert!(socket(&disk).exists(), "the socket is still there");
     assert_eq!(listed(&site).len(), 1, "the entry is still there");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn disk_attached_by_another_user_is_refused() {
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     attach(&site, &[]);
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn attach_that_is_stopped_leaves_no_server() {
         process::until("the server has ended", || is_gone(server)).expect("no server is left");
         assert_eq!(listed(&site), Vec::<Value>::new());
     }
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn foreground_server_tells_systemd_and_ends_on_hangup() {
     let socket = socket(&disks[0]).to_owned();
     process::signal(server.id(), "HUP").expect("it runs");
     assert!(process::end(&mut server).expect("it ends").success());
-    assert!(!socket.exists() && listed(&site).is_empty(), "it ended in good order");
-    target.stop().expect("a stop in good order");
+    assert!(!socket.exists() && listed(&site).is_empty(), "it ended cleanly");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn server_keeps_nothing_of_its_caller() {
     let mode = std::fs::metadata(socket(&disk)).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn two_detaches_at_once_tell_the_same() {
         assert_eq!(listed(&site), Vec::<Value>::new());
         target = site.serve().expect("it starts again");
     }
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn killed_server_is_listed_until_it_is_cleared_away() {
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     let left: Vec<_> = std::fs::read_dir(site.registry()).expect("a folder").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn any_name_that_list_shows_detaches() {
     attach(&site, &[]);
     succeeds(&mut detach(&site, &[&site.nqn])).expect("by its NQN");
     assert_eq!(listed(&site), Vec::<Value>::new());
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn list_says_over_which_provider() {
     let text = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
     assert!(text.contains("provider") && text.contains("iwarp"), "{text}");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn log_says_when_it_is_connected_again() {
     process::until("the log says so", || said().contains("connected again after"))
         .unwrap_or_else(|_| panic!("{}", said()));
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 /// What the next test kills in its middle: a target, and an attached disk. Its name is in the environment.

@@ -152,7 +152,7 @@ fn address_is_tried() {
     let target = site.serve().expect("a target");
     let value = json(&doctor(&[&address, "-o", "json"]));
     assert_eq!((&value["target"]["answers"], &value["target"]["provider"]), (&true.into(), &"iwarp".into()));
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn many_hosts_are_served_and_idle_hosts_cost_little() {
     let size = HOSTS * DEPTH * SLOT_BLOCKS * BLOCK;
     let text = format!(
         "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
-         [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nsize = {size}\nblock_size = {BLOCK}\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nsize = {size}\ncreate = true\nblock_size = {BLOCK}\n\
          [target]\nbuffer_memory = \"192MiB\"\nworkers = 2\n",
         folder.path().join("disk.img").display()
     );

@@ -4,8 +4,11 @@ use nvmf_tests::process::{self, Target};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
-const NQN: &str = "nqn.2026-11.com.example:nbd";
+/// The subsystem's: no other run on this machine attaches it.
+static NQN: LazyLock<String> =
+    LazyLock::new(|| format!("nqn.2026-11.com.example:nbd-{}", std::process::id()));
 
 struct Scene {
     folder: tempfile::TempDir,
@@ -24,10 +27,11 @@ impl Scene {
         tool("mke2fs", &["-q", "-t", "ext4", "-d", text(&sources), text(&image), "64M"]);
         let address: SocketAddr = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
         let config = folder.path().join("target.toml");
+        let nqn = &*NQN;
         let text = format!(
-            "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+            "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\n\
-             [[subsystem]]\nnqn = \"{NQN}.closed\"\nallowed_hosts = [\"nqn.2026-11.com.example:nobody\"]\n\
+             [[subsystem]]\nnqn = \"{nqn}.closed\"\nallowed_hosts = [\"nqn.2026-11.com.example:nobody\"]\n\
              [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n",
             image.display()
         );
@@ -83,11 +87,11 @@ fn tool(program: &str, arguments: &[&str]) -> String {
 fn nbd_clients_read_and_write_an_attached_disk() {
     let scene = Scene::new();
     let socket = scene.folder.path().join("nbd.sock");
-    let attached = scene.on_target("attach", &["-n", NQN, "--socket", text(&socket), "-o", "json"]);
+    let attached = scene.on_target("attach", &["-n", &NQN, "--socket", text(&socket), "-o", "json"]);
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     assert!(tool("nbdinfo", &[&uri]).contains("export-size: 67108864"));
-    assert!(String::from_utf8_lossy(&scene.nvmf(&["list"]).stdout).contains(NQN));
+    assert!(String::from_utf8_lossy(&scene.nvmf(&["list"]).stdout).contains(&*NQN));
 
     let copy = scene.folder.path().join("copy.img");
     tool("nbdcopy", &[&uri, text(&copy)]);
@@ -101,7 +105,7 @@ fn nbd_clients_read_and_write_an_attached_disk() {
     tool("debugfs", &["-w", "-R", "mkdir /new", text(&changed)]);
     tool("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", text(&changed), &uri]);
 
-    let again = scene.refusal("attach", &["-n", NQN, "--socket", text(&socket.with_extension("2"))]);
+    let again = scene.refusal("attach", &["-n", &NQN, "--socket", text(&socket.with_extension("2"))]);
     assert!(again.contains("attached already"), "{again}");
     assert!(scene.nvmf(&["detach", "--socket", text(&socket)]).status.success());
     assert!(!socket.exists());
@@ -119,10 +123,10 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let scene = Scene::new();
     for (verb, arguments, words) in [
         ("id-ctrl", &["-n", "nqn.2026-11.com.example:other"][..], &["SUBNQN", "other"][..]),
-        ("id-ctrl", &["-n", "nqn.2026-11.com.example:nbd.closed"], &["Connect Invalid Host"]),
-        ("id-ns", &["-n", NQN, "--nsid", "9"], &["no namespace 9", "it has: 1"]),
-        ("read", &["-n", NQN, "--offset", "100", "/dev/null"], &["multiples of the block size"]),
-        ("read", &["-n", NQN, "--length", "1TiB", "/dev/null"], &["past the end of the namespace"]),
+        ("id-ctrl", &["-n", &format!("{}.closed", *NQN)], &["Connect Invalid Host"]),
+        ("id-ns", &["-n", &NQN, "--nsid", "9"], &["no namespace 9", "it has: 1"]),
+        ("read", &["-n", &NQN, "--offset", "100", "/dev/null"], &["multiples of the block size"]),
+        ("read", &["-n", &NQN, "--length", "1TiB", "/dev/null"], &["past the end of the namespace"]),
         ("detach", &["--all", "--socket", "x"], &["unexpected argument"]),
     ] {
         let said = scene.refusal(verb, arguments);

@@ -118,7 +118,7 @@ fn destroying_commands_want_their_range() {
         assert_eq!(output.status.code(), Some(2), "{command} {output:?}");
     }
     assert!(disk(&site) == data, "what was refused did nothing");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn attached_disk_is_not_written_to_beside_its_attachment() {
     data[..BLOCK].fill(0);
     assert!(disk(&site) == data);
     succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
-    target.stop().expect("a stop in good order");
+    target.stop().expect("a clean stop");
 }
 
 #[test]

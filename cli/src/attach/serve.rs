@@ -87,7 +87,7 @@ fn say(report: &Report) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Connects, serves until it is stopped, and ends in good order: what was written is flushed.
+/// Connects, serves until it is stopped, and ends cleanly: what was written is flushed.
 fn serve_claimed(
     options: &AttachOptions,
     claim: &Claim,

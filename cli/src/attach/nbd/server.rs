@@ -42,7 +42,7 @@ pub(crate) enum ServerError {
         name: String,
     },
     /// The system refused.
-    #[error("cannot listen on {}: {source}", path.display())]
+    #[error("cannot listen on {}", path.display())]
     Os {
         /// The socket.
         path: PathBuf,

@@ -34,7 +34,7 @@ const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the thread may take to end: a flush, and the end of the connection.
 const END_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// Connects, serves until it is told to stop, and ends in good order.
+/// Connects, serves until it is told to stop, and ends cleanly.
 pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
     let options = service.options.clone();
     let (abandon, (up, is_up)) = (Abandon::new()?, oneshot::channel());
