@@ -127,6 +127,17 @@ impl Export {
         self.nqn == *nqn && self.namespace.nsid == nsid
     }
 
+    /// Whether the configured path still leads to the disk that is served. Blocks.
+    ///
+    /// # Errors
+    /// The path cannot be looked at.
+    pub fn is_at_its_path(&self) -> std::io::Result<bool> {
+        match &self.namespace.backing {
+            Backing::Path { path, .. } => self.disk.is_at(path),
+            Backing::Memory { .. } | Backing::Null { .. } => Ok(true),
+        }
+    }
+
     /// What holds its data, in words.
     #[must_use]
     pub fn backing(&self) -> String {

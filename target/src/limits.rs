@@ -96,3 +96,6 @@ const _: () = assert!(LARGE_BUFFER_LEN.is_multiple_of(65536), "chunks are whole 
 const _: () = assert!(SMALL_BUFFER_LEN < LARGE_BUFFER_LEN);
 const _: () = assert!(CHUNKS_MAX <= u8::MAX as usize);
 const _: () = assert!(ADMIN_ENTRIES_MAX <= nvmf_subsystem::limits::ADMIN_QUEUE_ENTRIES_MAX);
+/// How long an NSID has no namespace before another disk takes it. Hosts issue commands until they have heard that the
+/// old one is gone: these fail, and none reaches the other disk.
+pub const NSID_REST: Duration = Duration::from_secs(5);

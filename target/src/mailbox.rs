@@ -21,6 +21,8 @@ pub enum ThreadMessage<D> {
     Worker(WorkerMessage<D>),
     /// Makes a disk the device of that number, and says when it is.
     Attach(DeviceId, Disk, Sender<Result<(), DevicesError>>),
+    /// Gives a device the new length of its disk, and says when it has it.
+    Resize(DeviceId, Disk, Sender<Result<(), DevicesError>>),
     /// Lets a device go.
     Detach(DeviceId),
     /// Listens, and says on which address.

@@ -125,6 +125,10 @@ pub fn take_messages<P: Provider>(
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));
             }
+            ThreadMessage::Resize(device, disk, done) => {
+                worker.backend().resize(device, &disk);
+                let _ = done.send(Ok(()));
+            }
             ThreadMessage::Detach(device) => {
                 // The notice that removes its namespace was sent before. It is applied first, so that later commands
                 // fail with Invalid Namespace, which is final, and not with the status of a device that is missing.

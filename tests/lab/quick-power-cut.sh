@@ -60,7 +60,7 @@ attach() {
 }
 
 # The target's machine loses its power, and comes back: the process goes first, so that it flushes nothing.
-cut() {
+power_cut() {
     kill -9 "$(cat /run/target.pid)"
     wait_for 50 target_is_gone
     mounted=no
@@ -88,28 +88,28 @@ through() {
     write before 0 conv=notrunc,fsync
     write lost 0 conv=notrunc
     holds lost 0
-    cut
+    power_cut
     serve "$1"
     holds before 0
     echo 'an unflushed write went with the power: the cut is real'
 
     write flushed 0 conv=notrunc,fsync
     write elsewhere 8388608 conv=notrunc,fsync
-    cut
+    power_cut
     serve "$1"
     holds flushed 0
     holds elsewhere 8388608
 
     # O_DSYNC becomes FUA.
     pattern forced | dd of=$block bs=64k iflag=fullblock oflag=direct,dsync conv=notrunc status=none
-    cut
+    power_cut
     serve "$1"
     holds forced 0
 
     fallocate --zero-range --offset 0 --length 4194304 $block
     blockdev --flushbufs $block
     dd if=/dev/null of=$block conv=notrunc,fsync status=none
-    cut
+    power_cut
     serve "$1"
     dd if=$block bs=64k iflag=direct count=64 status=none | cmp -n 4194304 - /dev/zero
 

@@ -5,7 +5,9 @@ use nvmf_initiator::Connection;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, succeeds};
 use serde_json::Value;
+use std::io::Read as _;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -107,8 +109,13 @@ fn replaced_disk_has_another_uuid() {
     let (site, target) = site("other");
     site.configure(&site.subsystem(&[site.disk("other.img", SIZE)])).expect("a configuration");
     reload(&target, "reloaded ");
+    process::until("the new disk is served, after hosts had time to forget the old one", || {
+        uuids(&target, 1).len() == 2
+    })
+    .expect("a new disk");
     site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
     reload(&target, "reloaded ");
+    process::until("and the first one again", || uuids(&target, 1).len() == 3).expect("the old disk");
     let uuids = uuids(&target, 1);
     assert!(uuids.len() == 3 && uuids[0] != uuids[1] && uuids[0] == uuids[2], "{uuids:?}\n{}", target.log());
     target.stop().expect("a stop in order");
@@ -180,6 +187,41 @@ fn grown_file_is_larger_after_reload() {
     assert!(target.log().contains(&format!("has grown from {SIZE} to {} bytes", 2 * SIZE)));
     runtime.block_on(connection.close());
     target.stop().expect("a stop in order");
+}
+
+#[test]
+fn operations_in_flight_survive_growth() {
+    let (site, target) = site("growing");
+    let mut bench = Command::new(process::program("nvmf-bench").expect("nvmf-bench"));
+    let filename = format!("nvmf://{}/{}?nsid=1", site.address, site.nqn);
+    // Larger than a capsule: data that are fetched from the host while the disk grows.
+    bench.args(["--name=x", "--rw=randwrite", "--bs=128k", "--iodepth=16", "--runtime=3", "--time_based"]);
+    bench.args(["--provider=iwarp", &format!("--filename={filename}"), &format!("--size={SIZE}")]);
+    let mut bench = site.apart(bench).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a load");
+    process::until("the load runs", || target.log().contains("connected to")).expect("a connection");
+    let file = std::fs::OpenOptions::new().write(true).open(site.path("disk.img")).expect("the disk");
+    for times in 2..6 {
+        file.set_len(times * SIZE).expect("more");
+        reload(&target, "reloaded ");
+    }
+    let status = process::end(&mut bench).expect("an end");
+    let mut said = String::new();
+    let _ = bench.stderr.take().expect("its output").read_to_string(&mut said);
+    assert!(status.success() && !said.contains("failed"), "{status}: {said}\n{}", target.log());
+    assert!(target.log().contains("has grown"), "{}", target.log());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn replaced_file_is_an_error_of_reload() {
+    let (site, target) = site("replaced");
+    reload(&target, "reloaded ");
+    assert!(!target.log().contains("error"), "{}", target.log());
+    std::fs::copy(site.path("disk.img"), site.path("copy.img")).expect("a copy");
+    std::fs::rename(site.path("copy.img"), site.path("disk.img")).expect("in its place");
+    reload(&target, "with 1 error");
+    assert!(target.log().contains("is not the disk that is served"), "{}", target.log());
+    target.stop().expect("a clean stop");
 }
 
 #[test]

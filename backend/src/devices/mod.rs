@@ -189,6 +189,14 @@ impl Devices {
         Ok(())
     }
 
+    /// Gives a device the new length of its disk ([`Disk::grown`]). It is the same open file, so operations in flight
+    /// stay valid. A device that is not there, or is closing, stays as it is.
+    pub fn resize(&mut self, id: DeviceId, disk: &Disk) {
+        if let Some(device) = self.device_mut(id).filter(|device| !device.closing) {
+            device.disk = Arc::clone(&disk.0);
+        }
+    }
+
     /// Detaches a device: operations in flight complete; later ones fail with [`BlockError::Gone`].
     pub fn detach(&mut self, id: DeviceId) {
         if let Some(device) = self.device_mut(id) {

@@ -13,7 +13,7 @@ pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,8 +127,8 @@ impl Disk {
         }
     }
 
-    /// The same disk, if its file or device has become longer, with the length that it has now: for workers to attach in the place of
-    /// this one. The file stays open and locked, and the record of its health goes on. Blocks.
+    /// The same disk, if its file or device has become longer, with the length that it has now, for
+    /// [`crate::Devices::resize`]. The file stays open and locked, and the record of its health goes on. Blocks.
     ///
     /// # Errors
     /// The operating system's error.
@@ -147,6 +147,19 @@ impl Disk {
             record: Arc::clone(&self.0.record),
             random: self.0.random,
         }))))
+    }
+
+    /// Whether the path still leads to this disk: to the file or the device that is open. Memory is everywhere. Blocks.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let Kind::File(FileDisk { file, .. }) = &self.0.kind else { return Ok(true) };
+        let place = |metadata: &std::fs::Metadata| match metadata.file_type().is_block_device() {
+            true => (metadata.rdev(), 0),
+            false => (metadata.dev(), metadata.ino()),
+        };
+        Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
     /// Whether others hold a clone of this handle: workers that have not closed the disk yet.

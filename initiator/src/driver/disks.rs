@@ -82,7 +82,7 @@ impl<P: Provider> Driver<P> {
         let nsid = identity.nsid;
         if self.disks.0.get(&nsid).is_none_or(|disk| !disk.in_use) {
             self.disks.0.insert(nsid, Disk { opened: identity, in_use: true, blocked: None });
-            self.check_disks(now);
+            self.check_disks(now, false);
         }
     }
 
@@ -103,7 +103,8 @@ impl<P: Provider> Driver<P> {
     }
 
     /// Compares every namespace with the disk that it was, after a connection or a change and before anything is issued.
-    pub(super) fn check_disks(&mut self, now: Duration) {
+    /// `reconnected`: this is the first look at a new association in place of a lost one.
+    pub(super) fn check_disks(&mut self, now: Duration, reconnected: bool) {
         let Some(association) = &self.association else { return };
         let controller = association.controller();
         for namespace in association.namespaces() {
@@ -115,8 +116,11 @@ impl<P: Provider> Driver<P> {
         }
         for (nsid, disk) in &mut self.disks.0 {
             if association.namespace(*nsid).is_none() {
-                // Nobody waits for a namespace that is gone: its operations fail.
-                let reason = association.is_unknown(*nsid).then_some(Reason::Unknown);
+                // A namespace that goes while the controller is there was taken away: nobody waits for it, and its
+                // operations fail. One that is not there after a reconnect may come later: a target that was started
+                // again opens its disks one by one.
+                let waits = association.is_unknown(*nsid) || reconnected || disk.blocked.is_some();
+                let reason = waits.then_some(Reason::Unknown);
                 set(disk, reason, now, self.recovery.io_wait_max(), &mut self.events);
             }
         }

@@ -386,11 +386,11 @@ impl<P: Provider> Driver<P> {
                 self.on_ready();
                 let after = self.recovery.on_ready(now);
                 self.events.push_back(DriverEvent::Ready { after });
-                self.check_disks(now);
+                self.check_disks(now, after.is_some());
             }
             Action::NamespacesChanged => {
                 self.events.push_back(DriverEvent::NamespacesChanged);
-                self.check_disks(now);
+                self.check_disks(now, false);
             }
             Action::DiscoveryLogChanged | Action::Event(_) => {}
             Action::Failed(error) => {

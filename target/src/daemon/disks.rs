@@ -6,18 +6,19 @@ use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use core::time::Duration;
-use nvmf_backend::DevicesError;
+use nvmf_backend::{DevicesError, Disk};
 use nvmf_block::DeviceId;
+use nvmf_rdma_any::Detached;
 use nvmf_subsystem::{DefinitionError, Nqn};
 use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 
 /// How long a worker's answer is waited for before the watchdog is looked after.
 const PIECE: Duration = Duration::from_secs(1);
 
 /// A disk on its way to the workers: how many answers there will be, and where.
-struct Attaching {
+struct Waiting {
     export: Export,
     answers: usize,
     told: Receiver<Result<(), DevicesError>>,
@@ -100,35 +101,47 @@ impl Daemon {
         }
     }
 
-    /// All at once: a worker that does not answer is waited for once.
     fn attach(
         &self,
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
     ) -> (Vec<Export>, Vec<ExportError>) {
-        let attaching: Vec<Attaching> = exports
+        let (taken, refused) = self.tell_workers(exports, workers, ThreadMessage::Attach);
+        let refused = refused.into_iter().map(|(export, text)| {
+            self.detach(export.device);
+            fault(&export, ExportFault::Attach(text))
+        });
+        (taken, refused.collect())
+    }
+
+    /// Sends a message about each disk to the workers and waits for their answers. All at once: a worker that does not
+    /// answer is waited for once.
+    fn tell_workers(
+        &self,
+        exports: Vec<Export>,
+        workers: core::ops::Range<usize>,
+        message: impl Fn(DeviceId, Disk, Sender<Result<(), DevicesError>>) -> ThreadMessage<Detached>,
+    ) -> (Vec<Export>, Vec<(Export, String)>) {
+        let waiting: Vec<Waiting> = exports
             .into_iter()
             .map(|export| {
                 let (tell, told) = channel();
                 for worker in workers.clone() {
-                    let message = ThreadMessage::Attach(export.device, export.disk.clone(), tell.clone());
+                    let message = message(export.device, export.disk.clone(), tell.clone());
                     self.common.mailboxes.send(WorkerId(worker), message);
                 }
-                Attaching { export, answers: workers.len(), told }
+                Waiting { export, answers: workers.len(), told }
             })
             .collect();
         let deadline = Instant::now() + ANSWER_TIMEOUT;
-        let (mut taken, mut faults) = (Vec::new(), Vec::new());
-        for Attaching { export, answers, told } in attaching {
+        let (mut taken, mut refused) = (Vec::new(), Vec::new());
+        for Waiting { export, answers, told } in waiting {
             match (0..answers).try_for_each(|_| self.answer(&told, deadline)) {
                 Ok(()) => taken.push(export),
-                Err(text) => {
-                    self.detach(export.device);
-                    faults.push(fault(&export, ExportFault::Attach(text)));
-                }
+                Err(text) => refused.push((export, text)),
             }
         }
-        (taken, faults)
+        (taken, refused)
     }
 
     fn answer(&self, told: &Receiver<Result<(), DevicesError>>, deadline: Instant) -> Result<(), String> {
@@ -142,75 +155,82 @@ impl Daemon {
         }
     }
 
-    /// Looks at the sizes of the disks again, and shows the hosts those that have grown. Returns how many could not be.
-    pub(super) fn take_up_growth(&mut self) -> usize {
-        let disks: Vec<_> =
-            self.exports().iter().map(|export| (export.device, export.disk.clone())).collect();
+    /// Looks at the disks again: shows the hosts those that have grown, and complains of those that are no longer at
+    /// their path. Returns how many errors there were.
+    pub(super) fn look_at_disks(&mut self) -> usize {
+        let disks: Vec<_> = self.exports().to_vec();
         let (tell, told) = channel();
         // A thread of its own: a file system that hangs would keep the control loop waiting.
         let look = move || {
-            for (device, disk) in disks {
-                let _ = tell.send((device, disk.grown()));
+            for export in disks {
+                let found = (export.is_at_its_path(), export.disk.grown());
+                let _ = tell.send((export, found));
             }
         };
-        if std::thread::Builder::new().name("look-at-sizes".into()).spawn(look).is_err() {
+        if std::thread::Builder::new().name("look-at-disks".into()).spawn(look).is_err() {
             return 1;
         }
         let deadline = Instant::now() + OPEN_TIMEOUT;
         let (mut grown, mut errors) = (Vec::new(), 0);
         loop {
-            match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok((device, Ok(Some(disk)))) => {
-                    let old = self.namespaces.open.iter().find(|export| export.device == device).cloned();
-                    let new = self.namespaces.take_device();
-                    grown.extend(old.map(|old| Export { device: new, disk, ..old }));
-                }
-                Ok((_, Ok(None))) => {}
-                Ok((device, Err(error))) => {
-                    tracing::error!("the size of device {} cannot be read: {error}", device.0);
+            let (export, (at_its_path, size)) =
+                match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(found) => found,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        tracing::error!("a disk does not answer: those behind it were not looked at");
+                        errors += 1;
+                        break;
+                    }
+                };
+            let name = format!("{} namespace {}", export.nqn, export.namespace.nsid);
+            if !at_its_path.unwrap_or(false) {
+                tracing::error!(
+                    "{name}: {} is not the disk that is served: it was replaced or removed, and hosts go on with the \
+                     one that was opened. Put it back, or take the namespace out, reload, and add it again",
+                    export.backing()
+                );
+                errors += 1;
+            }
+            match size {
+                Ok(Some(disk)) => grown.push(Export { disk, ..export }),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!("{name}: the size of {} cannot be read: {error}", export.backing());
                     errors += 1;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::error!("a disk does not tell its size: those behind it were not looked at");
-                    errors += 1;
-                    break;
                 }
             }
         }
         if grown.is_empty() {
             return errors;
         }
-        let (taken, faults) = self.attach(grown, 0..self.common.mailboxes.workers());
-        faults.iter().for_each(|fault| self.log_export_fault(fault));
-        let old: Vec<DeviceId> = taken.into_iter().filter_map(|export| self.replace(export)).collect();
+        // The workers first: hosts use the new blocks as soon as they see them.
+        let (taken, faults) =
+            self.tell_workers(grown, 0..self.common.mailboxes.workers(), ThreadMessage::Resize);
+        for (export, text) in &faults {
+            self.log_export_fault(&fault(export, ExportFault::Attach(text.clone())));
+        }
+        taken.into_iter().for_each(|export| self.show_growth(export));
         self.publish();
-        // After the hosts' tables: what was submitted before ends on the device that it was submitted to.
-        old.into_iter().for_each(|device| self.detach(device));
         errors + faults.len()
     }
 
-    /// Puts a larger disk in the place of what it was. Returns the device that goes.
-    fn replace(&mut self, export: Export) -> Option<DeviceId> {
+    fn show_growth(&mut self, export: Export) {
         let (nqn, nsid, bytes) = (export.nqn, export.namespace.nsid, export.disk.geometry().bytes());
-        let old = self.namespaces.open.iter_mut().find(|old| old.is(&nqn, nsid))?;
-        let old = std::mem::replace(old, export);
-        tracing::info!(
-            "{nqn} namespace {nsid}: {} has grown from {} to {bytes} bytes",
-            old.backing(),
-            old.disk.geometry().bytes()
-        );
+        let Some(open) = self.namespaces.open.iter_mut().find(|open| open.is(&nqn, nsid)) else { return };
+        let before = open.disk.geometry().bytes();
+        tracing::info!("{nqn} namespace {nsid}: {} has grown from {before} to {bytes} bytes", open.backing());
+        open.disk = export.disk;
         if let Err(error) = self.show(&nqn) {
             tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
         }
-        Some(old.device)
     }
 
     /// Takes namespaces from the hosts, then from the workers: a command that comes in later finds the namespace gone.
     pub(super) fn take_away(&mut self, goes: impl Fn(&Export) -> bool) {
         let nqns: BTreeSet<Nqn> =
             self.exports().iter().filter(|e| goes(e)).map(|export| export.nqn).collect();
-        let gone = self.namespaces.take_away(goes);
+        let gone = self.namespaces.take_away(self.common.clock.now(), goes);
         for nqn in nqns {
             // Unknown when the whole subsystem went: so did its namespaces.
             let _ = self.show(&nqn);

@@ -2,7 +2,7 @@
 
 use crate::control::Waker;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::RETRY_INTERVAL;
+use crate::limits::{NSID_REST, RETRY_INTERVAL};
 use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::DeviceId;
@@ -26,6 +26,8 @@ pub(super) struct Namespaces {
     opening: Vec<Opening>,
     /// Taken from the hosts; workers may still have operations on their disks.
     leaving: Vec<Export>,
+    /// What was taken away lately, and until when no other disk takes its NSID.
+    resting: HashMap<Key, (Backing, Duration)>,
     faults: HashMap<Key, Fault>,
     next_device: u32,
 }
@@ -48,6 +50,7 @@ impl Namespaces {
     pub(super) fn begin(&mut self, wanted: &[Subsystem], now: Duration, waker: &Waker) {
         // A disk that has left every worker is closed here.
         self.leaving.retain(|export| export.disk.is_shared());
+        self.resting.retain(|_, (_, until)| *until > now);
         let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
         for (nqn, namespace) in namespaces {
             let key = (nqn, namespace.nsid);
@@ -57,6 +60,7 @@ impl Namespaces {
                 || is_opening
                 || self.is_waiting(&key, now)
                 || self.is_leaving(&key, namespace)
+                || self.is_resting(&key, namespace)
                 || self.opening.len() >= OPENING_MAX
             {
                 continue;
@@ -115,7 +119,9 @@ impl Namespaces {
     /// waits for the one that it replaces.
     pub(super) fn pending(&self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
         let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
-        let pending = namespaces.filter(|(key, _)| !self.is_open(key) && !self.is_waiting(key, now));
+        let pending = namespaces.filter(|(key, namespace)| {
+            !self.is_open(key) && !self.is_waiting(key, now) && !self.is_resting(key, namespace)
+        });
         let error = |(key, namespace): (Key, &Namespace)| {
             let leaving = self.is_leaving(&key, namespace);
             let source = if leaving { ExportFault::Busy } else { ExportFault::Slow };
@@ -151,10 +157,15 @@ impl Namespaces {
     }
 
     /// Takes those away that are to go; they are leaving from now on.
-    pub(super) fn take_away(&mut self, goes: impl Fn(&Export) -> bool) -> Vec<DeviceId> {
+    pub(super) fn take_away(&mut self, now: Duration, goes: impl Fn(&Export) -> bool) -> Vec<DeviceId> {
         let before = self.leaving.len();
         self.leaving.extend(self.open.extract_if(.., |export| goes(export)));
-        self.leaving[before..].iter().map(|export| export.device).collect()
+        let gone = &self.leaving[before..];
+        self.resting.extend(gone.iter().map(|export| {
+            let key = (export.nqn, export.namespace.nsid);
+            (key, (export.namespace.backing.clone(), now + NSID_REST))
+        }));
+        gone.iter().map(|export| export.device).collect()
     }
 
     /// An id that was not used before (until they have all been), of a slot that is free if there is one.
@@ -179,6 +190,16 @@ impl Namespaces {
     /// Whether it failed lately.
     fn is_waiting(&self, key: &Key, now: Duration) -> bool {
         self.faults.get(key).is_some_and(|fault| fault.retry_at > now)
+    }
+
+    /// Whether another disk had the NSID until a moment ago. A file or device that comes back under its own path is no
+    /// other disk; memory always is.
+    pub(super) fn is_resting(&self, key: &Key, namespace: &Namespace) -> bool {
+        let is_same = |other: &Backing| match (other, &namespace.backing) {
+            (Backing::Path { path: a, .. }, Backing::Path { path: b, .. }) => a == b,
+            _ => false,
+        };
+        self.resting.get(key).is_some_and(|(backing, _)| !is_same(backing))
     }
 
     /// Whether its place, or its disk, is still taken by one that leaves.

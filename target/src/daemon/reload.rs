@@ -61,9 +61,19 @@ impl Daemon {
         self.config.subsystems = effective;
         self.config.target.strict = config.target.strict;
         self.take_away_unwanted();
-        errors += self.take_up_growth();
+        errors += self.look_at_disks();
         self.namespaces.forget_faults();
         let faults = self.open_disks(OPEN_TIMEOUT);
+        for subsystem in &self.config.subsystems {
+            let rests = |n: &&Namespace| self.namespaces.is_resting(&(subsystem.nqn, n.nsid), n);
+            for namespace in subsystem.namespaces.iter().filter(rests) {
+                tracing::info!(
+                    "{} namespace {}: its new disk is served in a few seconds, when hosts know that the old one is gone",
+                    subsystem.nqn,
+                    namespace.nsid
+                );
+            }
+        }
         for fault in &faults {
             self.log_export_fault(fault);
         }

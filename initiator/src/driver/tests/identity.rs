@@ -227,3 +227,21 @@ fn namespace_that_cannot_be_identified_now_waits() {
     assert_eq!(rig.result(1), Some(Ok(())));
     assert_eq!(rig.target.seen, [(NvmOpcode::WRITE, 1, 0, false)]);
 }
+
+/// A target that was started again opens its disks one by one.
+#[test]
+fn namespace_missing_after_reconnect_waits_until_it_comes() {
+    let mut rig = Rig::ready();
+    rig.submit(0, rig.write(0, 1, 1));
+    rig.run();
+    rig.target.seen.clear();
+    let disk = rig.target.disks.remove(&1).unwrap();
+    rig.target.disconnect();
+    rig.submit(1, rig.write(0, 1, 2));
+    rig.pass(10 * SECOND);
+    assert_eq!((rig.target.seen.len(), rig.result(1)), (0, None));
+    rig.target.disks.insert(1, disk);
+    rig.target.announce();
+    rig.pass(2 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
