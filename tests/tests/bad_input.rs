@@ -3,6 +3,7 @@
 use nvmf_tests::process::Target;
 use nvmf_tests::site::{HOST_ID, Site, fails, random_file, succeeds};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
@@ -107,4 +108,31 @@ fn attach_refuses_used_socket_and_replaces_stale_one() {
     assert!(!socket.exists(), "detach removes the socket");
     fails(&mut detach(), &["no such disk is attached", "nvmf list"]).expect("the expected error message");
     target.stop().expect("the target stops");
+}
+
+#[test]
+fn attach_that_cannot_start_says_why() {
+    let site = Site::new("why").expect("a site");
+    let socket = site.path("disk.sock");
+    let socket = socket.to_str().expect("a plain path");
+    let attach = |more: &[&str]| site.local(&[&["attach", "-n", &site.nqn], more].concat()).expect("nvmf");
+    let port = format!("-a {} -s {}", site.address.ip(), site.address.port());
+    let host = ["-q", &site.nqn, "-I", HOST_ID];
+    for (more, said) in [
+        (&["-a", "no-such-name.invalid"][..], &["no-such-name.invalid", "check -a"][..]),
+        (&["-a", &site.address.to_string()], &["the port goes into -s", &port]),
+        (&["-a", "127.0.0.1", "-t", "tcp"], &["-t rdma"]),
+        (&["-a", "127.0.0.1", "--as", "ublk", "--socket", socket], &["has no --socket"]),
+    ] {
+        fails(&mut attach(&[more, &host].concat()), said).expect("the expected error message");
+    }
+    if Path::new("/etc/nvme/hostnqn").exists() {
+        eprintln!("left out: this machine has an identity, which the test must not break");
+        return;
+    }
+    let folder = site.path(".config/nvmf");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("hostnqn"), "not an NQN\n").expect("a file");
+    fails(&mut attach(&["-a", "127.0.0.1"]), &["host identity", "hostnqn"])
+        .expect("the expected error message");
 }

@@ -56,11 +56,11 @@ pub(crate) fn serve(
     outcome
 }
 
-/// What `attach` starts in the background.
-pub(crate) fn serve_in_background(options: &AttachOptions) -> Result<()> {
+/// What `attach` starts in the background. Why there are no options is reported, too: nobody reads the standard error.
+pub(crate) fn serve_in_background(options: Result<AttachOptions>) -> Result<()> {
     process::leave_caller();
     let mut is_announced = false;
-    let outcome = in_background(options, &mut is_announced);
+    let outcome = options.and_then(|options| in_background(&options, &mut is_announced));
     if let (Err(error), false) = (&outcome, is_announced) {
         say(&Report::Failed(chain(error)))?;
     }

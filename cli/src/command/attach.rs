@@ -116,8 +116,10 @@ impl DiskArguments {
 impl Attach {
     pub(crate) fn run(&self) -> Result<()> {
         let format = self.output.format;
+        // In the background, too: what is wrong with the arguments is said before a server is started.
+        let options = self.disk.options()?;
         if self.foreground {
-            return attach::serve(&self.disk.options()?, &mut |attachment| report(format, attachment));
+            return attach::serve(&options, &mut |attachment| report(format, attachment));
         }
         // The server gets this program's own arguments, after the command's name.
         report(format, &attach::in_background(std::env::args_os().skip(2))?)
@@ -126,7 +128,7 @@ impl Attach {
 
 impl Serve {
     pub(crate) fn run(&self) -> Result<()> {
-        attach::serve_in_background(&self.disk.options()?)
+        attach::serve_in_background(self.disk.options())
     }
 }
 

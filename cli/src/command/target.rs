@@ -88,6 +88,13 @@ pub(crate) struct NamespaceArguments {
     pub(crate) nsid: Option<u32>,
 }
 
+/// Address and port, where the text is both: `192.0.2.1:4420`, `[2001:db8::1]:4420`, `name:4420`.
+fn with_port(text: &str) -> Option<(&str, u16)> {
+    let (address, port) = text.rsplit_once(':')?;
+    let is_whole = !address.contains(':') || (address.starts_with('[') && address.ends_with(']'));
+    Some((address, port.parse().ok().filter(|_| is_whole && !address.is_empty())?))
+}
+
 impl TargetArguments {
     /// The address, resolved if it is a name.
     fn address(&self) -> Result<SocketAddr> {
@@ -96,6 +103,9 @@ impl TargetArguments {
                 "transport `{}` is not known here: use -t rdma (NVMe/TCP is nvme-cli's: nvme connect -t tcp)",
                 self.transport
             );
+        }
+        if let Some((address, port)) = with_port(&self.traddr) {
+            bail!("-a {} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}", self.traddr);
         }
         let text = self.traddr.trim_matches(['[', ']']);
         if let Ok(address) = text.parse::<IpAddr>() {
