@@ -265,6 +265,47 @@ fn any_name_that_list_shows_detaches() {
 }
 
 #[test]
+fn detach_by_nsid_leaves_other_namespaces() {
+    let site = Site::new("nsid").expect("a site");
+    let disks = [site.disk("one.img", SIZE), site.disk("two.img", SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let nsids = || listed(&site).iter().map(|disk| disk["nsid"].clone()).collect::<Vec<_>>();
+    attach(&site, &["--nsid", "1"]);
+    attach(&site, &["--nsid", "2"]);
+    succeeds(&mut detach(&site, &["--nqn", &site.nqn, "--nsid", "1"])).expect("detached");
+    assert_eq!(nsids(), [2]);
+    fails(&mut detach(&site, &["--nqn", &site.nqn, "--nsid", "1"]), &["no such disk is attached"])
+        .expect("the expected error message");
+    assert_eq!(nsids(), [2]);
+    succeeds(&mut detach(&site, &["--nqn", &site.nqn])).expect("detached");
+    assert!(nsids().is_empty());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn terminated_foreground_server_ends_only_its_own_disk() {
+    let site = Site::new("units").expect("a site");
+    let disks = [site.disk("one.img", SIZE), site.disk("two.img", SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let serve = |nsid| {
+        let mut call = attaching(&site, &["--nsid", nsid, "--foreground"]);
+        call.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("nvmf starts")
+    };
+    let mut servers = [serve("1"), serve("2")];
+    let live = || listed(&site).iter().filter(|disk| disk["state"] == "live").count();
+    process::until("both are attached", || live() == 2).expect("they are");
+    process::signal(servers[0].id(), "TERM").expect("it runs");
+    assert!(process::end(&mut servers[0]).expect("it ends").success());
+    let left = listed(&site);
+    assert_eq!((left.len(), &left[0]["nsid"], &left[0]["state"]), (1, &2.into(), &"live".into()), "{left:?}");
+    process::signal(servers[1].id(), "TERM").expect("it runs");
+    assert!(process::end(&mut servers[1]).expect("it ends").success());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn list_says_over_which_provider() {
     let (site, target) = site("provider");
     let disk = attach(&site, &[]);

@@ -71,9 +71,12 @@ pub(crate) struct Guard {
 pub(crate) struct Detach {
     /// The block device, the NBD socket, or the NQN
     name: Option<OsString>,
-    /// NQN of the subsystem: every disk of it
+    /// NQN of the subsystem: every disk of it, or the one of --nsid
     #[arg(short = 'n', long)]
     nqn: Option<Nqn>,
+    /// Only this namespace of the subsystem
+    #[arg(long, conflicts_with_all = ["socket", "all"])]
+    nsid: Option<u32>,
     /// The NBD socket
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -181,7 +184,8 @@ impl Detach {
                 || self.name.as_deref().is_some_and(|name| name == disk.nqn.as_str());
             let is_at =
                 |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
-            self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket)
+            let is_meant = self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket);
+            is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
         let mut failures = Vec::new();
