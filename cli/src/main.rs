@@ -5,6 +5,7 @@ mod attach;
 mod command;
 mod connect;
 mod doctor;
+mod log;
 mod namespace;
 mod print;
 mod runtime;

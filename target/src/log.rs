@@ -11,18 +11,19 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written, at the most. What comes on top is dropped and counted.
 const LINES_MAX: usize = 16_384;
 
+/// What is logged where nothing else is asked for.
+const DEFAULT: &str = "info";
+
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set). What waits is written when
 /// the guard is dropped.
 pub fn start() -> WorkerGuard {
-    let filter = EnvFilter::try_from_env("NVMF_LOG").or_else(|_| EnvFilter::try_from_default_env());
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
     let builder =
         NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX).thread_name("log");
     let (writer, guard) = builder.finish(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let log = tracing_subscriber::fmt().with_env_filter(filter()).with_target(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         // The journal has its own times, and shows no colours.
         log.with_writer(Prioritized(writer)).with_ansi(false).without_time().init();
@@ -30,6 +31,32 @@ pub fn start() -> WorkerGuard {
         log.with_writer(writer).with_ansi(io::stderr().is_terminal()).init();
     }
     guard
+}
+
+/// From `NVMF_LOG`, else from `RUST_LOG`.
+fn filter() -> EnvFilter {
+    if let Some(text) = std::env::var("NVMF_LOG").ok().filter(|text| !text.trim().is_empty()) {
+        return parse(&text).unwrap_or_else(|problem| {
+            eprintln!("nvmf-target: NVMF_LOG={text}: {problem}; info is used");
+            EnvFilter::new(DEFAULT)
+        });
+    }
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
+}
+
+/// How much `NVMF_LOG` asks for. A single word that is no level would name a part of the program, and switch the log off.
+fn parse(text: &str) -> Result<EnvFilter, String> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let text = text.trim();
+    if text.contains(['=', ',', ':']) {
+        return EnvFilter::try_new(text).map_err(|error| error.to_string());
+    }
+    let level = if text.eq_ignore_ascii_case("warning") { "warn" } else { text };
+    if LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
+        Ok(EnvFilter::new(level))
+    } else {
+        Err(format!("unknown level ({})", LEVELS.join(", ")))
+    }
 }
 
 /// Lines that were dropped because standard error did not take them.
@@ -78,5 +105,32 @@ impl<W: Write> Write for PriorityWriter<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn unknown_level_is_refused() {
+        for word in ["verbose", "bogus", "warnings", "nvmf"] {
+            let problem = parse(word).expect_err(word);
+            assert_eq!(problem, "unknown level (error, warn, info, debug, trace, off)");
+        }
+        parse("info,nvmf=loud").expect_err("no level of a part");
+    }
+
+    #[test]
+    fn levels_and_filters_are_understood() {
+        for (text, filter) in [
+            ("warning", "warn"),
+            ("WARN", "warn"),
+            (" debug ", "debug"),
+            ("off", "off"),
+            ("warn,nvmf=trace", "nvmf=trace,warn"),
+        ] {
+            assert_eq!(parse(text).expect(text).to_string(), filter);
+        }
     }
 }

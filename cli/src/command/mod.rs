@@ -18,9 +18,7 @@ use crate::print::{ERROR_PREFIX, OutputClosed, chain, line};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvmf_initiator::HostIdentity;
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 use target::TargetArguments;
 
@@ -96,13 +94,7 @@ impl Arguments {
     /// Runs the command; the exit status that it ends with: 0 for success, 1 for failure, 2 for wrong arguments.
     /// `compare` and `doctor` have meanings of their own.
     pub(crate) fn run(self) -> ExitCode {
-        let level = ["NVMF_LOG", "RUST_LOG"].into_iter().find_map(|name| EnvFilter::try_from_env(name).ok());
-        tracing_subscriber::fmt()
-            .with_env_filter(level.unwrap_or_else(|| EnvFilter::new("warn,nvmf=info,nvmf_initiator=info")))
-            .with_writer(std::io::stderr)
-            .with_target(false)
-            .with_ansi(std::io::stderr().is_terminal())
-            .init();
+        crate::log::start();
         let outcome = match self.command {
             Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
