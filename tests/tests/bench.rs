@@ -116,3 +116,40 @@ fn invalid_jobs_are_reported() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn size_that_does_not_fit_leaves_the_file_as_it_was() -> Result<()> {
+    let site = Site::new("bench-full")?;
+    std::fs::write(site.path("old.img"), [7; 4096])?;
+    for (rw, name, said_first) in [
+        ("write", "new.img", "creating new.img"),
+        ("write", "old.img", "extending old.img from 4096B to 4096PiB"),
+        ("read", "new.img", "creating new.img"),
+        ("read", "old.img", "extending old.img from 4096B to 4096PiB"),
+    ] {
+        let (rw, file) = (format!("--rw={rw}"), format!("--filename={name}"));
+        let output = process::run(&mut bench(&site, &["--name=x", &rw, &file, "--size=4096p"])?)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{rw} {name}: {said}");
+        assert!(said.contains(said_first), "{said}");
+        assert!(said.contains(&format!("cannot create or extend {name}")), "{said}");
+        assert!(!site.path("new.img").exists(), "{rw} {name}");
+        assert_eq!(std::fs::read(site.path("old.img"))?, [7; 4096], "{rw} {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn unknown_nqn_is_explained_once() -> Result<()> {
+    let site = Site::new("bench-nqn")?;
+    site.configure(&site.subsystem(&["memory = \"16MiB\"".to_owned()]))?;
+    let target = site.serve()?;
+    let (address, nqn) = (format!("--address={}", site.address), "--nqn=nqn.2026-11.com.example:unknown");
+    for engine in ["--ioengine=nvmf", "--ioengine=nvmf-async"] {
+        let output = process::run(&mut bench(&site, &["--name=x", engine, &address, nqn, "--rw=read"])?)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.matches("there is no such subsystem").count(), 1, "{said}");
+    }
+    target.stop()
+}

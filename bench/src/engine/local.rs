@@ -2,6 +2,7 @@
 
 use super::{Engine, EngineError};
 use crate::job::{EngineKind, Extent, Job, JobOptions};
+use crate::report::bytes_binary;
 use crate::workload::Random;
 use core::time::Duration;
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
@@ -9,7 +10,7 @@ use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Full, Geometry, RegionI
 use nvmf_memory::Memory;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Size of a memory or null disk if the job does not give one: 1 GiB.
@@ -151,15 +152,32 @@ fn open_path(
     Ok(disk)
 }
 
-/// Extends the file to `size` bytes, filled with random bytes if the job reads.
+/// Extends the file to `size` bytes, filled with random bytes if the job reads. When that fails, the file is as it was.
 fn lay_out(path: &Path, size: u64, fill: bool) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let is_new = !path.exists();
+    let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     let have = file.metadata()?.len();
-    if fill {
-        eprintln!("nvmf-bench: creating {} ({} MiB)", path.display(), size >> 20);
-        write_random(&mut file, size - have)?;
+    let name = path.display();
+    let [from, to] = [have, size].map(|bytes| bytes_binary(bytes as f64));
+    if is_new {
+        eprintln!("nvmf-bench: creating {name} ({to})");
     } else {
-        nix::fcntl::posix_fallocate(&file, 0, i64::try_from(size).unwrap_or(i64::MAX))?;
+        eprintln!("nvmf-bench: extending {name} from {from} to {to}");
+    }
+    let outcome = extend(&mut file, have, size, fill);
+    if outcome.is_err() {
+        // The first error is the one that is reported.
+        let _ = if is_new { std::fs::remove_file(path) } else { file.set_len(have) };
+    }
+    outcome
+}
+
+/// Has the file system set the whole file aside first, so that a full one is noticed before anything is written.
+fn extend(file: &mut File, have: u64, size: u64, fill: bool) -> io::Result<()> {
+    nix::fcntl::posix_fallocate(&file, 0, i64::try_from(size).unwrap_or(i64::MAX))?;
+    if fill {
+        file.seek(SeekFrom::Start(have))?;
+        write_random(file, size - have)?;
     }
     file.sync_all()
 }

@@ -10,6 +10,8 @@ mod distribution;
 mod number;
 mod rates;
 
+pub(crate) use number::bytes_binary;
+
 use crate::result::RunResult;
 use std::io;
 

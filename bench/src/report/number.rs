@@ -31,7 +31,7 @@ pub(super) fn latency_bound(value: f64) -> String {
 }
 
 /// Formats bytes in powers of 1024: `4096B`, `18.2GiB`.
-pub(super) fn bytes_binary(value: f64) -> String {
+pub(crate) fn bytes_binary(value: f64) -> String {
     scaled(value, 4, 1024.0, &BYTES_BINARY)
 }
 
