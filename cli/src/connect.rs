@@ -1,5 +1,6 @@
 //! Connecting to a controller, over the provider that reaches it.
 
+use crate::print::chain;
 use anyhow::{Context, Result, bail};
 use nvmf_host::AssociationError;
 use nvmf_host::association::QueueFailure;
@@ -29,6 +30,7 @@ pub(crate) async fn reach<T>(
     let options = Options { provider: Preference::Iwarp, ..options };
     match connect(options).await {
         Ok(connection) => {
+            let failure = chain(&failure.into());
             tracing::warn!(
                 "nobody answers {} ({failure}): iwarp is used; --provider iwarp does so at once",
                 over(&first)
@@ -36,9 +38,12 @@ pub(crate) async fn reach<T>(
             Ok((connection, ProviderSelection::Iwarp))
         }
         Err(second) if nobody_answers(&second) => {
-            bail!("{}: {failure}; nor does anybody answer over iwarp", over(&first))
+            bail!("{}: {}; nor does anybody answer over iwarp", over(&first), chain(&failure.into()))
         }
-        Err(second) => bail!("{}: {failure}; over iwarp: {second}", over(&first)),
+        Err(second) => {
+            let (failure, second) = (chain(&failure.into()), chain(&second.into()));
+            bail!("{}: {failure}; over iwarp: {second}", over(&first))
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The controller cannot be connected to, or was lost for good.
-    #[error("cannot use {nqn} at {address}: {source}")]
+    #[error("cannot use {nqn} at {address}")]
     Association {
         /// The subsystem.
         nqn: String,
@@ -20,7 +20,7 @@ pub enum Error {
         source: Box<AssociationError>,
     },
     /// An operation failed.
-    #[error("{what} of {len} bytes at byte {offset} failed: {source}")]
+    #[error("{what} of {len} bytes at byte {offset} failed")]
     Io {
         /// Which.
         what: &'static str,
