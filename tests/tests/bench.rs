@@ -150,6 +150,7 @@ fn unknown_nqn_is_explained_once() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert_eq!(said.matches("there is no such subsystem").count(), 1, "{said}");
+        assert!(said.contains("Connect Invalid Parameters") && !said.contains("Read Only Range"), "{said}");
     }
     target.stop()
 }

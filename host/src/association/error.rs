@@ -70,7 +70,14 @@ pub enum AssociationError {
         failure: QueueFailure,
     },
     /// Connect failed.
-    #[error("Connect of queue {} failed: {status}{}{}", qid.0, Invalid(*parameter), advice(*status))]
+    #[error(
+        "{}Connect of queue {} failed: {}{}{}",
+        meaning(*parameter),
+        qid.0,
+        ConnectStatus(*status),
+        Invalid(*parameter),
+        advice(*status)
+    )]
     Connect {
         /// The queue.
         qid: Qid,
@@ -225,7 +232,29 @@ pub enum Gate {
     PageSize(u32),
 }
 
+/// A status by Fabrics' name: an I/O command set has other names for some of these codes.
+struct ConnectStatus(Status);
+
+impl fmt::Display for ConnectStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(status) = *self;
+        let Some(text) = status.fabrics_text() else { return status.fmt(f) };
+        write!(f, "{text} (SCT {:#x}, SC {:#04x})", status.sct(), status.sc())?;
+        if status.dnr() { f.write_str(", do not retry") } else { Ok(()) }
+    }
+}
+
 struct Invalid(Option<InvalidParameter>);
+
+/// What it means that the controller does not like this parameter, where that is the user's to mend.
+fn meaning(parameter: Option<InvalidParameter>) -> &'static str {
+    match parameter.and_then(InvalidParameter::field) {
+        Some("SUBNQN") => {
+            "there is no such subsystem at this address (nvmf discover lists those that there are): "
+        }
+        _ => "",
+    }
+}
 
 /// What to do about a status of Connect that says enough by itself.
 fn advice(status: Status) -> &'static str {
@@ -248,7 +277,6 @@ impl fmt::Display for Invalid {
         let field = parameter.field().unwrap_or("an unnamed field");
         write!(f, "; it does not like {field} (byte {offset} of the Connect {place})")?;
         f.write_str(match field {
-            "SUBNQN" => ": there is no such subsystem at this address",
             "HOSTNQN" | "HOSTID" => ": the subsystem does not know or allow this host",
             "CNTLID" => ": the controller is gone, or another host's",
             "SQSIZE" => ": ask for a smaller queue size",

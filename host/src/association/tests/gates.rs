@@ -69,7 +69,7 @@ fn refused_command_is_named_unless_optional() {
 #[test]
 fn connect_names_the_invalid_parameter() {
     for (dw0, text) in [
-        (0x0001_0100, "SUBNQN (byte 256 of the Connect data): there is no such subsystem at this address"),
+        (0x0001_0100, "SUBNQN (byte 256 of the Connect data)"),
         (
             0x0001_0200,
             "HOSTNQN (byte 512 of the Connect data): the subsystem does not know or allow this host",
@@ -81,7 +81,10 @@ fn connect_names_the_invalid_parameter() {
         controller.refuse.insert("connect", Status::CONNECT_INVALID_PARAMETERS.with_dnr());
         controller.connect_dw0 = dw0;
         let error = fail(&mut controller, config());
-        assert!(error.to_string().ends_with(text), "{error}");
+        let said = error.to_string();
+        assert!(said.ends_with(text), "{error}");
+        assert!(said.contains("Connect Invalid Parameters") && !said.contains("Read Only Range"), "{error}");
+        assert_eq!(said.starts_with("there is no such subsystem"), text.starts_with("SUBNQN"), "{error}");
         assert!(error.is_permanent());
     }
 }
