@@ -306,10 +306,15 @@ fn terminated_foreground_server_ends_only_its_own_disk() {
 }
 
 #[test]
-fn list_says_over_which_provider() {
+fn list_says_which_disk_over_which_provider() {
     let (site, target) = site("provider");
     let disk = attach(&site, &[]);
     assert_eq!(disk["provider"], "iwarp");
+    let uuid = disk["uuid"].as_str().expect("a UUID");
+    assert_eq!((uuid.len(), &listed(&site)[0]["uuid"]), (36, &disk["uuid"]));
+    let page =
+        json(&mut site.call("id-ns", &["-n", &site.nqn, "-o", "json"]).expect("nvmf")).expect("a page");
+    assert_eq!(page["uuid"], uuid);
     let text = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
     assert!(text.contains("provider") && text.contains("iwarp"), "{text}");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");

@@ -22,6 +22,8 @@ pub(crate) struct Attachment {
     pub(crate) provider: String,
     /// Namespace.
     pub(crate) nsid: u32,
+    /// Its UUID, if it has one.
+    pub(crate) uuid: Option<String>,
     /// Bytes in it.
     pub(crate) size: u64,
     /// Bytes in a block of it.
@@ -103,6 +105,7 @@ impl Attachment {
         serde_json::json!({
             "device": self.device, "state": self.state, "reason": self.reason,
             "nqn": self.nqn, "address": self.address, "provider": self.provider, "nsid": self.nsid,
+            "uuid": self.uuid,
             "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
             "note": self.note, "pid": self.pid,
         })

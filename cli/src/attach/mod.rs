@@ -115,7 +115,7 @@ async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
         Ok(Report::Attached(disk)) => {
             let heard = server.stdin.take().map(|mut pipe| pipe.write_all(b"\n"));
             heard.transpose()?.context("the disk's server has no input")?;
-            Ok(disk)
+            Ok(*disk)
         }
         Ok(Report::Failed(reason)) => {
             server.wait()?;

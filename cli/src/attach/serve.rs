@@ -39,7 +39,7 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Report {
     /// The disk is there. Waits for a byte: without one, nobody heard, and the disk goes again.
-    Attached(Attachment),
+    Attached(Box<Attachment>),
     /// Why it is not.
     Failed(String),
 }
@@ -75,7 +75,7 @@ fn in_background(options: &AttachOptions, is_announced: &mut bool) -> Result<()>
     let starter = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let outcome = serve_claimed(options, &claim, Some(starter), &mut |disk| {
         *is_announced = true;
-        say(&Report::Attached(disk.clone()))
+        say(&Report::Attached(Box::new(disk.clone())))
     });
     claim.end(&outcome, *is_announced);
     outcome
@@ -174,6 +174,7 @@ impl Service<'_> {
         self.entry = Attachment {
             provider: provider.to_string(),
             nsid: namespace.nsid.0,
+            uuid: crate::namespace::uuid(namespace),
             size: namespace.geometry.bytes(),
             block_size: namespace.geometry.block_size,
             device: place.device,

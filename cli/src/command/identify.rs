@@ -3,6 +3,7 @@
 use super::target::NamespaceArguments;
 use super::{Format, Output, TargetArguments};
 use crate::connect::connect;
+use crate::namespace::uuid;
 use crate::print::{line, print_json};
 use crate::runtime::run;
 use anyhow::{Result, bail};
@@ -52,12 +53,14 @@ impl IdNs {
         let options = self.namespace.options()?;
         let value = run(async {
             let (connection, _) = connect(options).await?;
-            let nsid = self.namespace.choose(&connection.namespaces())?;
+            let namespaces = connection.namespaces();
+            let nsid = self.namespace.choose(&namespaces)?;
             connection.open(nsid)?;
+            let uuid = namespaces.iter().find(|namespace| namespace.nsid == nsid).and_then(uuid);
             let page: IdentifyNamespace =
                 page(&connection.admin(admin::identify_namespace(nsid)).await?, "Identify Namespace")?;
             connection.close().await;
-            Ok(namespace(&page, nsid.0))
+            Ok(namespace(&page, nsid.0, uuid.as_deref()))
         })?;
         print(&self.output, "NVME Identify Namespace:", value)
     }
@@ -133,8 +136,8 @@ fn number(bytes: [u8; 16]) -> u64 {
 }
 
 /// Identify Namespace under nvme-cli's names, in its order; numbers stand as on the wire, 0's based where the standard
-/// has it so.
-fn namespace(id: &IdentifyNamespace, nsid: u32) -> Value {
+/// has it so. The UUID is not of this page, but of the Namespace Identification Descriptors.
+fn namespace(id: &IdentifyNamespace, nsid: u32, uuid: Option<&str>) -> Value {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let formats: Vec<_> = id.lbaf[..=usize::from(id.nlbaf_z).min(63)]
         .iter()
@@ -149,6 +152,6 @@ fn namespace(id: &IdentifyNamespace, nsid: u32) -> Value {
         "npwg": id.npwg_z.get(), "npwa": id.npwa_z.get(), "npdg": id.npdg_z.get(), "npda": id.npda_z.get(),
         "nows": id.nows_z.get(), "mssrl": id.mssrl.get(), "mcl": id.mcl.get(), "msrc": id.msrc_z,
         "anagrpid": id.anagrpid.get(), "nsattr": id.nsattr, "nvmsetid": id.nvmsetid.get(),
-        "endgid": id.endgid.get(), "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "lbafs": formats,
+        "endgid": id.endgid.get(), "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "uuid": uuid, "lbafs": formats,
     })
 }
