@@ -136,3 +136,18 @@ fn attach_that_cannot_start_says_why() {
     fails(&mut attach(&["-a", "127.0.0.1"]), &["host identity", "hostnqn"])
         .expect("the expected error message");
 }
+
+#[test]
+fn short_options_of_blocks_are_explained() {
+    let site = Site::new("short").expect("a site");
+    for command in ["read", "write", "compare", "dsm", "write-zeroes"] {
+        for (option, said) in [("-s", "--trsvcid 7"), ("-c", "--reconnect-delay 7")] {
+            let mut call =
+                site.local(&[command, "-a", "127.0.0.1", "-n", &site.nqn, option, "7"]).expect("nvmf");
+            let output = nvmf_tests::process::run(&mut call).expect("it ends");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command} {option}: {text}");
+            assert!(text.contains("nvme-cli's") && text.contains(said), "{command} {option}: {text}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::target::NamespaceArguments;
+use super::target::{NamespaceArguments, NoShortOptions};
 use crate::attach::{DiskLock, Registry};
 use crate::connect::connect;
 use crate::print::line;
@@ -31,6 +31,8 @@ pub(crate) struct Dsm {
     ad: bool,
     #[command(flatten)]
     attached: AttachedArguments,
+    #[command(flatten)]
+    _no_short: NoShortOptions,
 }
 
 #[derive(clap::Args)]
@@ -66,6 +68,8 @@ pub(super) struct BlockArguments {
     /// Blocks after the first (0's based, as nvme-cli has it: 0 is one block)
     #[arg(long = "block-count")]
     block_count_z: u64,
+    #[command(flatten)]
+    _no_short: NoShortOptions,
 }
 
 /// An optional command, by its bit in ONCS.

@@ -88,6 +88,25 @@ pub(crate) struct NamespaceArguments {
     pub(crate) nsid: Option<u32>,
 }
 
+/// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptions {
+    #[arg(short = 's', hide = true, value_parser = no_start_block)]
+    _start_block: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_block_count)]
+    _block_count: Option<u64>,
+}
+
+fn no_start_block(text: &str) -> Result<u64, String> {
+    Err(format!("-s is nvme-cli's --start-block: for the port, write --trsvcid {text}"))
+}
+
+fn no_block_count(text: &str) -> Result<u64, String> {
+    Err(format!(
+        "-c is nvme-cli's --block-count: for the delay between reconnects, write --reconnect-delay {text}"
+    ))
+}
+
 /// Address and port, where the text is both: `192.0.2.1:4420`, `[2001:db8::1]:4420`, `name:4420`.
 fn with_port(text: &str) -> Option<(&str, u16)> {
     let (address, port) = text.rsplit_once(':')?;

@@ -1,7 +1,7 @@
 //! `nvmf read` and `nvmf write`: copy between a namespace and a file or pipe.
 
 use super::nvm::AttachedArguments;
-use super::target::NamespaceArguments;
+use super::target::{NamespaceArguments, NoShortOptions};
 use crate::connect::connect;
 use crate::print::OutputClosed;
 use crate::runtime::run;
@@ -55,6 +55,8 @@ struct Range {
     /// Bytes, such as 1GiB; to the end by default
     #[arg(long, value_parser = size::parse)]
     length: Option<u64>,
+    #[command(flatten)]
+    _no_short: NoShortOptions,
 }
 
 impl Range {
