@@ -9,9 +9,10 @@ use crate::data::{self, Fit};
 use crate::discovery::DiscoveryLog;
 use crate::fabrics::{self, Change, Properties};
 use crate::flight::Flight;
+use crate::limits::ENABLE_TIMEOUT;
 use crate::namespace::NamespaceTable;
 use crate::status::{self, Direction};
-use crate::step::Step;
+use crate::step::{Step, Violation};
 use crate::subsystem::Identity;
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::timer::KeepAlive;
@@ -38,6 +39,10 @@ pub(crate) struct Controller {
     pub(crate) keep_alive: KeepAlive,
     /// Namespaces that changed since the host read their list.
     pub(crate) changed_namespaces: BTreeSet<Nsid>,
+    /// By when the host has to enable the controller for the first time. None: it did.
+    enable_by: Option<Duration>,
+    /// It did not.
+    enable_expired: bool,
     /// [`Step::CloseIoQueues`] is to be given.
     close_io_queues: bool,
 }
@@ -67,6 +72,8 @@ impl Controller {
             errors: ErrorLog::default(),
             keep_alive: KeepAlive::new(kato_ms),
             changed_namespaces: BTreeSet::new(),
+            enable_by: Some(now.saturating_add(ENABLE_TIMEOUT)),
+            enable_expired: false,
             close_io_queues: false,
         }
     }
@@ -134,7 +141,10 @@ impl Controller {
         }
         match self.properties.set(to) {
             Change::None => {}
-            Change::Enabled => self.association.set_enabled(true),
+            Change::Enabled => {
+                self.enable_by = None;
+                self.association.set_enabled(true);
+            }
             Change::Shutdown { .. } => self.stop_io(),
             Change::Reset => {
                 self.stop_io();
@@ -208,6 +218,9 @@ impl Controller {
         if let Some(violation) = self.keep_alive.expired() {
             return Some(Step::CloseAssociation(violation));
         }
+        if self.enable_expired {
+            return Some(Step::CloseAssociation(Violation::EnableTimeout(ENABLE_TIMEOUT)));
+        }
         if let Some((cid, status, dw0)) = self.events.poll(self.features.async_event_config()) {
             return Some(Step::Respond(flight.end(cid, status, dw0.into(), None)));
         }
@@ -218,10 +231,13 @@ impl Controller {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
-        self.keep_alive.deadline(&self.association)
+        let keep_alive = self.keep_alive.deadline(&self.association);
+        let enable_by = self.enable_by.filter(|_| !self.enable_expired);
+        keep_alive.into_iter().chain(enable_by).min()
     }
 
     pub(crate) fn on_timeout(&mut self, now: Duration) {
         self.keep_alive.on_timeout(now, &self.association);
+        self.enable_expired |= self.enable_by.is_some_and(|deadline| now >= deadline);
     }
 }

@@ -174,6 +174,9 @@ pub enum Violation {
     /// The connection brought no acceptable Connect command in time.
     #[error("the connection brought no acceptable Connect within {0:?}")]
     ConnectTimeout(Duration),
+    /// The host did not enable its controller in time.
+    #[error("the host did not enable the controller within {0:?}")]
+    EnableTimeout(Duration),
     /// The capsule is shorter than a submission queue entry.
     #[error("a capsule of {0} bytes holds no command")]
     ShortCapsule(usize),

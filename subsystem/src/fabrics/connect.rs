@@ -3,7 +3,7 @@
 use crate::controller::Controller;
 use crate::io::Io;
 use crate::ticket::Kind;
-use crate::{Association, HostId, Link, Nqn, Qid, Refusal, Ticket};
+use crate::{Association, AssociationKey, HostId, Link, Nqn, Qid, Refusal, Ticket};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -52,6 +52,9 @@ pub struct Admission {
     pub outcome: Result<Admitted, Refusal>,
     /// The host NQN is in use with another Host Identifier: warn, and count. Present whether admitted or not.
     pub duplicate_host_id: Option<DuplicateHost>,
+    /// A silent discovery controller that was closed to make room for this one: poll its queue, on whichever worker it
+    /// lives, or disconnect it.
+    pub closed: Option<AssociationKey>,
 }
 
 /// A queue that was admitted.

@@ -89,6 +89,19 @@ pub enum Refusal {
     /// The subsystem has as many controllers as it may.
     #[error("the subsystem has all of its {0} controllers in use")]
     Busy(u16),
+    /// More than half of the subsystem's controllers are in use, and the host has more than its share of them.
+    #[error(
+        "host {host} has {controllers} controllers of the subsystem, and more than half of all {max} are in use: \
+         the rest is for other hosts"
+    )]
+    HostBusy {
+        /// Who.
+        host: Nqn,
+        /// How many it has, under whatever Host Identifiers.
+        controllers: usize,
+        /// How many the subsystem may have.
+        max: u16,
+    },
     /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue
     /// them again and write on, and the first copies could overwrite that. After some seconds the host is admitted, and
     /// only the namespaces of that device are held back.
@@ -108,7 +121,9 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Starting | Self::Busy(_) | Self::Orphans(_) => Status::CONNECT_CONTROLLER_BUSY,
+            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Orphans(_) => {
+                Status::CONNECT_CONTROLLER_BUSY
+            }
             // The other host may disconnect.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
@@ -151,6 +166,7 @@ impl Refusal {
             | Self::Host { .. }
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
+            | Self::HostBusy { .. }
             | Self::Orphans(_)
             | Self::QueueInUse(_) => return 0,
         };

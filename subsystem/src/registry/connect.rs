@@ -1,11 +1,12 @@
 //! Connect: whether a host may have a controller or a queue.
 
+use super::associations::Associations;
 use super::{DISCOVERY, Registry};
 use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::ADMIN_QUEUE_ENTRIES_MAX;
+use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, DISCOVERY_GRACE, HOST_CONTROLLERS_SHARE};
 use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
@@ -36,9 +37,9 @@ impl Registry {
     /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by
     /// then, an admitted queue must still be reported to [`Registry::close_queue`].
     pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
-        let mut duplicate_host_id = None;
-        let outcome = self.admit(now, request, &mut duplicate_host_id);
-        Admission { outcome, duplicate_host_id }
+        let (mut duplicate_host_id, mut closed) = (None, None);
+        let outcome = self.admit(now, request, &mut duplicate_host_id, &mut closed);
+        Admission { outcome, duplicate_host_id, closed }
     }
 
     fn admit(
@@ -46,6 +47,7 @@ impl Registry {
         now: Duration,
         request: &ConnectRequest,
         duplicate: &mut Option<DuplicateHost>,
+        closed: &mut Option<AssociationKey>,
     ) -> Result<Admitted, Refusal> {
         let (command, link) = (request.command(), request.link);
         if self.ports.is_none() {
@@ -74,6 +76,10 @@ impl Registry {
             }
             _ => {
                 let orphans = last.map(|last| Arc::clone(&last.orphans)).unwrap_or_default();
+                match place.controller_type {
+                    ControllerType::Discovery => *closed = self.make_room_for_discovery(now)?,
+                    ControllerType::Io => self.check_share(place.id, &names.host_nqn)?,
+                }
                 self.admit_admin(now, &command, link, &names, place, orphans)
             }
         }
@@ -123,6 +129,39 @@ impl Registry {
         Some(DuplicateHost { host_nqn: names.host_nqn, known: known.host_id, new: names.host_id })
     }
 
+    /// Whether the subsystem has a controller left for this host. One host NQN alone does not take them all.
+    fn check_share(&self, subsystem: SubsystemId, host_nqn: &Nqn) -> Result<(), Refusal> {
+        let max = usize::from(self.options.controllers_max);
+        let Some(associations) = self.associations.get(&subsystem) else { return Ok(()) };
+        if associations.len() >= max {
+            return Err(Refusal::Busy(self.options.controllers_max));
+        }
+        if 2 * associations.len() <= max {
+            return Ok(());
+        }
+        let controllers = associations.iter().filter(|association| association.host_nqn == *host_nqn).count();
+        if controllers * HOST_CONTROLLERS_SHARE <= max {
+            return Ok(());
+        }
+        Err(Refusal::HostBusy { host: *host_nqn, controllers, max: self.options.controllers_max })
+    }
+
+    /// Where there are as many discovery controllers as there may be, closes the one that has been silent for longest.
+    /// Names say nothing here: anyone may connect under any. Those that are closing do not count: the transport bounds
+    /// how many connections they have.
+    fn make_room_for_discovery(&self, now: Duration) -> Result<Option<AssociationKey>, Refusal> {
+        let open = || self.associations.get(&DISCOVERY).into_iter().flat_map(Associations::iter);
+        let open = || open().filter(|association| !association.is_closing());
+        if open().count() < usize::from(self.options.controllers_max) {
+            return Ok(None);
+        }
+        let silent = open().min_by_key(|association| association.last_activity());
+        let silent = silent.filter(|silent| now.saturating_sub(silent.last_activity()) >= DISCOVERY_GRACE);
+        let silent = silent.ok_or(Refusal::Busy(self.options.controllers_max))?;
+        silent.close();
+        Ok(Some(silent.key))
+    }
+
     fn admit_admin(
         &mut self,
         now: Duration,
@@ -135,9 +174,6 @@ impl Registry {
         let Place { id, controller_type, identity, content, counters } = place;
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
-        if associations.len() >= usize::from(self.options.controllers_max) {
-            return Err(busy);
-        }
         let cntlid = associations.next_cntlid().ok_or(busy)?;
         let parts = AssociationParts {
             key: AssociationKey { subsystem: id, cntlid },

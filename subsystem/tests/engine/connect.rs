@@ -211,6 +211,41 @@ fn subsystem_without_free_controllers_is_busy() {
 }
 
 #[test]
+fn host_with_many_controllers_leaves_half_of_them_to_others() {
+    let mut registry = registry(Options { controllers_max: 32, ..Options::default() });
+    registry.set_hosts(&nqn(SUBSYSTEM), HostAccess::Any).unwrap();
+    let greedy = |at: u8| Hello { host_id: HostId([at; 16]), kato_ms: 0, ..Hello::admin() };
+    for at in 1..=17 {
+        assert_eq!(code(&greedy(at).connect(&mut registry).1), OK, "controller {at}");
+    }
+    let (_, cqe, _) = greedy(18).connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
+    let other = |at: u8| Hello { hostnqn: nqn(&format!("{HOST}-{at}")).to_field(), ..greedy(at) };
+    for at in 1..=3 {
+        for path in 1..=5 {
+            let hello = Hello { host_id: HostId([at; 16]), ..other(at) };
+            assert_eq!(code(&hello.connect(&mut registry).1), OK, "path {path} of host {at}");
+        }
+    }
+    let (_, cqe, _) = other(1).connect(&mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
+    assert_eq!(registry.associations().count(), 32);
+}
+
+#[test]
+fn discovery_without_free_controllers_closes_the_one_silent_for_longest() {
+    let mut registry = registry(Options { controllers_max: 4, ..Options::default() });
+    let at = |ms| NOW + core::time::Duration::from_millis(ms);
+    let silent: Vec<_> = (0..4).map(|n| Hello::discovery().connect_at(at(n), &mut registry).0).collect();
+    let (_, cqe, _) = Hello::discovery().connect_at(at(500), &mut registry);
+    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false), "none has been silent for a second");
+    let (_, cqe, _) = Hello::discovery().connect_at(at(1500), &mut registry);
+    assert_eq!(code(&cqe), OK);
+    let closing = |queue: &Queue| queue.association().unwrap().is_closing();
+    assert_eq!(silent.iter().map(closing).collect::<Vec<_>>(), [true, false, false, false]);
+}
+
+#[test]
 fn connect_of_a_host_with_orphaned_operations_is_busy() {
     let mut registry = registry(Options::default());
     let (left, ..) = Hello::admin().connect(&mut registry);
@@ -293,6 +328,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Host { host: nqn(HOST), subsystem: name }, false),
         (Refusal::DuplicateHostId(duplicate), true),
         (Refusal::Busy(1), true),
+        (Refusal::HostBusy { host: nqn(HOST), controllers: 9, max: 16 }, true),
         (Refusal::Orphans(Cntlid(1)), true),
         (Refusal::NotEnabled(Cntlid(1)), true),
         (Refusal::QueueInUse(Qid(1)), true),
@@ -304,6 +340,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::DuplicateHostId(_)
             | Refusal::Starting
             | Refusal::Busy(_)
+            | Refusal::HostBusy { .. }
             | Refusal::Orphans(_)
             | Refusal::NotEnabled(_)
             | Refusal::QueueInUse(_) => assert!(time_cures),

@@ -233,12 +233,31 @@ fn keep_alive_that_is_looked_at_too_late_starts_again() {
 fn keep_alive_is_rounded_up_to_its_granularity_and_zero_is_off() {
     for (kato_ms, timeout) in [(0, None), (1, Some(1000)), (1000, Some(1000)), (1001, Some(2000))] {
         let mut registry = registry(Options::default());
-        let (admin, ..) = Hello { kato_ms, ..Hello::admin() }.connect(&mut registry);
+        let (mut admin, ..) = Hello { kato_ms, ..Hello::admin() }.connect(&mut registry);
+        enable(&mut admin);
         assert_eq!(admin.poll_timeout(), timeout.map(|timeout| NOW + ms(2 * timeout)), "{kato_ms}");
     }
     let mut registry = registry(Options::default());
-    let (admin, ..) = Hello { kato_ms: u32::MAX, ..Hello::admin() }.connect(&mut registry);
+    let (mut admin, ..) = Hello { kato_ms: u32::MAX, ..Hello::admin() }.connect(&mut registry);
+    enable(&mut admin);
     assert_eq!(admin.poll_timeout(), Some(NOW + ms(2 * u64::from(u32::MAX))));
+}
+
+#[test]
+fn controller_not_enabled_in_time_ends_without_keep_alive() {
+    let mut registry = registry(Options::default());
+    let (mut admin, ..) = Hello { kato_ms: 0, ..Hello::admin() }.connect(&mut registry);
+    let _ = get(&mut admin, Property::CSTS, 0);
+    assert_eq!(admin.poll_timeout(), Some(NOW + ms(30_000)));
+    admin.on_timeout(NOW + ms(29_999));
+    assert!(admin.poll_step(NOW + ms(29_999)).is_none());
+    admin.on_timeout(NOW + ms(30_000));
+    let step = admin.poll_step(NOW + ms(30_000));
+    assert!(matches!(step, Some(Step::CloseAssociation(Violation::EnableTimeout(_)))));
+
+    let (mut admin, ..) = Hello { kato_ms: 0, ..Hello::admin() }.connect(&mut registry);
+    enable(&mut admin);
+    assert_eq!(admin.poll_timeout(), None, "one that was enabled in time stays");
 }
 
 #[test]
