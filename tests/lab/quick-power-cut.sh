@@ -3,7 +3,7 @@
 # Seconds: 240
 . "$LAB/lib.sh"
 
-disk=/sys/kernel/config/nullb/disk
+disk=/sys/kernel/config/nullb/powercut
 block=/dev/ublkb0
 
 # A disk with a volatile cache of 64 MiB: powered off, it loses what is in the cache and keeps what was flushed.
@@ -26,7 +26,10 @@ power_on() {
     node=$(node)
 }
 
-node() { echo "/dev/nullb$(cat "$disk/index")"; }
+# Newer kernels call the device as its folder in configfs is called.
+node() {
+    if [ -b "/dev/$(basename "$disk")" ]; then echo "/dev/$(basename "$disk")"; else echo "/dev/nullb$(cat "$disk/index")"; fi
+}
 node_is_there() { [ -b "$(node)" ]; }
 
 # Exports `path`, which is the disk itself, or a file on it.
