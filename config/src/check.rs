@@ -69,9 +69,10 @@ pub(crate) fn export(
     create: Option<u64>,
     address: SocketAddr,
     nqn: Option<Nqn>,
+    machine: &str,
 ) -> Result<Config> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let nqn = nqn.unwrap_or_else(|| Nqn::from_uuid(identity::export_nqn(&whole.to_string_lossy())));
+    let nqn = nqn.unwrap_or_else(|| Nqn::from_uuid(identity::export_nqn(machine, &whole.to_string_lossy())));
     if create.is_some() && is_device_folder(&whole) {
         let message = "there is no such device, and files are not created below /dev";
         return Err(ConfigError::at("", &(0..0), message));

@@ -9,7 +9,7 @@ pub(crate) fn serial(nqn: &Nqn) -> String {
     id.simple().to_string()[..16].to_owned()
 }
 
-/// A subsystem's NQN, from the path that it exports.
-pub(crate) fn export_nqn(path: &str) -> [u8; 16] {
-    *Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("file://{path}").as_bytes()).as_bytes()
+/// The UUID of a subsystem's NQN, from the machine and the path that it exports.
+pub(crate) fn export_nqn(machine: &str, path: &str) -> [u8; 16] {
+    *Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("file://{machine}{path}").as_bytes()).as_bytes()
 }

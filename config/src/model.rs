@@ -179,6 +179,8 @@ impl Config {
     }
 
     /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.
+    /// Without an `nqn` it gets one from the path and from `machine`, what tells this machine from others: one path on
+    /// two machines is two disks.
     ///
     /// # Errors
     /// [`ConfigError`] when the path cannot name anything.
@@ -187,8 +189,9 @@ impl Config {
         create: Option<u64>,
         address: SocketAddr,
         nqn: Option<Nqn>,
+        machine: &str,
     ) -> Result<Self, ConfigError> {
-        check::export(path, create, address, nqn)
+        check::export(path, create, address, nqn, machine)
     }
 }
 

@@ -183,9 +183,14 @@ fn invalid_value_is_refused_with_line_and_remedy() {
 #[test]
 fn export_of_a_path_needs_no_file() {
     let address = "127.0.0.1:4420".parse().unwrap();
-    let config = Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap();
-    assert_eq!(config, Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None).unwrap());
+    let export =
+        |machine| Config::export(Path::new("/srv/x.img"), Some(1 << 30), address, None, machine).unwrap();
+    let config = export("one");
+    assert_eq!(config, export("one"), "the name survives a restart");
     assert!(config.subsystems[0].nqn.to_string().starts_with("nqn.2014-08.org.nvmexpress:uuid:"));
+    let other = export("two");
+    assert_ne!(config.subsystems[0].nqn, other.subsystems[0].nqn, "one path on two machines is two disks");
+    assert_ne!(config.subsystems[0].serial, other.subsystems[0].serial);
 }
 
 proptest::proptest! {

@@ -4,12 +4,14 @@ mod check;
 
 use crate::control::Control;
 use crate::daemon::{Daemon, read_config};
+use crate::machine;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
 use nvmf_config::{Backing, Config, size};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use uuid::Uuid;
 
 /// Exports disks and files over NVMe/RDMA.
 #[derive(Debug, Parser)]
@@ -60,7 +62,7 @@ struct Serve {
         conflicts_with = "config"
     )]
     listen: SocketAddr,
-    /// The subsystem's NQN; one that stays the same for the same path by default.
+    /// The subsystem's NQN; by default one that stays the same for the same path on this machine.
     #[arg(long, conflicts_with = "config")]
     nqn: Option<Nqn>,
     /// Bytes in a logical block.
@@ -95,7 +97,12 @@ impl Serve {
             return read_config(path);
         }
         let path = self.export.clone().unwrap_or_else(|| "memory".into());
-        let mut config = Config::export(&path, self.size, self.listen, self.nqn)
+        // Another start's memory is another disk: hosts must not take the one for the other.
+        let machine = match self.memory {
+            Some(_) => Uuid::new_v4().to_string(),
+            None => machine::name(),
+        };
+        let mut config = Config::export(&path, self.size, self.listen, self.nqn, &machine)
             .with_context(|| format!("cannot export {}", path.display()))?;
         for namespace in config.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
             namespace.block_size = self.block_size;
@@ -137,7 +144,8 @@ fn how_to_use(nqn: Nqn, address: SocketAddr) -> String {
         ip => (ip.to_string(), address.port()),
     };
     format!(
-        "Exported as {nqn}. On the host:\n  \
+        "Exported as {nqn}\n\
+         On the host:\n  \
          nvmf discover -a {ip} -s {port}\n  \
          nvmf attach -a {ip} -s {port} -n {nqn}\n\
          or with the kernel's initiator:\n  \

@@ -1,4 +1,4 @@
-//! What this machine has: its addresses, what is mounted, what systemd hides.
+//! What this machine has: its name, its addresses, what is mounted, what systemd hides.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -74,9 +74,35 @@ fn hint(path: &Path) -> Option<&'static str> {
     )
 }
 
+/// What tells this machine from others, over restarts: its machine ID (machine-id(5)), else its host name.
+#[must_use]
+pub fn name() -> String {
+    ["/etc/machine-id", "/proc/sys/kernel/hostname"].into_iter().find_map(name_in).unwrap_or_default()
+}
+
+/// The machine ID is "uninitialized" before the first boot, and empty in some images.
+fn name_in(file: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let name = text.trim();
+    (!name.is_empty() && name != "uninitialized").then(|| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machine_without_an_id_has_its_host_name() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("machine-id");
+        let name_of = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            name_in(file.to_str().unwrap())
+        };
+        assert_eq!(name_of("").or_else(|| name_of("uninitialized\n")), None);
+        assert_eq!(name_of("0123456789abcdef\n").as_deref(), Some("0123456789abcdef"));
+        assert_eq!((name_in("/nonexistent"), name().is_empty()), (None, false));
+    }
 
     #[test]
     fn mounted_device_is_found_by_number() {

@@ -110,6 +110,31 @@ fn file_of_another_target_is_refused() {
     says(&["serve", "--export", &path, "--listen", ANY_PORT], &[&path, "in use"]);
 }
 
+/// The NQN is what follows on the line that begins so.
+fn exported_nqn(running: &Running) -> String {
+    let nqn = running.1.lines().find_map(|line| line.strip_prefix("Exported as ")).unwrap();
+    assert!(
+        running.1.contains(&format!(" -n {nqn}\n")),
+        "one can copy it to the end of the line: {}",
+        running.1
+    );
+    nqn.to_owned()
+}
+
+#[test]
+fn exported_path_keeps_its_nqn_over_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let path = image(&folder, 1 << 20);
+    let nqn = || exported_nqn(&serve(&["serve", "--export", &path, "--listen", ANY_PORT]));
+    assert_eq!(nqn(), nqn());
+}
+
+#[test]
+fn exported_memory_has_an_nqn_of_its_own_at_each_start() {
+    let nqn = || exported_nqn(&serve(&["serve", "--memory", "1MiB", "--listen", ANY_PORT]));
+    assert_ne!(nqn(), nqn());
+}
+
 #[test]
 fn unusable_address_is_refused() {
     let folder = TempDir::new().unwrap();
