@@ -27,6 +27,35 @@ impl ConfigError {
     /// What the TOML reader found: not TOML, an unknown key, a value of the wrong type.
     pub(crate) fn syntax(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
-        Self::at(text, &span, error.message().trim().replace('\n', "; "))
+        let found = error.message().trim().replace('\n', "; ");
+        match remedy(&found, text.get(span.clone()).unwrap_or_default()) {
+            Some(right) => Self::at(text, &span, format!("{found}: {right}")),
+            None => Self::at(text, &span, found),
+        }
     }
+}
+
+/// What to write instead, where the TOML reader says only what it expected. `place` is the text that it complains of.
+fn remedy(found: &str, place: &str) -> Option<String> {
+    if found.starts_with("unknown field `namespace`") {
+        return Some("it belongs to a subsystem: write [[subsystem.namespace]]".into());
+    }
+    let (_, expected) = found.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
+    if found.starts_with("invalid type: map") && !place.starts_with('{') {
+        return Some(match place.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+            Some(name) => format!("there is only one: write [{name}]"),
+            None if place.starts_with('[') => format!("there may be several: write [{place}]"),
+            None => format!("this is part of a {place}, and none has begun: write [[{place}]] above it"),
+        });
+    }
+    Some(
+        match expected {
+            "i64" => "write a whole number, without quotes",
+            "a string" => "write a text, in quotes: \"…\"",
+            "a boolean" => "write true or false, without quotes",
+            "a sequence" => "write a list: [\"…\"]",
+            _ => return None,
+        }
+        .into(),
+    )
 }

@@ -97,7 +97,26 @@ fn too_many_hosts_are_refused() {
 const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("workers = 2", "wrokers = 2", 3, &["unknown field `wrokers`", "workers"]),
     ("workers = 2", "workers = 0", 3, &["workers is 0", "from 1 to 64"]),
-    ("workers = 2", "workers = \"two\"", 3, &["expected", "string"]),
+    ("workers = 2", "workers = \"two\"", 3, &["a whole number, without quotes"]),
+    ("nsid = 1", "nsid = \"1\"", 19, &["a whole number, without quotes"]),
+    ("nsid = 1", "nsid = 1.5", 19, &["a whole number"]),
+    ("poll = \"busy\"", "poll = 1", 4, &["a text, in quotes"]),
+    ("allow_any_host = true", "allow_any_host = \"true\"", 32, &["true or false, without quotes"]),
+    (
+        "[\"nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001\"]",
+        "\"nqn.2026-11.a:b\"",
+        16,
+        &["a list: [\"…\"]"],
+    ),
+    ("[target]", "[[target]]", 2, &["write [target]"]),
+    (
+        "[[subsystem.namespace]]\nnsid = 1\nnull",
+        "[subsystem.namespace]\nnsid = 1\nnull",
+        33,
+        &["[[subsystem.namespace]]"],
+    ),
+    ("[[subsystem.namespace]]", "[[namespace]]", 18, &["[[subsystem.namespace]]"]),
+    ("[[subsystem.namespace]]", "[namespace]", 18, &["[[subsystem.namespace]]"]),
     ("\"busy\"", "\"bussy\"", 4, &["\"adaptive\", \"busy\", \"interrupt\""]),
     ("\"8KiB\"", "\"8 KB of data\"", 5, &["such as 10GiB"]),
     ("\"8KiB\"", "\"1MiB\"", 5, &["in_capsule_data", "16384"]),
@@ -178,6 +197,23 @@ fn invalid_value_is_refused_with_line_and_remedy() {
         }
     }
     assert!(Config::parse("").unwrap_err().to_string().contains("no [[listener]]"));
+}
+
+#[test]
+fn single_table_in_place_of_an_array_is_explained() {
+    for (from, to, line, right) in [
+        ("[[listener]]", "[listener]", 1, "write [[listener]]"),
+        ("[[subsystem]]", "[subsystem]", 3, "write [[subsystem]]"),
+        ("[[subsystem]]\nnqn = \"nqn.2026-11.com.example:one\"", "", 4, "write [[subsystem]] above"),
+        ("[[subsystem.namespace]]", "[subsystem.namespace]", 5, "write [[subsystem.namespace]]"),
+    ] {
+        let text = "[[listener]]\naddress = \"127.0.0.1\"\n\
+                    [[subsystem]]\nnqn = \"nqn.2026-11.com.example:one\"\n\
+                    [[subsystem.namespace]]\nnsid = 1\nnull = 512\n"
+            .replace(from, to);
+        let error = Config::parse(&text).unwrap_err();
+        assert!(error.line == line && error.message.contains(right), "{text}: {error}");
+    }
 }
 
 #[test]
