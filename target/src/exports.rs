@@ -157,6 +157,9 @@ impl Export {
             Uuid::from_bytes(self.uuid),
             if geometry.volatile_write_cache { ", has a write cache" } else { "" },
         );
+        if forgets(&self.namespace) {
+            tracing::warn!("{nqn} namespace {nsid}: {FORGETS}");
+        }
         if !self.disk.direct() {
             tracing::warn!(
                 "{nqn} namespace {nsid}: {} cannot be opened past the page cache: what hosts write and do \
@@ -186,6 +189,16 @@ impl Export {
             );
         }
     }
+}
+
+/// What to say of a namespace that [`forgets`].
+pub const FORGETS: &str = "memory with a fixed `uuid`: its contents are lost at a restart, its identity is not: hosts \
+                           would go on with an empty disk; leave `uuid` out";
+
+/// Whether hosts would take its disk after a restart for the one before, though it is empty.
+#[must_use]
+pub fn forgets(namespace: &Namespace) -> bool {
+    namespace.uuid.is_some() && matches!(namespace.backing, Backing::Memory { .. })
 }
 
 fn describe(backing: &Backing) -> String {

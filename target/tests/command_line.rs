@@ -234,6 +234,71 @@ fn check_reports_what_start_would_refuse() {
 }
 
 #[test]
+fn check_finds_one_disk_under_two_names() {
+    let folder = TempDir::new().unwrap();
+    let path = image(&folder, 1 << 20);
+    let link = folder.path().join("link.img");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let hard = folder.path().join("hard.img");
+    std::fs::hard_link(&path, &hard).unwrap();
+    let roundabout = folder.path().join("../").join(folder.path().file_name().unwrap()).join("disk.img");
+    for other in [link, hard, roundabout] {
+        let other = other.to_str().unwrap();
+        let namespace = |more: &str, uuid: &str| {
+            let second = format!("[[subsystem.namespace]]\nnsid = 2\npath = \"{other}\"\n{more}{uuid}");
+            configuration(folder.path(), ANY_PORT, &format!("path = \"{path}\"\n{more}{second}"))
+        };
+        let config = namespace("", "");
+        let parts = ["namespace 1 of", "namespace 2 of", "are one disk", &path, other];
+        says(&["check", &config], &parts);
+        says(&["check", &namespace("read_only = true\n", "")], &parts);
+        let shared = namespace("read_only = true\n", "uuid = \"c0ffee00-0000-4000-8000-000000000002\"\n");
+        let output = target(&["check", &shared]).output().unwrap();
+        assert!(output.status.success(), "readers with two UUIDs share a disk: {output:?}");
+    }
+}
+
+#[test]
+fn check_finds_wildcard_beside_address_of_the_same_port() {
+    let folder = TempDir::new().unwrap();
+    let check = |first: &str, second: &str| {
+        let second = format!("[[listener]]\naddress = \"{second}\"");
+        let config = configuration(folder.path(), first, &format!("memory = \"1MiB\"\n{second}"));
+        target(&["check", &config]).output().unwrap()
+    };
+    for (first, second) in [("0.0.0.0:4420", "127.0.0.1:4420"), ("127.0.0.1:4420", "0.0.0.0:4420")] {
+        let output = check(first, second);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{first} {second}");
+        assert!(said.contains(&format!("cannot listen on {first} and on {second}")), "{said}");
+    }
+    for second in ["127.0.0.1:4421", "[::1]:4420"] {
+        let said = String::from_utf8(check("0.0.0.0:4420", second).stderr).unwrap();
+        assert!(!said.contains(" and on "), "{second}: {said}");
+    }
+}
+
+#[test]
+fn memory_with_a_fixed_uuid_is_warned_of() {
+    let folder = TempDir::new().unwrap();
+    let uuid = "uuid = \"c0ffee00-0000-4000-8000-000000000001\"";
+    let warning = "its contents are lost at a restart, its identity is not";
+    let config = configuration(folder.path(), ANY_PORT, &format!("memory = \"1MiB\"\n{uuid}"));
+    let output = target(&["check", &config]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains(warning));
+    let child = target(&["serve", "--config", &config]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child, String::new());
+    let lines = BufReader::new(running.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said: Vec<_> = lines.take_while(|line| !line.contains("listening on")).collect();
+    assert!(said.iter().any(|line| line.contains(warning)), "{said:#?}");
+    let config = configuration(folder.path(), ANY_PORT, "memory = \"1MiB\"");
+    let output = target(&["check", &config]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8(output.stderr).unwrap().contains(warning));
+}
+
+#[test]
 fn hidden_path_under_systemd_is_explained() {
     let folder = TempDir::new().unwrap();
     let config = configuration(folder.path(), ANY_PORT, "path = \"/home/nonexistent.img\"");

@@ -1,10 +1,12 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
 use crate::daemon::{read_config, select};
+use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
-use nvmf_config::{Backing, Config, Hosts, Listener, Namespace};
+use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -45,11 +47,23 @@ struct Findings {
 
 impl Findings {
     fn look_at(&mut self, config: &Config) {
-        for listener in &config.listeners {
+        for (at, listener) in config.listeners.iter().enumerate() {
             self.look_at_listener(listener);
+            for other in config.listeners[..at].iter().filter(|other| take_one_port(other, listener)) {
+                self.problems.push(format!(
+                    "cannot listen on {} and on {}: the wildcard takes the port on every address; remove one \
+                     of the two",
+                    other.address, listener.address
+                ));
+            }
         }
+        self.look_for_disks_exported_twice(config);
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
+                if forgets(namespace) {
+                    self.warnings
+                        .push(format!("namespace {} of {}: {FORGETS}", namespace.nsid, subsystem.nqn));
+                }
                 if let Backing::Path { path, size, create } = &namespace.backing
                     && let Err(problem) = self.look_at_disk(namespace, path, *size, *create)
                 {
@@ -58,6 +72,34 @@ impl Findings {
                     self.problems
                         .push(format!("namespace {} of {}: {problem}{hint}", namespace.nsid, subsystem.nqn));
                 }
+            }
+        }
+    }
+
+    /// One disk may have several names: links, and a device's in /dev/disk.
+    fn look_for_disks_exported_twice(&mut self, config: &Config) {
+        let mut seen: HashMap<DiskNumber, (&Subsystem, &Namespace, &Path)> = HashMap::new();
+        let namespaces = config.subsystems.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s, n)));
+        for (subsystem, namespace) in namespaces {
+            let Backing::Path { path, .. } = &namespace.backing else { continue };
+            let Ok(metadata) = std::fs::metadata(path) else { continue };
+            let Some((other_subsystem, other, other_path)) =
+                seen.insert(disk_number(&metadata), (subsystem, namespace, path))
+            else {
+                continue;
+            };
+            // Readers share a disk, but no two namespaces a UUID.
+            let is_shared = namespace.read_only && other.read_only && namespace.uuid != other.uuid;
+            if !is_shared {
+                self.problems.push(format!(
+                    "namespace {} of {} ({}) and namespace {} of {} ({}) are one disk: remove one of the two",
+                    other.nsid,
+                    other_subsystem.nqn,
+                    other_path.display(),
+                    namespace.nsid,
+                    subsystem.nqn,
+                    path.display()
+                ));
             }
         }
     }
@@ -133,6 +175,36 @@ impl Findings {
             ));
         }
         Ok(())
+    }
+}
+
+/// Whether one of the two listens on the port of every address, the other's too. The wildcard of IPv6 leaves IPv4 alone.
+fn take_one_port(one: &Listener, other: &Listener) -> bool {
+    let (a, b) = (one.address, other.address);
+    let providers = (one.provider, other.provider);
+    let apart = matches!(
+        providers,
+        (ProviderChoice::Iwarp, ProviderChoice::Verbs) | (ProviderChoice::Verbs, ProviderChoice::Iwarp)
+    );
+    a.port() == b.port()
+        && a.port() != 0
+        && a.is_ipv4() == b.is_ipv4()
+        && (a.ip().is_unspecified() || b.ip().is_unspecified())
+        && !apart
+}
+
+/// What the kernel knows a disk by, whatever its name.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum DiskNumber {
+    Device(u64),
+    File { filesystem: u64, inode: u64 },
+}
+
+fn disk_number(metadata: &Metadata) -> DiskNumber {
+    if metadata.file_type().is_block_device() {
+        DiskNumber::Device(metadata.rdev())
+    } else {
+        DiskNumber::File { filesystem: metadata.dev(), inode: metadata.ino() }
     }
 }
 
