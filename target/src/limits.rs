@@ -36,10 +36,14 @@ pub const ENTRIES_MIN: u16 = 2;
 /// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that
 /// our last response left.
 pub const SPARE_SLOTS: u16 = 4;
-/// Connections of one machine that have no accepted Connect yet: up to this part (1/n) of those that a worker takes.
-pub const UNCONNECTED_SHARE: u32 = 2;
+/// Connections of one machine that have no accepted Connect yet, or belong to discovery controllers, which anyone may
+/// have: up to this part (1/n) of those that a worker takes.
+pub const ANONYMOUS_SHARE: u32 = 2;
 /// A connection that is older than this and has no accepted Connect yet makes way where there is no room for another.
 pub const UNCONNECTED_GRACE: Duration = Duration::from_secs(1);
+/// A machine with so many of them, and twice as many as the machine that wants a place, has no such time: it could
+/// renew them faster than they grow old.
+pub const UNCONNECTED_CROWD: u32 = 8;
 /// RDMA READs that we want outstanding on a connection, at the most.
 pub const READ_DEPTH_MAX: u16 = 16;
 /// How long a connection may take to be set up.

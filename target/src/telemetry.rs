@@ -48,6 +48,8 @@ counters! {
     rejected_parameters,
     /// Connections without a Connect that were closed to make room for others.
     unconnected_closed,
+    /// Silent discovery controllers that were closed to make room for others.
+    discovery_closed,
     /// Connect commands refused.
     connects_refused,
     /// Host NQNs seen with a second Host Identifier.

@@ -1,7 +1,7 @@
 //! The connections of a worker: requested, accepted or handed over, established, closed.
 
 use super::Worker;
-use crate::limits::{ACCEPT_TIMEOUT, CM_BUDGET, UNCONNECTED_GRACE, UNCONNECTED_SHARE};
+use crate::limits::{ACCEPT_TIMEOUT, ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
 use crate::message::{Recipient, WorkerMessage};
 use crate::transport::rdma::listener::{Offer, Terms, rejection};
 use crate::transport::rdma::queue::Queue;
@@ -11,6 +11,7 @@ use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
 use nvmf_rdma::{CmEvent, ConnectParameters, DisconnectCause, Provider, QueuePairId, RequestId};
+use nvmf_subsystem::limits::DISCOVERY_GRACE;
 use std::net::IpAddr;
 
 impl<P: Provider, B: Backend> Worker<P, B> {
@@ -129,34 +130,51 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     }
 
     /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no
-    /// Connect.
+    /// Connect, or of silent discovery controllers.
     fn make_room(&mut self, now: Duration, terms: &Terms, peer: IpAddr) -> bool {
-        let share = (self.settings.connections / UNCONNECTED_SHARE).max(1);
-        if self.resources.buffers.owners.unconnected(peer) >= share
-            && !self.close_unconnected(now, |queue_peer, _| queue_peer == peer)
+        let share = (self.settings.connections / ANONYMOUS_SHARE).max(1);
+        if self.resources.buffers.owners.anonymous(peer) >= share
+            && !self.close_anonymous(now, peer, |queue_peer, _| queue_peer == peer)
         {
             return false;
         }
         let admin = terms.qid.0 == 0;
         while !Queue::fits(&mut self.resources, terms) {
-            if !self.close_unconnected(now, |_, is_admin| is_admin == admin) {
+            if !self.close_anonymous(now, peer, |_, is_admin| is_admin == admin) {
                 return false;
             }
         }
-        !self.vacant.is_empty() || self.close_unconnected(now, |_, _| true)
+        !self.vacant.is_empty() || self.close_anonymous(now, peer, |_, _| true)
     }
 
-    /// Closes a connection that has brought no Connect for a while: the oldest one of the machine that has the most
-    /// of them.
-    fn close_unconnected(&mut self, now: Duration, among: impl Fn(IpAddr, bool) -> bool) -> bool {
+    /// Closes a connection that anyone may have, for one from `newcomer`: one that has brought no Connect, or else a
+    /// silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
+    fn close_anonymous(
+        &mut self,
+        now: Duration,
+        newcomer: IpAddr,
+        among: impl Fn(IpAddr, bool) -> bool,
+    ) -> bool {
         let owners = &self.resources.buffers.owners;
-        let old = self.queues.iter().flatten().filter_map(|queue| {
-            let (since, peer) = queue.unconnected()?;
-            let candidate = now.saturating_sub(since) >= UNCONNECTED_GRACE && among(peer, queue.is_admin());
-            candidate.then(|| (Reverse(owners.unconnected(peer)), since, queue.index()))
+        let of_newcomer = owners.unconnected(newcomer);
+        let candidates = self.queues.iter().flatten().filter_map(|queue| {
+            let unconnected = queue.unconnected();
+            let (since, peer) = unconnected.or_else(|| queue.discovery())?;
+            let crowded = || {
+                let count = owners.unconnected(peer);
+                count >= UNCONNECTED_CROWD && count >= 2 * of_newcomer
+            };
+            let silent = now.saturating_sub(since);
+            let yields = match unconnected {
+                Some(_) => silent >= UNCONNECTED_GRACE || crowded(),
+                None => silent >= DISCOVERY_GRACE,
+            };
+            let rank = (unconnected.is_none(), Reverse(owners.anonymous(peer)), since, queue.index());
+            (yields && among(peer, queue.is_admin())).then_some(rank)
         });
-        let Some((.., index)) = old.min() else { return false };
-        self.resources.counters.unconnected_closed.add(1);
+        let Some((is_discovery, .., index)) = candidates.min() else { return false };
+        let counters = &self.resources.counters;
+        if is_discovery { &counters.discovery_closed } else { &counters.unconnected_closed }.add(1);
         if let Some(queue) = &mut self.queues[index as usize] {
             queue.on_gone(&mut self.resources);
         }

@@ -41,6 +41,52 @@ fn many_machines_without_connects_make_way_for_a_host() {
     flood[0].until_disconnected(&mut world);
 }
 
+/// A discovery controller of a machine that says nothing more.
+fn discovery(world: &mut World, machine: u8) -> Result<HostQueue, RejectStatus> {
+    let mut queue = silent(world, machine)?;
+    let data = connect_data_of(machine, Cntlid::DYNAMIC, nvme_proto::Nqn::DISCOVERY.as_str());
+    queue.data.write(0, zerocopy::IntoBytes::as_bytes(&data));
+    let mut sqe = connect_command(0, 32, 0);
+    sqe.sgl = queue.expose(0, 1024);
+    queue.run(world, &sqe, &[]);
+    Ok(queue)
+}
+
+#[test]
+fn one_machine_with_discovery_controllers_does_not_fill_the_target() {
+    let mut world = World::new(1, &roomy());
+    let tried: Vec<_> = (0..70).map(|_| discovery(&mut world, 9)).collect();
+    assert_eq!(tried.iter().flatten().count(), 32);
+    let (_admin, cntlid) = admin(&mut world);
+    io(&mut world, 1, cntlid);
+}
+
+#[test]
+fn silent_discovery_controllers_make_way_after_unconnected_queues() {
+    let mut world = World::new(1, &roomy());
+    let mut flood: Vec<_> = (0..62).map(|at| discovery(&mut world, 100 + at / 2).unwrap()).collect();
+    let mut waiting: Vec<_> = (0..2).map(|_| silent(&mut world, 99).unwrap()).collect();
+    assert_eq!(silent(&mut world, 1).err(), Some(RejectStatus::NO_RESOURCES), "they are too young to yield");
+    world.now += Duration::from_secs(2);
+    let (_admin, cntlid) = admin(&mut world);
+    let _io = io(&mut world, 1, cntlid);
+    waiting.iter_mut().for_each(|queue| queue.until_disconnected(&mut world));
+    assert_eq!((world.count("unconnected_closed"), world.count("discovery_closed")), (2, 0));
+    let _second = io(&mut world, 2, cntlid);
+    assert_eq!(world.count("discovery_closed"), 1);
+    assert_eq!(world.queues(), 64);
+    flood[0].until_disconnected(&mut world);
+}
+
+#[test]
+fn machines_that_renew_unconnected_queues_make_way_for_another() {
+    let mut world = World::new(1, &roomy());
+    let _flood: Vec<_> = (0..64).map(|at| silent(&mut world, 100 + at / 32).unwrap()).collect();
+    let (_admin, cntlid) = admin(&mut world);
+    let _io = io(&mut world, 1, cntlid);
+    assert_eq!(world.count("unconnected_closed"), 2);
+}
+
 #[test]
 fn a_connection_without_a_connect_ends_after_five_seconds() {
     let mut world = World::new(1, &roomy());

@@ -228,6 +228,10 @@ impl Queue {
                 tracing::warn!(parent: &self.span, "{duplicate}");
             }
         }
+        if let Some(key) = admission.closed {
+            resources.counters.discovery_closed.add(1);
+            resources.deferred.push_back(DeferredAction::CloseAssociation(key));
+        }
         match &admission.outcome {
             Ok(admitted) => {
                 let association = admitted.association().clone();

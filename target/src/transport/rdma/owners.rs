@@ -71,11 +71,18 @@ impl Owners {
     /// Queues of this machine that are not connected.
     #[must_use]
     pub fn unconnected(&self, peer: IpAddr) -> u32 {
-        let name = Name::Unconnected(peer);
-        self.0
-            .iter()
-            .find(|account| account.queues > 0 && account.name == name)
-            .map_or(0, |account| account.queues)
+        self.queues(&Name::Unconnected(peer))
+    }
+
+    /// Queues that this machine has without anyone's leave: those that are not connected, and discovery controllers.
+    #[must_use]
+    pub fn anonymous(&self, peer: IpAddr) -> u32 {
+        self.queues(&Name::Unconnected(peer)) + self.queues(&Name::Discovery(peer))
+    }
+
+    fn queues(&self, name: &Name) -> u32 {
+        let known = self.0.iter().find(|account| account.queues > 0 && account.name == *name);
+        known.map_or(0, |account| account.queues)
     }
 
     /// Buffers that wait for the host, and for the association. A machine whose queues are not connected is treated

@@ -329,6 +329,14 @@ impl Queue {
         waits.then_some((self.accepted, self.peer))
     }
 
+    /// Since when its discovery controller has been silent, if it is one's queue, and whose machine has it.
+    #[must_use]
+    pub fn discovery(&self) -> Option<(Duration, IpAddr)> {
+        let (association, _) = self.admitted.as_ref().filter(|_| self.state != QueueState::Closed)?;
+        let is_discovery = association.controller_type() == ControllerType::Discovery;
+        is_discovery.then(|| (association.last_activity(), self.peer))
+    }
+
     /// Ends the connection; what is posted is still sent.
     pub fn close<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
         match self.state {
