@@ -403,7 +403,14 @@ fn reload_reports_to_systemd() {
     signal(&running.0, nix::sys::signal::Signal::SIGHUP);
     assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
     let ready = told("READY=1");
-    assert!(ready.contains("STATUS=reloaded with 1 error"), "{ready}");
+    assert!(ready.contains("1 error(s) at the last reload"), "{ready}");
+    let status = told("STATUS=");
+    assert!(status.contains("1 error(s) at the last reload"), "{status}");
+    configuration(folder.path(), ANY_PORT, &namespace);
+    signal(&running.0, nix::sys::signal::Signal::SIGHUP);
+    told("RELOADING=1");
+    let ready = told("READY=1");
+    assert!(!ready.contains("reload"), "{ready}");
 }
 
 #[test]

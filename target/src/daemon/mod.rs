@@ -57,6 +57,8 @@ pub struct Daemon {
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
     namespaces: Namespaces,
+    /// How many errors the last reload had.
+    reload_errors: usize,
     /// When to try again what could not be had, and when to look for RDMA devices.
     retry_at: Duration,
     devices_at: Duration,
@@ -88,13 +90,8 @@ impl Daemon {
                 Event::Stop => break,
                 Event::Reload => {
                     notify::reloading();
-                    let errors = self.reload();
-                    let failed = if errors == 0 {
-                        String::new()
-                    } else {
-                        format!("reloaded with {errors} error(s); ")
-                    };
-                    notify::ready(&format!("{failed}{}", self.status()));
+                    self.reload_errors = self.reload();
+                    notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
                 Event::Wake | Event::Nothing => {}

@@ -105,6 +105,7 @@ impl Daemon {
             workers: Vec::new(),
             listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
             namespaces: Default::default(),
+            reload_errors: 0,
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             config,

@@ -18,8 +18,12 @@ impl Daemon {
         let missing = if open < wanted { format!(" of {wanted}") } else { String::new() };
         let failing = self.exports().iter().filter(|export| export.disk.health().failures > 0).count();
         let failing = if failing > 0 { format!(", {failing} disk(s) with errors") } else { String::new() };
+        let reload = match self.reload_errors {
+            0 => String::new(),
+            errors => format!(", {errors} error(s) at the last reload: see the log"),
+        };
         format!(
-            "{}: {open}{missing} namespace(s), {associations} controller(s), {} queue(s){failing}",
+            "{}: {open}{missing} namespace(s), {associations} controller(s), {} queue(s){failing}{reload}",
             listeners.join(", "),
             self.queues()
         )
