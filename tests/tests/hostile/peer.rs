@@ -47,7 +47,7 @@ impl Peer {
             shared_receive_queue: None,
             max_send: 256,
             max_receive: SLOTS as u32,
-            max_exposed: 0,
+            max_exposed: SLOTS as u32,
         };
         let qp = provider.create_queue_pair(&attributes).expect("a queue pair");
         let memory = Memory::alloc(DATA + DATA_LEN).expect("memory");
