@@ -14,7 +14,7 @@ use nvmf_host::io::CommandLimits;
 use nvmf_host::{DataPointer, FlowControl, Namespace, Operation};
 use nvmf_subsystem::{
     HostAccess, Link, NamespaceDefinition, Options, Port, Queue, RdmaProviderType, Registry, Step,
-    SubsystemDefinition,
+    SubsystemDefinition, TransportType,
 };
 use std::hint::black_box;
 use zerocopy::IntoBytes;
@@ -56,7 +56,10 @@ fn registry() -> Registry {
 
 /// A connected queue of the target's engine.
 fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
-    let mut queue = Queue::new(NOW, Link { port: 1, qid: None, cntlid: None, entries: 128 });
+    let mut queue = Queue::new(
+        NOW,
+        Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 },
+    );
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();
     let mut sqe = Connect { recfmt: 0, qid: Qid(qid), sqsize_z: 31, attributes, kato_ms }.emit();

@@ -8,12 +8,13 @@ use nvme_proto::{SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::{
     Cntlid, HostAccess, HostId, Link, NamespaceDefinition, Nqn, Nsid, Options, Port, Qid, Queue,
-    RdmaProviderType, Registry, Source, Step, SubsystemDefinition, Transfer, Work,
+    RdmaProviderType, Registry, Source, Step, SubsystemDefinition, Transfer, TransportType, Work,
 };
 use zerocopy::IntoBytes;
 
 pub(crate) const START: Duration = Duration::from_secs(1000);
-pub(crate) const LINK: Link = Link { port: 1, qid: None, cntlid: None, entries: 128 };
+pub(crate) const LINK: Link =
+    Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 };
 /// MDTS in bytes; small, so that transfers exceed it.
 pub(crate) const TRANSFER_LEN_MAX: u32 = 64 * 1024;
 pub(crate) const BLOCK_SIZE: u32 = 512;
@@ -81,7 +82,7 @@ pub(crate) fn connect(registry: &mut Registry, now: Duration, qid: u16, cntlid: 
     let Step::Execute { ticket, work: Work::Parameters, transfer } = step else {
         panic!("Connect must request its data, not {step:?}")
     };
-    assert!(matches!(transfer, Transfer::FromHost { len: 1024, source: Source::Keyed(_) }));
+    assert!(matches!(transfer, Transfer::FromHost { len: 1024, source: Source::Remote(_) }));
     let step = queue.on_parameters(now, ticket, connect_data(cntlid).as_bytes());
     let Step::Connect(request) = step else {
         panic!("a Connect must be passed to the registry, not {step:?}")

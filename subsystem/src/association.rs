@@ -6,6 +6,7 @@ use crate::{Cntlid, HostId, Nqn, Options};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_block::DeviceId;
 
 /// Identifies a subsystem in its registry. No two subsystems get the same one, even after a removal.
@@ -42,6 +43,10 @@ pub struct Association {
     pub(crate) host_nqn: Nqn,
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
+    /// What carries it.
+    pub(crate) transport: TransportType,
+    /// Bytes of data in the capsule of an I/O queue.
+    pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
     /// The host's operations that outlived their connection, of this association and of its others with the subsystem.
@@ -89,6 +94,10 @@ pub(crate) struct AssociationParts {
     pub(crate) host_nqn: Nqn,
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
+    /// What carries it.
+    pub(crate) transport: TransportType,
+    /// Bytes of data in the capsule of an I/O queue.
+    pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orphans: Arc<Orphans>,
@@ -103,6 +112,8 @@ impl Association {
             host_nqn,
             host_id,
             port,
+            transport,
+            in_capsule_len,
             options,
             counters,
             orphans,
@@ -123,6 +134,8 @@ impl Association {
             host_nqn,
             host_id,
             port,
+            transport,
+            in_capsule_len,
             options,
             counters,
             orphans,

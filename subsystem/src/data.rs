@@ -1,7 +1,8 @@
 //! Where a command's data are: checks its SGL against the bytes that the command moves and those in the capsule.
 
 use crate::status;
-use crate::step::{Keyed, Source, Transfer};
+use crate::step::{Keyed, Remote, Source, Transfer};
+use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::{Sgl, Sqe, Status};
 
@@ -17,12 +18,26 @@ pub(crate) enum Fit {
     AtLeast,
 }
 
+/// A descriptor that the transport does not have becomes one that nobody has: a command that needs its data fails, any
+/// other ignores it. NVMe/RDMA has keyed descriptors, NVMe/TCP those of the transport; both have data in the capsule.
+pub(crate) fn keep_to_transport(sqe: &mut Sqe, transport: TransportType) {
+    const UNKNOWN: u8 = 0xff;
+    let foreign = match sqe.sgl.parse() {
+        Ok(Sgl::Keyed { .. }) => transport == TransportType::TCP,
+        Ok(Sgl::Transport { .. }) => transport != TransportType::TCP,
+        _ => false,
+    };
+    if foreign {
+        sqe.sgl.kind = UNKNOWN;
+    }
+}
+
 /// Data from the host.
 pub(crate) fn from_host(sqe: &Sqe, len: u32, fit: Fit, in_capsule_len: usize) -> Result<Transfer, Status> {
     let source = match sqe.sgl.parse().map_err(Status::with_dnr)? {
         Sgl::Keyed { address, len: room, key, .. } => {
             check_len(len, room, fit)?;
-            Source::Keyed(Keyed { address, key })
+            Source::Remote(Remote::Keyed(Keyed { address, key }))
         }
         Sgl::InCapsule { offset, len: room } => {
             check_len(len, room, fit)?;
@@ -37,7 +52,10 @@ pub(crate) fn from_host(sqe: &Sqe, len: u32, fit: Fit, in_capsule_len: usize) ->
         }
         // MSDBD is 1: there is nothing that a list of descriptors could hold.
         Sgl::InCapsuleList { .. } => return Err(status::INVALID_SGL_COUNT),
-        Sgl::Transport { .. } => return Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
+        Sgl::Transport { len: room } => {
+            check_len(len, room, fit)?;
+            Source::Remote(Remote::Transport)
+        }
     };
     Ok(Transfer::FromHost { len, source })
 }
@@ -47,10 +65,14 @@ pub(crate) fn to_host(sqe: &Sqe, len: u32, fit: Fit) -> Result<Transfer, Status>
     match sqe.sgl.parse().map_err(Status::with_dnr)? {
         Sgl::Keyed { address, len: room, key, .. } => {
             check_len(len, room, fit)?;
-            Ok(Transfer::ToHost { len, sink: Keyed { address, key } })
+            Ok(Transfer::ToHost { len, sink: Remote::Keyed(Keyed { address, key }) })
+        }
+        Sgl::Transport { len: room } => {
+            check_len(len, room, fit)?;
+            Ok(Transfer::ToHost { len, sink: Remote::Transport })
         }
         Sgl::InCapsuleList { .. } => Err(status::INVALID_SGL_COUNT),
-        Sgl::InCapsule { .. } | Sgl::Transport { .. } => Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
+        Sgl::InCapsule { .. } => Err(status::SGL_DESCRIPTOR_TYPE_INVALID),
     }
 }
 
@@ -112,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn data_to_the_host_need_a_key() {
+    fn data_to_the_host_need_memory_of_the_host() {
         assert_eq!(
             to_host(&with(SglDescriptor::in_capsule(0, 512)), 512, Fit::Exact),
             Err(status::SGL_DESCRIPTOR_TYPE_INVALID)
         );
         let keyed = SglDescriptor::keyed(0x1000, 512, 7, false);
-        let sink = Keyed { address: 0x1000, key: 7 };
+        let sink = Remote::Keyed(Keyed { address: 0x1000, key: 7 });
         assert_eq!(to_host(&with(keyed), 512, Fit::Exact), Ok(Transfer::ToHost { len: 512, sink }));
     }
 
@@ -126,7 +148,6 @@ mod tests {
     fn lists_and_foreign_descriptors_are_refused_by_name() {
         for (sgl, status) in [
             (SglDescriptor::in_capsule_list(0, 32), status::INVALID_SGL_COUNT),
-            (SglDescriptor::transport(512), status::SGL_DESCRIPTOR_TYPE_INVALID),
             (
                 SglDescriptor { address: 0.into(), rest: [0; 7], kind: 0x10 },
                 status::SGL_DESCRIPTOR_TYPE_INVALID,
@@ -139,6 +160,23 @@ mod tests {
             assert_eq!(from_host(&with(sgl), 512, Fit::Exact, 4096), Err(status), "{sgl:?}");
             assert_eq!(to_host(&with(sgl), 512, Fit::Exact), Err(status), "{sgl:?}");
         }
+    }
+
+    #[test]
+    fn each_transport_has_its_own_descriptors() {
+        let keyed = SglDescriptor::keyed(0x1000, 512, 7, true);
+        let transport = SglDescriptor::transport(512);
+        let data = |sgl, of| {
+            let mut sqe = with(sgl);
+            keep_to_transport(&mut sqe, of);
+            let pair = (from_host(&sqe, 512, Fit::Exact, 0).is_ok(), to_host(&sqe, 512, Fit::Exact).is_ok());
+            assert_eq!(key_to_invalidate(&sqe).is_some(), pair.0 && sgl == keyed);
+            pair
+        };
+        assert_eq!(data(keyed, TransportType::RDMA), (true, true));
+        assert_eq!(data(transport, TransportType::TCP), (true, true));
+        assert_eq!(data(keyed, TransportType::TCP), (false, false));
+        assert_eq!(data(transport, TransportType::RDMA), (false, false));
     }
 
     #[test]

@@ -56,6 +56,6 @@ pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
 pub use queue::{Link, Queue};
 pub use registry::Registry;
-pub use step::{BlockWork, Keyed, Response, Source, Step, Transfer, Violation, Work};
+pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;

@@ -10,8 +10,6 @@ pub struct Options {
     pub io_queues_max: u16,
     /// Entries of an I/O queue (CAP.MQES + 1; 2 to [`limits::QUEUE_ENTRIES_MAX`]).
     pub queue_entries_max: u16,
-    /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`limits::IN_CAPSULE_LEN_MAX`]).
-    pub in_capsule_len: u32,
     /// The longest data transfer of a command, in bytes (MDTS; a power of two).
     pub transfer_len_max: u32,
     /// Controllers of one subsystem at a time (1 to [`limits::CONTROLLERS_MAX`]).
@@ -38,7 +36,6 @@ impl Default for Options {
         Self {
             io_queues_max: 128,
             queue_entries_max: 128,
-            in_capsule_len: 4096,
             transfer_len_max: 1024 * 1024,
             controllers_max: 1024,
             duplicate_host_id: DuplicateHostId::Report,
@@ -64,8 +61,6 @@ impl Options {
             limits::QUEUE_ENTRIES_MAX.into(),
         )?;
         check("controllers_max", self.controllers_max.into(), 1, limits::CONTROLLERS_MAX.into())?;
-        check("in_capsule_len", self.in_capsule_len, 0, limits::IN_CAPSULE_LEN_MAX)?;
-        check("in_capsule_len modulo 16", self.in_capsule_len % 16, 0, 0)?;
         check("transfer_len_max", self.transfer_len_max, limits::TRANSFER_LEN_MIN, limits::TRANSFER_LEN_MAX)?;
         check("ones in transfer_len_max", self.transfer_len_max.count_ones(), 1, 1)
     }

@@ -13,6 +13,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectData, Connected, InvalidParameter, command_offset};
+use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
@@ -22,6 +23,8 @@ use zerocopy::FromBytes;
 /// What the transport knows of a connection before its first capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
+    /// What carries it.
+    pub transport: TransportType,
     /// The port ([`crate::Port::id`]).
     pub port: u16,
     /// Queue ID that the connection request named (RDMA CM private data), where the transport has such.
@@ -37,6 +40,7 @@ pub struct Link {
 /// After every `on_*`, and after [`Queue::on_timeout`], drain [`Queue::poll_step`] before the next.
 #[derive(Debug)]
 pub struct Queue {
+    transport: TransportType,
     flight: Flight,
     state: State,
     /// [`Step::CloseQueue`] or [`Step::CloseAssociation`] was returned: no step follows.
@@ -72,6 +76,7 @@ impl Queue {
         let timeout = if link.qid.is_some_and(|qid| qid != 0) { IO_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
         let deadline = now.saturating_add(timeout);
         Self {
+            transport: link.transport,
             flight: Flight::new(Qid(0), link.entries.max(QUEUE_ENTRIES_MIN), true),
             state: State::Connecting { link, timeout, deadline, connecting: false, expired: false },
             closed: false,
@@ -81,7 +86,8 @@ impl Queue {
     /// Takes a capsule: the 64 bytes of the submission queue entry, and how many bytes of data follow it. (The
     /// transport itself reports a shorter one as [`Violation::ShortCapsule`].)
     pub fn on_capsule(&mut self, now: Duration, sqe: &[u8; 64], in_capsule_len: usize) -> Step {
-        let sqe: Sqe = zerocopy::transmute!(*sqe);
+        let mut sqe: Sqe = zerocopy::transmute!(*sqe);
+        data::keep_to_transport(&mut sqe, self.transport);
         if let Some(association) = self.association() {
             association.touch(now);
         }
@@ -194,9 +200,8 @@ impl Queue {
     }
 
     fn become_connected(&mut self, command: &Connect, admitted: Admitted) {
-        let entries = command.sqsize_z.checked_add(1).expect("the registry checked SQSIZE");
         let flow_control = !command.attributes.disables_sq_flow_control();
-        self.flight.connect(admitted.qid, entries, flow_control);
+        self.flight.connect(admitted.qid, admitted.entries, flow_control);
         self.state = match admitted.role {
             Role::Admin(controller) => State::Admin(controller),
             Role::Io { io, epoch } => {

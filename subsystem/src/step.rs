@@ -127,7 +127,7 @@ pub enum Transfer {
         /// Bytes.
         len: u32,
         /// Where they go.
-        sink: Keyed,
+        sink: Remote,
     },
 }
 
@@ -140,7 +140,16 @@ pub enum Source {
         offset: u32,
     },
     /// In the host's memory.
+    Remote(Remote),
+}
+
+/// Memory of the host, as its transport names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// Behind a remote key (NVMe/RDMA).
     Keyed(Keyed),
+    /// By the command alone: the transport's own messages carry the data (NVMe/TCP).
+    Transport,
 }
 
 /// A keyed SGL data block: memory of the host.

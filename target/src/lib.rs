@@ -2,8 +2,9 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`worker`] | [`worker::Worker`]: one `turn` from provider to backend and back |
-//! | [`transport`] | NVMe/RDMA between a provider, the engine and a backend |
+//! | [`worker`] | [`worker::Worker`]: one `turn` from transport to backend and back |
+//! | [`exec`] | what happens to a command, whatever carries it |
+//! | [`transport`] | NVMe/RDMA and NVMe/TCP |
 //! | [`message`] | what workers tell each other |
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`telemetry`] | what is counted, and how often may be logged |
@@ -23,6 +24,7 @@
 pub mod cli;
 pub mod control;
 pub mod daemon;
+pub mod exec;
 pub mod exports;
 pub mod limits;
 pub mod log;

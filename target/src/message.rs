@@ -1,17 +1,16 @@
 //! Messages between workers, and from the daemon to them.
 
-use crate::transport::rdma::listener::Offer;
 use nvmf_subsystem::{AssociationKey, Notice};
 
 /// A worker of the daemon, from 0. Worker 0 listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerId(pub usize);
 
-/// A message to a worker. `D` is the provider's [`nvmf_rdma::Provider::Detached`].
+/// A message to a worker. `D` is the transport's [`crate::exec::transport::Transport::Detached`].
 #[derive(Debug)]
 pub enum WorkerMessage<D> {
-    /// Take over a connection request.
-    Adopt(D, Box<Offer>),
+    /// Take over a connection.
+    Adopt(D),
     /// The controller was reset, or its Admin queue is gone: close its I/O queues.
     CloseIoQueues(AssociationKey),
     /// The association is over: close all its queues at once.
@@ -38,7 +37,7 @@ impl<D> WorkerMessage<D> {
     #[must_use]
     pub fn copy(&self) -> Option<Self> {
         match self {
-            Self::Adopt(..) => None,
+            Self::Adopt(_) => None,
             Self::CloseIoQueues(key) => Some(Self::CloseIoQueues(*key)),
             Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),

@@ -1,8 +1,8 @@
 //! How large a worker is, and how queues spread over workers.
 
+use crate::exec::buffers::BufferPlan;
+use crate::exec::queue::slots;
 use crate::message::WorkerId;
-use crate::transport::rdma::buffers::BufferPlan;
-use crate::transport::rdma::queue::Queue;
 use crate::transport::rdma::receives::ReceiveSlots;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -37,15 +37,15 @@ impl Settings {
     pub fn new(target: &nvmf_config::Target) -> Self {
         let slot = ReceiveSlots::slot_len(target.in_capsule_data).max(64);
         let connections = target.connections as usize;
-        let wanted = connections * Queue::receives_for(target.queue_depth);
+        let wanted = connections * usize::from(slots(target.queue_depth));
         let affordable = usize::try_from(target.buffer_memory).unwrap_or(usize::MAX) / slot;
-        let least = Queue::receives_for(target.queue_depth) * 2;
+        let least = usize::from(slots(target.queue_depth)) * 2;
         Self {
             connections: target.connections,
             queue_entries: target.queue_depth,
             io_queues: target.io_queues,
             in_capsule_data: target.in_capsule_data,
-            admin_receives: connections * Queue::receives_for(crate::limits::ADMIN_ENTRIES_USUAL),
+            admin_receives: connections * usize::from(slots(crate::limits::ADMIN_ENTRIES_USUAL)),
             io_receives: wanted.min(affordable).max(least),
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
             transfer_timeout: crate::limits::TRANSFER_TIMEOUT,
@@ -63,7 +63,7 @@ impl Settings {
     /// I/O queues of full depth that find receives.
     #[must_use]
     pub fn full_queues(&self) -> usize {
-        self.io_receives / Queue::receives_for(self.queue_entries)
+        self.io_receives / usize::from(slots(self.queue_entries))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A worker's thread: the clock, the spinning and the sleeping around [`Worker::turn`].
 
+use crate::exec::transport::Transport;
 use crate::mailbox::{Mailboxes, ThreadMessage};
 use crate::message::WorkerId;
 use crate::spin::SpinPolicy;
@@ -7,7 +8,6 @@ use crate::worker::Worker;
 use core::time::Duration;
 use nvmf_backend::Devices;
 use nvmf_config::Poll;
-use nvmf_rdma::Provider;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,15 +45,15 @@ impl Clock {
 }
 
 /// Turns the worker until it is told to finish and has no queue left.
-pub fn run<P: Provider>(
-    mut worker: Worker<P, Devices>,
+pub fn run<T: Transport>(
+    mut worker: Worker<T, Devices>,
     id: WorkerId,
-    mailboxes: &Arc<Mailboxes<P::Detached>>,
+    mailboxes: &Arc<Mailboxes<T::Detached>>,
     clock: Clock,
     waiting: Waiting,
 ) {
-    let provider_fd = worker.provider().fd().map(|fd| fd.as_raw_fd());
-    let watch_provider = provider_fd.and_then(|fd| worker.backend().watch(fd));
+    let transport_fd = worker.transport().fd().map(|fd| fd.as_raw_fd());
+    let watch_transport = transport_fd.and_then(|fd| worker.backend().watch(fd));
     let watch_wakeup = worker.backend().watch(mailboxes.wakeup(id));
     let mut idle_since = None;
     let mut spin_policy = SpinPolicy::new(waiting.spin);
@@ -96,12 +96,12 @@ pub fn run<P: Provider>(
             }
             continue;
         }
-        if !worker.provider().arm() {
+        if !worker.transport().arm() {
             continue;
         }
         let until = progress.timeout.map_or(SLEEP_MAX, |due| due.saturating_sub(now).min(SLEEP_MAX));
         worker.backend().wait(Some(until));
-        if let Some(watch) = watch_provider {
+        if let Some(watch) = watch_transport {
             worker.backend().take_fired(watch);
         }
         if watch_wakeup.is_some_and(|watch| worker.backend().take_fired(watch)) {
@@ -111,10 +111,10 @@ pub fn run<P: Provider>(
 }
 
 /// Does what is asked of the thread, in the order in which it was asked. Says whether it is to end.
-pub fn take_messages<P: Provider>(
-    worker: &mut Worker<P, Devices>,
+pub fn take_messages<T: Transport>(
+    worker: &mut Worker<T, Devices>,
     id: WorkerId,
-    mailboxes: &Mailboxes<P::Detached>,
+    mailboxes: &Mailboxes<T::Detached>,
     now: Duration,
 ) -> bool {
     let mut finish = false;

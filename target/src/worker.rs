@@ -1,4 +1,4 @@
-//! One worker: a provider, a backend, the memory between them, and the queues that live on it.
+//! One worker: a transport, a backend, the memory between them, and the queues that live on it.
 //!
 //! [`Worker::turn`] is all there is: it reads no clock, makes no system call of its own, and takes no lock but the
 //! registry's when a host connects or leaves. The daemon's threads call it in a loop; the simulator calls it under a
@@ -6,22 +6,23 @@
 
 mod connections;
 
+use crate::exec::buffers::Class;
+use crate::exec::place::Place;
+use crate::exec::queue::{Queue, QueueState};
+use crate::exec::resources::{Borrowed, DeferredAction, Resources, SetUpError};
+use crate::exec::transport::{Arrival, Transport};
 use crate::limits::{
-    BACKLOG, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, COMPLETIONS_BUDGET, CONTENTION_TURNS, MESSAGE_BUDGET,
-    STALL, STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
+    BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, CONTENTION_TURNS, MESSAGE_BUDGET, STALL, STALL_GRACE,
+    TIMER_GRAIN, TRANSFER_CHECKS,
 };
 use crate::message::{Recipient, WorkerId, WorkerMessage};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
-use crate::transport::rdma::buffers::{Class, SetUpError};
-use crate::transport::rdma::name::{Kind, Place};
-use crate::transport::rdma::queue::{Queue, QueueState};
-use crate::transport::rdma::resources::{Borrowed, DeferredAction, Resources};
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_rdma::{Completion, ListenError, ListenerId, Provider, QueuePairId};
+use nvmf_rdma::ListenError;
 use nvmf_subsystem::{AssociationKey, Registry};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -32,24 +33,19 @@ pub struct Progress {
     pub worked: bool,
     /// When to turn again even if nothing comes.
     pub timeout: Option<Duration>,
-    /// The RDMA device is gone: nothing comes any more.
+    /// The transport's device is gone: nothing comes any more.
     pub device_removed: bool,
 }
 
-/// One worker. `D` travels in its messages.
-pub struct Worker<P: Provider, B: Backend> {
+/// One worker.
+pub struct Worker<T: Transport, B: Backend> {
     id: WorkerId,
     settings: Settings,
-    resources: Resources<P, B>,
-    queues: Vec<Option<Box<Queue>>>,
+    resources: Resources<T, B>,
+    queues: Vec<Option<Box<Queue<T>>>>,
     vacant: Vec<u32>,
-    by_qp: HashMap<QueuePairId, u32>,
-    listeners: Vec<(ListenerId, u16)>,
-    /// Where the last I/O queue went.
-    last_pick: WorkerId,
-    inbox: VecDeque<WorkerMessage<P::Detached>>,
-    outbox: VecDeque<(Recipient, WorkerMessage<P::Detached>)>,
-    completions: Vec<Completion>,
+    inbox: VecDeque<WorkerMessage<T::Detached>>,
+    outbox: VecDeque<(Recipient, WorkerMessage<T::Detached>)>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
     /// When the last turn was.
@@ -61,7 +57,7 @@ pub struct Worker<P: Provider, B: Backend> {
     contended_turns: u8,
 }
 
-impl<P: Provider, B: Backend> Worker<P, B> {
+impl<T: Transport, B: Backend> Worker<T, B> {
     /// A worker without listeners and queues.
     ///
     /// # Errors
@@ -71,22 +67,18 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         load: Arc<Load>,
         settings: Settings,
         registry: Arc<Mutex<Registry>>,
-        provider: P,
+        transport: T,
         backend: B,
     ) -> Result<Self, SetUpError> {
-        let resources = Resources::new(provider, backend, registry, load, &settings)?;
+        let resources = Resources::new(transport, backend, registry, load, &settings)?;
         let connections = settings.connections;
         let worker = Self {
             id,
             resources,
             queues: (0..connections).map(|_| None).collect(),
             vacant: (0..connections).rev().collect(),
-            by_qp: HashMap::with_capacity(connections as usize),
-            listeners: Vec::new(),
-            last_pick: id,
             inbox: VecDeque::with_capacity(MESSAGE_BUDGET),
             outbox: VecDeque::with_capacity(MESSAGE_BUDGET),
-            completions: Vec::with_capacity(COMPLETIONS_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
             turned_at: Duration::MAX,
@@ -104,18 +96,16 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
-        let (listener, address) = self.resources.provider.listen(address, BACKLOG)?;
-        self.listeners.push((listener, port));
-        Ok(address)
+        self.resources.transport.listen(address, port)
     }
 
     /// Puts a message into the inbox: read in the next turn.
-    pub fn deliver(&mut self, message: WorkerMessage<P::Detached>) {
+    pub fn deliver(&mut self, message: WorkerMessage<T::Detached>) {
         self.inbox.push_back(message);
     }
 
     /// A message for another worker.
-    pub fn poll_message(&mut self) -> Option<(Recipient, WorkerMessage<P::Detached>)> {
+    pub fn poll_message(&mut self) -> Option<(Recipient, WorkerMessage<T::Detached>)> {
         self.outbox.pop_front()
     }
 
@@ -143,9 +133,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.queues.iter().flatten().filter(|queue| queue.has_lost_credits()).count()
     }
 
-    /// The provider, to arm and to sleep on.
-    pub fn provider(&mut self) -> &mut P {
-        &mut self.resources.provider
+    /// The transport, to arm and to sleep on.
+    pub fn transport(&mut self) -> &mut T {
+        &mut self.resources.transport
     }
 
     /// The backend, to sleep in.
@@ -158,7 +148,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         self.resources.now = now;
         self.on_time(now);
         let mut worked = self.reap_connections(now);
-        worked |= self.reap_provider(now);
+        worked |= self.reap_transport(now);
         // Before new commands are taken up, so that those that wait go first.
         worked |= self.grant_buffers(now);
         worked |= self.take_newly_ready(now);
@@ -169,9 +159,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         worked |= self.grant_buffers(now);
         worked |= self.run_deferred(now);
         self.ring();
-        let provider = self.resources.provider.poll_timeout();
+        let transport = self.resources.transport.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due.max(self.no_timer_before));
-        let timeout = provider.into_iter().chain(timers).min();
+        let timeout = transport.into_iter().chain(timers).min();
         Progress { worked, timeout, device_removed: self.device_removed }
     }
 
@@ -185,45 +175,46 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     fn ring(&mut self) {
         self.resources.submit_waiting();
-        self.resources.provider.flush();
+        self.resources.transport.flush();
         self.resources.backend.flush();
         self.resources.borrowed = Borrowed::default();
     }
 
-    fn reap_provider(&mut self, now: Duration) -> bool {
-        self.completions.clear();
-        self.resources.provider.poll_cq(self.resources.cq, &mut self.completions);
-        for at in 0..self.completions.len() {
-            let completion = self.completions[at];
-            self.on_completion(now, &completion);
+    fn reap_transport(&mut self, now: Duration) -> bool {
+        self.resources.transport.poll();
+        let mut any = false;
+        while let Some(arrival) = self.resources.transport.next_arrival() {
+            any = true;
+            self.on_arrival(now, arrival);
         }
-        !self.completions.is_empty()
+        any
     }
 
-    fn on_completion(&mut self, now: Duration, completion: &Completion) {
-        let (kind, place) = Place::of_work_request(completion.id);
-        // A queue that was removed earlier in this batch has nothing more to say.
-        let Some(queue) = self.queues.get_mut(place.queue as usize).and_then(Option::as_mut) else { return };
-        if queue.qp() != completion.queue_pair || queue.state() == QueueState::Closed {
-            return;
-        }
+    fn on_arrival(&mut self, now: Duration, arrival: Arrival<T::Capsule>) {
         let resources = &mut self.resources;
-        if !completion.status.is_success() {
-            // The end itself comes as an event; its cause is only here.
-            if queue.state() == QueueState::Live && completion.status != nvmf_rdma::WcStatus::Flushed {
-                resources.counters.transport_errors.add(1);
-                if resources.log.allow(now, &resources.counters) {
-                    tracing::warn!(parent: queue.span(), "{kind:?} failed, closing the queue: {}", completion.status);
-                }
-                queue.close(resources);
-            }
+        let index = match &arrival {
+            Arrival::Capsule(queue, ..) | Arrival::Failed(queue, _) => *queue,
+            Arrival::Pulled(place) | Arrival::Pushed(place) | Arrival::Responded(place) => place.queue,
+        };
+        let Some(queue) = self.queues.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if queue.state() == QueueState::Closed {
             return;
         }
-        match kind {
-            Kind::Receive => queue.on_receive(resources, place.slot, completion.byte_len),
-            Kind::Read => queue.on_read(resources, now, place),
-            Kind::Write => queue.on_written(resources, now, place),
-            Kind::Send => queue.on_sent(resources, now, place),
+        match arrival {
+            Arrival::Capsule(_, capsule, len) => queue.on_arrival(resources, capsule, len),
+            Arrival::Pulled(place) => queue.on_pulled(resources, now, place),
+            Arrival::Pushed(place) => queue.on_pushed(resources, now, place),
+            Arrival::Responded(place) => queue.on_responded(resources, now, place),
+            // The end itself comes as an event.
+            Arrival::Failed(_, cause) => {
+                if queue.state() == QueueState::Live {
+                    resources.counters.transport_errors.add(1);
+                    if resources.log.allow(now, &resources.counters) {
+                        tracing::warn!(parent: queue.span(), "closing the queue: {cause}");
+                    }
+                    queue.close(resources);
+                }
+            }
         }
     }
 
@@ -299,9 +290,9 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         for done in 0..MESSAGE_BUDGET {
             let Some(message) = self.inbox.pop_front() else { return done > 0 };
             match message {
-                WorkerMessage::Adopt(detached, offer) => {
-                    let request = self.resources.provider.adopt(now, detached);
-                    self.accept(now, request, &offer);
+                WorkerMessage::Adopt(detached) => {
+                    let incoming = self.resources.transport.adopt(now, detached);
+                    self.accept(now, incoming);
                 }
                 WorkerMessage::CloseIoQueues(key) => self.close_io_queues(key),
                 WorkerMessage::CloseAssociation(key) => self.close_association(key),
@@ -317,7 +308,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         true
     }
 
-    fn each_queue(&mut self, mut act: impl FnMut(&mut Queue, &mut Resources<P, B>)) {
+    fn each_queue(&mut self, mut act: impl FnMut(&mut Queue<T>, &mut Resources<T, B>)) {
         for queue in self.queues.iter_mut().flatten() {
             act(queue, &mut self.resources);
         }
@@ -341,9 +332,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     fn drain(&mut self) {
         self.resources.draining = true;
-        for (listener, _) in self.listeners.drain(..) {
-            self.resources.provider.unlisten(listener);
-        }
+        self.resources.transport.stop_listening();
     }
 
     fn expire_timers(&mut self, now: Duration) {

@@ -14,9 +14,10 @@ use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
+use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -46,7 +47,7 @@ pub(crate) enum Direction {
 
 /// A worker and a driver that are connected.
 pub(crate) struct Harness<P: Provider> {
-    worker: Worker<P, Devices>,
+    worker: Worker<Rdma<P>, Devices>,
     driver: Driver<P>,
     start: Instant,
     completions: Vec<Completion>,
@@ -79,8 +80,9 @@ impl<P: Provider> Harness<P> {
         devices.attach(DeviceId(0), &disk).expect("an attached disk");
         let registry = Arc::new(Mutex::new(registry(&disk)));
         let load = Load::new(WorkerId(0), 1);
+        let transport = Rdma::new(target, &mut devices, &settings()).expect("a transport");
         let mut worker =
-            Worker::new(WorkerId(0), load, settings(), registry, target, devices).expect("a worker");
+            Worker::new(WorkerId(0), load, settings(), registry, transport, devices).expect("a worker");
         let address = worker.listen(address, 1).expect("a listener");
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
         let options = Options {

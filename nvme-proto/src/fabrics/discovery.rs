@@ -178,9 +178,10 @@ impl DiscoveryEntry {
     /// Bytes on the wire.
     pub const LEN: usize = 1024;
 
-    /// An entry for a dynamic controller behind RDMA. Texts longer than their fields are cut.
+    /// An entry for a dynamic controller behind this transport. Texts longer than their fields are cut.
     #[must_use]
-    pub fn rdma(
+    pub fn new(
+        trtype: TransportType,
         subtype: SubsystemType,
         adrfam: AddressFamily,
         traddr: &str,
@@ -189,7 +190,7 @@ impl DiscoveryEntry {
         subnqn: &Nqn,
     ) -> Self {
         let mut entry = Self {
-            trtype: TransportType::RDMA,
+            trtype,
             adrfam,
             subtype,
             treq: TREQ_SQFCD,
@@ -282,7 +283,8 @@ mod tests {
     #[test]
     fn an_entry_says_what_was_put_in() {
         let nqn: Nqn = "nqn.2026-11.com.example:a".parse().unwrap();
-        let entry = DiscoveryEntry::rdma(
+        let entry = DiscoveryEntry::new(
+            TransportType::RDMA,
             SubsystemType::NVM_SUBSYSTEM,
             AddressFamily::IPV4,
             "192.0.2.1",

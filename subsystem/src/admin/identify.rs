@@ -9,7 +9,7 @@ use crate::limits::{
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::ticket::Outcome;
-use crate::{Nsid, Page, status};
+use crate::{Nsid, Page, TransportType, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
     IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, independent_nsfeat, lpa,
@@ -122,9 +122,13 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.ctratt = (ctratt::HOST_ID_128 | ctratt::TRAFFIC_BASED_KEEP_ALIVE).into();
     id.kas = KEEP_ALIVE_GRANULARITY_100MS.into();
     id.aerl_z = ASYNC_EVENT_REQUESTS_MAX as u8 - 1;
-    id.sgls = (sgls::SUPPORTED | sgls::KSDBDS | sgls::SAOS).into();
+    let of_transport = match association.transport {
+        TransportType::TCP => sgls::TSDBDS,
+        _ => sgls::KSDBDS,
+    };
+    id.sgls = (sgls::SUPPORTED | sgls::SAOS | of_transport).into();
     id.iorcsz = 1.into();
-    id.ioccsz = ((64 + association.options.in_capsule_len) / 16).into();
+    id.ioccsz = ((64 + association.in_capsule_len) / 16).into();
     id.msdbd = 1;
     id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.maxcmd = association.options.queue_entries_max.into();

@@ -97,7 +97,8 @@ impl DiscoveryLog {
 }
 
 fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
-    let mut entry = DiscoveryEntry::rdma(
+    let mut entry = DiscoveryEntry::new(
+        port.transport,
         SubsystemType::NVM_SUBSYSTEM,
         port.family,
         &port.address,
@@ -108,6 +109,5 @@ fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
     if port.transport == TransportType::RDMA {
         entry = entry.with_rdma_subtype(RdmaAddressSubtype::new(port.rdma_provider));
     }
-    entry.trtype = port.transport;
     entry
 }

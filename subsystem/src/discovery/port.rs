@@ -21,6 +21,8 @@ pub struct Port {
     pub service: String,
     /// PRTYPE, for RDMA.
     pub rdma_provider: RdmaProviderType,
+    /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`crate::limits::IN_CAPSULE_LEN_MAX`]).
+    pub in_capsule_len: u32,
     /// What can be reached here.
     pub subsystems: PortSubsystems,
 }
@@ -36,7 +38,18 @@ impl Port {
             address: address.ip().to_string(),
             service: address.port().to_string(),
             rdma_provider,
+            in_capsule_len: 4096,
             subsystems: PortSubsystems::All,
+        }
+    }
+
+    /// The same for NVMe/TCP.
+    #[must_use]
+    pub fn tcp(id: u16, address: SocketAddr) -> Self {
+        Self {
+            transport: TransportType::TCP,
+            in_capsule_len: 16 * 1024,
+            ..Self::rdma(id, address, RdmaProviderType::NO_PROVIDER_SPECIFIED)
         }
     }
 }

@@ -62,6 +62,7 @@ pub struct Admission {
 pub struct Admitted {
     pub(crate) association: Arc<Association>,
     pub(crate) qid: Qid,
+    pub(crate) entries: u16,
     pub(crate) role: Role,
 }
 
@@ -77,6 +78,12 @@ impl Admitted {
     #[must_use]
     pub fn association(&self) -> &Arc<Association> {
         &self.association
+    }
+
+    /// Entries of the queue.
+    #[must_use]
+    pub fn entries(&self) -> u16 {
+        self.entries
     }
 
     /// Which queue of it.

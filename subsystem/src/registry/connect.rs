@@ -11,7 +11,7 @@ use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
 use crate::{
-    Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Qid,
+    Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Port, Qid,
     SubsystemId,
 };
 use alloc::boxed::Box;
@@ -97,8 +97,7 @@ impl Registry {
                 counters: Arc::default(),
             });
         }
-        let mut ports = self.ports.iter().flatten();
-        let served = ports.any(|served| served.id == port && served.subsystems.contains(&nqn));
+        let served = self.port(port).is_some_and(|port| port.subsystems.contains(&nqn));
         let subsystem =
             self.subsystems.get(&nqn).filter(|_| served).ok_or(Refusal::Subsystem { nqn, port })?;
         if !subsystem.hosts.allows(&names.host_nqn) {
@@ -111,6 +110,10 @@ impl Registry {
             content: Content::Namespaces(Arc::clone(&subsystem.namespaces)),
             counters: Arc::clone(&subsystem.counters),
         })
+    }
+
+    fn port(&self, id: u16) -> Option<&Port> {
+        self.ports.iter().flatten().find(|port| port.id == id).map(Arc::as_ref)
     }
 
     /// An association that this host has with the subsystem: all of them share what the host left on the devices.
@@ -172,6 +175,7 @@ impl Registry {
         orphans: Arc<Orphans>,
     ) -> Result<Admitted, Refusal> {
         let Place { id, controller_type, identity, content, counters } = place;
+        let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
         let cntlid = associations.next_cntlid().ok_or(busy)?;
@@ -182,6 +186,8 @@ impl Registry {
             host_nqn: names.host_nqn,
             host_id: names.host_id,
             port: link.port,
+            transport: link.transport,
+            in_capsule_len,
             options: Arc::clone(&self.options),
             counters,
             orphans,
@@ -190,7 +196,12 @@ impl Registry {
         associations.insert(Arc::clone(&association));
         let kato_ms = keep_alive_ms(controller_type, command.kato_ms);
         let controller = Controller::new(now, Arc::clone(&association), identity, content, kato_ms);
-        Ok(Admitted { association, qid: Qid(0), role: Role::Admin(Box::new(controller)) })
+        Ok(Admitted {
+            association,
+            qid: Qid(0),
+            entries: entries(command),
+            role: Role::Admin(Box::new(controller)),
+        })
     }
 
     fn admit_io(
@@ -240,7 +251,7 @@ impl Registry {
             return Err(Refusal::NotEnabled(cntlid));
         }
         let io = Io::new(Arc::clone(&association), Arc::clone(&subsystem.namespaces));
-        Ok(Admitted { association, qid, role: Role::Io { io, epoch } })
+        Ok(Admitted { association, qid, entries: entries(command), role: Role::Io { io, epoch } })
     }
 }
 
@@ -251,6 +262,10 @@ struct Place {
     identity: Arc<Identity>,
     content: Content,
     counters: Arc<Counters>,
+}
+
+fn entries(command: &Connect) -> u16 {
+    command.sqsize_z.checked_add(1).expect("SQSIZE was checked")
 }
 
 fn check_command(command: &Connect, link: Link, options: &Options) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! Checks of definitions: bounds, and identifiers that must be unique.
 
 use crate::discovery::Port;
-use crate::limits::{HOSTS_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, SUBSYSTEMS_MAX};
+use crate::limits::{HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, SUBSYSTEMS_MAX};
 use crate::{DefinitionError, HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
 use alloc::collections::BTreeSet;
 
@@ -65,6 +65,8 @@ pub(super) fn check_ports(ports: &[Port]) -> Result<(), DefinitionError> {
             "its address must have 1 to 256 characters of printable ASCII"
         } else if !is_text(&port.service, SERVICE_LEN) {
             "its service must have 1 to 32 characters of printable ASCII"
+        } else if port.in_capsule_len > IN_CAPSULE_LEN_MAX || !port.in_capsule_len.is_multiple_of(16) {
+            "its in-capsule data must be a multiple of 16 bytes, at most 16384"
         } else {
             continue;
         };

@@ -46,15 +46,10 @@ fn a_linux_host_accepts_the_controller() {
 
 #[test]
 fn identify_controller_follows_the_options() {
-    let options = Options {
-        queue_entries_max: 32,
-        in_capsule_len: 8192,
-        transfer_len_max: 128 * 1024,
-        ..Options::default()
-    };
-    let mut fixture = Fixture::with(Options { in_capsule_len: 0, ..options });
+    let options = Options { queue_entries_max: 32, transfer_len_max: 128 * 1024, ..Options::default() };
+    let mut fixture = Fixture::at(options.clone(), Port { in_capsule_len: 0, ..port() });
     assert_eq!(controller(&mut fixture.admin).ioccsz.get(), 4);
-    let mut fixture = Fixture::with(options);
+    let mut fixture = Fixture::at(options, Port { in_capsule_len: 8192, ..port() });
     let id = controller(&mut fixture.admin);
     assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));

@@ -193,7 +193,7 @@ fn timestamp_counts_from_the_value_set() {
     assert_eq!((data.millis(), data.set_by_host()), (0, false));
     let sqe = keyed(SetFeatures::new(FeatureId::TIMESTAMP, 0).emit(), 8);
     let (ticket, transfer) = parameters(capsule(admin, &sqe, 0));
-    assert_eq!(transfer, Transfer::FromHost { len: 8, source: Source::Keyed(SINK) });
+    assert_eq!(transfer, Transfer::FromHost { len: 8, source: Source::Remote(SINK) });
     let earlier = NOW.checked_sub(Duration::from_millis(250)).unwrap();
     let step = admin.on_parameters(earlier, ticket, TimestampData::new(1_000_000, false).as_bytes());
     assert_eq!(code(&responded(step)), OK);

@@ -91,7 +91,7 @@ impl Hello {
             cntlid: 0xffff,
             subnqn: nqn(SUBSYSTEM).to_field(),
             hostnqn: nqn(HOST).to_field(),
-            link: Link { port: PORT, qid: None, cntlid: None, entries: 128 },
+            link: Link { transport: TransportType::RDMA, port: PORT, qid: None, cntlid: None, entries: 128 },
         }
     }
 
@@ -129,7 +129,7 @@ impl Hello {
     ) -> (Queue, Cqe, Option<DuplicateHost>) {
         let mut queue = Queue::new(now, self.link);
         let (ticket, transfer) = parameters(capsule(&mut queue, &self.command(), 0));
-        assert_eq!(transfer, Transfer::FromHost { len: 1024, source: Source::Keyed(SINK) });
+        assert_eq!(transfer, Transfer::FromHost { len: 1024, source: Source::Remote(SINK) });
         let Step::Connect(request) = queue.on_parameters(now, ticket, self.data().as_bytes()) else {
             panic!("a Connect goes to the registry");
         };
@@ -140,7 +140,7 @@ impl Hello {
     }
 }
 
-pub(crate) const SINK: Keyed = Keyed { address: ADDRESS, key: KEY };
+pub(crate) const SINK: Remote = Remote::Keyed(Keyed { address: ADDRESS, key: KEY });
 
 /// The command with a keyed SGL for so many bytes.
 pub(crate) fn keyed(mut sqe: Sqe, len: u32) -> Sqe {
@@ -231,7 +231,13 @@ impl Fixture {
     }
 
     pub(crate) fn with(options: Options) -> Self {
+        Self::at(options, port())
+    }
+
+    pub(crate) fn at(options: Options, port: Port) -> Self {
         let mut registry = registry(options);
+        registry.set_ports(vec![port]).unwrap();
+        let _ = registry.take_notices();
         let (mut admin, ..) = Hello::admin().connect(&mut registry);
         enable(&mut admin);
         let cntlid = admin.association().unwrap().key().cntlid.0;

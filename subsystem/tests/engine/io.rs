@@ -43,7 +43,7 @@ fn io_commands_become_device_operations() {
     let mut fixture = Fixture::new();
     let fua = ReadWrite { fua: true, ..ReadWrite::new(8, 2) };
     let to_host = Transfer::ToHost { len: 1024, sink: SINK };
-    let from_host = Transfer::FromHost { len: 1024, source: Source::Keyed(SINK) };
+    let from_host = Transfer::FromHost { len: 1024, source: Source::Remote(SINK) };
     let plain = ReadWrite::new(8, 2);
     let zeroes = |fua, deallocate| BlockWork::WriteZeroes { range: range(8, 2), deallocate, fua };
     for (sqe, op, transfer) in [
@@ -266,7 +266,7 @@ fn bytes(ranges: &[(u64, u32)]) -> Vec<u8> {
 fn dataset_management_deallocates_what_its_ranges_say() {
     let mut fixture = Fixture::new();
     let (ticket, transfer) = parameters(capsule(&mut fixture.io, &deallocate(3), 0));
-    assert_eq!(transfer, Transfer::FromHost { len: 48, source: Source::Keyed(SINK) });
+    assert_eq!(transfer, Transfer::FromHost { len: 48, source: Source::Remote(SINK) });
     let data = bytes(&[(0, 8), (100, 0), (992, 8)]);
     let Step::Execute { ticket, work, transfer: Transfer::None } =
         fixture.io.on_parameters(NOW, ticket, &data)

@@ -367,9 +367,9 @@ fn invalid_definitions_are_refused() {
     assert!(registry.remove_namespace(&name, Nsid(9)).is_err());
     assert!(registry.set_ports(vec![port(), port()]).is_err());
     assert!(registry.set_ports(vec![Port { address: String::new(), ..port() }]).is_err());
+    assert!(registry.set_ports(vec![Port { in_capsule_len: 4097, ..port() }]).is_err());
     assert!(registry.take_notices().is_empty(), "what is refused changes nothing");
     assert!(Registry::new(Options { transfer_len_max: 5000, ..Options::default() }).is_err());
-    assert!(Registry::new(Options { in_capsule_len: 4097, ..Options::default() }).is_err());
     assert!(Registry::new(Options { io_queues_max: 0, ..Options::default() }).is_err());
 }
 

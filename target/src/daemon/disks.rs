@@ -1,6 +1,7 @@
 //! Taking namespaces up, and taking them away.
 
 use super::Daemon;
+use super::workers::Detached;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::mailbox::ThreadMessage;
@@ -8,7 +9,6 @@ use crate::message::WorkerId;
 use core::time::Duration;
 use nvmf_backend::{DevicesError, Disk};
 use nvmf_block::DeviceId;
-use nvmf_rdma_any::Detached;
 use nvmf_subsystem::{DefinitionError, Nqn};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -183,7 +183,6 @@ fn options(config: &Config) -> Options {
     Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
-        in_capsule_len: target.in_capsule_data,
         transfer_len_max: target.transfer_max,
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,

@@ -3,25 +3,29 @@
 use super::StartError;
 use super::worker_group::WorkerGroup;
 use crate::control::Waker;
+use crate::exec::resources::SetUpError;
 use crate::mailbox::Mailboxes;
 use crate::message::WorkerId;
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::thread::{self, Clock, Waiting};
-use crate::transport::rdma::buffers::SetUpError;
+use crate::transport::rdma::Rdma;
 use crate::transport::rdma::listener::rejection;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvme_proto::rdma::RejectStatus;
 use nvmf_backend::{Devices, DevicesError, DevicesOptions};
-use nvmf_rdma_any::{AnyProvider, Detached, OpenOptions, ProviderSelection};
+use nvmf_rdma_any::{AnyProvider, OpenOptions, ProviderSelection};
 use nvmf_subsystem::Registry;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use thiserror::Error;
+
+/// A connection on its way from one worker to another.
+pub(super) type Detached = crate::transport::rdma::Detached<nvmf_rdma_any::Detached>;
 
 /// A worker could not be set up.
 #[derive(Debug, Error)]
@@ -128,15 +132,16 @@ fn set_up(
     common: &Common,
     selection: &ProviderSelection,
     load: Arc<Load>,
-) -> Result<Worker<AnyProvider, Devices>, WorkerError> {
-    let devices = Devices::new(DevicesOptions::default())?;
+) -> Result<Worker<Rdma<AnyProvider>, Devices>, WorkerError> {
+    let mut devices = Devices::new(DevicesOptions::default())?;
     let provider = selection.open(OpenOptions {
         completion_vector: u32::try_from(id.0).unwrap_or(0),
         rejection: rejection(RejectStatus::NO_RESOURCES),
         ..OpenOptions::default()
     })?;
     let registry = Arc::clone(&common.registry);
-    Ok(Worker::new(id, load, common.settings.clone(), registry, provider, devices)?)
+    let transport = Rdma::new(provider, &mut devices, &common.settings)?;
+    Ok(Worker::new(id, load, common.settings.clone(), registry, transport, devices)?)
 }
 
 /// Says so if the limits of the process are too low for so many workers, and raises what can be raised.

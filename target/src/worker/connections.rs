@@ -1,146 +1,112 @@
-//! The connections of a worker: requested, accepted or handed over, established, closed.
+//! The connections of a worker: asked for, accepted or handed over, established, closed.
 
 use super::Worker;
-use crate::limits::{ACCEPT_TIMEOUT, ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
+use crate::exec::queue::Queue;
+use crate::exec::resources::{DeferredAction, Resources};
+use crate::exec::transport::{Event, Route, Terms, Transport};
+use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
 use crate::message::{Recipient, WorkerMessage};
-use crate::transport::rdma::listener::{Offer, Terms, rejection};
-use crate::transport::rdma::queue::Queue;
-use crate::transport::rdma::resources::{DeferredAction, Resources};
 use core::cmp::Reverse;
 use core::time::Duration;
-use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::Backend;
-use nvmf_rdma::{CmEvent, ConnectParameters, DisconnectCause, Provider, QueuePairId, RequestId};
+use nvmf_subsystem::Qid;
 use nvmf_subsystem::limits::DISCOVERY_GRACE;
 use std::net::IpAddr;
 
-impl<P: Provider, B: Backend> Worker<P, B> {
+impl<T: Transport, B: Backend> Worker<T, B> {
     pub(super) fn reap_connections(&mut self, now: Duration) -> bool {
         for done in 0..CM_BUDGET {
-            let Some(event) = self.resources.provider.poll_cm(now) else { return done > 0 };
-            self.on_cm_event(now, event);
+            let Some(event) = self.resources.transport.poll_event(now) else { return done > 0 };
+            self.on_event(now, event);
         }
         true
     }
 
-    fn on_cm_event(&mut self, now: Duration, event: CmEvent) {
+    fn on_event(&mut self, now: Duration, event: Event<T::Incoming>) {
         match event {
-            CmEvent::ConnectRequest {
-                listener,
-                request,
-                peer,
-                private_data,
-                peer_responder_resources,
-                ..
-            } => {
-                let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
-                self.on_offer(now, request, Offer { port, peer, private_data, peer_responder_resources });
-            }
-            CmEvent::Established { queue_pair, .. } => {
+            Event::Incoming(incoming) => self.on_incoming(now, incoming),
+            Event::Established(queue) => {
                 let mut due = None;
-                self.with_qp(queue_pair, |queue, resources| {
+                self.with_queue(queue, |queue, resources| {
                     queue.on_established(resources);
                     due = queue.poll_timeout();
                 });
                 self.timers_due = self.timers_due.min(due.unwrap_or(Duration::MAX));
             }
-            CmEvent::ConnectFailed { queue_pair, failure } => {
-                self.with_qp(queue_pair, |queue, resources| {
+            Event::Failed(index, failure) => {
+                self.with_queue(index, |queue, resources| {
                     tracing::debug!(parent: queue.span(), %failure, "connection set-up failed");
                     queue.on_gone(resources);
                 });
-                self.remove_queue_of(queue_pair);
+                self.remove_queue(index);
             }
-            CmEvent::Disconnected { queue_pair, cause } => {
-                self.with_qp(queue_pair, |queue, resources| {
-                    if matches!(cause, DisconnectCause::PeerViolation(_)) {
-                        resources.counters.violations.add(1);
-                    }
+            Event::Disconnected { queue: index, violation, cause } => {
+                self.with_queue(index, |queue, resources| {
+                    resources.counters.violations.add(u64::from(violation));
                     if resources.log.allow(now, &resources.counters) {
                         tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
                     }
                     queue.on_gone(resources);
                 });
-                self.remove_queue_of(queue_pair);
+                self.remove_queue(index);
             }
-            CmEvent::DeviceRemoved => self.device_removed = true,
+            Event::DeviceRemoved => self.device_removed = true,
         }
     }
 
-    fn with_qp(&mut self, qp: QueuePairId, act: impl FnOnce(&mut Queue, &mut Resources<P, B>)) {
-        if let Some(&index) = self.by_qp.get(&qp)
-            && let Some(queue) = &mut self.queues[index as usize]
-        {
+    fn with_queue(&mut self, index: u32, act: impl FnOnce(&mut Queue<T>, &mut Resources<T, B>)) {
+        if let Some(queue) = &mut self.queues[index as usize] {
             act(queue, &mut self.resources);
         }
     }
 
-    fn remove_queue_of(&mut self, qp: QueuePairId) {
-        if let Some(&index) = self.by_qp.get(&qp) {
-            self.remove_queue(index);
-        }
-    }
-
     /// Accepts, rejects, or hands over.
-    fn on_offer(&mut self, now: Duration, request: RequestId, offer: Offer) {
-        let wanted = Request::parse(offer.private_data.as_bytes());
-        if let Ok(Request { qid, cntlid, .. }) = wanted
-            && qid.0 != 0
-            && qid.0 <= self.settings.io_queues
-            && !self.resources.load.has_controller(cntlid, offer.peer.ip())
-        {
-            return self.reject(now, request, &offer, RejectStatus::INVALID_CNTLID);
-        }
-        let to = match wanted {
-            Err(_) => self.id,
-            // An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread
-            // out.
-            Ok(request) if request.qid.0 == 0 => self.resources.load.least(),
-            Ok(_) => {
-                self.last_pick = self.resources.load.after(self.last_pick);
-                self.last_pick
-            }
+    fn on_incoming(&mut self, now: Duration, incoming: T::Incoming) {
+        let load = &self.resources.load;
+        let route = Route { here: self.id, load, settings: &self.settings };
+        let to = match self.resources.transport.route(&incoming, route) {
+            Ok(to) => to,
+            Err(refusal) => return self.refuse(now, incoming, refusal),
         };
         if to == self.id {
-            return self.accept(now, request, &offer);
+            return self.accept(now, incoming);
         }
-        if let Some(detached) = self.resources.provider.detach(request) {
-            let message = WorkerMessage::Adopt(detached, Box::new(offer));
-            self.outbox.push_back((Recipient::Worker(to), message));
-        }
-    }
-
-    pub(super) fn accept(&mut self, now: Duration, request: RequestId, offer: &Offer) {
-        if let Err(status) = self.try_accept(now, request, offer) {
-            self.reject(now, request, offer, status);
+        if let Some(detached) = self.resources.transport.detach(incoming) {
+            self.outbox.push_back((Recipient::Worker(to), WorkerMessage::Adopt(detached)));
         }
     }
 
-    fn reject(&mut self, now: Duration, request: RequestId, offer: &Offer, status: RejectStatus) {
+    pub(super) fn accept(&mut self, now: Duration, incoming: T::Incoming) {
+        if let Err((incoming, refusal)) = self.try_accept(now, incoming) {
+            self.refuse(now, incoming, refusal);
+        }
+    }
+
+    fn refuse(&mut self, now: Duration, incoming: T::Incoming, refusal: T::Refusal) {
         let counters = &self.resources.counters;
-        if status == RejectStatus::NO_RESOURCES {
+        if refusal == T::NO_ROOM {
             counters.rejected_resources.add(1);
         } else {
             counters.rejected_parameters.add(1);
         }
         if self.resources.log.allow(now, counters) {
-            tracing::warn!(peer = %offer.peer, "connection rejected: {status}");
+            tracing::warn!(peer = %T::peer(&incoming), "connection rejected: {refusal}");
         }
-        self.resources.provider.reject(request, &rejection(status));
+        self.resources.transport.refuse(incoming, refusal);
     }
 
     /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no
     /// Connect, or of silent discovery controllers.
-    fn make_room(&mut self, now: Duration, terms: &Terms, peer: IpAddr) -> bool {
+    fn make_room(&mut self, now: Duration, terms: &Terms) -> bool {
+        let peer = terms.peer.ip();
         let share = (self.settings.connections / ANONYMOUS_SHARE).max(1);
         if self.resources.buffers.owners.anonymous(peer) >= share
             && !self.close_anonymous(now, peer, |queue_peer, _| queue_peer == peer)
         {
             return false;
         }
-        let admin = terms.qid.0 == 0;
-        while !Queue::fits(&mut self.resources, terms) {
-            if !self.close_anonymous(now, peer, |_, is_admin| is_admin == admin) {
+        while !self.resources.transport.has_room(terms) {
+            if !self.close_anonymous(now, peer, |_, qid| qid.map(is_admin) == terms.qid.map(is_admin)) {
                 return false;
             }
         }
@@ -153,7 +119,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
         &mut self,
         now: Duration,
         newcomer: IpAddr,
-        among: impl Fn(IpAddr, bool) -> bool,
+        among: impl Fn(IpAddr, Option<Qid>) -> bool,
     ) -> bool {
         let owners = &self.resources.buffers.owners;
         let of_newcomer = owners.unconnected(newcomer);
@@ -170,7 +136,7 @@ impl<P: Provider, B: Backend> Worker<P, B> {
                 None => silent >= DISCOVERY_GRACE,
             };
             let rank = (unconnected.is_none(), Reverse(owners.anonymous(peer)), since, queue.index());
-            (yields && among(peer, queue.is_admin())).then_some(rank)
+            (yields && among(peer, queue.qid())).then_some(rank)
         });
         let Some((is_discovery, .., index)) = candidates.min() else { return false };
         let counters = &self.resources.counters;
@@ -184,41 +150,27 @@ impl<P: Provider, B: Backend> Worker<P, B> {
 
     /// Tells the other workers how many I/O queues would still fit here.
     pub(super) fn publish_room(&self) {
-        let receives = Queue::receives_for(self.settings.queue_entries);
-        let free = (self.resources.io_receives.available() / receives).min(self.vacant.len());
+        let free =
+            self.resources.transport.io_queues_free(self.settings.queue_entries).min(self.vacant.len());
         self.resources.load.set_io_queues_free(self.id, free);
     }
 
-    fn try_accept(&mut self, now: Duration, request: RequestId, offer: &Offer) -> Result<(), RejectStatus> {
-        let capabilities = self.resources.provider.capabilities();
-        let terms = Terms::agree(
-            offer,
-            self.settings.queue_entries,
-            self.settings.io_queues,
-            capabilities.max_read_depth,
-        )?;
-        if self.resources.draining || !self.make_room(now, &terms, offer.peer.ip()) {
-            return Err(RejectStatus::NO_RESOURCES);
-        }
-        let index = *self.vacant.last().ok_or(RejectStatus::NO_RESOURCES)?;
-        let mut queue = Queue::new(&mut self.resources, now, index, offer.port, terms, offer.peer)
-            .map_err(|_| RejectStatus::NO_RESOURCES)?;
-        let parameters = ConnectParameters {
-            private_data: terms.private_data(),
-            responder_resources: 0,
-            initiator_depth: terms.read_depth,
-            timeout: ACCEPT_TIMEOUT,
+    fn try_accept(&mut self, now: Duration, incoming: T::Incoming) -> Result<(), (T::Incoming, T::Refusal)> {
+        let terms = match self.resources.transport.terms(&incoming, &self.settings) {
+            Ok(terms) => terms,
+            Err(refusal) => return Err((incoming, refusal)),
         };
-        if self.resources.provider.accept(now, request, queue.qp(), &parameters).is_err() {
-            // The host did not wait.
-            queue.on_gone(&mut self.resources);
-            let _ = queue.into_parts(&mut self.resources);
+        if self.resources.draining || !self.make_room(now, &terms) {
+            return Err((incoming, T::NO_ROOM));
+        }
+        let Some(&index) = self.vacant.last() else { return Err((incoming, T::NO_ROOM)) };
+        if !self.resources.transport.accept(now, incoming, index, &terms)? {
             return Ok(());
         }
+        let queue = Queue::new(&mut self.resources, now, index, terms);
         self.resources.counters.accepted.add(1);
         self.resources.load.add(self.id);
         self.timers_due = self.timers_due.min(queue.poll_timeout().unwrap_or(Duration::MAX));
-        self.by_qp.insert(queue.qp(), index);
         self.queues[index as usize] = Some(Box::new(queue));
         self.vacant.pop();
         self.publish_room();
@@ -229,7 +181,6 @@ impl<P: Provider, B: Backend> Worker<P, B> {
     pub(super) fn remove_queue(&mut self, index: u32) {
         let slot = &mut self.queues[index as usize];
         let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
-        self.by_qp.remove(&queue.qp());
         self.vacant.push(index);
         self.resources.ready_list.retain(|&queued| queued != index);
         self.resources.newly_ready.retain(|&queued| queued != index);
@@ -250,4 +201,8 @@ impl<P: Provider, B: Backend> Worker<P, B> {
             self.resources.deferred.push_back(DeferredAction::CloseIoQueues(association.key()));
         }
     }
+}
+
+fn is_admin(qid: Qid) -> bool {
+    qid.0 == 0
 }

@@ -5,9 +5,9 @@ use super::read_write;
 use super::strange::Dice;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Sqe};
+use nvmf_target::exec::queue::slots;
 use nvmf_target::limits::{BATCH_CONTENDED, CAPSULES_IN_A_ROW};
 use nvmf_target::settings::Settings;
-use nvmf_target::transport::rdma::queue::Queue;
 use std::time::Duration;
 
 #[test]
@@ -79,7 +79,7 @@ fn many_that_bring_little_do_not_starve_one_that_brings_much() {
     const TURNS: usize = ROUNDS * (CAPSULES_IN_A_ROW + SHORT * LITTLE) / BATCH_CONTENDED;
     // A queue holds one command less than it has entries.
     let entries = MUCH as u16 + 1;
-    let io_receives = Queue::receives_for(entries) + SHORT * Queue::receives_for(32);
+    let io_receives = usize::from(slots(entries)) + SHORT * usize::from(slots(32));
     let settings = Settings { connections: 32, queue_entries: entries, io_receives, ..settings() };
     let mut world = World::with_latency(1, &settings, 64, Duration::ZERO);
     let (_admin, cntlid) = admin(&mut world);

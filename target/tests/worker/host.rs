@@ -17,9 +17,10 @@ use nvmf_rdma::{
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
+use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::message::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ const TICK: Duration = Duration::from_micros(50);
 /// The target's side and the time.
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
-    pub(crate) workers: Vec<Worker<Faulty<Loopback>, SimulatedDevices>>,
+    pub(crate) workers: Vec<Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
@@ -91,10 +92,12 @@ impl World {
         let load = Load::new(WorkerId(0), workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
-                let backend = SimulatedDevices::new(vec![disk.clone(), other_disk.clone()], depth, id as u64);
+                let mut backend =
+                    SimulatedDevices::new(vec![disk.clone(), other_disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
                 let provider = Faulty::new(fabric.provider(), FaultOptions::default());
-                Worker::new(WorkerId(id), load, settings.clone(), registry, provider, backend).unwrap()
+                let transport = Rdma::new(provider, &mut backend, &settings).unwrap();
+                Worker::new(WorkerId(id), load, settings.clone(), registry, transport, backend).unwrap()
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();

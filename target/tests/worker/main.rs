@@ -77,7 +77,7 @@ fn what_is_written_is_read_back_in_every_size() {
 fn worker_whose_device_is_removed_says_so() {
     let mut world = World::new(1, &settings());
     assert!(!world.workers[0].turn(world.now).device_removed);
-    world.workers[0].provider().remove_device();
+    world.workers[0].transport().provider.remove_device();
     assert!(world.workers[0].turn(world.now).device_removed);
     assert!(world.workers[0].turn(world.now).device_removed, "and goes on saying so");
 }

@@ -5,8 +5,8 @@ use super::reject_status;
 use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::rdma::RejectStatus;
 use nvme_proto::{Cntlid, Sqe};
+use nvmf_target::exec::queue::slots;
 use nvmf_target::settings::Settings;
-use nvmf_target::transport::rdma::queue::Queue;
 use std::time::Duration;
 
 fn roomy() -> Settings {
@@ -125,7 +125,7 @@ fn an_io_connection_needs_a_controller_of_its_machine() {
 /// A host that is granted what cannot be served fails as a whole, though less would do.
 #[test]
 fn no_more_io_queues_are_granted_than_can_be_served() {
-    let io_receives = 3 * Queue::receives_for(32);
+    let io_receives = 3 * usize::from(slots(32));
     let mut world = World::new(1, &Settings { io_receives, ..roomy() });
     let ask = |world: &mut World, admin: &mut HostQueue| {
         let sqe = Sqe::new(AdminOpcode::SET_FEATURES.0).with_dwords([7, 3 << 16 | 3, 0, 0, 0, 0]);

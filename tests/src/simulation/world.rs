@@ -11,9 +11,10 @@ use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
+use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::message::{Recipient, WorkerId};
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -54,7 +55,7 @@ enum Mask {
     Shorter,
 }
 
-type SimulatedWorker = Worker<Faulty<Loopback>, SimulatedDevices>;
+type SimulatedWorker = Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>;
 
 /// The state of a simulation.
 pub(super) struct World {
@@ -186,10 +187,11 @@ impl World {
         for id in 0..self.worker_count {
             let provider = self.provider();
             let disk = if let Some((Trouble::Other(_), _)) = self.trouble { &self.other } else { &self.disk };
-            let devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
+            let mut devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
             let registry = Arc::clone(&self.registry);
+            let transport = Rdma::new(provider, &mut devices, &settings).expect("a transport");
             let worker =
-                Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, provider, devices);
+                Worker::new(WorkerId(id), Arc::clone(&load), settings.clone(), registry, transport, devices);
             let worker = worker.expect("a worker");
             self.workers.push(worker);
         }
@@ -199,7 +201,7 @@ impl World {
     /// Sets the faults to inject from now on, on both sides.
     fn set_faults(&mut self, faults: FaultOptions) {
         for worker in &mut self.workers {
-            worker.provider().set_options(faults);
+            worker.transport().provider.set_options(faults);
         }
         for host in &mut self.hosts {
             host.set_faults(faults);

@@ -12,10 +12,11 @@ use nvmf_memory::Memory;
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
+use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::telemetry::Counters;
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use peer::Peer;
 use std::io::Write;
@@ -92,7 +93,9 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
     let registry = Arc::new(Mutex::new(registry(&disk)));
     let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
     let load = Load::new(WorkerId(0), 1);
-    let mut worker = Worker::new(WorkerId(0), load, settings, registry, provider, devices).expect("a worker");
+    let transport = Rdma::new(provider, &mut devices, &settings).expect("a transport");
+    let mut worker =
+        Worker::new(WorkerId(0), load, settings, registry, transport, devices).expect("a worker");
     let address = worker.listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("a listener");
     tell.send((address, Arc::clone(worker.counters()))).expect("the test waits");
     let begun = Instant::now();

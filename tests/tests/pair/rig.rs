@@ -7,7 +7,9 @@ use nvmf_host::{
     Action, AdminData, Association, AssociationConfig, AssociationError, Command, CommandId, DataPointer,
     FlowControl, Outcome, Qid, Reply, Status,
 };
-use nvmf_subsystem::{Keyed, Link, Registry, Source, Step, Ticket, Transfer, Violation, Work};
+use nvmf_subsystem::{
+    Keyed, Link, Registry, Remote, Source, Step, Ticket, Transfer, TransportType, Violation, Work,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -189,7 +191,13 @@ impl Pair {
         let ours = if qid.0 == 0 { 32 } else { options.queue_entries_max };
         let entries = entries.min(ours);
         let cntlid = if qid.0 == 0 { 0 } else { request.cntlid.0 };
-        let link = Link { port: PORT, qid: Some(qid.0), cntlid: Some(cntlid), entries };
+        let link = Link {
+            transport: TransportType::RDMA,
+            port: PORT,
+            qid: Some(qid.0),
+            cntlid: Some(cntlid),
+            entries,
+        };
         let target = nvmf_subsystem::Queue::new(self.now, link);
         let host = nvmf_host::Queue::new(qid, entries, FlowControl::Sqhd);
         self.connections.insert(qid.0, Connection { host, target });
@@ -285,7 +293,7 @@ impl Pair {
             Transfer::FromHost { len, source: Source::InCapsule { offset } } => {
                 capsule[offset as usize..][..len as usize].to_vec()
             }
-            Transfer::FromHost { len, source: Source::Keyed(keyed) } => {
+            Transfer::FromHost { len, source: Source::Remote(Remote::Keyed(keyed)) } => {
                 self.memory(keyed, len as usize).to_vec()
             }
             Transfer::ToHost { len, .. } => vec![0; len as usize],
@@ -303,7 +311,7 @@ impl Pair {
             }
             Work::Parameters => {}
         }
-        if let (Transfer::ToHost { len, sink }, Ok(())) = (transfer, result) {
+        if let (Transfer::ToHost { len, sink: Remote::Keyed(sink) }, Ok(())) = (transfer, result) {
             self.memory(sink, len as usize).copy_from_slice(&data);
         }
         let target = &mut self.connections.get_mut(&qid).expect("a job's connection exists").target;

@@ -1,7 +1,9 @@
 use super::*;
 use crate::Cid;
 use nvme_proto::admin::async_event::AsyncEvent;
-use nvme_proto::fabrics::discovery::{AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType};
+use nvme_proto::fabrics::discovery::{
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType,
+};
 use proptest::prelude::*;
 
 fn discovery(persistent: bool) -> AssociationConfig {
@@ -12,7 +14,8 @@ fn log(generation: u64, entries: u16) -> Vec<u8> {
     let mut log = DiscoveryHeader::new(generation, entries.into()).as_bytes().to_vec();
     for port in 0..entries {
         let nqn = config().subsystem_nqn;
-        let entry = DiscoveryEntry::rdma(
+        let entry = DiscoveryEntry::new(
+            TransportType::RDMA,
             SubsystemType::NVM_SUBSYSTEM,
             AddressFamily::IPV4,
             "192.0.2.1",

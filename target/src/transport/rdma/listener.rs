@@ -1,8 +1,9 @@
 //! What a connection request says, and what it is answered.
 
+use crate::exec::transport::Terms;
 use crate::limits::{ADMIN_ENTRIES_MAX, ENTRIES_MIN, READ_DEPTH_MAX};
+use nvme_proto::Cntlid;
 use nvme_proto::rdma::{AcceptData, RejectData, RejectStatus, Request};
-use nvme_proto::{Cntlid, Qid};
 use nvmf_rdma::PrivateData;
 use zerocopy::IntoBytes;
 
@@ -19,20 +20,7 @@ pub struct Offer {
     pub peer_responder_resources: u16,
 }
 
-/// What a connection is accepted with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// The queue that the host means to open.
-    pub qid: Qid,
-    /// The controller that an I/O queue is for; 0 says nothing.
-    pub cntlid: Cntlid,
-    /// Commands that the queue takes.
-    pub entries: u16,
-    /// RDMA READs that we have outstanding at once.
-    pub read_depth: u16,
-}
-
-impl Terms {
+impl Offer {
     /// What we accept, or why not. `io_entries_max` and `io_queues_max` are what we serve; `read_depth_max` what the
     /// provider can.
     ///
@@ -40,13 +28,13 @@ impl Terms {
     ///
     /// # Errors
     /// The status to reject with.
-    pub fn agree(
-        offer: &Offer,
+    pub fn terms(
+        &self,
         io_entries_max: u16,
         io_queues_max: u16,
         read_depth_max: u16,
-    ) -> Result<Self, RejectStatus> {
-        let request = Request::parse(offer.private_data.as_bytes())?;
+    ) -> Result<Terms, RejectStatus> {
+        let request = Request::parse(self.private_data.as_bytes())?;
         if request.qid.0 > io_queues_max {
             return Err(RejectStatus::INVALID_QID);
         }
@@ -61,24 +49,26 @@ impl Terms {
         if request.hrqsize < ENTRIES_MIN {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        if offer.peer_responder_resources == 0 {
+        if self.peer_responder_resources == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }
         let ours = if request.qid.0 == 0 { ADMIN_ENTRIES_MAX } else { io_entries_max };
         let theirs = u16::try_from(request.hsqsize).unwrap_or(u16::MAX).min(request.hrqsize);
-        Ok(Self {
-            qid: request.qid,
-            cntlid,
+        Ok(Terms {
+            port: self.port,
+            peer: self.peer,
+            qid: Some(request.qid),
+            cntlid: Some(cntlid),
             entries: ours.min(theirs),
-            read_depth: offer.peer_responder_resources.min(read_depth_max).min(READ_DEPTH_MAX),
+            pulls: self.peer_responder_resources.min(read_depth_max).min(READ_DEPTH_MAX),
         })
     }
+}
 
-    /// What the host is told when it is accepted.
-    #[must_use]
-    pub fn private_data(&self) -> PrivateData {
-        PrivateData::new(AcceptData::new(self.entries).as_bytes()).expect("32 bytes fit")
-    }
+/// What the host is told when it is accepted.
+#[must_use]
+pub fn private_data(terms: &Terms) -> PrivateData {
+    PrivateData::new(AcceptData::new(terms.entries).as_bytes()).expect("32 bytes fit")
 }
 
 /// What the host is told when it is rejected.
@@ -90,11 +80,12 @@ pub fn rejection(status: RejectStatus) -> PrivateData {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvme_proto::Qid;
 
     fn agree(request: Request, ird: u16) -> Result<Terms, RejectStatus> {
         let private_data = PrivateData::new(request.emit().as_bytes()).unwrap();
         let peer = "192.0.2.1:1".parse().unwrap();
-        Terms::agree(&Offer { port: 1, peer, private_data, peer_responder_resources: ird }, 128, 8, 32)
+        Offer { port: 1, peer, private_data, peer_responder_resources: ird }.terms(128, 8, 32)
     }
 
     fn request(qid: u16, hrqsize: u16, hsqsize: u32, cntlid: u16) -> Request {
@@ -103,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_hosts_ask_for_is_clamped_not_refused() {
-        let entries = |request, ird| agree(request, ird).map(|terms| (terms.entries, terms.read_depth));
+        let entries = |request, ird| agree(request, ird).map(|terms| (terms.entries, terms.pulls));
         assert_eq!(entries(request(0, 32, 32, 0), 1), Ok((32, 1)), "Linux, Admin");
         assert_eq!(entries(request(0, 41, 40, 0), 1), Ok((40, 1)), "SPDK's abort example, Admin");
         assert_eq!(entries(request(0, 1024, 1024, 0), 1), Ok((128, 1)), "Admin, more than we serve");
@@ -131,6 +122,6 @@ mod tests {
     #[test]
     fn the_answer_says_how_many_entries() {
         let terms = agree(request(1, 128, 128, 5), 4).unwrap();
-        assert_eq!(AcceptData::parse(terms.private_data().as_bytes()), Some(128));
+        assert_eq!(AcceptData::parse(private_data(&terms).as_bytes()), Some(128));
     }
 }

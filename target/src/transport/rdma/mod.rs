@@ -1,26 +1,128 @@
-//! NVMe/RDMA: the transport between a provider, an engine and a storage backend.
+//! NVMe/RDMA: capsules by SEND, data by RDMA READ and WRITE, over any provider.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`listener`] | what a connection request says, and what it is answered |
-//! | [`buffers`] | the data buffers of a worker, in classes, and who may have how many |
-//! | [`owners`] | the hosts and associations that queues belong to |
 //! | [`receives`] | receive slots |
-//! | [`request`] | a command under way, and the chunks that its data travel in |
-//! | [`queue`] | one connection: slots, credits, and a list for every kind of wait |
-//! | [`resources`] | what all queues of a worker share |
-//! | `command` | from a capsule to its response |
-//! | `transfer`, `wire` | the chunks: onto the backend and back, RDMA READs and WRITEs |
-//! | [`name`] | what completions are called, so that they find their command |
+//! | `connections` | connections: requested, accepted or handed over, established, closed |
+//! | `wire` | receives, READs, WRITEs and SENDs |
+//! | `name` | what completions are called, so that they find their command |
 
-pub mod buffers;
-mod command;
+mod connections;
 pub mod listener;
-pub mod name;
-pub mod owners;
-pub mod queue;
+mod name;
 pub mod receives;
-pub mod request;
-pub mod resources;
-mod transfer;
 mod wire;
+
+pub use connections::{Detached, Incoming};
+pub use wire::Capsule;
+
+use crate::exec::buffers::Registered;
+use crate::exec::resources::SetUpError;
+use crate::message::WorkerId;
+use crate::settings::Settings;
+use nvmf_block::Backend;
+use nvmf_memory::{BufferIndex, Memory};
+use nvmf_rdma::{Access, Completion, CompletionQueueId, ListenerId, LocalKey, Provider, QueuePairId};
+use receives::ReceiveSlots;
+use std::collections::HashMap;
+
+/// One thread's access to NVMe/RDMA.
+pub struct Rdma<P: Provider> {
+    /// The provider.
+    pub provider: P,
+    cq: CompletionQueueId,
+    admin_receives: ReceiveSlots,
+    io_receives: ReceiveSlots,
+    queues: Box<[Option<QueuePair>]>,
+    by_qp: HashMap<QueuePairId, u32>,
+    listeners: Vec<(ListenerId, u16)>,
+    /// Where the last I/O queue went.
+    last: Option<WorkerId>,
+    completions: Vec<Completion>,
+    /// Completions that were taken.
+    taken: usize,
+    sends_invalidate: bool,
+}
+
+/// What a queue has here.
+struct QueuePair {
+    id: QueuePairId,
+    admin: bool,
+    receives: Box<[BufferIndex]>,
+    /// It was destroyed; its capsules may still be in use.
+    destroyed: bool,
+}
+
+/// Completions reaped at once.
+const COMPLETIONS: usize = crate::limits::COMPLETIONS_BUDGET;
+
+impl<P: Provider> Rdma<P> {
+    /// Memory for capsules, and a completion queue.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn new<B: Backend>(
+        mut provider: P,
+        backend: &mut B,
+        settings: &Settings,
+    ) -> Result<Self, SetUpError> {
+        let capabilities = provider.capabilities();
+        if (capabilities.max_inline as usize) < nvmf_subsystem::limits::CQE_LEN {
+            return Err(SetUpError::Transport {
+                what: "the RDMA provider cannot send responses inline, which need 16 bytes",
+                source: format!("it takes {}", capabilities.max_inline).into(),
+            });
+        }
+        let admin_receives = ReceiveSlots::new(&mut provider, backend, settings.admin_receives, 0)?;
+        let io_receives =
+            ReceiveSlots::new(&mut provider, backend, settings.io_receives, settings.in_capsule_data)?;
+        let receives = admin_receives.capacity() + io_receives.capacity();
+        let cq = provider.create_completion_queue(u32::try_from(receives * 4).unwrap_or(u32::MAX));
+        let cq = cq.map_err(|error| SetUpError::Transport {
+            what: "no completion queue for the worker",
+            source: error.into(),
+        })?;
+        let queues = settings.connections as usize;
+        Ok(Self {
+            provider,
+            cq,
+            admin_receives,
+            io_receives,
+            queues: (0..queues).map(|_| None).collect(),
+            by_qp: HashMap::with_capacity(queues),
+            listeners: Vec::new(),
+            last: None,
+            completions: Vec::with_capacity(COMPLETIONS),
+            taken: 0,
+            sends_invalidate: capabilities.sends_invalidate,
+        })
+    }
+
+    fn receives(&mut self, admin: bool) -> &mut ReceiveSlots {
+        if admin { &mut self.admin_receives } else { &mut self.io_receives }
+    }
+
+    /// The queue pair of a queue that was not destroyed.
+    fn queue_pair(&self, queue: u32) -> Option<&QueuePair> {
+        self.queues.get(queue as usize)?.as_ref().filter(|queue_pair| !queue_pair.destroyed)
+    }
+}
+
+fn register<P: Provider>(provider: &mut P, memory: &Memory) -> Result<LocalKey, SetUpError> {
+    let region = provider.register(memory, Access::LOCAL_WRITE).map_err(|error| SetUpError::Transport {
+        what: "the RDMA provider does not take the buffers",
+        source: error.into(),
+    })?;
+    Ok(region.local_key)
+}
+
+/// Registered memory of a number of pieces.
+fn registered<P: Provider, B: Backend>(
+    provider: &mut P,
+    backend: &mut B,
+    count: usize,
+    len: usize,
+) -> Result<Registered<LocalKey>, SetUpError> {
+    Registered::new(backend, count, len, |memory| register(provider, memory))
+}

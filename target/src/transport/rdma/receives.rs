@@ -1,10 +1,12 @@
 //! Receive slots: the memory that capsules land in.
 
-use super::buffers::{Registered, SetUpError};
+use super::registered;
+use crate::exec::buffers::Registered;
+use crate::exec::resources::SetUpError;
 use crate::limits::IN_CAPSULE_ALIGN;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
-use nvmf_rdma::{Provider, Sge};
+use nvmf_rdma::{LocalKey, Provider, Sge};
 use nvmf_subsystem::limits::SQE_LEN;
 
 /// The receive slots of one kind of queue.
@@ -18,7 +20,7 @@ use nvmf_subsystem::limits::SQE_LEN;
 /// ```
 #[derive(Debug)]
 pub struct ReceiveSlots {
-    registered: Registered,
+    registered: Registered<LocalKey>,
     entry: usize,
     data_len: u32,
 }
@@ -43,7 +45,7 @@ impl ReceiveSlots {
         count: usize,
         data_len: u32,
     ) -> Result<Self, SetUpError> {
-        let registered = Registered::new(provider, backend, count, Self::slot_len(data_len))?;
+        let registered = registered(provider, backend, count, Self::slot_len(data_len))?;
         let entry = if data_len == 0 { 0 } else { IN_CAPSULE_ALIGN - SQE_LEN };
         Ok(Self { registered, entry, data_len })
     }
@@ -78,7 +80,7 @@ impl ReceiveSlots {
     #[must_use]
     pub fn sge(&self, slot: BufferIndex) -> Sge {
         let len = u32::try_from(SQE_LEN).expect("64") + self.data_len;
-        self.registered.sge(self.entry_offset(slot), len)
+        Sge { local_key: self.registered.key, offset: self.entry_offset(slot), len }
     }
 
     /// The submission queue entry that landed there.

@@ -1,181 +1,167 @@
-//! RDMA READs and WRITEs: posted while there are credits for them, in the order in which they were asked for.
+//! Receives, READs, WRITEs and SENDs.
 
-use super::name::{Kind, Place};
-use super::queue::Queue;
-use super::request::Stage;
-use super::resources::Resources;
-use core::time::Duration;
-use nvmf_block::{Backend, BorrowedRead};
+use super::Rdma;
+use super::name::{Kind, of_work_request, work_request};
+use super::receives::ReceiveSlots;
+use crate::exec::place::Place;
+use crate::exec::transport::{Arrival, Part, Piece};
+use nvmf_block::BorrowedRead;
+use nvmf_memory::{BufferIndex, Memory};
 use nvmf_rdma::{
-    Payload, PostError, Provider, RemoteKey, RemoteMemory, SendOperation, SendRequest, WorkRequestId,
+    LocalKey, Payload, PostError, Provider, ReceiveRequest, RemoteKey, RemoteMemory, SendOperation,
+    SendRequest, Sge, WcStatus,
 };
-use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
-use nvmf_subsystem::{Keyed, Transfer, Work};
+use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
+use nvmf_subsystem::{Keyed, Remote};
 
-impl Queue {
-    /// Posts the RDMA READ of a chunk, which has its credit and its buffer.
-    pub(super) fn post_read<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        request: u16,
-        chunk: u8,
-        keyed: Keyed,
-    ) {
-        let id = self.place(request, chunk).work_request(Kind::Read);
-        self.read_credits -= 1;
-        let this = self.request(request).chunk(chunk);
-        this.stage = Stage::Reading;
-        let remote = part(keyed, this.offset, this.len);
-        let into = resources.buffers.sge(this.buffer.as_ref().expect("it has its buffer"), this.len);
-        let operation = SendOperation::Read { into, remote };
-        self.post(resources, SendRequest { id, operation, signaled: true });
+/// A capsule in a receive slot.
+#[derive(Debug)]
+pub struct Capsule {
+    admin: bool,
+    /// Its number in the queue.
+    slot: u16,
+    buffer: BufferIndex,
+}
+
+impl<P: Provider> Rdma<P> {
+    pub(super) fn poll_completions(&mut self) {
+        self.completions.clear();
+        self.taken = 0;
+        self.provider.poll_cq(self.cq, &mut self.completions);
     }
 
-    /// An RDMA READ is done: the data are here.
-    pub fn on_read<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        place: Place,
-    ) {
-        let (request, chunk) = (place.slot, place.chunk);
-        self.return_read_credit(&mut resources.buffers);
-        self.on_progress(now);
-        let this = self.request(request);
-        let len = this.chunk(chunk).len;
-        resources.counters.bytes_in.add(len.into());
-        if matches!(this.work, Some(Work::Parameters)) {
-            let mut parameters = [0; PARAMETERS_LEN_MAX];
-            let into = &mut parameters[..len as usize];
-            let buffer = this.chunk(chunk).buffer.as_ref().expect("it has its buffer");
-            let (memory, at) = resources.buffers.memory(buffer);
-            memory.read(at, into);
-            self.release_chunk(&mut resources.buffers, request, chunk);
-            self.give_parameters(resources, now, request, &parameters[..len as usize]);
-        } else if this.result.is_err() {
-            self.release_chunk(&mut resources.buffers, request, chunk);
-            self.advance(resources, now, request, false);
-        } else {
-            self.execute_buffered(resources, request, chunk);
-            self.finish(resources, now, request);
-        }
-    }
-
-    pub(super) fn queue_write<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        request: u16,
-        chunk: u8,
-    ) {
-        self.request(request).chunk(chunk).stage = Stage::AwaitWrite;
-        self.await_write.push_back((request, chunk));
-        self.post_writes(resources, now);
-    }
-
-    /// Posts the RDMA WRITEs that there is room for.
-    pub(super) fn post_writes<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-    ) {
-        while let Some(&(request, chunk)) = self.await_write.front() {
-            if self.send_credits == 0 {
-                resources.counters.waits_send.add(1);
-                break;
+    pub(super) fn take_completion(&mut self) -> Option<Arrival<Capsule>> {
+        loop {
+            let completion = *self.completions.get(self.taken)?;
+            self.taken += 1;
+            let (kind, place) = of_work_request(completion.id);
+            // A queue that was removed earlier in this batch has nothing more to say.
+            let Some(queue_pair) = self.queue_pair(place.queue).filter(|qp| qp.id == completion.queue_pair)
+            else {
+                continue;
+            };
+            if completion.status == WcStatus::Flushed {
+                continue;
             }
-            self.await_write.pop_front();
-            let Some(write) = self.begin_write(request, chunk) else { continue };
-            let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
-            let sge = [resources.buffers.sge(buffer, write.remote.len)];
-            self.on_posted(resources.now, write.signaled);
-            let posted = resources.provider.post_send(self.qp, write.request(Payload::Gather(&sge)));
-            self.on_write_posted(resources, now, request, &write, posted);
+            if !completion.status.is_success() {
+                let cause = format!("{kind:?} failed: {}", completion.status);
+                return Some(Arrival::Failed(place.queue, cause));
+            }
+            return Some(match kind {
+                Kind::Receive => {
+                    let buffer = queue_pair.receives[usize::from(place.slot)];
+                    let capsule = Capsule { admin: queue_pair.admin, slot: place.slot, buffer };
+                    Arrival::Capsule(place.queue, capsule, completion.byte_len)
+                }
+                Kind::Read => Arrival::Pulled(place),
+                Kind::Write => Arrival::Pushed(place),
+                Kind::Send => Arrival::Responded(place),
+            });
         }
     }
 
-    /// Posts the RDMA WRITE of a chunk from where the device has its bytes, if it borrows them and nothing is in the
-    /// way. The provider copies what does not leave in this turn into the chunk's buffer.
-    pub(super) fn post_borrowed_write<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        request: u16,
-        chunk: u8,
-    ) -> bool {
-        if self.send_credits == 0 || !self.await_write.is_empty() {
-            return false;
-        }
-        let Some((device, range)) = self.request(request).block_read(chunk) else { return false };
-        let Resources { backend, provider, buffers, now: posted_at, .. } = resources;
-        let Some(BorrowedRead { memory, offset }) = backend.borrow_read(device, range) else { return false };
-        let Some(write) = self.begin_write(request, chunk) else { return false };
-        self.on_posted(*posted_at, write.signaled);
-        let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
-        let spare = buffers.sge(buffer, write.remote.len);
-        let payload = Payload::Borrowed { from: memory, offset, spare: &spare };
-        let posted = provider.post_send(self.qp, write.request(payload));
-        resources.borrowed.add(write.remote.len);
-        self.on_write_posted(resources, now, request, &write, posted);
-        true
+    pub(super) fn slots_of(&self, capsule: &Capsule) -> &ReceiveSlots {
+        if capsule.admin { &self.admin_receives } else { &self.io_receives }
     }
 
-    /// What the RDMA WRITE of a chunk is to be.
-    fn begin_write(&mut self, request: u16, chunk: u8) -> Option<Write> {
-        let id = self.place(request, chunk).work_request(Kind::Write);
-        let this = self.request(request);
-        let Transfer::ToHost { sink, .. } = this.transfer else { return None };
-        let signaled = !this.is_last(chunk);
-        let this = this.chunk(chunk);
-        this.stage = if signaled { Stage::Writing } else { Stage::WritingUnsignaled };
-        Some(Write { id, signaled, remote: part(sink, this.offset, this.len) })
+    pub(super) fn read_entry(&self, capsule: &Capsule) -> [u8; SQE_LEN] {
+        self.slots_of(capsule).read_entry(capsule.buffer)
     }
 
-    fn on_write_posted<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        request: u16,
-        write: &Write,
-        posted: Result<(), PostError>,
-    ) {
-        self.send_credits -= 1;
-        resources.counters.bytes_out.add(write.remote.len.into());
-        self.check_post(resources, posted);
-        self.finish(resources, now, request);
+    pub(super) fn in_capsule(&self, capsule: &Capsule, offset: u32) -> (&Memory, usize) {
+        self.slots_of(capsule).data(capsule.buffer, offset)
     }
 
-    /// An RDMA WRITE is done: its buffer can carry the next chunk.
-    pub fn on_written<P: Provider, B: Backend>(
+    pub(super) fn in_capsule_block(&self, capsule: &Capsule, offset: u32, len: u32) -> nvmf_block::Buffer {
+        self.slots_of(capsule).block(capsule.buffer, offset, len)
+    }
+
+    /// Posts the slot of a capsule again.
+    pub(super) fn repost(&mut self, queue: u32, capsule: &Capsule) -> Result<(), PostError> {
+        taken(self.post_receive(queue, capsule.slot))
+    }
+
+    /// Posts a receive slot.
+    pub(super) fn post_receive(&mut self, queue: u32, slot: u16) -> Result<(), PostError> {
+        let Some(queue_pair) = self.queue_pair(queue) else { return Err(PostError::NotReady) };
+        let (id, admin) = (queue_pair.id, queue_pair.admin);
+        let index = queue_pair.receives[usize::from(slot)];
+        let buffer = self.receives(admin).sge(index);
+        let place = Place { queue, slot, chunk: 0 };
+        self.provider.post_receive(id, ReceiveRequest { id: work_request(Kind::Receive, place), buffer })
+    }
+
+    pub(super) fn read(
         &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
         place: Place,
-    ) {
-        self.on_progress(now);
-        self.send_credits += 1;
-        self.release_chunk(&mut resources.buffers, place.slot, place.chunk);
-        self.post_writes(resources, now);
-        self.advance(resources, now, place.slot, false);
+        piece: Piece,
+        into: Part<'_, LocalKey>,
+    ) -> Result<(), PostError> {
+        let into = sge(into, piece.len);
+        let operation = SendOperation::Read { into, remote: remote(piece)? };
+        self.post(place, Kind::Read, operation, true)
+    }
+
+    pub(super) fn write(
+        &mut self,
+        place: Place,
+        piece: Piece,
+        from: Part<'_, LocalKey>,
+        borrowed: Option<BorrowedRead<'_>>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let sge = [sge(from, piece.len)];
+        let payload = match borrowed {
+            Some(BorrowedRead { memory, offset }) => {
+                Payload::Borrowed { from: memory, offset, spare: &sge[0] }
+            }
+            None => Payload::Gather(&sge),
+        };
+        self.post(place, Kind::Write, SendOperation::Write { payload, remote: remote(piece)? }, signaled)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        place: Place,
+        cqe: &[u8; CQE_LEN],
+        invalidate: Option<u32>,
+    ) -> Result<(), PostError> {
+        let invalidate = invalidate.filter(|_| self.sends_invalidate).map(RemoteKey);
+        let operation = SendOperation::Send { payload: Payload::Inline(cqe), invalidate, solicited: true };
+        self.post(place, Kind::Send, operation, true)
+    }
+
+    fn post(
+        &mut self,
+        place: Place,
+        kind: Kind,
+        operation: SendOperation<'_>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        let Some(queue_pair) = self.queue_pair(place.queue) else { return Ok(()) };
+        let request = SendRequest { id: work_request(kind, place), operation, signaled };
+        taken(self.provider.post_send(queue_pair.id, request))
     }
 }
 
-/// The RDMA WRITE of a chunk, but for where its bytes come from.
-struct Write {
-    id: WorkRequestId,
-    signaled: bool,
-    remote: RemoteMemory,
-}
-
-impl Write {
-    fn request<'a>(&self, payload: Payload<'a>) -> SendRequest<'a> {
-        let operation = SendOperation::Write { payload, remote: self.remote };
-        SendRequest { id: self.id, operation, signaled: self.signaled }
+/// A post may fail because the connection ended, which an event reports.
+fn taken(posted: Result<(), PostError>) -> Result<(), PostError> {
+    match posted {
+        Err(PostError::NotReady) => Ok(()),
+        other => other,
     }
 }
 
-/// `len` bytes at `offset` of what a keyed SGL names. A peer whose address wraps gets what it asked for: its own
-/// provider refuses the access.
-fn part(keyed: Keyed, offset: u32, len: u32) -> RemoteMemory {
-    RemoteMemory { key: RemoteKey(keyed.key), address: keyed.address.wrapping_add(offset.into()), len }
+fn sge(part: Part<'_, LocalKey>, len: u32) -> Sge {
+    Sge { local_key: part.key, offset: part.offset, len }
+}
+
+/// Where the host has a piece. A peer whose address wraps gets what it asked for: its own provider refuses the access.
+fn remote(piece: Piece) -> Result<RemoteMemory, PostError> {
+    let Remote::Keyed(Keyed { address, key }) = piece.remote else { return Err(PostError::Invalid) };
+    Ok(RemoteMemory {
+        key: RemoteKey(key),
+        address: address.wrapping_add(piece.offset.into()),
+        len: piece.len,
+    })
 }

@@ -1,4 +1,4 @@
-//! The data buffers of a worker: allocated once, registered once with the provider and once with the backend, so that
+//! The data buffers of a worker: allocated once, registered once with the transport and once with the backend, so that
 //! data go between wire and disk without a copy.
 //!
 //! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host
@@ -7,38 +7,16 @@
 //! [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to the others.
 
 use super::owners::{Owner, Owners};
+use super::resources::SetUpError;
+use super::transport::{Part, Transport};
 use crate::limits::{
     ASSOCIATION_SHARE, DEVICE_SHARE, HOST_SHARE, LARGE_BUFFER_LEN, RESERVED_BUFFER_LEN, RESERVED_BUFFERS,
     SMALL_BUFFER_LEN,
 };
 use nvmf_backend::DEVICES_MAX;
-use nvmf_block::{Backend, BlockError, DeviceId, RegionId};
-use nvmf_memory::{BufferIndex, Memory, OutOfMemory, Pool};
-use nvmf_rdma::{Access, LocalKey, Provider, RegisterError, ResourceError, Sge};
+use nvmf_block::{Backend, DeviceId, RegionId};
+use nvmf_memory::{BufferIndex, Memory, Pool};
 use std::collections::VecDeque;
-use thiserror::Error;
-
-/// A worker could not be set up.
-#[derive(Debug, Error)]
-pub enum SetUpError {
-    /// No memory for its buffers.
-    #[error(transparent)]
-    Memory(#[from] OutOfMemory),
-    /// The RDMA device does not take them.
-    #[error("the RDMA provider does not take the buffers")]
-    Register(#[from] RegisterError),
-    /// The storage ring does not take them.
-    #[error(
-        "the storage ring does not take the buffers: {0}; see the memlock limit (LimitMEMLOCK= in the unit)"
-    )]
-    Pin(BlockError),
-    /// No completion queue.
-    #[error("no completion queue for the worker")]
-    Resource(#[from] ResourceError),
-    /// The provider cannot do what the transport needs.
-    #[error("the RDMA provider sends only {0} bytes inline: NVMe/RDMA responses need 16")]
-    Inline(u32),
-}
 
 /// A class of data buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,40 +67,37 @@ impl Buffer {
     }
 }
 
-/// Memory that both the provider and the backend know.
+/// Memory that both the transport and the backend know.
 #[derive(Debug)]
-pub(super) struct Registered {
-    pub(super) pool: Pool,
-    key: LocalKey,
+pub(crate) struct Registered<K> {
+    pub(crate) pool: Pool,
+    pub(crate) key: K,
     region: RegionId,
 }
 
-impl Registered {
-    pub(super) fn new<P: Provider, B: Backend>(
-        provider: &mut P,
+impl<K: Copy> Registered<K> {
+    /// `count` pieces of `len` bytes. `register` makes them known to the transport.
+    pub(crate) fn new<B: Backend>(
         backend: &mut B,
         count: usize,
         len: usize,
+        register: impl FnOnce(&Memory) -> Result<K, SetUpError>,
     ) -> Result<Self, SetUpError> {
         let pool = Pool::new(count, len)?;
-        let key = provider.register(pool.memory(), Access::LOCAL_WRITE)?.local_key;
+        let key = register(pool.memory())?;
         let region = backend.register(pool.memory()).map_err(SetUpError::Pin)?;
         Ok(Self { pool, key, region })
     }
 
-    pub(super) fn sge(&self, offset: usize, len: u32) -> Sge {
-        Sge { local_key: self.key, offset, len }
-    }
-
-    pub(super) fn block(&self, offset: usize, len: u32) -> nvmf_block::Buffer {
+    pub(crate) fn block(&self, offset: usize, len: u32) -> nvmf_block::Buffer {
         nvmf_block::Buffer { region: self.region, offset, len: len as usize }
     }
 }
 
 /// The data buffers of a worker, who holds how many, and the queues that wait for them.
 #[derive(Debug)]
-pub struct Buffers {
-    classes: [Registered; Class::COUNT],
+pub struct Buffers<K> {
+    classes: [Registered<K>; Class::COUNT],
     /// Queues with commands that wait, each once: they are served in turn.
     waiting: [VecDeque<u32>; Class::COUNT],
     /// One of those might get a buffer now: none was looked at since the last change.
@@ -158,18 +133,19 @@ impl BufferPlan {
     }
 }
 
-impl Buffers {
+impl<K: Copy> Buffers<K> {
     /// Allocates and registers.
     ///
     /// # Errors
     /// [`SetUpError`].
-    pub fn new<P: Provider, B: Backend>(
-        provider: &mut P,
+    pub fn new<T: Transport<Key = K>, B: Backend>(
+        transport: &mut T,
         backend: &mut B,
         plan: &BufferPlan,
         queues: usize,
     ) -> Result<Self, SetUpError> {
-        let mut make = |(count, len)| Registered::new(provider, backend, count, len);
+        let mut make =
+            |(count, len)| Registered::new(backend, count, len, |memory| transport.register(memory));
         let [(reserved, reserved_len), small, large] = plan.classes;
         let strangers = (reserved / 4).max(1);
         let admin = reserved.saturating_sub(2 * strangers).max(1);
@@ -189,7 +165,7 @@ impl Buffers {
         })
     }
 
-    fn of(&self, class: Class) -> &Registered {
+    fn of(&self, class: Class) -> &Registered<K> {
         &self.classes[class as usize]
     }
 
@@ -282,10 +258,11 @@ impl Buffers {
         self.of(buffer.class).pool.offset(buffer.index)
     }
 
-    /// Its first `len` bytes, for the provider.
+    /// Its memory, for the transport.
     #[must_use]
-    pub fn sge(&self, buffer: &Buffer, len: u32) -> Sge {
-        self.of(buffer.class).sge(self.offset(buffer), len)
+    pub fn part(&self, buffer: &Buffer) -> Part<'_, K> {
+        let registered = self.of(buffer.class);
+        Part { key: registered.key, memory: registered.pool.memory(), offset: self.offset(buffer) }
     }
 
     /// Its first `len` bytes, for the backend.

@@ -1,22 +1,17 @@
 //! One connection: slots, credits, and a list for every kind of wait.
 
 use super::buffers::{Buffers, Class};
-use super::listener::Terms;
-use super::name::{Kind, Place};
 use super::owners::Owner;
-use super::receives::ReceiveSlots;
+use super::place::Place;
 use super::request::{Request, Stage};
 use super::resources::{DeferredAction, Resources};
-use crate::limits::SPARE_SLOTS;
+use super::transport::{Terms, Transport};
+use crate::limits::{ENTRIES_MIN, SPARE_SLOTS};
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_memory::BufferIndex;
-use nvmf_rdma::{
-    PostError, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, ResourceError, SendRequest,
-};
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use tracing::Span;
 use tracing::field::Empty;
@@ -35,159 +30,130 @@ pub enum QueueState {
 }
 
 /// One connection.
-pub struct Queue {
+pub struct Queue<T: Transport> {
     pub(super) index: u32,
-    pub(super) qp: QueuePairId,
     pub(super) state: QueueState,
     pub(super) engine: Engine,
     pub(super) terms: Terms,
     pub(super) span: Span,
-    pub(super) peer: IpAddr,
     /// Whose share of the buffers it uses.
     pub(super) owner: Owner,
     /// When it was accepted.
     accepted: Duration,
     /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
-    receives: Box<[BufferIndex]>,
-    pub(super) requests: Box<[Request]>,
+    pub(super) requests: Vec<Request<T::Capsule>>,
     pub(super) free: Vec<u16>,
-    /// Capsules that wait for a request (slot, bytes).
-    pub(super) received: VecDeque<(u16, u32)>,
+    /// Capsules that wait for a request (capsule, bytes).
+    pub(super) received: VecDeque<(T::Capsule, u32)>,
     /// The queue is in the worker's list of those whose capsules are to be taken up.
     pub(super) in_ready_list: bool,
     /// Responses that no capsule asked for just now; they wait for a request.
     pub(super) unsent: VecDeque<Response>,
-    /// Requests that wait for a buffer of each class, or for an RDMA READ credit to use it with.
+    /// Requests that wait for a buffer of each class, or for a pull to use it with.
     pub(super) await_buffer: [VecDeque<u16>; Class::COUNT],
     /// The queue is in the worker's list of those that wait for one.
     pub(super) queued: [bool; Class::COUNT],
-    /// Chunks that wait for a place in the send queue.
-    pub(super) await_write: VecDeque<(u16, u8)>,
-    /// RDMA READs that may be posted.
-    pub(super) read_credits: u16,
-    /// RDMA WRITEs that may be posted.
-    pub(super) send_credits: u16,
-    /// Signalled work requests of the send queue that are under way.
+    /// Chunks that wait for a push credit: of each request at most one, the one whose turn it is.
+    pub(super) await_push: VecDeque<(u16, u8)>,
+    /// Pulls that may begin.
+    pub(super) pull_credits: u16,
+    /// Pushes that may begin.
+    pub(super) push_credits: u16,
+    /// How many of both there are in all.
+    credits: Credits,
+    /// Pulls, signalled pushes and responses under way.
     unfinished: u32,
-    /// When the last of them completed; when the first was posted, if none was under way.
+    /// When the last of them ended; when the first began, if none was under way.
     progress_at: Duration,
     /// Operations that devices have, or that wait for devices.
     pub(super) device_pending: u32,
 }
 
-/// Receives, and requests, of a queue of so many entries.
-fn slots(entries: u16) -> u16 {
+/// Requests of a queue of so many entries.
+#[must_use]
+pub fn slots(entries: u16) -> u16 {
     entries + SPARE_SLOTS
 }
 
-/// WRITEs and READs that may be posted at once beside the responses.
-fn transfers(entries: u16) -> u16 {
+/// Pulls and pushes that may be under way at once beside the responses.
+#[must_use]
+pub fn transfers(entries: u16) -> u16 {
     slots(entries) * 2
 }
 
-/// RDMA READs among them. They have places of their own in the send queue: a READ that has its credit waits for nothing
-/// but a buffer.
-fn reads(terms: &Terms) -> u16 {
-    terms.read_depth.min(slots(terms.entries))
+/// Pulls and pushes that a queue may have under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Credits {
+    pulls: u16,
+    pushes: u16,
 }
 
-impl Queue {
-    /// Whether a queue on these terms finds the receive slots that it needs.
-    pub fn fits<P: Provider, B: Backend>(resources: &mut Resources<P, B>, terms: &Terms) -> bool {
-        resources.receives(terms.qid.0 == 0).available() >= usize::from(slots(terms.entries))
+impl Credits {
+    /// Pulls have places of their own: one that has its credit waits for nothing but a buffer.
+    fn of(terms: &Terms, entries: u16) -> Self {
+        let pulls = terms.pulls.min(slots(entries));
+        Self { pulls, pushes: transfers(entries) - pulls }
     }
+}
 
-    /// A queue with its queue pair, all receives posted.
-    ///
-    /// # Errors
-    /// The provider has no queue pair left. Nothing was taken.
-    ///
-    /// # Panics
-    /// When it does not fit ([`Queue::fits`]).
-    pub fn new<P: Provider, B: Backend>(
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        index: u32,
-        port: u16,
-        terms: Terms,
-        peer: SocketAddr,
-    ) -> Result<Self, ResourceError> {
-        let count = slots(terms.entries);
-        let qp = resources.provider.create_queue_pair(&QueuePairAttributes {
-            send_cq: resources.cq,
-            receive_cq: resources.cq,
-            shared_receive_queue: None,
-            max_send: u32::from(count) + u32::from(transfers(terms.entries)),
-            max_receive: count.into(),
-            max_exposed: 0,
-        })?;
-        let pool = resources.receives(terms.qid.0 == 0);
-        let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
-        let owner = resources.buffers.owners.add_unconnected(peer.ip());
-        let link =
-            Link { port, qid: Some(terms.qid.0), cntlid: Some(terms.cntlid.0), entries: terms.entries };
-        let line = || VecDeque::with_capacity(count.into());
-        let received = VecDeque::with_capacity(count.into());
+impl<T: Transport> Queue<T> {
+    /// The queue of a connection that was accepted.
+    pub fn new<B: Backend>(resources: &mut Resources<T, B>, now: Duration, index: u32, terms: Terms) -> Self {
+        let owner = resources.buffers.owners.add_unconnected(terms.peer.ip());
+        let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
+        let link = Link { transport: T::TYPE, port: terms.port, qid, cntlid, entries: terms.entries };
+        let peer = terms.peer;
         let mut queue = Self {
             index,
-            qp,
             state: QueueState::Accepting,
             engine: Engine::new(now, link),
             terms,
-            span: tracing::info_span!("queue", %peer, qid = terms.qid.0, cntlid = Empty, hostnqn = Empty),
-            peer: peer.ip(),
+            span: tracing::info_span!("queue", %peer, qid = qid, cntlid = Empty, hostnqn = Empty),
             owner,
             accepted: now,
             admitted: None,
-            receives,
-            requests: (0..count).map(|_| Request::new()).collect(),
-            free: (0..count).rev().collect(),
-            received,
+            requests: Vec::new(),
+            free: Vec::new(),
+            received: VecDeque::new(),
             in_ready_list: false,
             unsent: VecDeque::with_capacity(8),
-            await_buffer: std::array::from_fn(|_| line()),
+            await_buffer: std::array::from_fn(|_| VecDeque::new()),
             queued: [false; Class::COUNT],
-            await_write: VecDeque::with_capacity(usize::from(count) * crate::limits::CHUNKS_MAX),
-            read_credits: reads(&terms),
-            send_credits: transfers(terms.entries) - reads(&terms),
+            await_push: VecDeque::new(),
+            pull_credits: 0,
+            push_credits: 0,
+            credits: Credits::default(),
             unfinished: 0,
             progress_at: now,
             device_pending: 0,
         };
-        for slot in 0..count {
-            if let Err(error) = queue.post_receive(resources, slot) {
-                tracing::error!(parent: &queue.span, %error, "the provider does not take a receive");
-                queue.on_gone(resources);
-                let _ = queue.into_parts(resources);
-                return Err(ResourceError::NoSuchQueue);
-            }
+        // Where the Connect says how large the queue is to be, it gets no more before.
+        queue.grow(if terms.qid.is_some() { terms.entries } else { ENTRIES_MIN });
+        queue
+    }
+
+    /// Makes room for so many entries: all that it will ever allocate.
+    pub(super) fn grow(&mut self, entries: u16) {
+        let (before, count) = (self.requests.len(), usize::from(slots(entries)));
+        let (old, new) = (self.credits, Credits::of(&self.terms, entries));
+        if count <= before {
+            return;
         }
-        Ok(queue)
-    }
-
-    /// Memory of the queue itself: pinned and not.
-    #[must_use]
-    pub fn memory(entries: u16, in_capsule_data: u32) -> usize {
-        usize::from(slots(entries)) * (ReceiveSlots::slot_len(in_capsule_data) + size_of::<Request>())
-    }
-
-    /// Receive slots that a queue of so many entries takes.
-    #[must_use]
-    pub fn receives_for(entries: u16) -> usize {
-        slots(entries).into()
+        self.requests.resize_with(count, Request::new);
+        self.free.extend((u16::try_from(before).expect("few")..slots(entries)).rev());
+        self.received.reserve(count);
+        self.await_buffer.iter_mut().for_each(|waiting| waiting.reserve(count));
+        self.await_push.reserve(count);
+        self.pull_credits += new.pulls - old.pulls;
+        self.push_credits += new.pushes - old.pushes;
+        self.credits = new;
     }
 
     /// Its number on its worker.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Its queue pair.
-    #[must_use]
-    pub fn qp(&self) -> QueuePairId {
-        self.qp
     }
 
     /// The state of its connection.
@@ -211,7 +177,7 @@ impl Queue {
     /// Whether it is an I/O queue of that association.
     #[must_use]
     pub fn is_io_of(&self, key: AssociationKey) -> bool {
-        self.association() == Some(key) && self.terms.qid.0 != 0
+        self.association() == Some(key) && !self.is_admin()
     }
 
     /// Whether nothing is under way that a stop waits for. An Admin queue waits for its I/O queues, on whichever
@@ -219,41 +185,38 @@ impl Queue {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let idle = self.free.len() == self.requests.len();
-        let alone = |association: &Association| self.terms.qid.0 != 0 || association.io_queues() == 0;
-        idle && self.admitted.as_ref().is_none_or(|(association, _)| alone(association))
+        let alone = |association: &Association, qid: Qid| qid.0 != 0 || association.io_queues() == 0;
+        idle && self.admitted.as_ref().is_none_or(|(association, qid)| alone(association, *qid))
     }
 
     pub(super) fn place(&self, request: u16, chunk: u8) -> Place {
         Place { queue: self.index, slot: request, chunk }
     }
 
-    pub(super) fn request(&mut self, request: u16) -> &mut Request {
+    pub(super) fn request(&mut self, request: u16) -> &mut Request<T::Capsule> {
         &mut self.requests[usize::from(request)]
     }
 
-    pub(super) fn receive(&self, slot: u16) -> BufferIndex {
-        self.receives[usize::from(slot)]
+    /// Its number, once the host has said it.
+    #[must_use]
+    pub fn qid(&self) -> Option<Qid> {
+        self.admitted.as_ref().map(|&(_, qid)| qid).or(self.terms.qid)
     }
 
     /// Whether it is an Admin queue.
     #[must_use]
     pub fn is_admin(&self) -> bool {
-        self.terms.qid.0 == 0
+        self.qid() == Some(Qid(0))
     }
 
-    /// Posts a receive slot (again).
-    pub(super) fn post_receive<P: Provider, B: Backend>(
-        &self,
-        resources: &mut Resources<P, B>,
-        slot: u16,
-    ) -> Result<(), PostError> {
-        let buffer = resources.receives(self.is_admin()).sge(self.receive(slot));
-        let id = self.place(slot, 0).work_request(Kind::Receive);
-        resources.provider.post_receive(self.qp, ReceiveRequest { id, buffer })
+    /// What it was accepted with.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
     /// The class of buffer that the next chunk of a request takes.
-    pub(super) fn class(&self, request: u16, buffers: &Buffers) -> Class {
+    pub(super) fn class(&self, request: u16, buffers: &Buffers<T::Key>) -> Class {
         let Some((association, _)) = &self.admitted else { return Class::Connect };
         let request = &self.requests[usize::from(request)];
         if association.controller_type() == ControllerType::Discovery {
@@ -268,7 +231,7 @@ impl Queue {
     }
 
     /// Gives the buffer of a chunk back, and makes the chunk idle.
-    pub(super) fn release_chunk(&mut self, buffers: &mut Buffers, request: u16, chunk: u8) {
+    pub(super) fn release_chunk(&mut self, buffers: &mut Buffers<T::Key>, request: u16, chunk: u8) {
         let owner = self.owner;
         let chunk = self.request(request).chunk(chunk);
         chunk.stage = Stage::Idle;
@@ -277,19 +240,8 @@ impl Queue {
         }
     }
 
-    /// Posts to the send queue.
-    pub(super) fn post<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        request: SendRequest<'_>,
-    ) {
-        self.on_posted(resources.now, request.signaled);
-        let posted = resources.provider.post_send(self.qp, request);
-        self.check_post(resources, posted);
-    }
-
-    /// A work request goes to the send queue.
-    pub(super) fn on_posted(&mut self, now: Duration, signaled: bool) {
+    /// A pull, a push or a response begins.
+    pub(super) fn on_begun(&mut self, now: Duration, signaled: bool) {
         if signaled {
             if self.unfinished == 0 {
                 self.progress_at = now;
@@ -298,13 +250,13 @@ impl Queue {
         }
     }
 
-    /// A signalled work request of the send queue completed.
+    /// One of these ended.
     pub(super) fn on_progress(&mut self, now: Duration) {
         self.unfinished -= 1;
         self.progress_at = now;
     }
 
-    /// Whether the host has taken nothing of what is posted for so long.
+    /// Whether nothing of that has ended for so long.
     #[must_use]
     pub fn is_stalled(&self, now: Duration, timeout: Duration) -> bool {
         self.state == QueueState::Live
@@ -316,9 +268,8 @@ impl Queue {
     #[must_use]
     pub fn has_lost_credits(&self) -> bool {
         let idle = self.free.len() == self.requests.len();
-        let whole = self.read_credits == reads(&self.terms)
-            && self.send_credits == transfers(self.terms.entries) - reads(&self.terms)
-            && self.unfinished == 0;
+        let free = Credits { pulls: self.pull_credits, pushes: self.push_credits };
+        let whole = free == self.credits && self.unfinished == 0;
         self.state == QueueState::Live && idle && !whole
     }
 
@@ -326,7 +277,7 @@ impl Queue {
     #[must_use]
     pub fn unconnected(&self) -> Option<(Duration, IpAddr)> {
         let waits = self.admitted.is_none() && self.state != QueueState::Closed;
-        waits.then_some((self.accepted, self.peer))
+        waits.then_some((self.accepted, self.terms.peer.ip()))
     }
 
     /// Since when its discovery controller has been silent, if it is one's queue, and whose machine has it.
@@ -334,30 +285,30 @@ impl Queue {
     pub fn discovery(&self) -> Option<(Duration, IpAddr)> {
         let (association, _) = self.admitted.as_ref().filter(|_| self.state != QueueState::Closed)?;
         let is_discovery = association.controller_type() == ControllerType::Discovery;
-        is_discovery.then(|| (association.last_activity(), self.peer))
+        is_discovery.then(|| (association.last_activity(), self.terms.peer.ip()))
     }
 
     /// Ends the connection; what is posted is still sent.
-    pub fn close<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    pub fn close<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         match self.state {
             QueueState::Live => {
                 self.state = QueueState::Closing;
-                resources.provider.disconnect(self.qp);
+                resources.transport.disconnect(self.index);
             }
             QueueState::Accepting => resources.deferred.push_back(DeferredAction::Remove(self.index)),
             QueueState::Closing | QueueState::Closed => {}
         }
     }
 
-    /// The connection ended: buffers that the provider used are free at once, those that devices use when their
+    /// The connection ended: buffers that the transport used are free at once, those that devices use when their
     /// operations end.
-    pub fn on_gone<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    pub fn on_gone<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         if self.state == QueueState::Closed {
             return;
         }
         self.state = QueueState::Closed;
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
-        resources.provider.destroy_queue_pair(self.qp);
+        resources.transport.destroy(self.index);
         self.abandon();
         // What no device has yet is not begun any more.
         resources.drop_waiting(self.index, |buffers, place| {
@@ -394,16 +345,13 @@ impl Queue {
         self.state == QueueState::Closed && self.device_pending == 0
     }
 
-    /// Gives the receive slots back. What is returned must be reported to the registry.
-    pub fn into_parts<P: Provider, B: Backend>(
+    /// Gives everything back. What is returned must be reported to the registry.
+    pub fn into_parts<B: Backend>(
         mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
     ) -> Option<(Arc<Association>, Qid)> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
-        let admin = self.is_admin();
-        for &slot in &self.receives {
-            resources.receives(admin).put(slot);
-        }
+        resources.transport.forget(self.index);
         resources.buffers.forget(self.index);
         resources.buffers.owners.remove(self.owner);
         self.admitted.take()
@@ -412,7 +360,7 @@ impl Queue {
     /// When [`Queue::on_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        // Until it is established, the provider bounds the time.
+        // Until it is established, the transport bounds the time.
         if matches!(self.state, QueueState::Accepting | QueueState::Closed) {
             None
         } else {
@@ -421,8 +369,8 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
-    /// A worker that ends takes its commands with it; the provider and the backend hold on to the memory that they use.
+impl<T: Transport> Drop for Queue<T> {
+    /// A worker that ends takes its commands with it; the transport and the backend hold on to the memory that they use.
     fn drop(&mut self) {
         self.abandon();
     }

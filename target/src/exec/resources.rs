@@ -1,34 +1,50 @@
 //! What all queues of a worker share.
 
-use super::buffers::{Buffers, SetUpError, slot};
-use super::name::Place;
-use super::receives::ReceiveSlots;
+use super::buffers::{Buffers, slot};
+use super::place::Place;
+use super::transport::Transport;
 use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN};
 use crate::settings::{Load, Settings};
 use crate::telemetry::{Counters, LogLimit};
 use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
-use nvmf_block::{Backend, BlockOp, DeviceId, Tag};
-use nvmf_rdma::{CompletionQueueId, Provider};
+use nvmf_block::{Backend, BlockError, BlockOp, DeviceId, Tag};
+use nvmf_memory::OutOfMemory;
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use thiserror::Error;
+
+/// A worker could not be set up.
+#[derive(Debug, Error)]
+pub enum SetUpError {
+    /// No memory for its buffers.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// The storage ring does not take them.
+    #[error(
+        "the storage ring does not take the buffers: {0}; see the memlock limit (LimitMEMLOCK= in the unit)"
+    )]
+    Pin(BlockError),
+    /// The transport.
+    #[error("{what}")]
+    Transport {
+        /// What failed.
+        what: &'static str,
+        /// Why.
+        source: Box<dyn core::error::Error + Send + Sync>,
+    },
+}
 
 /// What all queues of a worker share: both ends of the way, the memory between them, and what is to be done beyond
 /// the queue at hand.
-pub struct Resources<P: Provider, B> {
-    /// The provider.
-    pub provider: P,
+pub struct Resources<T: Transport, B> {
+    /// The transport.
+    pub transport: T,
     /// The backend.
     pub backend: B,
-    /// Where everything completes.
-    pub cq: CompletionQueueId,
     /// Data buffers.
-    pub buffers: Buffers,
-    /// Receive slots of Admin queues.
-    pub admin_receives: ReceiveSlots,
-    /// Receive slots of I/O queues.
-    pub io_receives: ReceiveSlots,
+    pub buffers: Buffers<T::Key>,
     /// Queues with capsules to take up, each once: they are served in turn.
     pub ready_list: VecDeque<u32>,
     /// Queues that were not in that list when a capsule came for them, each once.
@@ -53,10 +69,8 @@ pub struct Resources<P: Provider, B> {
     pub load: Arc<Load>,
     /// No further commands are taken.
     pub draining: bool,
-    /// The peer's keys can be invalidated with a response.
-    pub sends_invalidate: bool,
-    /// What the provider sends at once.
-    pub packet_len: Option<u32>,
+    /// What the transport sends at once.
+    packet_len: Option<u32>,
 }
 
 /// Answers that leave from where a device borrows them.
@@ -93,7 +107,7 @@ pub enum DeferredAction {
     Remove(u32),
 }
 
-impl<P: Provider, B: Backend> Resources<P, B> {
+impl<T: Transport, B: Backend> Resources<T, B> {
     /// Submits to the device, or behind what waits for it. A device that is slow delays no other.
     pub fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) {
         let slot = slot(device);
@@ -132,7 +146,7 @@ impl<P: Provider, B: Backend> Resources<P, B> {
     }
 
     /// Takes back what a queue has waiting for devices: `dropped` is told of each.
-    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers, Place)) {
+    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers<T::Key>, Place)) {
         for &slot in &self.waiting_devices {
             self.device_queues[usize::from(slot)].retain(|&(tag, ..)| {
                 let place = Place::of_tag(tag);
@@ -145,40 +159,24 @@ impl<P: Provider, B: Backend> Resources<P, B> {
         self.waiting_devices.retain(|&slot| !self.device_queues[usize::from(slot)].is_empty());
     }
 
-    /// The receive slots of a kind of queue.
-    pub fn receives(&mut self, admin: bool) -> &mut ReceiveSlots {
-        if admin { &mut self.admin_receives } else { &mut self.io_receives }
-    }
-
-    /// A provider, a backend, and the memory between them.
+    /// A transport, a backend, and the memory between them.
     ///
     /// # Errors
     /// [`SetUpError`].
     pub fn new(
-        mut provider: P,
+        mut transport: T,
         mut backend: B,
         registry: Arc<Mutex<Registry>>,
         load: Arc<Load>,
         settings: &Settings,
     ) -> Result<Self, SetUpError> {
-        let capabilities = provider.capabilities();
-        if (capabilities.max_inline as usize) < nvmf_subsystem::limits::CQE_LEN {
-            return Err(SetUpError::Inline(capabilities.max_inline));
-        }
         let queues = settings.connections as usize;
-        let buffers = Buffers::new(&mut provider, &mut backend, &settings.buffers, queues)?;
-        let admin_receives = ReceiveSlots::new(&mut provider, &mut backend, settings.admin_receives, 0)?;
-        let io_receives =
-            ReceiveSlots::new(&mut provider, &mut backend, settings.io_receives, settings.in_capsule_data)?;
-        let receives = admin_receives.capacity() + io_receives.capacity();
-        let cq = provider.create_completion_queue(u32::try_from(receives * 4).unwrap_or(u32::MAX))?;
+        let buffers = Buffers::new(&mut transport, &mut backend, &settings.buffers, queues)?;
         Ok(Self {
-            provider,
+            packet_len: transport.packet_len().filter(|&len| len > 0),
+            transport,
             backend,
-            cq,
             buffers,
-            admin_receives,
-            io_receives,
             ready_list: VecDeque::with_capacity(queues),
             newly_ready: VecDeque::with_capacity(queues),
             device_queues: (0..DEVICES_MAX).map(|_| VecDeque::new()).collect(),
@@ -191,8 +189,6 @@ impl<P: Provider, B: Backend> Resources<P, B> {
             registry,
             load,
             draining: false,
-            sends_invalidate: capabilities.sends_invalidate,
-            packet_len: capabilities.packet_len.filter(|&len| len > 0),
         })
     }
 }

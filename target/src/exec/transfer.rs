@@ -3,23 +3,23 @@
 //! Every event (a completion of the device, a buffer that came free) advances what it can; the rest waits in a list.
 
 use super::buffers::{Buffers, Class};
-use super::name::Place;
+use super::place::Place;
 use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
 use super::resources::Resources;
+use super::transport::Transport;
 use crate::limits::IN_CAPSULE_ALIGN;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
-use nvmf_rdma::Provider;
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
 use nvmf_subsystem::{BlockWork, Source, Transfer, Work};
 
-impl Queue {
+impl<T: Transport> Queue<T> {
     /// Hands out as many chunks of a request as there are buffers and chunks for. `granted`: the worker called this
     /// queue out of the line for buffers.
-    pub(super) fn advance<P: Provider, B: Backend>(
+    pub(super) fn advance<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
         mut granted: bool,
@@ -60,9 +60,9 @@ impl Queue {
     }
 
     /// Work without data: one operation, or one for each range.
-    pub(super) fn execute_bare<P: Provider, B: Backend>(
+    pub(super) fn execute_bare<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
     ) {
@@ -74,9 +74,9 @@ impl Queue {
     }
 
     /// In-capsule data go to the device from where they landed.
-    pub(super) fn execute_in_capsule<P: Provider, B: Backend>(
+    pub(super) fn execute_in_capsule<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
         offset: u32,
@@ -85,32 +85,32 @@ impl Queue {
         let len = this.end;
         this.next = len;
         *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len };
-        let slot = this.receive.expect("the slot of in-capsule data is kept");
+        let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
         resources.counters.bytes_in.add(len.into());
-        let buffer = resources.receives(self.is_admin()).block(self.receive(slot), offset, len);
+        let buffer = resources.transport.capsule_block(capsule, offset, len);
         self.execute(resources, request, chunk, Some(buffer));
     }
 
-    pub(super) fn take_parameters_in_capsule<P: Provider, B: Backend>(
+    pub(super) fn take_parameters_in_capsule<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
         offset: u32,
     ) {
-        let slot = self.request(request).receive.expect("the slot of in-capsule data is kept");
-        let buffer = self.receive(slot);
-        let len = self.request(request).end as usize;
+        let this = self.request(request);
+        let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
+        let len = this.end as usize;
         let mut parameters = [0; PARAMETERS_LEN_MAX];
-        let (memory, at) = resources.receives(self.is_admin()).data(buffer, offset);
+        let (memory, at) = resources.transport.capsule_data(capsule, offset);
         memory.read(at, &mut parameters[..len]);
         resources.counters.bytes_in.add(len as u64);
         self.give_parameters(resources, now, request, &parameters[..len]);
     }
 
-    pub(super) fn give_parameters<P: Provider, B: Backend>(
+    pub(super) fn give_parameters<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
         parameters: &[u8],
@@ -124,18 +124,18 @@ impl Queue {
         self.take_own_steps(resources, now);
     }
 
-    /// Whether the next chunk of a request can go on its way: there is a buffer for it, and an RDMA READ credit if it
-    /// needs one. Both are taken together, so that no buffer waits for a READ that cannot be posted yet.
-    fn may_begin(&self, buffers: &Buffers, request: u16, class: Class) -> bool {
+    /// Whether the next chunk of a request can go on its way: there is a buffer for it, and a pull if it needs
+    /// one. Both are taken together, so that no buffer waits for a pull that cannot begin yet.
+    fn may_begin(&self, buffers: &Buffers<T::Key>, request: u16, class: Class) -> bool {
         let request = &self.requests[usize::from(request)];
-        let reads = matches!(request.transfer, Transfer::FromHost { source: Source::Keyed(_), .. });
-        (!reads || self.read_credits > 0) && buffers.may_take(class, self.owner, request.device())
+        let reads = matches!(request.transfer, Transfer::FromHost { source: Source::Remote(_), .. });
+        (!reads || self.pull_credits > 0) && buffers.may_take(class, self.owner, request.device())
     }
 
     /// Takes a buffer for the next chunk, or waits for one.
-    pub(super) fn take_buffer<P: Provider, B: Backend>(
+    pub(super) fn take_buffer<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
         granted: bool,
@@ -156,7 +156,7 @@ impl Queue {
             *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len };
             return true;
         }
-        if self.read_credits == 0 {
+        if self.pull_credits == 0 {
             resources.counters.waits_read.add(1);
         } else {
             resources.counters.waits_buffer.add(1);
@@ -172,9 +172,9 @@ impl Queue {
     }
 
     /// The worker looks whether a request of this queue may have a buffer of this class: says whether one had.
-    pub fn on_buffer<P: Provider, B: Backend>(
+    pub fn on_buffer<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         class: Class,
     ) -> bool {
@@ -199,9 +199,9 @@ impl Queue {
         request.is_some()
     }
 
-    /// An RDMA READ credit came back: a request may have waited for it.
-    pub(super) fn return_read_credit(&mut self, buffers: &mut Buffers) {
-        self.read_credits += 1;
+    /// A pull ended: a request may have waited for that.
+    pub(super) fn return_pull_credit(&mut self, buffers: &mut Buffers<T::Key>) {
+        self.pull_credits += 1;
         Class::ALL
             .into_iter()
             .filter(|&class| self.queued[class as usize])
@@ -217,17 +217,17 @@ impl Queue {
     }
 
     /// A chunk has its buffer: its way begins.
-    pub(super) fn begin_chunk<P: Provider, B: Backend>(
+    pub(super) fn begin_chunk<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
         chunk: u8,
     ) {
         let this = self.request(request);
         match this.transfer {
-            Transfer::FromHost { source: Source::Keyed(keyed), .. } => {
-                self.post_read(resources, request, chunk, keyed);
+            Transfer::FromHost { source: Source::Remote(remote), .. } => {
+                self.pull(resources, request, chunk, remote);
             }
             Transfer::FromHost { source: Source::InCapsule { offset }, .. } => {
                 self.copy_from_capsule(resources, request, chunk, offset);
@@ -235,10 +235,10 @@ impl Queue {
             }
             Transfer::ToHost { .. } if matches!(this.work, Some(Work::Page(_))) => {
                 self.fill_page(resources, request, chunk);
-                self.queue_write(resources, now, request, chunk);
+                self.queue_push(resources, now, request, chunk);
             }
             Transfer::ToHost { .. } => {
-                if !self.post_borrowed_write(resources, now, request, chunk) {
+                if !self.push_borrowed(resources, now, request, chunk) {
                     self.execute_buffered(resources, request, chunk);
                 }
             }
@@ -247,31 +247,24 @@ impl Queue {
     }
 
     /// In-capsule data that lie where the device cannot take them from are copied once.
-    pub(super) fn copy_from_capsule<P: Provider, B: Backend>(
+    pub(super) fn copy_from_capsule<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
         capsule_offset: u32,
     ) {
-        let slot = self.request(request).receive.expect("the slot of in-capsule data is kept");
-        let slot = self.receive(slot);
-        let admin = self.is_admin();
-        let chunk = self.request(request).chunk(chunk);
+        let this = &self.requests[usize::from(request)];
+        let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
+        let chunk = &this.chunks[usize::from(chunk)];
         let (len, offset) = (chunk.len, capsule_offset + chunk.offset);
         let (to, to_offset) = resources.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
-        let receives = if admin { &resources.admin_receives } else { &resources.io_receives };
-        let (from, from_offset) = receives.data(slot, offset);
+        let (from, from_offset) = resources.transport.capsule_data(capsule, offset);
         from.copy_to(from_offset, to, to_offset, len as usize);
         resources.counters.bytes_in.add(len.into());
     }
 
-    pub(super) fn fill_page<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        request: u16,
-        chunk: u8,
-    ) {
+    pub(super) fn fill_page<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
         let this = &self.requests[usize::from(request)];
         let Some(Work::Page(page)) = &this.work else { return };
         let chunk = &this.chunks[usize::from(chunk)];
@@ -284,9 +277,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn execute_buffered<P: Provider, B: Backend>(
+    pub(super) fn execute_buffered<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
     ) {
@@ -296,9 +289,9 @@ impl Queue {
     }
 
     /// Onto the storage backend.
-    pub(super) fn execute<P: Provider, B: Backend>(
+    pub(super) fn execute<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         chunk: u8,
         buffer: Option<nvmf_block::Buffer>,
@@ -324,9 +317,9 @@ impl Queue {
     }
 
     /// The storage backend is done with a chunk.
-    pub fn on_executed<P: Provider, B: Backend>(
+    pub fn on_executed<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         place: Place,
         result: Result<(), BlockError>,
@@ -343,12 +336,12 @@ impl Queue {
         let this = self.request(request);
         let reads = matches!(this.work, Some(Work::Block { op: BlockWork::Read { .. }, .. }));
         match result {
-            Ok(()) if reads => {
+            Ok(()) if reads && this.result.is_ok() => {
                 let owner = self.owner;
                 if let Some(buffer) = &mut self.request(request).chunk(chunk).buffer {
                     resources.buffers.charge_owner(buffer, owner);
                 }
-                self.queue_write(resources, now, request, chunk);
+                self.queue_push(resources, now, request, chunk);
             }
             Ok(()) => self.release_chunk(&mut resources.buffers, request, chunk),
             Err(error) => {
@@ -357,15 +350,16 @@ impl Queue {
                 this.fail(error);
                 self.leave_waits(request);
                 self.release_chunk(&mut resources.buffers, request, chunk);
+                self.release_unpushed(&mut resources.buffers, request);
             }
         }
         self.advance(resources, now, request, false);
     }
 
     /// When all chunks are through, the engine is told.
-    pub(super) fn finish<P: Provider, B: Backend>(
+    pub(super) fn finish<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
     ) {

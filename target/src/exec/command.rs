@@ -1,43 +1,38 @@
 //! From a capsule to its response: what the engine says, done.
 
-use super::name::{Kind, Place};
+use super::place::Place;
 use super::queue::{Queue, QueueState};
 use super::request::{RequestState, Stage};
 use super::resources::{DeferredAction, Resources};
+use super::transport::Transport;
 use crate::limits::CAPSULES_IN_A_ROW;
 use core::time::Duration;
 use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
-use nvmf_rdma::{Payload, PostError, Provider, RemoteKey, SendOperation, SendRequest};
 use nvmf_subsystem::limits::SQE_LEN;
 use nvmf_subsystem::{ControllerType, Notice, Response, Step, Transfer, Violation};
 use std::sync::Arc;
 
-impl Queue {
+impl<T: Transport> Queue<T> {
     /// The connection is set up: what arrived early is looked at now.
-    pub fn on_established<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    pub fn on_established<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         if self.state == QueueState::Accepting {
             self.state = QueueState::Live;
             self.announce_capsules(resources);
         }
     }
 
-    /// A capsule of `len` bytes landed in a receive slot.
-    pub fn on_receive<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        slot: u16,
-        len: u32,
-    ) {
+    /// A capsule of `len` bytes arrived.
+    pub fn on_arrival<B: Backend>(&mut self, resources: &mut Resources<T, B>, capsule: T::Capsule, len: u32) {
         if self.free.is_empty() {
             resources.counters.waits_request.add(1);
         }
-        self.received.push_back((slot, len));
+        self.received.push_back((capsule, len));
         self.announce_capsules(resources);
     }
 
     /// Marks the queue as newly ready, unless it is in the ready list, or has no requests to take capsules up with.
-    fn announce_capsules<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    fn announce_capsules<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         if !self.in_ready_list && self.is_ready() {
             self.in_ready_list = true;
             resources.newly_ready.push_back(self.index);
@@ -56,9 +51,9 @@ impl Queue {
 
     /// It is this queue's turn: takes up to `max` capsules, fewer where their answers would begin another packet, and
     /// says how many.
-    pub fn take_capsules<P: Provider, B: Backend>(
+    pub fn take_capsules<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         max: usize,
     ) -> usize {
@@ -68,19 +63,21 @@ impl Queue {
             && !resources.packet_is_full()
             && self.state == QueueState::Live
             && !self.free.is_empty()
-            && let Some((slot, len)) = self.received.pop_front()
+            && let Some((capsule, len)) = self.received.pop_front()
         {
             taken += 1;
             // A target that drains takes no more commands; their hosts learn of it when the connection ends.
-            if !resources.draining {
-                self.on_capsule(resources, now, slot, len);
+            if resources.draining {
+                self.give_back(resources, capsule);
+            } else {
+                self.on_capsule(resources, now, capsule, len);
             }
         }
         taken
     }
 
     /// Stands at the end of the line.
-    pub fn join_ready_list<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    pub fn join_ready_list<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         self.in_ready_list = true;
         resources.ready_list.push_back(self.index);
     }
@@ -91,58 +88,50 @@ impl Queue {
         request
     }
 
-    pub(super) fn on_capsule<P: Provider, B: Backend>(
+    pub(super) fn on_capsule<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
-        slot: u16,
+        capsule: T::Capsule,
         len: u32,
     ) {
         resources.counters.commands.add(1);
         let Some(data_len) = (len as usize).checked_sub(SQE_LEN) else {
             return self.on_violation(resources, now, &Violation::ShortCapsule(len as usize));
         };
-        let buffer = self.receive(slot);
-        let sqe = resources.receives(self.is_admin()).read_entry(buffer);
+        let sqe = resources.transport.entry(&capsule);
         let step = self.engine.on_capsule(now, &sqe, data_len);
         let request = self.take_request();
+        self.request(request).cid = u16::from_le_bytes([sqe[2], sqe[3]]);
         if matches!(step, Step::Execute { .. }) && has_in_capsule_data(sqe) {
             // Until the response: a command may want its data in a later step than the first.
-            self.request(request).receive = Some(slot);
+            self.request(request).capsule = Some(capsule);
         } else {
-            // Reposted before the response leaves: the host never finds fewer receives than it has entries.
-            self.repost(resources, slot);
+            // Given back before the response leaves: the host never finds less room than its queue has entries.
+            self.give_back(resources, capsule);
         }
         self.take_step(resources, now, request, step);
         self.take_own_steps(resources, now);
     }
 
-    pub(super) fn repost<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>, slot: u16) {
-        let posted = self.post_receive(resources, slot);
-        self.check_post(resources, posted);
+    pub(super) fn give_back<B: Backend>(&mut self, resources: &mut Resources<T, B>, capsule: T::Capsule) {
+        let given = resources.transport.give_back(self.index, capsule);
+        self.check(resources, given);
     }
 
-    /// A post may fail because the connection ended, which an event reports. Anything else is a mistake between us
-    /// and the provider, and costs this connection.
-    pub(super) fn check_post<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        posted: Result<(), PostError>,
-    ) {
-        match posted {
-            Ok(()) | Err(PostError::NotReady) => {}
-            Err(error) => {
-                tracing::error!(parent: &self.span, %error, "the provider does not take a work request: closing the connection");
-                resources.counters.transport_errors.add(1);
-                resources.deferred.push_back(DeferredAction::Remove(self.index));
-            }
+    /// A mistake between us and the transport costs this connection.
+    pub(super) fn check<B: Backend>(&mut self, resources: &mut Resources<T, B>, done: Result<(), T::Error>) {
+        if let Err(error) = done {
+            tracing::error!(parent: &self.span, %error, "the transport does not do what it must: closing the connection");
+            resources.counters.transport_errors.add(1);
+            resources.deferred.push_back(DeferredAction::Remove(self.index));
         }
     }
 
     /// Does what the engine wants for the command of `request`.
-    pub(super) fn take_step<P: Provider, B: Backend>(
+    pub(super) fn take_step<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         request: u16,
         step: Step,
@@ -172,20 +161,16 @@ impl Queue {
     }
 
     /// Drains what the engine wants on its own.
-    pub fn take_own_steps<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-    ) {
+    pub fn take_own_steps<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration) {
         while let Some(step) = self.engine.poll_step(now) {
             self.take_own_step(resources, now, &step);
         }
         self.send_unsent(resources);
     }
 
-    pub(super) fn take_own_step<P: Provider, B: Backend>(
+    pub(super) fn take_own_step<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         step: &Step,
     ) {
@@ -208,7 +193,7 @@ impl Queue {
     }
 
     /// Sends responses that no capsule asked for, while requests are free.
-    pub(super) fn send_unsent<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>) {
+    pub(super) fn send_unsent<B: Backend>(&mut self, resources: &mut Resources<T, B>) {
         while self.state == QueueState::Live && !self.free.is_empty() {
             let Some(response) = self.unsent.pop_front() else { break };
             let request = self.take_request();
@@ -216,9 +201,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn on_admission<P: Provider, B: Backend>(
+    pub(super) fn on_admission<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         admission: &nvmf_subsystem::Admission,
     ) {
@@ -234,20 +219,23 @@ impl Queue {
         }
         match &admission.outcome {
             Ok(admitted) => {
+                self.grow(admitted.entries());
+                resources.transport.resize(self.index, admitted.entries());
                 let association = admitted.association().clone();
                 self.span.record("cntlid", association.key().cntlid.0);
                 self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
                 if resources.log.allow(now, &resources.counters) {
-                    let (subsystem, entries) = (association.subsystem_nqn(), self.terms.entries);
+                    let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
                     tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
                 }
-                let owner = resources.buffers.owners.add_connected(&association, self.peer);
+                let owner = resources.buffers.owners.add_connected(&association, self.terms.peer.ip());
                 resources.buffers.owners.remove(self.owner);
                 self.owner = owner;
-                if self.is_admin() && association.controller_type() == ControllerType::Io {
+                let qid = admitted.qid();
+                if qid.0 == 0 && association.controller_type() == ControllerType::Io {
                     let free = resources.load.io_queues_free();
                     association.limit_io_queues(u16::try_from(free).unwrap_or(u16::MAX));
-                    resources.load.add_controller(Arc::clone(&association), self.peer);
+                    resources.load.add_controller(Arc::clone(&association), self.terms.peer.ip());
                 }
                 self.admitted = Some((association, admitted.qid()));
             }
@@ -260,9 +248,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn on_violation<P: Provider, B: Backend>(
+    pub(super) fn on_violation<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         now: Duration,
         violation: &Violation,
     ) {
@@ -280,56 +268,44 @@ impl Queue {
         });
     }
 
-    /// Posts the response, behind the WRITEs of its command.
-    pub(super) fn respond<P: Provider, B: Backend>(
+    /// Sends the response, behind the data of its command.
+    pub(super) fn respond<B: Backend>(
         &mut self,
-        resources: &mut Resources<P, B>,
+        resources: &mut Resources<T, B>,
         request: u16,
         response: &Response,
     ) {
-        if let Some(slot) = self.request(request).receive.take() {
-            self.repost(resources, slot);
+        if let Some(capsule) = self.request(request).capsule.take() {
+            self.give_back(resources, capsule);
         }
         self.request(request).state = RequestState::Responding;
-        let operation = SendOperation::Send {
-            payload: Payload::Inline(&response.cqe),
-            invalidate: response.invalidate.filter(|_| resources.sends_invalidate).map(RemoteKey),
-            solicited: true,
-        };
-        let id = self.place(request, 0).work_request(Kind::Send);
         resources.counters.responses.add(1);
-        self.post(resources, SendRequest { id, operation, signaled: true });
+        self.on_begun(resources.now, true);
+        let place = self.place(request, 0);
+        let sent = resources.transport.respond(place, &response.cqe, response.invalidate);
+        self.check(resources, sent);
     }
 
-    /// A response left, and with it the WRITEs before it.
-    pub fn on_sent<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        place: Place,
-    ) {
+    /// A response left, and with it the pushes before it.
+    pub fn on_responded<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
         let request = place.slot;
         self.on_progress(now);
         for chunk in 0..crate::limits::CHUNKS_MAX {
             let chunk = u8::try_from(chunk).expect("few");
-            if self.request(request).chunk(chunk).stage == Stage::WritingUnsignaled {
-                self.send_credits += 1;
+            if self.request(request).chunk(chunk).stage == Stage::PushingUnsignaled {
+                self.push_credits += 1;
                 self.release_chunk(&mut resources.buffers, request, chunk);
             }
         }
         self.free_request(resources, request);
-        self.post_writes(resources, now);
+        self.begin_pushes(resources, now);
         self.send_unsent(resources);
         self.announce_capsules(resources);
     }
 
-    pub(super) fn free_request<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        request: u16,
-    ) {
-        if let Some(slot) = self.request(request).receive.take() {
-            self.repost(resources, slot);
+    pub(super) fn free_request<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16) {
+        if let Some(capsule) = self.request(request).capsule.take() {
+            self.give_back(resources, capsule);
         }
         let this = self.request(request);
         assert!(this.chunks.iter().all(|chunk| chunk.stage == Stage::Idle), "a free request holds nothing");
@@ -340,18 +316,13 @@ impl Queue {
     }
 
     /// A time of the engine's came.
-    pub fn on_timeout<P: Provider, B: Backend>(&mut self, resources: &mut Resources<P, B>, now: Duration) {
+    pub fn on_timeout<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration) {
         self.engine.on_timeout(now);
         self.take_own_steps(resources, now);
     }
 
     /// The registry has news.
-    pub fn on_notice<P: Provider, B: Backend>(
-        &mut self,
-        resources: &mut Resources<P, B>,
-        now: Duration,
-        notice: &Notice,
-    ) {
+    pub fn on_notice<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, notice: &Notice) {
         if self.state == QueueState::Closed {
             return;
         }

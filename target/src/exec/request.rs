@@ -5,25 +5,26 @@
 //!             ▼                                                      │
 //! Free ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
 //!
-//! a chunk:  Idle ─► Reading ─► Executing ──────────────────────────────────────► Idle     from the host
-//!           Idle ─► Executing ────────────────────────► AwaitWrite ─► Writing ─► Idle     to the host
-//!           Idle ───────────────────────────────────────────────────► Writing ─► Idle     to the host, borrowed
+//! a chunk:  Idle ─► Pulling ─► Executing ──────────────────────────────────────► Idle     from the host
+//!           Idle ─► Executing ────────────────────────► AwaitPush ──► Pushing ─► Idle     to the host
+//!           Idle ───────────────────────────────────────────────────► Pushing ─► Idle     to the host, borrowed
 //! ```
 //!
 //! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that
 //! waits for a request is not here yet: its queue holds it (`received`).
 
 use super::buffers::Buffer;
+use super::transport::Piece;
 use crate::limits::CHUNKS_MAX;
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
-use nvmf_subsystem::{BlockWork, Ticket, Transfer, Work};
+use nvmf_subsystem::{BlockWork, Remote, Ticket, Transfer, Work};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestState {
     /// No command has it.
     Free,
-    /// Its next chunk waits for a buffer, or for an RDMA READ credit; chunks that have theirs go on.
+    /// Its next chunk waits for a buffer, or for a pull to use it with; chunks that have theirs go on.
     AwaitBuffer,
     /// Its chunks are under way.
     Executing,
@@ -36,16 +37,16 @@ pub enum RequestState {
 pub enum Stage {
     /// Nowhere.
     Idle,
-    /// The RDMA READ is posted.
-    Reading,
+    /// Being fetched from the host.
+    Pulling,
     /// On the storage backend.
     Executing,
-    /// In line for a place in the send queue.
-    AwaitWrite,
-    /// The RDMA WRITE is posted; it completes by itself.
-    Writing,
-    /// The RDMA WRITE is posted without a signal: the response behind it completes for both.
-    WritingUnsignaled,
+    /// Waits for its turn to be pushed.
+    AwaitPush,
+    /// On its way to the host; its end arrives by itself.
+    Pushing,
+    /// On its way to the host without a signal: the response behind it stands for both.
+    PushingUnsignaled,
 }
 
 /// A piece of a command's data.
@@ -63,7 +64,7 @@ pub struct Chunk {
 
 /// A command under way.
 #[derive(Debug)]
-pub struct Request {
+pub struct Request<C> {
     /// Where it is.
     pub state: RequestState,
     /// To be handed back to the engine.
@@ -72,8 +73,12 @@ pub struct Request {
     pub work: Option<Work>,
     /// With which data.
     pub transfer: Transfer,
-    /// The receive slot (its number in the queue) whose in-capsule data are in use.
-    pub receive: Option<u16>,
+    /// The capsule, while its data are in use.
+    pub capsule: Option<C>,
+    /// The command's identifier.
+    pub cid: u16,
+    /// Bytes of data to the host that were pushed.
+    pub pushed: u32,
     /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
     pub next: u32,
     /// Where that ends.
@@ -84,7 +89,7 @@ pub struct Request {
     pub chunks: [Chunk; CHUNKS_MAX],
 }
 
-impl Request {
+impl<C> Request<C> {
     /// One that is free.
     #[must_use]
     pub fn new() -> Self {
@@ -94,7 +99,9 @@ impl Request {
             ticket: None,
             work: None,
             transfer: Transfer::None,
-            receive: None,
+            capsule: None,
+            cid: 0,
+            pushed: 0,
             next: 0,
             end: 0,
             result: Ok(()),
@@ -113,6 +120,7 @@ impl Request {
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
         };
         self.next = 0;
+        self.pushed = 0;
         self.result = Ok(());
         self.state = RequestState::Executing;
         self.ticket = Some(ticket);
@@ -138,8 +146,15 @@ impl Request {
         self.next = self.end;
     }
 
-    /// Whether all that can still fail is through: what is left are WRITEs that are posted, behind which the response
-    /// can be posted.
+    /// The chunk that is to be pushed next, if the device is done with it.
+    #[must_use]
+    pub fn next_push(&self) -> Option<u8> {
+        let next = |chunk: &Chunk| chunk.stage == Stage::AwaitPush && chunk.offset == self.pushed;
+        u8::try_from(self.chunks.iter().position(next)?).ok()
+    }
+
+    /// Whether all that can still fail is through: what is left are pushes under way, behind which the response can
+    /// leave.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == RequestState::Executing
@@ -147,18 +162,26 @@ impl Request {
             && self
                 .chunks
                 .iter()
-                .all(|chunk| matches!(chunk.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled))
+                .all(|chunk| matches!(chunk.stage, Stage::Idle | Stage::Pushing | Stage::PushingUnsignaled))
     }
 
-    /// Whether the response will be posted right behind the WRITE of this chunk, which then needs no signal of its own.
+    /// Whether the response will leave right behind the push of this chunk, which then needs no signal of its own.
     #[must_use]
     pub fn is_last(&self, chunk: u8) -> bool {
         self.state == RequestState::Executing
             && self.next >= self.end
             && self.chunks.iter().enumerate().all(|(at, other)| {
                 at == usize::from(chunk)
-                    || matches!(other.stage, Stage::Idle | Stage::Writing | Stage::WritingUnsignaled)
+                    || matches!(other.stage, Stage::Idle | Stage::Pushing | Stage::PushingUnsignaled)
             })
+    }
+
+    /// What a chunk is to the transport.
+    #[must_use]
+    pub fn piece(&self, chunk: u8, remote: Remote) -> Piece {
+        let chunk = &self.chunks[usize::from(chunk)];
+        let last = chunk.offset + chunk.len == self.end;
+        Piece { cid: self.cid, remote, offset: chunk.offset, len: chunk.len, last }
     }
 
     /// The device that the work is for.
@@ -209,7 +232,7 @@ impl Request {
     }
 }
 
-impl Default for Request {
+impl<C> Default for Request<C> {
     fn default() -> Self {
         Self::new()
     }

@@ -1,0 +1,24 @@
+//! What happens to a command, whatever carries it: from its capsule through buffers and devices to its response.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`transport`] | [`transport::Transport`]: the seam to what carries commands |
+//! | [`buffers`] | the data buffers of a worker, in classes, and who may have how many |
+//! | [`owners`] | the hosts and associations that queues belong to |
+//! | [`request`] | a command under way, and the chunks that its data travel in |
+//! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
+//! | [`resources`] | what all queues of a worker share |
+//! | `command` | from a capsule to its response |
+//! | `transfer`, `wire` | the chunks: onto the backend and back, pulls and pushes |
+//! | [`place`] | where a command is in its worker |
+
+pub mod buffers;
+mod command;
+pub mod owners;
+pub mod place;
+pub mod queue;
+pub mod request;
+pub mod resources;
+mod transfer;
+pub mod transport;
+mod wire;

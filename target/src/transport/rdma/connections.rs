@@ -1,0 +1,304 @@
+//! Connections: requested, accepted or handed over, established, closed.
+
+use super::listener::{Offer, private_data, rejection};
+use super::wire::Capsule;
+use super::{QueuePair, Rdma, register};
+use crate::exec::place::Place;
+use crate::exec::queue::{slots, transfers};
+use crate::exec::resources::SetUpError;
+use crate::exec::transport::{Arrival, Event, Part, Piece, Route, Terms, Transport};
+use crate::limits::{ACCEPT_TIMEOUT, BACKLOG};
+use crate::message::WorkerId;
+use crate::settings::Settings;
+use core::time::Duration;
+use nvme_proto::rdma::{RejectStatus, Request};
+use nvmf_block::BorrowedRead;
+use nvmf_memory::Memory;
+use nvmf_rdma::{
+    CmEvent, ConnectParameters, DisconnectCause, ListenError, LocalKey, PostError, Provider,
+    QueuePairAttributes, RequestId,
+};
+use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
+use nvmf_subsystem::{Qid, TransportType};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// A connection request, and what it says.
+#[derive(Debug)]
+pub struct Incoming {
+    request: RequestId,
+    offer: Offer,
+}
+
+/// One on its way to another worker.
+#[derive(Debug)]
+pub struct Detached<D> {
+    request: D,
+    offer: Box<Offer>,
+}
+
+impl<P: Provider> Rdma<P> {
+    fn queue_of(&self, event: nvmf_rdma::QueuePairId) -> Option<u32> {
+        self.by_qp.get(&event).copied()
+    }
+
+    fn on_cm_event(&mut self, event: CmEvent) -> Option<Event<Incoming>> {
+        Some(match event {
+            CmEvent::ConnectRequest {
+                listener,
+                request,
+                peer,
+                private_data,
+                peer_responder_resources,
+                ..
+            } => {
+                let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
+                let offer = Offer { port, peer, private_data, peer_responder_resources };
+                Event::Incoming(Incoming { request, offer })
+            }
+            CmEvent::Established { queue_pair, .. } => Event::Established(self.queue_of(queue_pair)?),
+            CmEvent::ConnectFailed { queue_pair, failure } => {
+                Event::Failed(self.queue_of(queue_pair)?, failure.to_string())
+            }
+            CmEvent::Disconnected { queue_pair, cause } => Event::Disconnected {
+                queue: self.queue_of(queue_pair)?,
+                violation: matches!(cause, DisconnectCause::PeerViolation(_)),
+                cause: cause.to_string(),
+            },
+            CmEvent::DeviceRemoved => Event::DeviceRemoved,
+        })
+    }
+
+    /// A queue pair with all its receives posted; `None` if the provider has none left.
+    fn open(&mut self, queue: u32, terms: &Terms) -> Option<()> {
+        let (count, admin) = (slots(terms.entries), is_admin(terms));
+        let id = self.provider.create_queue_pair(&QueuePairAttributes {
+            send_cq: self.cq,
+            receive_cq: self.cq,
+            shared_receive_queue: None,
+            max_send: u32::from(count) + u32::from(transfers(terms.entries)),
+            max_receive: count.into(),
+            max_exposed: 0,
+        });
+        let id = id.ok()?;
+        let pool = self.receives(admin);
+        let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
+        self.queues[queue as usize] = Some(QueuePair { id, admin, receives, destroyed: false });
+        self.by_qp.insert(id, queue);
+        for slot in 0..count {
+            if let Err(error) = self.post_receive(queue, slot) {
+                tracing::error!(%error, "the provider does not take a receive");
+                self.destroy(queue);
+                self.forget(queue);
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+fn is_admin(terms: &Terms) -> bool {
+    terms.qid == Some(Qid(0))
+}
+
+impl<P: Provider> Transport for Rdma<P> {
+    type Key = LocalKey;
+    type Capsule = Capsule;
+    type Incoming = Incoming;
+    type Detached = Detached<P::Detached>;
+    type Refusal = RejectStatus;
+    type Error = PostError;
+
+    const NO_ROOM: RejectStatus = RejectStatus::NO_RESOURCES;
+    const TYPE: TransportType = TransportType::RDMA;
+
+    fn register(&mut self, memory: &Memory) -> Result<LocalKey, SetUpError> {
+        register(&mut self.provider, memory)
+    }
+
+    fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
+        let (listener, address) = self.provider.listen(address, BACKLOG)?;
+        self.listeners.push((listener, port));
+        Ok(address)
+    }
+
+    fn stop_listening(&mut self) {
+        for (listener, _) in self.listeners.drain(..) {
+            self.provider.unlisten(listener);
+        }
+    }
+
+    fn poll_event(&mut self, now: Duration) -> Option<Event<Incoming>> {
+        loop {
+            let event = self.provider.poll_cm(now)?;
+            if let Some(event) = self.on_cm_event(event) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.provider.poll_timeout()
+    }
+
+    /// An Admin queue goes where the fewest queues are; I/O queues go round, so that those of one host spread out.
+    fn route(&mut self, incoming: &Incoming, route: Route<'_>) -> Result<WorkerId, RejectStatus> {
+        let Ok(Request { qid, cntlid, .. }) = Request::parse(incoming.offer.private_data.as_bytes()) else {
+            // Rejected here.
+            return Ok(route.here);
+        };
+        if qid.0 == 0 {
+            return Ok(route.load.least());
+        }
+        let known = || route.load.has_controller(cntlid, incoming.offer.peer.ip());
+        if qid.0 <= route.settings.io_queues && !known() {
+            return Err(RejectStatus::INVALID_CNTLID);
+        }
+        let next = route.load.after(self.last.unwrap_or(route.here));
+        self.last = Some(next);
+        Ok(next)
+    }
+
+    fn terms(&self, incoming: &Incoming, settings: &Settings) -> Result<Terms, RejectStatus> {
+        let read_depth = self.provider.capabilities().max_read_depth;
+        incoming.offer.terms(settings.queue_entries, settings.io_queues, read_depth)
+    }
+
+    fn peer(incoming: &Incoming) -> SocketAddr {
+        incoming.offer.peer
+    }
+
+    fn has_room(&self, terms: &Terms) -> bool {
+        let pool = if is_admin(terms) { &self.admin_receives } else { &self.io_receives };
+        pool.available() >= usize::from(slots(terms.entries))
+    }
+
+    fn io_queues_free(&self, entries: u16) -> usize {
+        self.io_receives.available() / usize::from(slots(entries))
+    }
+
+    fn accept(
+        &mut self,
+        now: Duration,
+        incoming: Incoming,
+        queue: u32,
+        terms: &Terms,
+    ) -> Result<bool, (Incoming, RejectStatus)> {
+        if self.open(queue, terms).is_none() {
+            return Err((incoming, RejectStatus::NO_RESOURCES));
+        }
+        let parameters = ConnectParameters {
+            private_data: private_data(terms),
+            responder_resources: 0,
+            initiator_depth: terms.pulls,
+            timeout: ACCEPT_TIMEOUT,
+        };
+        let id = self.queue_pair(queue).expect("it was opened").id;
+        let accepted = self.provider.accept(now, incoming.request, id, &parameters).is_ok();
+        if !accepted {
+            self.destroy(queue);
+            self.forget(queue);
+        }
+        Ok(accepted)
+    }
+
+    fn refuse(&mut self, incoming: Incoming, refusal: RejectStatus) {
+        self.provider.reject(incoming.request, &rejection(refusal));
+    }
+
+    fn detach(&mut self, incoming: Incoming) -> Option<Self::Detached> {
+        let request = self.provider.detach(incoming.request)?;
+        Some(Detached { request, offer: Box::new(incoming.offer) })
+    }
+
+    fn adopt(&mut self, now: Duration, detached: Self::Detached) -> Incoming {
+        Incoming { request: self.provider.adopt(now, detached.request), offer: *detached.offer }
+    }
+
+    /// The connection request said it already.
+    fn resize(&mut self, _queue: u32, _entries: u16) {}
+
+    fn disconnect(&mut self, queue: u32) {
+        if let Some(queue_pair) = self.queue_pair(queue) {
+            self.provider.disconnect(queue_pair.id);
+        }
+    }
+
+    fn destroy(&mut self, queue: u32) {
+        let Some(queue_pair) = self.queues.get_mut(queue as usize).and_then(Option::as_mut) else { return };
+        if !core::mem::replace(&mut queue_pair.destroyed, true) {
+            self.by_qp.remove(&queue_pair.id);
+            self.provider.destroy_queue_pair(queue_pair.id);
+        }
+    }
+
+    fn forget(&mut self, queue: u32) {
+        let Some(queue_pair) = self.queues.get_mut(queue as usize).and_then(Option::take) else { return };
+        let pool = self.receives(queue_pair.admin);
+        queue_pair.receives.iter().for_each(|&slot| pool.put(slot));
+    }
+
+    fn poll(&mut self) {
+        self.poll_completions();
+    }
+
+    fn next_arrival(&mut self) -> Option<Arrival<Capsule>> {
+        self.take_completion()
+    }
+
+    fn entry(&self, capsule: &Capsule) -> [u8; SQE_LEN] {
+        self.read_entry(capsule)
+    }
+
+    fn capsule_data(&self, capsule: &Capsule, offset: u32) -> (&Memory, usize) {
+        self.in_capsule(capsule, offset)
+    }
+
+    fn capsule_block(&self, capsule: &Capsule, offset: u32, len: u32) -> nvmf_block::Buffer {
+        self.in_capsule_block(capsule, offset, len)
+    }
+
+    fn give_back(&mut self, queue: u32, capsule: Capsule) -> Result<(), PostError> {
+        self.repost(queue, &capsule)
+    }
+
+    fn pull(&mut self, place: Place, piece: Piece, into: Part<'_, LocalKey>) -> Result<(), PostError> {
+        self.read(place, piece, into)
+    }
+
+    fn push(
+        &mut self,
+        place: Place,
+        piece: Piece,
+        from: Part<'_, LocalKey>,
+        borrowed: Option<BorrowedRead<'_>>,
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.write(place, piece, from, borrowed, signaled)
+    }
+
+    fn respond(
+        &mut self,
+        place: Place,
+        cqe: &[u8; CQE_LEN],
+        invalidate: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.send(place, cqe, invalidate)
+    }
+
+    fn flush(&mut self) {
+        self.provider.flush();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.provider.arm()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.provider.fd()
+    }
+
+    fn packet_len(&self) -> Option<u32> {
+        self.provider.capabilities().packet_len
+    }
+}
