@@ -1,6 +1,7 @@
 //! What can be chosen, and the bounds of everything that could grow.
 
 use core::time::Duration;
+use nvmf_stream::{HalfOpenLimits, StreamConfig};
 
 /// Gather elements that one work request may have: a capsule and its data. Work requests are copied about, so they are
 /// kept small.
@@ -77,30 +78,20 @@ pub struct IwarpConfig {
     pub answer_timeout: Duration,
     /// How long `disconnect` waits for the peer to take what was posted.
     pub disconnect_timeout: Duration,
-    /// How long a closed connection lingers for its last bytes (such as a Terminate) to be sent.
-    pub linger: Duration,
-    /// How long sent data may stay unacknowledged, and an idle peer unanswering, until the connection counts as broken.
-    pub dead_peer_timeout: Duration,
+    /// The sockets, and how long a closed one lingers for its last bytes (such as a Terminate) to be sent.
+    pub stream: StreamConfig,
     /// Regions and per-command keys at once.
     pub keys_max: usize,
     /// Queue pairs at once.
     pub queue_pairs_max: u16,
-    /// Connections per listener whose request has not come yet. Beyond, the oldest of the address that has too many
-    /// ends.
-    pub half_open_max: usize,
-    /// How many of them one address keeps while more than half of the places are taken: its oldest yield to its newer
-    /// ones.
-    pub half_open_per_address: usize,
+    /// Connections per listener whose request has not come yet.
+    pub half_open: HalfOpenLimits,
     /// Bytes that one queue pair's early SENDs may wait in.
     pub spill_bytes_max: usize,
     /// Early SENDs of one queue pair that may wait.
     pub spill_messages_max: usize,
     /// Bytes that all early SENDs of the provider may wait in.
     pub spill_total_max: usize,
-    /// `SO_SNDBUF`; `None` lets the kernel tune it, which beats any number below its `net.core.wmem_max`.
-    pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF`; likewise.
-    pub receive_buffer: Option<usize>,
 }
 
 impl Default for IwarpConfig {
@@ -113,17 +104,13 @@ impl Default for IwarpConfig {
             request_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(10),
             disconnect_timeout: Duration::from_secs(2),
-            linger: Duration::from_secs(1),
-            dead_peer_timeout: Duration::from_secs(30),
+            stream: StreamConfig::default(),
             keys_max: 1 << 18,
             queue_pairs_max: 16 * 1024,
-            half_open_max: 1024,
-            half_open_per_address: 8,
+            half_open: HalfOpenLimits::default(),
             spill_bytes_max: 64 * 1024,
             spill_messages_max: 64,
             spill_total_max: 16 << 20,
-            send_buffer: None,
-            receive_buffer: None,
         }
     }
 }

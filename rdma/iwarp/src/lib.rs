@@ -8,29 +8,24 @@
 //! | `handshake` | the contents of MPA request and reply, no I/O |
 //! | `memory` | the STag table: what a peer may reach |
 //! | `qp` | one queue pair: bytes in become placements and completions, work in becomes FPDUs, no I/O |
-//! | `stream` | the TCP socket, and the only unsafe code |
-//! | `listener`, `half_open`, `poller` | listening sockets; connections whose request has not come; epoll |
-//! | `provider` | [`IwarpProvider`]: ties them together |
+//! | `provider` | [`IwarpProvider`]: ties them to sockets, which are those of `nvmf_stream` |
 //!
 //! Contract: one provider belongs to one thread at a time, has no thread of its own and makes progress only when it is
 //! called. Nothing blocks, nothing grows beyond its bound whatever a peer sends, and once running no message allocates.
 //!
 //! What it does not do: markers (refused, as siw does), RFC 7306 atomics and immediate data, the port mapper.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod config;
-mod half_open;
 mod handshake;
 #[cfg(feature = "harness")]
 #[doc(hidden)]
 pub mod harness;
-mod listener;
 mod memory;
-mod poller;
 mod provider;
 mod qp;
-mod stream;
 pub mod wire;
 
 pub use config::{Crc, Fpdu, IwarpConfig, Revision};
+pub use nvmf_stream::{HalfOpenLimits, StreamConfig};
 pub use provider::{DetachedRequest, IwarpProvider};

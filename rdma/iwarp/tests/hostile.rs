@@ -5,7 +5,7 @@ mod peer;
 use core::time::Duration;
 use nvmf_iwarp::wire::mpa::Flags;
 use nvmf_iwarp::wire::rdmap::Header;
-use nvmf_iwarp::{Crc, IwarpConfig};
+use nvmf_iwarp::{Crc, HalfOpenLimits, IwarpConfig};
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     Access, CmEvent, Provider, QueuePairId, RemoteKey, RemoteMemory, SendOperation, SendRequest, Sge,
@@ -253,7 +253,8 @@ impl Flood {
 
 #[test]
 fn silent_connections_renewed_for_ever_do_not_keep_a_host_out() {
-    let config = IwarpConfig { half_open_max: 16, half_open_per_address: 4, ..IwarpConfig::default() };
+    let config =
+        IwarpConfig { half_open: HalfOpenLimits { max: 16, per_address: 4 }, ..IwarpConfig::default() };
     // A neighbour has time to speak; who shares the flood's address must speak at once.
     for (address, turns_until_it_speaks) in [([127, 0, 0, 2], 30), ([127, 0, 0, 1], 0)] {
         let mut side = Side::new(config.clone());

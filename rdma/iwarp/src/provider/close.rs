@@ -1,12 +1,11 @@
 //! Ends of connections: by this side, by the peer, by errors and by deadlines.
 
 use super::IwarpProvider;
-use super::connection::{Deadline, Lingering, Link, Open, Phase, Prompt};
-use crate::poller::{Interest, Token};
-use crate::qp::{Chunk, Stop, Violation};
-use crate::stream::Stream;
+use super::connection::{Link, Open, Phase, Prompt, Token};
+use crate::qp::{Stop, Violation};
 use core::time::Duration;
 use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, LocalKey, QueuePairId};
+use nvmf_stream::{Deadline, Lingering, Stream};
 
 impl Stop {
     pub(super) fn cause(&self) -> DisconnectCause {
@@ -22,6 +21,7 @@ impl IwarpProvider {
     pub(super) fn end(&mut self, key: u32, cause: DisconnectCause, stop: Option<Stop>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Link::Open(open) = core::mem::replace(&mut connection.link, Link::Over) else { return };
+        self.reads.remove(key);
         let final_bytes = connection.qp.fail(&mut self.domain, stop);
         let queue_pair = QueuePairId(key);
         self.events.push_back(match open.phase {
@@ -77,6 +77,7 @@ impl IwarpProvider {
 
     pub(super) fn destroy(&mut self, queue_pair: QueuePairId) {
         let Some(mut connection) = self.connections.remove(queue_pair.0) else { return };
+        self.reads.remove(queue_pair.0);
         connection.qp.release(&mut self.domain);
         match &connection.link {
             Link::Open(open) => self.poller.remove(&open.stream),
@@ -97,48 +98,34 @@ impl IwarpProvider {
         });
     }
 
-    /// Sends `final_bytes`, then waits a little for the peer to close first: closing on unread bytes would reset
-    /// the connection, and the peer might never read the last bytes.
+    /// Sends `final_bytes`, then waits a little for the peer to close first.
     pub(super) fn start_linger(&mut self, stream: Stream, final_bytes: Vec<u8>) {
-        let deadline = Deadline::After(self.config.linger);
+        let lingering = Lingering::new(stream, final_bytes, self.config.stream.linger);
         // There are as many places as queue pairs. Without one the stream is closed at once.
-        let Some(key) = self.lingering.insert(|_| Lingering { stream, final_bytes, sent: 0, deadline })
-        else {
-            return;
-        };
+        let Some(key) = self.lingering.insert(|_| lingering) else { return };
         self.timed.push(Token::Lingering(key));
         self.linger(key);
     }
 
     pub(super) fn linger(&mut self, key: u32) {
-        let Some(Lingering { stream, final_bytes, sent, .. }) = self.lingering.get_mut(key) else { return };
-        let token = Token::Lingering(key);
-        let mut over = false;
-        if *sent < final_bytes.len() {
-            match stream.send(&[Chunk::Bytes(&final_bytes[*sent..])]) {
-                Ok(taken) => *sent += taken.unwrap_or(0),
-                Err(_) => over = true,
-            }
+        let Some(lingering) = self.lingering.get_mut(key) else { return };
+        if lingering.advance(&self.poller, Token::Lingering(key), &mut self.staging) {
+            self.end_linger(key);
         }
-        if *sent < final_bytes.len() {
-            self.poller.change(&*stream, token, Interest::Write);
-        } else {
-            stream.shutdown_write();
-            self.poller.change(&*stream, token, Interest::Read);
-            // One buffer a turn: a peer that never stops talking gets no more of our time.
-            over |= matches!(stream.receive(&mut self.staging), Ok(Some(0)) | Err(_));
-        }
-        if over && let Some(lingering) = self.lingering.remove(key) {
-            self.poller.remove(&lingering.stream);
+    }
+
+    fn end_linger(&mut self, key: u32) {
+        if let Some(lingering) = self.lingering.remove(key) {
+            self.poller.remove(&lingering);
         }
     }
 
     fn deadline_of(&self, token: Token) -> Option<Duration> {
         match token {
             Token::QueuePair(key) => self.connections.get(key)?.deadline(),
-            Token::Pending(key) => Some(self.pendings.get(key)?.due()),
-            Token::Lingering(key) => Some(self.lingering.get(key)?.due()),
-            Token::Listener(key) => self.listeners.get(key)?.resume_at,
+            Token::Pending(key) => Some(self.pendings.get(key)?.deadline.at()),
+            Token::Lingering(key) => Some(self.lingering.get(key)?.deadline.at()),
+            Token::Listener(key) => self.listeners.get(key)?.rest.map(Deadline::at),
         }
     }
 
@@ -182,7 +169,11 @@ impl IwarpProvider {
                     lingering.deadline.start(now);
                 }
             }
-            Token::Listener(_) => {}
+            Token::Listener(key) => {
+                if let Some(rest) = self.listeners.get_mut(key).and_then(|listener| listener.rest.as_mut()) {
+                    rest.start(now);
+                }
+            }
         }
     }
 
@@ -197,11 +188,7 @@ impl IwarpProvider {
                 _ => self.end(key, DisconnectCause::Local, None),
             },
             Token::Pending(key) => self.drop_pending(key),
-            Token::Lingering(key) => {
-                if let Some(lingering) = self.lingering.remove(key) {
-                    self.poller.remove(&lingering.stream);
-                }
-            }
+            Token::Lingering(key) => self.end_linger(key),
             Token::Listener(key) => {
                 if let Some(listener) = self.listeners.get_mut(key) {
                     listener.resume(&self.poller);

@@ -2,32 +2,41 @@
 
 use crate::handshake::FrameReader;
 use crate::qp::QueuePair;
-use crate::stream::Stream;
 use crate::wire::mpa::Frame;
 use core::time::Duration;
 use nvmf_rdma::{ConnectParameters, QueuePairState};
+use nvmf_stream::{Deadline, Stream};
 use std::net::SocketAddr;
 
-/// A time to come. Its clock starts at the next `poll_cm`, the one call that gets the time: a provider that slept
-/// before may not count from when it last knew.
+/// Who a socket belongs to; a key of the provider's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deadline {
-    After(Duration),
-    At(Duration),
+pub(super) enum Token {
+    QueuePair(u32),
+    Pending(u32),
+    Listener(u32),
+    Lingering(u32),
 }
 
-impl Deadline {
-    pub(super) fn start(&mut self, now: Duration) {
-        if let Self::After(wait) = *self {
-            *self = Self::At(now + wait);
-        }
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        let (kind, key) = match token {
+            Token::QueuePair(key) => (0, key),
+            Token::Pending(key) => (1, key),
+            Token::Listener(key) => (2, key),
+            Token::Lingering(key) => (3, key),
+        };
+        kind << 32 | Self::from(key)
     }
+}
 
-    /// When; at once if the clock has yet to start.
-    fn at(self) -> Duration {
-        match self {
-            Self::After(_) => Duration::ZERO,
-            Self::At(time) => time,
+impl From<u64> for Token {
+    fn from(word: u64) -> Self {
+        let key = word as u32;
+        match word >> 32 {
+            0 => Self::QueuePair(key),
+            1 => Self::Pending(key),
+            2 => Self::Listener(key),
+            _ => Self::Lingering(key),
         }
     }
 }
@@ -38,10 +47,6 @@ pub(super) struct Connection {
     pub(super) link: Link,
     /// In the list of those with something to send.
     pub(super) dirty: bool,
-    /// In the list of those whose socket is read without asking epoll.
-    pub(super) active: bool,
-    /// Reads of it in a row that found nothing.
-    pub(super) idle_turns: u8,
     /// When to send an empty WRITE to a peer from which nothing has come yet.
     pub(super) prompt: Option<Prompt>,
 }
@@ -95,8 +100,6 @@ pub(super) struct Connecting {
 pub(super) struct Open {
     pub(super) stream: Stream,
     pub(super) phase: Phase,
-    /// The socket took no more: epoll reports when it does.
-    pub(super) blocked: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +120,7 @@ pub(super) enum Phase {
 
 impl Connection {
     pub(super) fn new(qp: QueuePair) -> Self {
-        Self { qp, link: Link::Idle, dirty: false, active: false, idle_turns: 0, prompt: None }
+        Self { qp, link: Link::Idle, dirty: false, prompt: None }
     }
 
     pub(super) fn state(&self) -> QueuePairState {
@@ -157,18 +160,6 @@ impl Connection {
     }
 }
 
-impl Pending {
-    pub(super) fn due(&self) -> Duration {
-        self.deadline.at()
-    }
-}
-
-impl Lingering {
-    pub(super) fn due(&self) -> Duration {
-        self.deadline.at()
-    }
-}
-
 /// A responder's connection until `accept` or `reject`.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -189,16 +180,6 @@ pub(super) enum Stage {
     Asked(Frame),
 }
 
-/// A connection whose queue pair is done with it: its last bytes leave, and what still comes is thrown away, so that
-/// they are not lost to a reset.
-#[derive(Debug)]
-pub(super) struct Lingering {
-    pub(super) stream: Stream,
-    pub(super) final_bytes: Vec<u8>,
-    pub(super) sent: usize,
-    pub(super) deadline: Deadline,
-}
-
 /// A connection request under way from one provider to another.
 #[derive(Debug)]
 pub struct DetachedRequest {
@@ -206,4 +187,17 @@ pub struct DetachedRequest {
     pub(super) request: Frame,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_packing() {
+        for token in [Token::QueuePair(7), Token::Pending(u32::MAX), Token::Listener(0), Token::Lingering(9)]
+        {
+            assert_eq!(Token::from(u64::from(token)), token);
+        }
+    }
 }

@@ -1,19 +1,17 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
 use super::IwarpProvider;
-use super::connection::{Connecting, Deadline, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage};
+use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage, Token};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
-use crate::listener::Listener;
-use crate::poller::{Interest, Token};
-use crate::qp::{Chunk, Role};
-use crate::stream::Stream;
+use crate::qp::Role;
 use crate::wire::mpa::{CRC_LEN, FRAME_LEN_MAX, Frame, FrameError, Kind};
 use crate::wire::rdmap::{READ_REQUEST_LEN, TAGGED_LEN};
 use nvmf_rdma::{
     CmEvent, ConnectError, ConnectFailure, ConnectParameters, ListenerId, PrivateData, QueuePairId,
     QueuePairState, RequestId,
 };
+use nvmf_stream::{Chunk, Deadline, Interest, Listener, Received, Stream};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
@@ -27,7 +25,8 @@ impl IwarpProvider {
         backlog: u32,
     ) -> io::Result<(ListenerId, SocketAddr)> {
         let key = self.listeners.next_key().ok_or(ErrorKind::QuotaExceeded)?;
-        let (listener, bound) = Listener::open(&self.poller, key, address, backlog)?;
+        let (listener, bound) =
+            Listener::open(&self.poller, Token::Listener(key), address, backlog, self.config.half_open)?;
         self.listeners.insert(|_| listener);
         Ok((ListenerId(key), bound))
     }
@@ -47,15 +46,15 @@ impl IwarpProvider {
         // What is left is reported again at the next poll.
         for _ in 0..ACCEPTS_MAX {
             let Some(listener) = self.listeners.get_mut(key) else { return };
-            let Some(stream) = listener.accept(&self.config, &self.poller, self.now) else {
-                if listener.resume_at.is_some() {
+            let Some(stream) = listener.accept(&self.config.stream, &self.poller) else {
+                if listener.rest.is_some() {
                     self.timed.push(Token::Listener(key));
                 }
                 return;
             };
             // A peer that is gone again has no address.
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
-            if let Some(oldest) = listener.half_open.yields_to(peer.ip(), &self.config) {
+            if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
                 self.give_way(oldest);
             }
             let deadline = Deadline::After(self.config.request_timeout);
@@ -207,14 +206,14 @@ impl IwarpProvider {
     }
 
     fn open(&mut self, key: u32, stream: Stream, role: Role, agreement: &Agreement, phase: Phase) {
-        if on_this_machine(&stream) {
+        if stream.is_local() {
             stream.send_unpaced();
         }
         let fpdu_max = self.fpdu_max(&stream, agreement);
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.qp.start(role, agreement, fpdu_max);
         self.poller.change(&stream, Token::QueuePair(key), Interest::Read);
-        connection.link = Link::Open(Open { stream, phase, blocked: false });
+        connection.link = Link::Open(Open { stream, phase });
         self.mark_dirty(key);
     }
 
@@ -222,7 +221,7 @@ impl IwarpProvider {
         let large = match self.config.fpdu {
             Fpdu::Large => true,
             Fpdu::Segment => false,
-            Fpdu::Auto => agreement.large_fpdu || on_this_machine(stream),
+            Fpdu::Auto => agreement.large_fpdu || stream.is_local(),
         };
         if large { MAX_FPDU } else { stream.segment_len().unwrap_or(MIN_FPDU) }
     }
@@ -254,7 +253,7 @@ impl IwarpProvider {
 
     /// The layer above knows: bytes may come.
     pub(super) fn announce(&mut self, key: u32) {
-        self.turns_to_poll = 0;
+        self.reads.poll_next_turn();
         if let Some(connection) = self.connections.get_mut(key)
             && let Link::Open(Open { phase: phase @ Phase::Unannounced, .. }) = &mut connection.link
         {
@@ -275,7 +274,7 @@ impl IwarpProvider {
         let revision = if self.config.revision == Revision::One { 1 } else { 2 };
         let deadline = self.now + parameters.timeout;
         let os = |source| ConnectError::Os { address, source };
-        let stream = Stream::open(&self.config, address, source).map_err(os)?;
+        let stream = Stream::open(&self.config.stream, address, source).map_err(os)?;
         let request = handshake::request(&self.config, parameters, revision);
         let parameters = *parameters;
         let connecting = Connecting { stream, address, source, parameters, request, reader: None, deadline };
@@ -363,7 +362,7 @@ impl IwarpProvider {
         let Link::Connecting(connecting) = &mut connection.link else { return };
         self.poller.remove(&connecting.stream);
         let Connecting { address, source, parameters, deadline, .. } = **connecting;
-        match Stream::open(&self.config, address, source) {
+        match Stream::open(&self.config.stream, address, source) {
             Ok(stream) => {
                 let request = handshake::request(&self.config, &parameters, 1);
                 let again =
@@ -372,14 +371,6 @@ impl IwarpProvider {
             }
             Err(error) => self.fail_connect(key, ConnectFailure::Unreachable(error)),
         }
-    }
-}
-
-/// Whether the peer runs on this machine.
-fn on_this_machine(stream: &Stream) -> bool {
-    match (stream.peer_address(), stream.local_address()) {
-        (Ok(peer), Ok(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
-        _ => false,
     }
 }
 
@@ -396,9 +387,10 @@ fn rtr_len(rtr: Rtr) -> usize {
 fn send_frame(stream: &Stream, frame: &Frame) -> io::Result<()> {
     let mut bytes = [0; FRAME_LEN_MAX];
     let len = frame.emit(&mut bytes);
-    match stream.send(&[Chunk::Bytes(&bytes[..len])])? {
-        Some(n) if n == len => Ok(()),
-        _ => Err(ErrorKind::WriteZero.into()),
+    if stream.try_send(&[Chunk::Bytes(&bytes[..len])])? == len {
+        Ok(())
+    } else {
+        Err(ErrorKind::WriteZero.into())
     }
 }
 
@@ -409,11 +401,11 @@ enum ReadError {
 
 fn read_frame(stream: &Stream, reader: &mut FrameReader) -> Result<Option<Frame>, ReadError> {
     loop {
-        match stream.receive(reader.room()) {
-            Ok(None) => return Ok(None),
-            Ok(Some(0)) | Err(_) => return Err(ReadError::Ended),
-            Ok(Some(n)) => {
-                if let Some(frame) = reader.on_filled(n).map_err(ReadError::Frame)? {
+        match stream.receive(None, reader.room()) {
+            Ok(Received::Nothing) => return Ok(None),
+            Ok(Received::End) | Err(_) => return Err(ReadError::Ended),
+            Ok(Received::Bytes { staged, .. }) => {
+                if let Some(frame) = reader.on_filled(staged).map_err(ReadError::Frame)? {
                     return Ok(Some(frame));
                 }
             }

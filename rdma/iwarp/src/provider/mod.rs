@@ -15,11 +15,9 @@ mod progress;
 pub use connection::DetachedRequest;
 
 use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN};
-use crate::listener::Listener;
-use crate::poller::{Poller, Token};
 use crate::qp::receive::ReceiveQueue;
 use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
-use connection::{Connection, Lingering, Link, Pending};
+use connection::{Connection, Link, Pending, Token};
 use core::time::Duration;
 use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
@@ -29,6 +27,7 @@ use nvmf_rdma::{
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
     SendRequest, Sge, SharedReceiveQueueId,
 };
+use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -56,16 +55,12 @@ pub struct IwarpProvider {
     events: VecDeque<CmEvent>,
     /// As of the last call that passed it.
     now: Duration,
+    /// Which queue pairs are read in a turn.
+    reads: ReadSchedule,
     /// Queue pairs with something to send.
-    dirty: Vec<u32>,
-    /// Queue pairs that received bytes lately.
-    active: Vec<u32>,
-    /// How many of them received bytes in the last turn.
-    had_bytes: usize,
+    dirty: SendSchedule,
     /// Whatever has a deadline.
     timed: Vec<Token>,
-    /// Turns until epoll is asked.
-    turns_to_poll: u8,
     /// `poll_cq` has read the sockets since the last `poll_cm`: a caller that polls both in turn reads them once.
     looked: bool,
 }
@@ -86,11 +81,9 @@ impl IwarpProvider {
             staging: vec![0; STAGING].into_boxed_slice(),
             events: VecDeque::new(),
             now: Duration::ZERO,
-            dirty: Vec::new(),
-            active: Vec::with_capacity(progress::ACTIVE_MAX),
-            had_bytes: 0,
+            reads: ReadSchedule::default(),
+            dirty: SendSchedule::default(),
             timed: Vec::new(),
-            turns_to_poll: 0,
             looked: false,
             config,
         })
@@ -101,11 +94,8 @@ impl IwarpProvider {
     }
 
     fn mark_dirty(&mut self, key: u32) {
-        if let Some(connection) = self.connections.get_mut(key)
-            && !connection.dirty
-        {
-            connection.dirty = true;
-            self.dirty.push(key);
+        if let Some(connection) = self.connections.get_mut(key) {
+            self.dirty.add(key, &mut connection.dirty);
         }
     }
 }
@@ -320,8 +310,8 @@ impl Provider for IwarpProvider {
 
     fn arm(&mut self) -> bool {
         // A caller that sleeps is woken by epoll.
-        self.turns_to_poll = 0;
-        let sendable = self.dirty.iter().any(|&key| self.can_send(key));
+        self.reads.poll_next_turn();
+        let sendable = self.dirty.keys().any(|key| self.can_send(key));
         let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());
         self.events.is_empty() && !completed && !sendable
     }

@@ -5,12 +5,10 @@
 //! |---|---|
 //! | `rx` | the stream parser: checks, placement, delivery |
 //! | `tx` | cutting messages into FPDUs, and what the socket is to send |
-//! | `chunk` | bytes named to the socket |
 //! | `terminate` | the rules that can be broken, and the Terminate message |
 //! | `send_queue`, `receive`, `inbound_reads` | the queues |
 //! | `domain` | what all queue pairs share |
 
-mod chunk;
 pub(crate) mod domain;
 mod inbound_reads;
 pub(crate) mod receive;
@@ -19,7 +17,6 @@ mod send_queue;
 mod terminate;
 mod tx;
 
-pub(crate) use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub(crate) use domain::{Domain, SharedReceiveQueue};
 pub(crate) use rx::Stop;
 pub(crate) use terminate::{Terminated, Violation};
@@ -30,6 +27,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::{
     Access, LocalKey, PostError, QueuePairAttributes, QueuePairId, ReceiveRequest, SendRequest, WcStatus,
 };
+use nvmf_stream::Chunks;
 use receive::{Piece, Receive, ReceiveQueue, Spill};
 use rx::Receiver;
 use send_queue::{SendQueue, Work};

@@ -8,6 +8,7 @@ use nvmf_rdma::{
     Access, Completion, Opcode, Payload, PostError, QueuePairAttributes, QueuePairId, RemoteKey,
     RemoteMemory, SendOperation, SendRequest, WcStatus, WorkRequestId,
 };
+use nvmf_stream::Chunk;
 use std::collections::VecDeque;
 
 /// The bytes of a SEND or WRITE.
@@ -34,6 +35,25 @@ impl Data {
             Self::Inline { len, .. } => u32::from(*len),
             Self::Gather { len, .. } => *len,
             Self::Borrowed { from, .. } => from.len,
+        }
+    }
+
+    /// Names its bytes `[at, at + len)` to the socket.
+    pub(crate) fn name<'a>(&'a self, mut at: usize, mut len: usize, mut each: impl FnMut(Chunk<'a>)) {
+        match self {
+            Self::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
+            Self::Borrowed { from, .. } => each(Chunk::Region(&from.memory, from.offset + at, len)),
+            Self::Gather { pieces, .. } => {
+                for piece in pieces.iter().flatten() {
+                    let skip = at.min(piece.len as usize);
+                    let take = (piece.len as usize - skip).min(len);
+                    at -= skip;
+                    len -= take;
+                    if take > 0 {
+                        each(Chunk::Region(&piece.memory, piece.offset + skip, take));
+                    }
+                }
+            }
         }
     }
 

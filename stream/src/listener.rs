@@ -1,8 +1,9 @@
 //! Listening sockets.
 
-use crate::config::IwarpConfig;
-use crate::half_open::HalfOpen;
-use crate::poller::{Interest, Poller, Token};
+use crate::config::StreamConfig;
+use crate::deadline::Deadline;
+use crate::half_open::{HalfOpen, HalfOpenLimits};
+use crate::poller::{Interest, Poller};
 use crate::stream::Stream;
 use core::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -13,21 +14,30 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// How long accepting rests when the process has no descriptor left.
 const REST: Duration = Duration::from_millis(100);
 
+/// A listening socket, and the connections of it that have not said yet what they want.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     socket: Socket,
-    token: Token,
-    pub(crate) half_open: HalfOpen,
-    /// The system is out of descriptors: no connection is accepted until then.
-    pub(crate) resume_at: Option<Duration>,
+    token: u64,
+    /// Kept by the user, who has these connections.
+    pub half_open: HalfOpen,
+    /// The system is short of descriptors or memory: no connection is accepted until then, when [`Listener::resume`] is
+    /// due.
+    pub rest: Option<Deadline>,
 }
 
 impl Listener {
-    pub(crate) fn open(
+    /// Listens on `address`, whose port may be 0: the address that it is then. `poller` reports `token` when there are
+    /// connections to accept.
+    ///
+    /// # Errors
+    /// When the address is taken or not of this machine.
+    pub fn open(
         poller: &Poller,
-        key: u32,
+        token: impl Into<u64>,
         address: SocketAddr,
         backlog: u32,
+        limits: HalfOpenLimits,
     ) -> io::Result<(Self, SocketAddr)> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
@@ -39,17 +49,17 @@ impl Listener {
         socket.bind(&SockAddr::from(address))?;
         socket.listen(i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
         let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
-        let token = Token::Listener(key);
+        let token = token.into();
         poller.add(&socket, token, Interest::Read)?;
-        Ok((Self { socket, token, half_open: HalfOpen::default(), resume_at: None }, bound))
+        Ok((Self { socket, token, half_open: HalfOpen::new(limits), rest: None }, bound))
     }
 
-    /// One more connection, if there is one.
-    pub(crate) fn accept(&mut self, config: &IwarpConfig, poller: &Poller, now: Duration) -> Option<Stream> {
+    /// One more connection, if there is one. `None` may also be the begin of a [rest](Listener::rest).
+    pub fn accept(&mut self, config: &StreamConfig, poller: &Poller) -> Option<Stream> {
         loop {
             match self.socket.accept() {
                 // One that breaks right away is as good as none.
-                Ok((socket, _)) => match Stream::new(config, socket) {
+                Ok((socket, _)) => match Stream::take_over(config, socket) {
                     Ok(stream) => return Some(stream),
                     Err(_) => continue,
                 },
@@ -59,7 +69,7 @@ impl Listener {
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(_) => {
                     poller.change(&self.socket, self.token, Interest::Nothing);
-                    self.resume_at = Some(now + REST);
+                    self.rest = Some(Deadline::After(REST));
                     return None;
                 }
             }
@@ -67,8 +77,8 @@ impl Listener {
     }
 
     /// Asks for connections again after [`REST`].
-    pub(crate) fn resume(&mut self, poller: &Poller) {
-        self.resume_at = None;
+    pub fn resume(&mut self, poller: &Poller) {
+        self.rest = None;
         poller.change(&self.socket, self.token, Interest::Read);
     }
 }

@@ -1,0 +1,49 @@
+//! TCP sockets for transports that run on a byte stream: userspace iWARP and NVMe/TCP.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `config` | [`StreamConfig`]: socket options and times |
+//! | `stream` | [`Stream`], a non-blocking connection, and the only unsafe code |
+//! | `chunk` | [`Chunk`], [`Chunks`]: bytes named to a socket, which stay where they are until it takes them |
+//! | `poller` | [`Poller`]: epoll, with tokens of the user's own |
+//! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
+//! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
+//! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
+//! | `deadline` | [`Deadline`]: a time to come, in a layer that does not read the clock |
+//!
+//! The protocol stays with the user, who keeps connections in a table by a `u32` key, and in each turn
+//!
+//! 1. reads what [`ReadSchedule::next`] names;
+//! 2. if [`ReadSchedule::asks_poller`], handles what the [`Poller`] reports, and reads of that what
+//!    [`ReadSchedule::is_due`];
+//! 3. sends for what [`SendSchedule::next`] names.
+//!
+//! A socket is read with [`Stream::receive`] while its budget lasts: the payload under way goes straight to its
+//! place, what follows into a staging buffer that all connections share. It is written with [`Stream::send`].
+//!
+//! Contract: nothing blocks, reads a clock or has a thread of its own. A turn allocates nothing. How many connections
+//! a peer can hold is bounded by [`HalfOpenLimits`] and by the user's tables.
+//!
+//! What it does not do: framing, TLS. A TLS connection whose records the kernel handles is a [`Stream`] over the same
+//! descriptor.
+#![deny(unsafe_code)]
+
+mod chunk;
+mod config;
+mod deadline;
+mod half_open;
+mod lingering;
+mod listener;
+mod poller;
+mod schedule;
+mod stream;
+
+pub use chunk::{CHUNKS_MAX, Chunk, Chunks};
+pub use config::StreamConfig;
+pub use deadline::Deadline;
+pub use half_open::{HalfOpen, HalfOpenLimits};
+pub use lingering::Lingering;
+pub use listener::Listener;
+pub use poller::{Interest, Poller};
+pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};
+pub use stream::{DIRECT_MIN, Received, Stream};
