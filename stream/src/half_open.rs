@@ -101,6 +101,17 @@ mod tests {
     }
 
     #[test]
+    fn address_keeps_as_many_as_it_may_while_places_are_short() {
+        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 8, per_address: 2 });
+        (0..4).for_each(|key| half_open.add(key, address(key as u8)));
+        half_open.add(4, address(9));
+        assert_eq!(half_open.yields_to(address(9)), None, "this is its second");
+        half_open.add(5, address(9));
+        assert_eq!(half_open.yields_to(address(9)), Some(4), "it has two");
+        assert_eq!(half_open.yields_to(address(8)), None);
+    }
+
+    #[test]
     fn nothing_stays_of_what_was_removed() {
         let mut half_open = HalfOpen::new(HalfOpenLimits::default());
         (0..3).for_each(|key| half_open.add(key, address(1)));

@@ -19,7 +19,9 @@
 //! 3. sends for what [`SendSchedule::next`] names.
 //!
 //! A socket is read with [`Stream::receive`] while its budget lasts: the payload under way goes straight to its
-//! place, what follows into a staging buffer that all connections share. It is written with [`Stream::send`].
+//! place, what follows into a staging buffer that all connections share. It is written with [`Stream::send`]. A
+//! connection whose bytes find no room is [paused](Stream::pause), which holds its peer back. `tests/turns.rs` is a
+//! small service of this shape.
 //!
 //! Contract: nothing blocks, reads a clock or has a thread of its own. A turn allocates nothing. How many connections
 //! a peer can hold is bounded by [`HalfOpenLimits`] and by the user's tables.

@@ -44,6 +44,8 @@ pub struct Stream {
     socket: Socket,
     /// The socket took no more: epoll reports when it does.
     blocked: bool,
+    /// Bytes that come are not wanted now.
+    paused: bool,
 }
 
 impl Stream {
@@ -113,7 +115,7 @@ impl Stream {
         if let Some(priority) = config.priority {
             socket.set_priority(priority)?;
         }
-        Ok(Self { socket, blocked: false })
+        Ok(Self { socket, blocked: false, paused: false })
     }
 
     /// What became of [`Stream::connect`], once.
@@ -222,7 +224,7 @@ impl Stream {
         let taken = self.try_send(chunks.as_slice())?;
         self.blocked = taken < chunks.len_bytes();
         if self.blocked {
-            poller.change(&*self, token, Interest::ReadWrite);
+            poller.change(&*self, token, self.interest());
         }
         Ok(taken)
     }
@@ -239,9 +241,34 @@ impl Stream {
     pub fn on_writable(&mut self, poller: &Poller, token: impl Into<u64>) -> bool {
         let was_blocked = core::mem::replace(&mut self.blocked, false);
         if was_blocked {
-            poller.change(&*self, token, Interest::Read);
+            poller.change(&*self, token, self.interest());
         }
         was_blocked
+    }
+
+    /// Stops reading, or goes on: bytes that come are not reported meanwhile, and TCP holds the peer back when its
+    /// window is full. A broken connection is still reported: [`Stream::take_error`].
+    pub fn pause(&mut self, paused: bool, poller: &Poller, token: impl Into<u64>) {
+        if core::mem::replace(&mut self.paused, paused) != paused {
+            poller.change(&*self, token, self.interest());
+        }
+    }
+
+    /// Whether reading was [stopped](Stream::pause).
+    #[inline]
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// What the poller is to report of an open connection.
+    fn interest(&self) -> Interest {
+        match (self.paused, self.blocked) {
+            (false, false) => Interest::Read,
+            (false, true) => Interest::ReadWrite,
+            (true, false) => Interest::Nothing,
+            (true, true) => Interest::Write,
+        }
     }
 
     /// Sends what the socket takes of the first [`CHUNKS_MAX`] of `chunks`; how many bytes, 0 when it takes nothing now.

@@ -333,6 +333,7 @@ fn lingering_sends_its_last_bytes_past_what_is_unread() {
     let mut staging = vec![0; 1024];
     let mut lingering = Lingering::new(stream, bytes.clone(), Duration::from_secs(1));
     assert!(!lingering.advance(&poller, TOKEN, &mut staging), "the peer reads nothing");
+    assert_eq!(poller.poll(), 0, "what is unread wakes nobody while bytes are left to send");
     let reader = std::thread::spawn(move || {
         let mut received = Vec::new();
         peer.read_to_end(&mut received).map(|_| received)
@@ -343,7 +344,34 @@ fn lingering_sends_its_last_bytes_past_what_is_unread() {
             break;
         }
     }
+    drop(lingering);
     assert_eq!(reader.join().unwrap().unwrap(), bytes);
+}
+
+#[test]
+fn paused_socket_reports_room_and_errors_but_no_bytes() {
+    let (mut stream, mut peer) = pair(&small());
+    let mut poller = watched(&stream);
+    peer.write_all(b"early").unwrap();
+    arrived(&stream, 5);
+    stream.pause(true, &poller, TOKEN);
+    assert!(stream.is_paused());
+    assert_eq!(poller.poll(), 0, "bytes are not wanted");
+    let bytes = vec![0x5a; 1 << 20];
+    let mut chunks = Chunks::new(0);
+    chunks.push(Chunk::Bytes(&bytes));
+    let sent = stream.send(&chunks, &poller, TOKEN).unwrap();
+    assert!(stream.is_blocked());
+    peer.read_exact(&mut vec![0; sent]).unwrap();
+    assert!(reported(&mut poller), "there is room");
+    assert!(stream.on_writable(&poller, TOKEN));
+    assert_eq!(poller.poll(), 0, "room made no bytes wanted");
+    stream.pause(false, &poller, TOKEN);
+    assert!(!reported(&mut poller));
+    stream.pause(true, &poller, TOKEN);
+    reset(peer);
+    reported(&mut poller);
+    assert_eq!(stream.take_error().unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
