@@ -76,7 +76,7 @@ impl Listener {
         }
     }
 
-    /// Asks for connections again after [`REST`].
+    /// The rest is over: asks for connections again.
     pub fn resume(&mut self, poller: &Poller) {
         self.rest = None;
         poller.change(&self.socket, self.token, Interest::Read);
