@@ -51,14 +51,22 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
+    /// All flags that the standard defines for this type.
+    const fn of(kind: PduType) -> Self {
+        let digests = Self::HEADER_DIGEST.0 | Self::DATA_DIGEST.0;
+        Self(match kind {
+            PduType::CAPSULE_CMD => digests,
+            PduType::H2C_DATA => digests | Self::LAST_PDU.0,
+            PduType::C2H_DATA => digests | Self::LAST_PDU.0 | Self::SUCCESS.0,
+            PduType::CAPSULE_RESP | PduType::R2T => Self::HEADER_DIGEST.0,
+            _ => 0,
+        })
+    }
+
     /// Of LAST and SUCCESS what this type has; `None` for success before the last data.
     const fn transfer(self, kind: PduType) -> Option<Self> {
-        match (kind, self.contains(Self::LAST_PDU), self.contains(Self::SUCCESS)) {
-            (PduType::C2H_DATA, false, true) => None,
-            (PduType::C2H_DATA, true, true) => Some(Self(Self::LAST_PDU.0 | Self::SUCCESS.0)),
-            (PduType::C2H_DATA | PduType::H2C_DATA, true, _) => Some(Self::LAST_PDU),
-            _ => Some(Self(0)),
-        }
+        let flags = Self(self.0 & Self::of(kind).0 & (Self::LAST_PDU.0 | Self::SUCCESS.0));
+        if flags.0 == Self::SUCCESS.0 { None } else { Some(flags) }
     }
 
     /// These flags if `on`, else none.
@@ -155,8 +163,28 @@ impl CommonHeader {
         }
     }
 
-    /// Checks the header against what was agreed, and says where the PDU's parts are. Reserved flags, and PDO without
-    /// data, are ignored.
+    /// Bytes from the PDU's start to the end of its header digest, or of the header where none follows. Only what it
+    /// takes to find the digest is checked: the type, HDGSTF and HLEN. Nothing else may be believed before the digest
+    /// was verified.
+    ///
+    /// # Errors
+    /// As [`CommonHeader::check`].
+    pub fn header_end(&self, link: Link) -> Result<usize, PduError> {
+        const FLAGS: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, flags));
+        const HLEN: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, hlen));
+        let hlen = self.check_kind(link.receiver)?;
+        let has_digest = self.kind.may_have_header_digest() && link.digests.header;
+        if self.flags.contains(Flags::HEADER_DIGEST) != has_digest && !self.kind.is_term_req() {
+            return Err(FLAGS.into());
+        }
+        if self.hlen != hlen {
+            return Err(HLEN.into());
+        }
+        Ok(usize::from(hlen) + if has_digest { DIGEST_LEN as usize } else { 0 })
+    }
+
+    /// Checks the header against what was agreed, and says where the PDU's parts are. Of several invalid fields the
+    /// first is reported. PDO without data is ignored, and so are the flags of a termination request.
     ///
     /// Whether the PDU may come now is the caller's to know ([`PDU_SEQUENCE_ERROR`]), and how much data it takes
     /// ([`DATA_TRANSFER_LIMIT_EXCEEDED`]).
@@ -167,33 +195,41 @@ impl CommonHeader {
     /// [`PDU_SEQUENCE_ERROR`]: super::FatalErrorStatus::PDU_SEQUENCE_ERROR
     /// [`DATA_TRANSFER_LIMIT_EXCEEDED`]: super::FatalErrorStatus::DATA_TRANSFER_LIMIT_EXCEEDED
     pub fn check(&self, link: Link) -> Result<Layout, PduError> {
-        const KIND: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, kind));
         const HLEN: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, hlen));
-        let (kind, plen) = (self.kind, self.plen.get());
-        let hlen = kind.header_len().ok_or(KIND)?;
-        let is_for_receiver = kind.receiver() == Some(link.receiver);
-        let term_lens = u32::from(hlen)..=u32::from(hlen) + ERROR_DATA_LEN_MAX;
-        let is_good_term = is_for_receiver && self.hlen == hlen && term_lens.contains(&plen);
-        if kind.is_term_req() && !is_good_term {
-            // A termination request is not answered with one: the two sides would never stop.
-            return Err(PduError::Close);
-        }
-        if !is_for_receiver {
-            return Err(KIND.into());
-        }
+        let hlen = self.check_kind(link.receiver)?;
         let flags = self.check_flags(hlen, link.digests)?;
         if self.hlen != hlen {
             return Err(HLEN.into());
         }
         let header_end = u32::from(hlen) + digest_len(flags, Flags::HEADER_DIGEST);
         let (data_at, data_len) = self.check_data(flags, header_end, link.alignment)?;
-        Ok(Layout { kind, flags, hlen, data_at, data_len, plen })
+        Ok(Layout { kind: self.kind, flags, hlen, data_at, data_len, plen: self.plen.get() })
+    }
+
+    /// HLEN of the type, if the type is one for this receiver.
+    fn check_kind(&self, receiver: Receiver) -> Result<u8, PduError> {
+        const KIND: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, kind));
+        let hlen = self.kind.header_len().ok_or(KIND)?;
+        let is_for_receiver = self.kind.receiver() == Some(receiver);
+        let term_lens = u32::from(hlen)..=u32::from(hlen) + ERROR_DATA_LEN_MAX;
+        let is_good_term = is_for_receiver && self.hlen == hlen && term_lens.contains(&self.plen.get());
+        if self.kind.is_term_req() && !is_good_term {
+            // A termination request is not answered with one: the two sides would never stop.
+            return Err(PduError::Close);
+        }
+        if is_for_receiver { Ok(hlen) } else { Err(KIND.into()) }
     }
 
     /// The flags that count. A digest is there if and only if it was agreed and there is what it covers.
     fn check_flags(&self, hlen: u8, digests: Digests) -> Result<Flags, FatalError> {
         const FLAGS: FatalError = FatalError::invalid_field(offset_of!(CommonHeader, flags));
         let (kind, flags) = (self.kind, self.flags);
+        if kind.is_term_req() {
+            return Ok(Flags(0));
+        }
+        if !Flags::of(kind).contains(flags) {
+            return Err(FLAGS);
+        }
         if kind.may_have_header_digest() && flags.contains(Flags::HEADER_DIGEST) != digests.header {
             return Err(FLAGS);
         }

@@ -2,11 +2,12 @@
 //!
 //! A PDU is a header (`hlen` bytes, of which the first 8 are common to all), a header digest where that was agreed,
 //! padding up to
-//! `pdo`, data, and a data digest where that was agreed. Reading one takes three steps, as bytes arrive:
+//! `pdo`, data, and a data digest where that was agreed. Reading one takes four steps, as bytes arrive:
 //!
-//! 1. [`CommonHeader::check`] says from the first 8 bytes where everything is: a [`Layout`].
-//! 2. The caller verifies the header digest, if the layout has one, before it believes the rest of the header.
-//! 3. [`Pdu::parse`] reads the header.
+//! 1. [`CommonHeader::header_end`] says from the first 8 bytes where the header and its digest end.
+//! 2. The caller verifies the header digest, if there is one, before it believes anything else.
+//! 3. [`CommonHeader::check`] says where everything is: a [`Layout`].
+//! 4. [`Pdu::parse`] reads the header.
 //!
 //! Both digests are CRC32C, little-endian on the wire. The header digest covers the header and nothing else; the data
 //! digest covers the data and neither the padding nor the header. No digest protects ICReq, ICResp and the termination

@@ -149,16 +149,63 @@ fn the_first_invalid_field_is_reported() {
 }
 
 #[test]
-fn what_is_reserved_is_ignored() {
+fn reserved_flags_are_refused() {
+    let all = [
+        (PduType::IC_REQ, Receiver::Controller, 0x00),
+        (PduType::IC_RESP, Receiver::Host, 0x00),
+        (PduType::CAPSULE_CMD, Receiver::Controller, 0x03),
+        (PduType::CAPSULE_RESP, Receiver::Host, 0x01),
+        (PduType::H2C_DATA, Receiver::Controller, 0x07),
+        (PduType::C2H_DATA, Receiver::Host, 0x0f),
+        (PduType::R2T, Receiver::Host, 0x01),
+    ];
+    let both = Digests { header: true, data: true };
+    for ((kind, receiver, defined), digests) in
+        all.into_iter().flat_map(|pdu| [(pdu, both), (pdu, Digests::default())])
+    {
+        let link = Link { receiver, digests, ..PLAIN };
+        let layout = Layout::new(kind, Flags(0), if kind.may_have_data() { 4 } else { 0 }, link).unwrap();
+        for bit in (0..8).map(|bit| 1u8 << bit).filter(|bit| defined & bit == 0) {
+            let mut header = layout.header();
+            assert_eq!(header.check(link), Ok(layout));
+            header.flags.0 |= bit;
+            assert_eq!(invalid_field(header, link), Some(1), "{kind:?} with flag {bit:#x}");
+        }
+    }
+}
+
+#[test]
+fn pdo_without_data_is_ignored() {
     let pdus = [
-        (header(PduType::CAPSULE_CMD, 0xfc, 72, 9, 72), Receiver::Controller),
-        (header(PduType::CAPSULE_RESP, 0xfe, 24, 9, 24), Receiver::Host),
-        (header(PduType::IC_REQ, 0xff, 128, 9, 128), Receiver::Controller),
+        (header(PduType::CAPSULE_CMD, 0, 72, 9, 72), Receiver::Controller),
+        (header(PduType::CAPSULE_RESP, 0, 24, 9, 24), Receiver::Host),
+        (header(PduType::IC_REQ, 0, 128, 9, 128), Receiver::Controller),
     ];
     for (header, receiver) in pdus {
         let layout = header.check(Link { receiver, ..PLAIN }).unwrap();
         assert_eq!((layout.flags(), layout.data_len()), (Flags(0), 0));
     }
+}
+
+#[test]
+fn header_end_believes_only_type_and_hlen() {
+    let digests = link(Receiver::Controller, true, true, 0);
+    // Flags other than HDGSTF, PDO and PLEN are nonsense here: that is for `check`, behind the header digest.
+    assert_eq!(header(PduType::CAPSULE_CMD, 0xfd, 72, 1, 3).header_end(digests), Ok(76));
+    assert_eq!(header(PduType::IC_REQ, 0, 128, 1, 3).header_end(digests), Ok(128));
+    assert_eq!(header(PduType::H2C_TERM_REQ, 0xff, 24, 1, 24).header_end(digests), Ok(24));
+    let wrong = [
+        (header(PduType(0x0a), 1, 72, 0, 76), 0),
+        (header(PduType::R2T, 1, 24, 0, 28), 0),
+        (header(PduType::CAPSULE_CMD, 0, 71, 0, 76), 1),
+        (header(PduType::CAPSULE_CMD, 1, 71, 0, 76), 2),
+    ];
+    for (header, field) in wrong {
+        let error = FatalError::invalid_field(field);
+        assert_eq!(header.header_end(digests), Err(error.into()), "{header:?}");
+        assert_eq!(header.check(digests), Err(error.into()), "{header:?}");
+    }
+    assert_eq!(header(PduType::H2C_TERM_REQ, 0, 24, 0, 23).header_end(digests), Err(PduError::Close));
 }
 
 #[test]
