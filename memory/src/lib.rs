@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Memory`] | one allocation at a fixed address, shared by handles and freed with the last of them |
 //! | [`Pool`] | fixed-size buffers in a [`Memory`], identified by index |
+//! | [`Crc32c`] | the checksum of bytes, and of bytes in a [`Memory`] |
 //!
 //! Contract: a device, the kernel, a peer or another thread may read and write this memory at any time, so there is
 //! never a `&[u8]` or `&mut [u8]` into it. Bytes are copied in and out ([`Memory::read`], [`Memory::write`]), or a
@@ -19,7 +20,9 @@ extern crate std;
 
 mod allocation;
 mod copy;
+mod crc32c;
 mod pool;
 
 pub use allocation::{Memory, OutOfMemory, PAGE};
+pub use crc32c::Crc32c;
 pub use pool::{BufferIndex, Pool};

@@ -301,7 +301,7 @@ impl Layout {
             kind: self.kind,
             flags: self.flags,
             hlen: self.hlen,
-            // At most 128: the alignment's maximum, and no header that data follow is longer.
+            // At most 144: a command's header and digest (76) with an alignment of 72.
             pdo: if has_pdo { self.data_at as u8 } else { 0 },
             plen: self.plen.into(),
         }

@@ -1,0 +1,6 @@
+//! The PDU machine against bytes: golden PDUs, every split, every check, faults that others had.
+
+mod checks;
+mod driver;
+mod golden;
+mod splits;
