@@ -17,8 +17,8 @@
 //!
 //! # Ending a connection
 //!
-//! An error of the receiver ([`End`]) or of a ledger (`FatalError`) ends the connection.
-//! [`PduReceiver::terminate`] makes the request that says why, and from then on the receiver ignores what arrives.
+//! An error of the receiver ([`End`]) or of a ledger (`FatalError`) ends the connection. [`PduReceiver::terminate`]
+//! makes the request that says why, and from then on the receiver ignores what arrives.
 //! The controller sends the request and waits up to 30 s for the host to close; the host sends it and closes.
 //!
 //! # Contract
@@ -27,8 +27,8 @@
 //! depth alone. A header is believed only after its digest was verified, except for type, HDGSTF and HLEN. Of several
 //! invalid fields the first is reported.
 //!
-//! What it does not do: it holds no data, knows no command (whether one reads or writes, and how much, its caller says),
-//! has no timeouts, and does not decide which digests are used.
+//! What it does not do: it holds no data, knows no command (its caller says how much each one reads or writes), has no
+//! timeouts, and does not decide which digests are used.
 #![no_std]
 #![forbid(unsafe_code)]
 

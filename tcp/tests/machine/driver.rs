@@ -115,7 +115,7 @@ pub(crate) fn initialize(receiver: Receiver, digests: Digests, alignment: DataAl
 pub(crate) fn with_data(head: Head, data: &[u8], digests: Digests) -> Vec<u8> {
     let mut pdu = head.as_bytes().to_vec();
     pdu.extend_from_slice(data);
-    if digests.data {
+    if digests.data && !data.is_empty() {
         pdu.extend_from_slice(&Crc32c::of(data).to_le_bytes());
     }
     pdu
@@ -140,7 +140,7 @@ pub(crate) fn conversation(
     let mut bytes = initialize(receiver, digests, alignment).as_bytes().to_vec();
     let mut seen = Vec::new();
     let mut pdu = |head: Head, event: Event, data: &[u8]| {
-        bytes.extend(with_data(head, data, Digests { data: digests.data && !data.is_empty(), ..digests }));
+        bytes.extend(with_data(head, data, digests));
         seen.push(Seen::Event(event));
         if !data.is_empty() {
             seen.push(Seen::Data(data.to_vec()));

@@ -3,4 +3,6 @@
 mod checks;
 mod driver;
 mod golden;
+mod known_faults;
+mod ledgers;
 mod splits;

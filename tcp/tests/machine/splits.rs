@@ -116,7 +116,12 @@ fn data_without_a_digest_end_with_their_last_byte() {
 
 proptest! {
     #[test]
-    fn any_cut_gives_the_same_events(host: bool, digests in 0usize..4, z in 0u8..32, lens in prop::collection::vec(1usize..200, 1..40)) {
+    fn any_cut_gives_the_same_events(
+        host: bool,
+        digests in 0usize..4,
+        z in 0u8..32,
+        lens in prop::collection::vec(1usize..200, 1..40),
+    ) {
         let receiver = ROLES[usize::from(host)];
         let (bytes, expected) = conversation(receiver, ALL[digests], alignment(z));
         let mut driver = Driver::new(receiver, ALL[digests], alignment(z));
@@ -133,7 +138,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_do_no_harm(host: bool, digests in 0usize..4, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), tail in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_do_no_harm(
+        host: bool,
+        digests in 0usize..4,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        tail in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         let receiver = ROLES[usize::from(host)];
         let (mut bytes, _) = conversation(receiver, ALL[digests], alignment(0));
         for (at, value) in changes {
