@@ -225,6 +225,19 @@ impl Queue {
         self.step(cid, invalidate, outcome)
     }
 
+    /// The data of a command did not arrive as they were sent: it fails, and may be tried again.
+    ///
+    /// # Panics
+    /// When the ticket is of another queue.
+    pub fn on_transfer_failed(&mut self, ticket: Ticket) -> Step {
+        self.check_ticket(&ticket);
+        let (cid, kind, invalidate) = ticket.redeem();
+        if let (State::Connecting { connecting, .. }, Kind::Connect(_)) = (&mut self.state, kind) {
+            *connecting = false;
+        }
+        Step::Respond(self.flight.end(cid, Status::TRANSIENT_TRANSPORT_ERROR, 0, invalidate))
+    }
+
     /// Takes a change in the registry.
     pub fn on_notice(&mut self, _now: Duration, notice: &Notice) {
         match (&mut self.state, notice) {

@@ -48,6 +48,19 @@ pub const UNCONNECTED_CROWD: u32 = 8;
 pub const READ_DEPTH_MAX: u16 = 16;
 /// How long a connection may take to be set up.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// From a TCP connection to its whole ICReq, and from there to ICResp: hosts give up after this time.
+pub const IC_TIMEOUT: Duration = Duration::from_secs(10);
+/// MAXH2CDATA: the most data that a host may send in one PDU. A chunk.
+pub const H2C_DATA_MAX: u32 = LARGE_BUFFER_LEN as u32;
+/// In-capsule data that an NVMe/TCP controller takes on every queue, whatever IOCCSZ says.
+pub const IN_CAPSULE_ADMIN: u32 = nvmf_tcp::receiver::ADMIN_IN_CAPSULE_LEN;
+/// Bytes that NVMe/TCP reads at once where they have no place of their own yet.
+pub const TCP_STAGING: usize = 64 * 1024;
+/// Closed NVMe/TCP connections whose last bytes are still to leave.
+pub const LINGERING_MAX: u16 = 256;
+/// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all
+/// headers.
+pub const TCP_PACKET_LEN: u32 = 65_400;
 /// Connection requests that wait in the kernel.
 pub const BACKLOG: u32 = 128;
 

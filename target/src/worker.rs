@@ -194,15 +194,15 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let resources = &mut self.resources;
         let index = match &arrival {
             Arrival::Capsule(queue, ..) | Arrival::Failed(queue, _) => *queue,
-            Arrival::Pulled(place) | Arrival::Pushed(place) | Arrival::Responded(place) => place.queue,
+            Arrival::Pulled(place, _) | Arrival::Pushed(place) | Arrival::Responded(place) => place.queue,
         };
         let Some(queue) = self.queues.get_mut(index as usize).and_then(Option::as_mut) else { return };
         if queue.state() == QueueState::Closed {
             return;
         }
         match arrival {
-            Arrival::Capsule(_, capsule, len) => queue.on_arrival(resources, capsule, len),
-            Arrival::Pulled(place) => queue.on_pulled(resources, now, place),
+            Arrival::Capsule(_, capsule, len, intact) => queue.on_arrival(resources, capsule, len, intact),
+            Arrival::Pulled(place, intact) => queue.on_pulled(resources, now, place, intact),
             Arrival::Pushed(place) => queue.on_pushed(resources, now, place),
             Arrival::Responded(place) => queue.on_responded(resources, now, place),
             // The end itself comes as an event.

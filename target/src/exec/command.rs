@@ -1,7 +1,7 @@
 //! From a capsule to its response: what the engine says, done.
 
 use super::place::Place;
-use super::queue::{Queue, QueueState};
+use super::queue::{Queue, QueueState, Received};
 use super::request::{RequestState, Stage};
 use super::resources::{DeferredAction, Resources};
 use super::transport::Transport;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::SQE_LEN;
-use nvmf_subsystem::{ControllerType, Notice, Response, Step, Transfer, Violation};
+use nvmf_subsystem::{ControllerType, Notice, Response, Step, Ticket, Transfer, Violation};
 use std::sync::Arc;
 
 impl<T: Transport> Queue<T> {
@@ -23,11 +23,17 @@ impl<T: Transport> Queue<T> {
     }
 
     /// A capsule of `len` bytes arrived.
-    pub fn on_arrival<B: Backend>(&mut self, resources: &mut Resources<T, B>, capsule: T::Capsule, len: u32) {
+    pub fn on_arrival<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        capsule: T::Capsule,
+        len: u32,
+        intact: bool,
+    ) {
         if self.free.is_empty() {
             resources.counters.waits_request.add(1);
         }
-        self.received.push_back((capsule, len));
+        self.received.push_back(Received { capsule, len, intact });
         self.announce_capsules(resources);
     }
 
@@ -63,14 +69,14 @@ impl<T: Transport> Queue<T> {
             && !resources.packet_is_full()
             && self.state == QueueState::Live
             && !self.free.is_empty()
-            && let Some((capsule, len)) = self.received.pop_front()
+            && let Some(received) = self.received.pop_front()
         {
             taken += 1;
             // A target that drains takes no more commands; their hosts learn of it when the connection ends.
             if resources.draining {
-                self.give_back(resources, capsule);
+                self.give_back(resources, received.capsule);
             } else {
-                self.on_capsule(resources, now, capsule, len);
+                self.on_capsule(resources, now, received);
             }
         }
         taken
@@ -92,9 +98,9 @@ impl<T: Transport> Queue<T> {
         &mut self,
         resources: &mut Resources<T, B>,
         now: Duration,
-        capsule: T::Capsule,
-        len: u32,
+        received: Received<T::Capsule>,
     ) {
+        let Received { capsule, len, intact } = received;
         resources.counters.commands.add(1);
         let Some(data_len) = (len as usize).checked_sub(SQE_LEN) else {
             return self.on_violation(resources, now, &Violation::ShortCapsule(len as usize));
@@ -103,6 +109,10 @@ impl<T: Transport> Queue<T> {
         let step = self.engine.on_capsule(now, &sqe, data_len);
         let request = self.take_request();
         self.request(request).cid = u16::from_le_bytes([sqe[2], sqe[3]]);
+        let step = match step {
+            Step::Execute { ticket, .. } if !intact => self.fail_transfer(resources, ticket),
+            step => step,
+        };
         if matches!(step, Step::Execute { .. }) && has_in_capsule_data(sqe) {
             // Until the response: a command may want its data in a later step than the first.
             self.request(request).capsule = Some(capsule);
@@ -112,6 +122,12 @@ impl<T: Transport> Queue<T> {
         }
         self.take_step(resources, now, request, step);
         self.take_own_steps(resources, now);
+    }
+
+    /// The data of a command were damaged on their way: nothing is done with them.
+    pub(super) fn fail_transfer<B: Backend>(&mut self, resources: &Resources<T, B>, ticket: Ticket) -> Step {
+        resources.counters.transport_errors.add(1);
+        self.engine.on_transfer_failed(ticket)
     }
 
     pub(super) fn give_back<B: Backend>(&mut self, resources: &mut Resources<T, B>, capsule: T::Capsule) {
@@ -220,7 +236,7 @@ impl<T: Transport> Queue<T> {
         match &admission.outcome {
             Ok(admitted) => {
                 self.grow(admitted.entries());
-                resources.transport.resize(self.index, admitted.entries());
+                resources.transport.resize(self.index, admitted.entries(), admitted.qid().0 == 0);
                 let association = admitted.association().clone();
                 self.span.record("cntlid", association.key().cntlid.0);
                 self.span.record("hostnqn", tracing::field::display(association.host_nqn()));

@@ -29,6 +29,13 @@ pub enum QueueState {
     Closed,
 }
 
+/// A capsule that arrived, so many bytes; whether its data are as they were sent.
+pub(super) struct Received<C> {
+    pub(super) capsule: C,
+    pub(super) len: u32,
+    pub(super) intact: bool,
+}
+
 /// One connection.
 pub struct Queue<T: Transport> {
     pub(super) index: u32,
@@ -44,8 +51,8 @@ pub struct Queue<T: Transport> {
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
     pub(super) requests: Vec<Request<T::Capsule>>,
     pub(super) free: Vec<u16>,
-    /// Capsules that wait for a request (capsule, bytes).
-    pub(super) received: VecDeque<(T::Capsule, u32)>,
+    /// Capsules that wait for a request.
+    pub(super) received: VecDeque<Received<T::Capsule>>,
     /// The queue is in the worker's list of those whose capsules are to be taken up.
     pub(super) in_ready_list: bool,
     /// Responses that no capsule asked for just now; they wait for a request.

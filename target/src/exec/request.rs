@@ -85,6 +85,8 @@ pub struct Request<C> {
     pub end: u32,
     /// The first error.
     pub result: Result<(), BlockError>,
+    /// Data were damaged on their way from the host.
+    pub damaged: bool,
     /// The chunks.
     pub chunks: [Chunk; CHUNKS_MAX],
 }
@@ -105,6 +107,7 @@ impl<C> Request<C> {
             next: 0,
             end: 0,
             result: Ok(()),
+            damaged: false,
             chunks: std::array::from_fn(|_| chunk()),
         }
     }
@@ -122,6 +125,7 @@ impl<C> Request<C> {
         self.next = 0;
         self.pushed = 0;
         self.result = Ok(());
+        self.damaged = false;
         self.state = RequestState::Executing;
         self.ticket = Some(ticket);
         self.work = Some(work);
@@ -151,6 +155,12 @@ impl<C> Request<C> {
     pub fn next_push(&self) -> Option<u8> {
         let next = |chunk: &Chunk| chunk.stage == Stage::AwaitPush && chunk.offset == self.pushed;
         u8::try_from(self.chunks.iter().position(next)?).ok()
+    }
+
+    /// Data were damaged on their way from the host. What was not begun is not begun any more.
+    pub fn damage(&mut self) {
+        self.damaged = true;
+        self.fail(BlockError::Aborted);
     }
 
     /// Whether all that can still fail is through: what is left are pushes under way, behind which the response can

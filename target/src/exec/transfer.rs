@@ -368,9 +368,12 @@ impl<T: Transport> Queue<T> {
             return;
         }
         let Some(ticket) = this.ticket.take() else { return };
-        let result = this.result;
+        let (result, damaged) = (this.result, this.damaged);
         this.work = None;
-        let step = self.engine.on_done(now, ticket, result);
+        let step = match damaged {
+            true => self.fail_transfer(resources, ticket),
+            false => self.engine.on_done(now, ticket, result),
+        };
         self.take_step(resources, now, request, step);
         self.take_own_steps(resources, now);
     }

@@ -105,7 +105,7 @@ pub trait Transport: Sized {
     fn adopt(&mut self, now: Duration, detached: Self::Detached) -> Self::Incoming;
 
     /// The queue is connected now, with so many entries.
-    fn resize(&mut self, queue: u32, entries: u16);
+    fn resize(&mut self, queue: u32, entries: u16, admin: bool);
 
     /// Closes a connection: what was begun still leaves, if the host takes it within a bounded time. Then
     /// [`Event::Disconnected`] comes.
@@ -230,6 +230,13 @@ pub enum Event<I> {
         /// Why, in words.
         cause: String,
     },
+    /// Something came in that is no host, or one that we do not understand.
+    Refused {
+        /// From where.
+        peer: SocketAddr,
+        /// Why, in words.
+        cause: String,
+    },
     /// The device is gone: nothing comes any more.
     DeviceRemoved,
 }
@@ -237,10 +244,10 @@ pub enum Event<I> {
 /// Something about a command.
 #[derive(Debug)]
 pub enum Arrival<C> {
-    /// A capsule of so many bytes, the submission queue entry included.
-    Capsule(u32, C, u32),
-    /// A pull is done.
-    Pulled(Place),
+    /// A capsule of so many bytes, the submission queue entry included; whether its data arrived intact.
+    Capsule(u32, C, u32, bool),
+    /// A pull is done; whether the data arrived intact.
+    Pulled(Place, bool),
     /// A push left.
     Pushed(Place),
     /// A response left, and the pushes before it.

@@ -32,15 +32,24 @@ impl<T: Transport> Queue<T> {
         self.check(resources, begun);
     }
 
-    /// A pull is done: the data are here.
-    pub fn on_pulled<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
+    /// A pull is done: the data are here, as they were sent or not.
+    pub fn on_pulled<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        now: Duration,
+        place: Place,
+        intact: bool,
+    ) {
         let (request, chunk) = (place.slot, place.chunk);
         self.return_pull_credit(&mut resources.buffers);
         self.on_progress(now);
         let this = self.request(request);
         let len = this.chunk(chunk).len;
         resources.counters.bytes_in.add(len.into());
-        if matches!(this.work, Some(Work::Parameters)) {
+        if !intact {
+            this.damage();
+        }
+        if matches!(this.work, Some(Work::Parameters)) && intact {
             let mut parameters = [0; PARAMETERS_LEN_MAX];
             let into = &mut parameters[..len as usize];
             let buffer = this.chunk(chunk).buffer.as_ref().expect("it has its buffer");

@@ -1,3 +1,4 @@
-//! Transports: from capsules to bytes on a wire.
+//! What carries commands.
 
 pub mod rdma;
+pub mod tcp;

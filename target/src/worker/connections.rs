@@ -50,6 +50,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 });
                 self.remove_queue(index);
             }
+            Event::Refused { peer, cause } => {
+                let counters = &self.resources.counters;
+                counters.rejected_parameters.add(1);
+                if self.resources.log.allow(now, counters) {
+                    tracing::warn!(%peer, "connection rejected: {cause}");
+                }
+            }
             Event::DeviceRemoved => self.device_removed = true,
         }
     }

@@ -216,7 +216,7 @@ impl<P: Provider> Transport for Rdma<P> {
     }
 
     /// The connection request said it already.
-    fn resize(&mut self, _queue: u32, _entries: u16) {}
+    fn resize(&mut self, _queue: u32, _entries: u16, _admin: bool) {}
 
     fn disconnect(&mut self, queue: u32) {
         if let Some(queue_pair) = self.queue_pair(queue) {

@@ -51,9 +51,9 @@ impl<P: Provider> Rdma<P> {
                 Kind::Receive => {
                     let buffer = queue_pair.receives[usize::from(place.slot)];
                     let capsule = Capsule { admin: queue_pair.admin, slot: place.slot, buffer };
-                    Arrival::Capsule(place.queue, capsule, completion.byte_len)
+                    Arrival::Capsule(place.queue, capsule, completion.byte_len, true)
                 }
-                Kind::Read => Arrival::Pulled(place),
+                Kind::Read => Arrival::Pulled(place, true),
                 Kind::Write => Arrival::Pushed(place),
                 Kind::Send => Arrival::Responded(place),
             });

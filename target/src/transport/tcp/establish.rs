@@ -1,0 +1,347 @@
+//! Connections that come in: accepted, their ICReq read, handed over, answered.
+
+use super::Tcp;
+use super::connection::Connection;
+use crate::exec::transport::{Event, Terms};
+use crate::limits::{BACKLOG, IC_TIMEOUT};
+use core::fmt;
+use core::time::Duration;
+use nvme_proto::tcp::{FatalError, IcReq, Receiver};
+use nvmf_rdma::ListenError;
+use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream};
+use nvmf_tcp::{End, PduReceiver};
+use std::io;
+use std::net::SocketAddr;
+
+/// Bytes of ICReq.
+const IC_LEN: usize = 128;
+
+/// Who a descriptor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Token {
+    Queue(u32),
+    Pending(u32),
+    Listener(u32),
+    Lingering(u32),
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        let (kind, key) = match token {
+            Token::Queue(key) => (0, key),
+            Token::Pending(key) => (1, key),
+            Token::Listener(key) => (2, key),
+            Token::Lingering(key) => (3, key),
+        };
+        kind << 32 | Self::from(key)
+    }
+}
+
+impl From<u64> for Token {
+    fn from(word: u64) -> Self {
+        let key = word as u32;
+        match word >> 32 {
+            0 => Self::Queue(key),
+            1 => Self::Pending(key),
+            2 => Self::Listener(key),
+            _ => Self::Lingering(key),
+        }
+    }
+}
+
+/// A connection without a queue.
+#[derive(Debug)]
+pub(super) struct Pending {
+    stream: Stream,
+    receiver: PduReceiver,
+    /// `None` for one that another worker handed over.
+    listener: Option<u32>,
+    port: u16,
+    peer: SocketAddr,
+    deadline: Deadline,
+    /// What the host asks for, once it has.
+    request: Option<IcReq>,
+}
+
+impl Pending {
+    pub(super) fn deadline(&mut self) -> &mut Deadline {
+        &mut self.deadline
+    }
+}
+
+/// A host that asks for a connection.
+#[derive(Debug)]
+pub struct Incoming {
+    key: u32,
+    port: u16,
+    peer: SocketAddr,
+}
+
+impl Incoming {
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// What a queue may be: its Connect says the rest.
+    pub(super) fn terms(&self, entries: u16) -> Terms {
+        Terms { port: self.port, peer: self.peer, qid: None, cntlid: None, entries, pulls: u16::MAX }
+    }
+}
+
+/// A connection on its way to another worker.
+#[derive(Debug)]
+pub struct Detached(Pending);
+
+/// Why a connection is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no room.
+    NoRoom,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no resources")
+    }
+}
+
+impl Tcp {
+    pub(super) fn open_listener(
+        &mut self,
+        address: SocketAddr,
+        port: u16,
+    ) -> Result<SocketAddr, ListenError> {
+        let full = || ListenError { address, source: io::ErrorKind::QuotaExceeded.into() };
+        let key = self.listeners.next_key().ok_or_else(full)?;
+        let limits = self.options.half_open;
+        let opened = Listener::open(&self.poller, Token::Listener(key), address, BACKLOG, limits);
+        let (listener, bound) = opened.map_err(|source| ListenError { address, source })?;
+        self.listeners.insert(|_| (listener, port)).ok_or_else(full)?;
+        Ok(bound)
+    }
+
+    pub(super) fn close_listeners(&mut self) {
+        let keys: Vec<u32> = self.listeners.keys().collect();
+        for key in keys {
+            if let Some((listener, _)) = self.listeners.remove(key) {
+                self.poller.remove(&listener);
+            }
+        }
+    }
+
+    /// Accepts what a listener has.
+    pub(super) fn accept_streams(&mut self, key: u32) {
+        while let Some((listener, port)) = self.listeners.get_mut(key) {
+            let port = *port;
+            let Some(stream) = listener.accept(&self.options.stream, &self.poller) else {
+                if listener.rest.is_some() {
+                    self.timed.push(Token::Listener(key));
+                }
+                return;
+            };
+            let Ok(peer) = stream.peer_address() else { continue };
+            if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
+                self.drop_pending(oldest);
+            }
+            let pending = Pending {
+                stream,
+                receiver: PduReceiver::new(Receiver::Controller),
+                listener: Some(key),
+                port,
+                peer,
+                deadline: Deadline::After(IC_TIMEOUT),
+                request: None,
+            };
+            let Some(pending) = self.add_pending(pending, Interest::Read) else { continue };
+            if let Some((listener, _)) = self.listeners.get_mut(key) {
+                listener.half_open.add(pending, peer.ip());
+            }
+            // Mostly it is there already.
+            self.read_request(pending);
+        }
+    }
+
+    fn add_pending(&mut self, pending: Pending, interest: Interest) -> Option<u32> {
+        let key = self.pendings.insert(|_| pending)?;
+        let token = Token::Pending(key);
+        let added = self.pendings.get(key).map(|pending| self.poller.add(&pending.stream, token, interest));
+        if !matches!(added, Some(Ok(()))) {
+            self.pendings.remove(key);
+            return None;
+        }
+        self.timed.push(token);
+        Some(key)
+    }
+
+    /// A new connection's bytes, up to the end of its ICReq.
+    pub(super) fn read_request(&mut self, key: u32) {
+        let Some(pending) = self.pendings.get_mut(key) else { return };
+        if pending.request.is_some() {
+            // Only its end is reported: the host gave up.
+            return self.drop_pending(key);
+        }
+        // No byte behind ICReq is taken: it belongs to the queue that there will be.
+        let mut left = IC_LEN;
+        while left > 0 {
+            let staging = &mut self.staging[..left];
+            let n = match pending.stream.receive(None, staging) {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Bytes { staged, .. }) => staged,
+                Ok(Received::End) | Err(_) => return self.drop_pending(key),
+            };
+            left -= n;
+            match pending.receiver.on_bytes(&staging[..n]) {
+                Ok((_, Some(nvmf_tcp::Event::IcReq(request)))) => {
+                    pending.request = Some(request);
+                    return self.announce(key);
+                }
+                Ok((_, None)) => {}
+                Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
+                Err(End::Fatal(error)) => return self.refuse_pending(key, error),
+            }
+        }
+    }
+
+    /// The host has said what it wants.
+    fn announce(&mut self, key: u32) {
+        let Some(pending) = self.pendings.get_mut(key) else { return };
+        if let Some((listener, _)) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
+            listener.half_open.remove(key);
+        }
+        pending.deadline = Deadline::After(IC_TIMEOUT);
+        self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
+        let (port, peer) = (pending.port, pending.peer);
+        self.events.push_back(Event::Incoming(Incoming { key, port, peer }));
+    }
+
+    /// What is not NVMe/TCP, or not of this version.
+    fn refuse_pending(&mut self, key: u32, error: FatalError) {
+        let Some(mut pending) = self.take_pending(key) else { return };
+        self.events.push_back(Event::Refused { peer: pending.peer, cause: error.to_string() });
+        let last = pending.receiver.terminate(error).as_bytes().to_vec();
+        self.start_linger(pending.stream, last);
+    }
+
+    fn take_pending(&mut self, key: u32) -> Option<Pending> {
+        let pending = self.pendings.remove(key)?;
+        if let Some((listener, _)) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
+            listener.half_open.remove(key);
+        }
+        Some(pending)
+    }
+
+    /// A connection that came to nothing.
+    pub(super) fn drop_pending(&mut self, key: u32) {
+        if let Some(pending) = self.take_pending(key) {
+            self.poller.remove(&pending.stream);
+            self.events.retain(|event| !matches!(event, Event::Incoming(incoming) if incoming.key == key));
+        }
+    }
+
+    pub(super) fn refuse_incoming(&mut self, incoming: &Incoming) {
+        // NVMe/TCP has no answer that says "later"; a host tries again when its connection ends.
+        self.drop_pending(incoming.key);
+    }
+
+    pub(super) fn detach_incoming(&mut self, incoming: &Incoming) -> Option<Detached> {
+        let mut pending = self.take_pending(incoming.key)?;
+        self.poller.remove(&pending.stream);
+        pending.listener = None;
+        Some(Detached(pending))
+    }
+
+    /// An incoming connection that is gone already has a key that finds nothing.
+    pub(super) fn adopt_detached(&mut self, Detached(mut pending): Detached) -> Incoming {
+        let (port, peer) = (pending.port, pending.peer);
+        pending.deadline = Deadline::After(IC_TIMEOUT);
+        let key = self.add_pending(pending, Interest::HangUp).unwrap_or(0);
+        Incoming { key, port, peer }
+    }
+
+    /// Answers, as this queue. `false`: the host is gone.
+    pub(super) fn open_queue(&mut self, incoming: &Incoming, queue: u32) -> bool {
+        let Some(Pending { stream, receiver, request: Some(request), .. }) = self.take_pending(incoming.key)
+        else {
+            return false;
+        };
+        if stream.is_local() {
+            stream.send_unpaced();
+        }
+        self.poller.change(&stream, Token::Queue(queue), Interest::Read);
+        let connection = Connection::new(queue, stream, receiver, &request);
+        self.connections[queue as usize] = Some(Box::new(connection));
+        self.list_to_send(queue);
+        self.events.push_back(Event::Established(queue));
+        true
+    }
+
+    /// Sends `last`, then waits a little for the host to close first.
+    pub(super) fn start_linger(&mut self, stream: Stream, last: Vec<u8>) {
+        let lingering = Lingering::new(stream, last, self.options.stream.linger);
+        // Without a place it is closed at once.
+        let Some(key) = self.lingering.insert(|_| lingering) else { return };
+        self.timed.push(Token::Lingering(key));
+        self.linger(key);
+    }
+
+    pub(super) fn linger(&mut self, key: u32) {
+        let Some(lingering) = self.lingering.get_mut(key) else { return };
+        if lingering.advance(&self.poller, Token::Lingering(key), &mut self.staging) {
+            self.end_linger(key);
+        }
+    }
+
+    fn end_linger(&mut self, key: u32) {
+        if let Some(lingering) = self.lingering.remove(key) {
+            self.poller.remove(&lingering);
+        }
+    }
+
+    /// Acts on the deadlines that have passed.
+    pub(super) fn expire(&mut self, now: Duration) {
+        let mut index = 0;
+        while let Some(&token) = self.timed.get(index) {
+            let due = self.deadline(token).map(|deadline| {
+                deadline.start(now);
+                deadline.at() <= now
+            });
+            match due {
+                Some(false) => {
+                    index += 1;
+                    continue;
+                }
+                None => {}
+                Some(true) => match token {
+                    Token::Queue(queue) => self.end(queue, super::connection::Ended::Peer),
+                    Token::Pending(key) => self.drop_pending(key),
+                    Token::Lingering(key) => self.end_linger(key),
+                    Token::Listener(key) => {
+                        if let Some((listener, _)) = self.listeners.get_mut(key) {
+                            listener.resume(&self.poller);
+                        }
+                    }
+                },
+            }
+            self.timed.swap_remove(index);
+        }
+    }
+
+    fn deadline(&mut self, token: Token) -> Option<&mut Deadline> {
+        match token {
+            Token::Queue(queue) => self.connection(queue)?.closing.as_mut(),
+            Token::Pending(key) => self.pendings.get_mut(key).map(Pending::deadline),
+            Token::Lingering(key) => self.lingering.get_mut(key).map(|lingering| &mut lingering.deadline),
+            Token::Listener(key) => self.listeners.get_mut(key)?.0.rest.as_mut(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let at = |token: &Token| match *token {
+            Token::Queue(queue) => self.connections[queue as usize].as_ref()?.closing,
+            Token::Pending(key) => self.pendings.get(key).map(|pending| pending.deadline),
+            Token::Lingering(key) => self.lingering.get(key).map(|lingering| lingering.deadline),
+            Token::Listener(key) => self.listeners.get(key)?.0.rest,
+        };
+        self.timed.iter().filter_map(at).map(Deadline::at).min()
+    }
+}
