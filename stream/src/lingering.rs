@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A connection that its user is done with: its last bytes leave, then the peer has a little time to close first, and
 /// what it still sends is thrown away. Closing on unread bytes would reset the connection, and the peer might never
-/// read the last bytes.
+/// read the last bytes. With [`reset_on_close`](crate::StreamConfig::reset_on_close), what has not left when it is
+/// dropped never does.
 #[derive(Debug)]
 pub struct Lingering {
     stream: Stream,

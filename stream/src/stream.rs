@@ -181,6 +181,7 @@ impl Stream {
     ///
     /// # Panics
     /// When `direct` is not within its memory.
+    #[inline]
     pub fn receive(
         &self,
         direct: Option<(&Memory, usize, usize)>,
@@ -313,6 +314,7 @@ impl AsFd for Stream {
     }
 }
 
+#[inline]
 fn region(memory: &Memory, offset: usize, len: usize) -> libc::iovec {
     assert!(memory.contains(offset, len), "ranges are checked before they come here");
     // SAFETY: the offset lies within the allocation, or one past its end.
@@ -335,6 +337,7 @@ fn set_syn_retries(socket: &Socket, retries: u8) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+#[inline]
 fn outcome(n: libc::ssize_t) -> io::Result<Option<usize>> {
     if let Ok(n) = usize::try_from(n) {
         return Ok(Some(n));

@@ -39,7 +39,7 @@ impl Data {
     }
 
     /// Names its bytes `[at, at + len)` to the socket.
-    pub(crate) fn name<'a>(&'a self, mut at: usize, mut len: usize, mut each: impl FnMut(Chunk<'a>)) {
+    pub(crate) fn name<'a>(&'a self, mut at: usize, mut len: usize, each: &mut dyn FnMut(Chunk<'a>)) {
         match self {
             Self::Inline { bytes, .. } => each(Chunk::Bytes(&bytes[at..at + len])),
             Self::Borrowed { from, .. } => each(Chunk::Region(&from.memory, from.offset + at, len)),

@@ -287,7 +287,7 @@ impl Transmitter {
         framing.extend_from_slice(&head[..header_len]);
         let elsewhere = if len > COPIED_MAX { len } else { 0 };
         if elsewhere == 0 {
-            payload(parts, source, at, len, |chunk| chunk.append_to(framing));
+            payload(parts, source, at, len, &mut |chunk| chunk.append_to(framing));
         }
         let head_len = framing.len() - start;
         let pad = pad_len(header_len + len as usize);
@@ -295,7 +295,7 @@ impl Transmitter {
         if self.crc {
             let mut crc = Crc32c::new();
             crc.update(&framing[start..]);
-            payload(parts, source, at, elsewhere, |chunk| chunk.for_each_part(|part| crc.update(part)));
+            payload(parts, source, at, elsewhere, &mut |chunk| chunk.for_each_part(|part| crc.update(part)));
             crc.update(&tail[..pad]);
             tail[pad..pad + CRC_LEN].copy_from_slice(&crc.finish().to_le_bytes());
         }
@@ -319,7 +319,7 @@ impl Transmitter {
             }
             if segment.len > 0 {
                 chunks.push(Chunk::Bytes(&self.framing[from..segment.tail_start()]));
-                payload(parts, segment.source, segment.at, segment.len, |chunk| chunks.push(chunk));
+                payload(parts, segment.source, segment.at, segment.len, &mut |chunk| chunks.push(chunk));
                 from = segment.tail_start();
             }
             to = segment.end();
@@ -373,7 +373,7 @@ impl Transmitter {
             && let Some(segment) = self.segments.front()
         {
             bytes.extend_from_slice(&self.framing[usize::from(segment.start)..segment.tail_start()]);
-            payload(parts, segment.source, segment.at, segment.len, |chunk| chunk.append_to(&mut bytes));
+            payload(parts, segment.source, segment.at, segment.len, &mut |chunk| chunk.append_to(&mut bytes));
             bytes.extend_from_slice(&self.framing[segment.tail_start()..segment.end()]);
             bytes.drain(..self.sent);
         }
@@ -405,7 +405,7 @@ const _: () = assert!(FRAMING_ROOM <= u16::MAX as usize && FRAMING_MAX <= FRAMIN
 const _: () = assert!(COPIED_MAX as usize >= crate::config::MAX_INLINE, "inline payload is always copied");
 
 /// Names bytes `[at, at + len)` of a message.
-fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, mut each: impl FnMut(Chunk<'a>)) {
+fn payload<'a>(parts: &'a Parts, source: Source, at: u32, len: u32, each: &mut dyn FnMut(Chunk<'a>)) {
     let (at, len) = (at as usize, len as usize);
     if len == 0 {
         return;
