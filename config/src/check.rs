@@ -7,7 +7,7 @@ use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, VerbsOptions,
+    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Transport, VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -43,10 +43,11 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         return Err(ConfigError::at(text, &(0..0), message));
     }
     let listeners = file.listener.iter().map(|l| checker.listener(l)).collect::<Result<Vec<_>>>()?;
-    checker.unique(
-        "address",
-        file.listener.iter().zip(&listeners).map(|(l, v)| (l.as_ref().address.span(), v.address)),
-    )?;
+    // An RDMA device and NVMe/TCP may have the same.
+    for transport in [Transport::Rdma, Transport::Tcp] {
+        let addresses = file.listener.iter().zip(&listeners).filter(|(_, v)| v.transport == transport);
+        checker.unique("address", addresses.map(|(l, v)| (l.as_ref().address.span(), v.address)))?;
+    }
     let subsystems = file.subsystem.iter().map(|s| checker.subsystem(s)).collect::<Result<Vec<_>>>()?;
     checker.unique(
         "nqn",
@@ -86,7 +87,13 @@ pub(crate) fn export(
         hosts: Hosts::Any,
         namespaces: vec![namespace],
     };
-    let listener = Listener { address, provider: ProviderChoice::Auto, verbs: VerbsOptions::default() };
+    let listener = Listener {
+        address,
+        transport: Transport::Rdma,
+        discovery_only: false,
+        provider: ProviderChoice::Auto,
+        verbs: VerbsOptions::default(),
+    };
     Ok(Config { target: Target::default(), listeners: vec![listener], subsystems: vec![subsystem] })
 }
 

@@ -35,9 +35,10 @@ pub(crate) struct Target {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
+    pub(crate) transport: Option<Spanned<String>>,
+    pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(crate) verbs: Verbs,
+    pub(crate) verbs: Option<Spanned<Verbs>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

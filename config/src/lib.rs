@@ -21,5 +21,5 @@ pub mod size;
 pub use error::ConfigError;
 pub use model::{
     Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
-    VerbsOptions,
+    Transport, VerbsOptions,
 };

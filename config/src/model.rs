@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
-    /// Where it listens: at least one, no address twice.
+    /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
     pub subsystems: Vec<Subsystem>,
@@ -26,8 +26,9 @@ pub struct Target {
     pub poll: Poll,
     /// How long an adaptive worker spins before it sleeps.
     pub spin: Duration,
-    /// Bytes of data that a command capsule may carry on an I/O queue: 0 to 16384, a multiple of 512.
-    pub in_capsule_data: u32,
+    /// Bytes of data that a command capsule may carry on an I/O queue: 0 to 16384, a multiple of 512. When not given,
+    /// what is right for the transport.
+    pub in_capsule_data: Option<u32>,
     /// Commands in flight on an I/O queue: 2 to 1024. A host that wants more gets this.
     pub queue_depth: u16,
     /// I/O queues that a host may open on one controller: 1 to 128.
@@ -69,10 +70,24 @@ pub enum DuplicateHostId {
 pub struct Listener {
     /// The address and port.
     pub address: SocketAddr,
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Only discovery is served here.
+    pub discovery_only: bool,
     /// Which RDMA provider serves it.
     pub provider: ProviderChoice,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
+}
+
+/// What hosts connect with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// NVMe/RDMA.
+    #[default]
+    Rdma,
+    /// NVMe/TCP.
+    Tcp,
 }
 
 /// How connections over an RDMA device are set up, where the administrator chose.
@@ -201,7 +216,7 @@ impl Default for Target {
             workers: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2).min(8)),
             poll: Poll::Adaptive,
             spin: Duration::from_micros(50),
-            in_capsule_data: 4096,
+            in_capsule_data: None,
             queue_depth: 128,
             io_queues: 128,
             transfer_max: 1 << 20,

@@ -45,7 +45,7 @@ fn valid_configuration_is_read() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!(
         (config.target.workers, config.target.poll, config.target.in_capsule_data),
-        (2, Poll::Busy, 8192)
+        (2, Poll::Busy, Some(8192))
     );
     assert_eq!(config.listeners[1].address, "[::1]:4420".parse().unwrap());
     let one = &config.subsystems[0];
@@ -57,6 +57,22 @@ fn valid_configuration_is_read() {
     assert_eq!(one.namespaces[0].uuid, None, "a disk has its own");
     assert_eq!(one.namespaces[1].uuid.unwrap()[..3], [0xc0, 0xff, 0xee]);
     assert_eq!((config.subsystems[1].serial.as_str(), &config.subsystems[1].hosts), ("TWO", &Hosts::Any));
+}
+
+#[test]
+fn listener_says_what_hosts_connect_with() {
+    let text =
+        |lines: &str| GOOD.replacen("[[listener]]", &format!("[[listener]]\n{lines}\n[[listener]]"), 1);
+    let first = |lines: &str| Config::parse(&text(lines)).map(|config| config.listeners[0].clone());
+    let tcp = first("address = \"192.0.2.7\"\ntransport = \"tcp\"").unwrap();
+    assert_eq!((tcp.transport, tcp.address.port(), tcp.discovery_only), (Transport::Tcp, 4420, false));
+    let discovery = first("address = \"192.0.2.7\"\ntransport = \"tcp\"\ndiscovery_only = true").unwrap();
+    assert_eq!((discovery.address.port(), discovery.discovery_only), (8009, true));
+    for wrong in ["provider = \"iwarp\"", "verbs = { dscp = 1 }"] {
+        let error = first(&format!("address = \"192.0.2.7\"\ntransport = \"tcp\"\n{wrong}")).unwrap_err();
+        assert!(error.to_string().contains("NVMe/TCP needs none"), "{error}");
+    }
+    assert!(first("address = \"192.0.2.7\"\ntransport = \"fc\"").is_err());
 }
 
 #[test]

@@ -8,12 +8,12 @@ use crate::machine;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
-use nvmf_config::{Backing, Config, size};
+use nvmf_config::{Backing, Config, Transport, size};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use uuid::Uuid;
 
-/// Exports disks and files over NVMe/RDMA.
+/// Exports disks and files over NVMe/RDMA and NVMe/TCP.
 #[derive(Debug, Parser)]
 #[command(name = "nvmf-target", version)]
 pub struct Cli {
@@ -62,6 +62,9 @@ struct Serve {
         conflicts_with = "config"
     )]
     listen: SocketAddr,
+    /// What hosts connect with.
+    #[arg(long, default_value = "rdma", value_enum, conflicts_with = "config")]
+    transport: TransportName,
     /// The subsystem's NQN; by default one that stays the same for the same path on this machine.
     #[arg(long, conflicts_with = "config")]
     nqn: Option<Nqn>,
@@ -71,6 +74,24 @@ struct Serve {
     /// Refuse writes.
     #[arg(long, conflicts_with = "config")]
     read_only: bool,
+}
+
+/// A transport, as nvme-cli calls it.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum TransportName {
+    /// NVMe/RDMA.
+    Rdma,
+    /// NVMe/TCP.
+    Tcp,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Self {
+        match name {
+            TransportName::Rdma => Self::Rdma,
+            TransportName::Tcp => Self::Tcp,
+        }
+    }
 }
 
 /// An address or a name, with a port or without: 4420 then.
@@ -104,6 +125,9 @@ impl Serve {
         };
         let mut config = Config::export(&path, self.size, self.listen, self.nqn, &machine)
             .with_context(|| format!("cannot export {}", path.display()))?;
+        for listener in &mut config.listeners {
+            listener.transport = self.transport.into();
+        }
         for namespace in config.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
             namespace.block_size = self.block_size;
             namespace.read_only = self.read_only;
@@ -131,25 +155,29 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
-                println!("{}", how_to_use(nqn, *address));
+                println!("{}", how_to_use(nqn, *address, serve.transport.into()));
             }
             daemon.serve(&mut control)
         }
     }
 }
 
-fn how_to_use(nqn: Nqn, address: SocketAddr) -> String {
+fn how_to_use(nqn: Nqn, address: SocketAddr, transport: Transport) -> String {
     let (ip, port) = match address.ip() {
         ip if ip.is_unspecified() => ("ADDRESS".to_owned(), address.port()),
         ip => (ip.to_string(), address.port()),
     };
+    let (option, name) = match transport {
+        Transport::Rdma => ("", "rdma"),
+        Transport::Tcp => ("-t tcp ", "tcp"),
+    };
     format!(
         "Exported as {nqn}\n\
          On the host:\n  \
-         nvmf discover -a {ip} -s {port}\n  \
-         nvmf attach -a {ip} -s {port} -n {nqn}\n\
+         nvmf discover {option}-a {ip} -s {port}\n  \
+         nvmf attach {option}-a {ip} -s {port} -n {nqn}\n\
          or with the kernel's initiator:\n  \
-         nvme connect -t rdma -a {ip} -s {port} -n {nqn}"
+         nvme connect -t {name} -a {ip} -s {port} -n {nqn}"
     )
 }
 

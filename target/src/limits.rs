@@ -48,6 +48,11 @@ pub const UNCONNECTED_CROWD: u32 = 8;
 pub const READ_DEPTH_MAX: u16 = 16;
 /// How long a connection may take to be set up.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of data in the capsule of an I/O queue over NVMe/RDMA, unless the configuration says otherwise: a receive is
+/// posted for each, whether it is used or not.
+pub const IN_CAPSULE_RDMA: u32 = 4096;
+/// The same over NVMe/TCP, where a write in its capsule takes one round trip and any other two.
+pub const IN_CAPSULE_TCP: u32 = 16384;
 /// From a TCP connection to its whole ICReq, and from there to ICResp: hosts give up after this time.
 pub const IC_TIMEOUT: Duration = Duration::from_secs(10);
 /// MAXH2CDATA: the most data that a host may send in one PDU. A chunk.

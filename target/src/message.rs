@@ -45,4 +45,17 @@ impl<D> WorkerMessage<D> {
             Self::Close => Some(Self::Close),
         }
     }
+
+    /// The same with the connection that it hands over, if it does, in another form; `None` if it has none there.
+    #[must_use]
+    pub fn convert<E>(self, convert: impl FnOnce(D) -> Option<E>) -> Option<WorkerMessage<E>> {
+        Some(match self {
+            Self::Adopt(detached) => WorkerMessage::Adopt(convert(detached)?),
+            Self::CloseIoQueues(key) => WorkerMessage::CloseIoQueues(key),
+            Self::CloseAssociation(key) => WorkerMessage::CloseAssociation(key),
+            Self::Notice(notice) => WorkerMessage::Notice(notice),
+            Self::Drain => WorkerMessage::Drain,
+            Self::Close => WorkerMessage::Close,
+        })
+    }
 }

@@ -2,10 +2,12 @@
 
 use crate::exec::buffers::BufferPlan;
 use crate::exec::queue::slots;
+use crate::limits::{IN_CAPSULE_RDMA, IN_CAPSULE_TCP};
 use crate::message::WorkerId;
 use crate::transport::rdma::receives::ReceiveSlots;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
+use nvmf_config::Transport;
 use nvmf_subsystem::{Association, AssociationKey, Cntlid};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -34,8 +36,9 @@ pub struct Settings {
 impl Settings {
     /// From the configuration: as much memory for receives as for data, unless the connections cannot use it.
     #[must_use]
-    pub fn new(target: &nvmf_config::Target) -> Self {
-        let slot = ReceiveSlots::slot_len(target.in_capsule_data).max(64);
+    pub fn new(target: &nvmf_config::Target, transport: Transport) -> Self {
+        let in_capsule_data = in_capsule_data(target, transport);
+        let slot = ReceiveSlots::slot_len(in_capsule_data).max(64);
         let connections = target.connections as usize;
         let wanted = connections * usize::from(slots(target.queue_depth));
         let affordable = usize::try_from(target.buffer_memory).unwrap_or(usize::MAX) / slot;
@@ -44,7 +47,7 @@ impl Settings {
             connections: target.connections,
             queue_entries: target.queue_depth,
             io_queues: target.io_queues,
-            in_capsule_data: target.in_capsule_data,
+            in_capsule_data,
             admin_receives: connections * usize::from(slots(crate::limits::ADMIN_ENTRIES_USUAL)),
             io_receives: wanted.min(affordable).max(least),
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
@@ -52,7 +55,7 @@ impl Settings {
         }
     }
 
-    /// Bytes of pinned memory.
+    /// Bytes of pinned memory, over NVMe/RDMA. NVMe/TCP needs a little less.
     #[must_use]
     pub fn pinned(&self) -> u64 {
         self.buffers.bytes()
@@ -65,6 +68,15 @@ impl Settings {
     pub fn full_queues(&self) -> usize {
         self.io_receives / usize::from(slots(self.queue_entries))
     }
+}
+
+/// Bytes of data in the capsule of an I/O queue.
+#[must_use]
+pub fn in_capsule_data(target: &nvmf_config::Target, transport: Transport) -> u32 {
+    target.in_capsule_data.unwrap_or(match transport {
+        Transport::Rdma => IN_CAPSULE_RDMA,
+        Transport::Tcp => IN_CAPSULE_TCP,
+    })
 }
 
 /// What the workers of a group know of each other (they share a provider and hand requests to each other): who has

@@ -45,13 +45,15 @@ impl Clock {
 }
 
 /// Turns the worker until it is told to finish and has no queue left.
-pub fn run<T: Transport>(
+pub fn run<T: Transport, D>(
     mut worker: Worker<T, Devices>,
     id: WorkerId,
-    mailboxes: &Arc<Mailboxes<T::Detached>>,
+    mailboxes: &Arc<Mailboxes<D>>,
     clock: Clock,
     waiting: Waiting,
-) {
+) where
+    T::Detached: Into<D> + TryFrom<D>,
+{
     let transport_fd = worker.transport().fd().map(|fd| fd.as_raw_fd());
     let watch_transport = transport_fd.and_then(|fd| worker.backend().watch(fd));
     let watch_wakeup = worker.backend().watch(mailboxes.wakeup(id));
@@ -64,7 +66,9 @@ pub fn run<T: Transport>(
         mailboxes.record_turn(id, now);
         let progress = worker.turn(now);
         while let Some((to, message)) = worker.poll_message() {
-            mailboxes.post(id, to, message);
+            if let Some(message) = message.convert(|detached| Some(detached.into())) {
+                mailboxes.post(id, to, message);
+            }
         }
         if progress.worked {
             if let Some(since) = idle_since.take() {
@@ -111,16 +115,24 @@ pub fn run<T: Transport>(
 }
 
 /// Does what is asked of the thread, in the order in which it was asked. Says whether it is to end.
-pub fn take_messages<T: Transport>(
+pub fn take_messages<T: Transport, D>(
     worker: &mut Worker<T, Devices>,
     id: WorkerId,
-    mailboxes: &Mailboxes<T::Detached>,
+    mailboxes: &Mailboxes<D>,
     now: Duration,
-) -> bool {
+) -> bool
+where
+    T::Detached: TryFrom<D>,
+{
     let mut finish = false;
     while let Some(order) = mailboxes.take(id) {
         match order {
-            ThreadMessage::Worker(message) => worker.deliver(message),
+            ThreadMessage::Worker(message) => {
+                // Only workers of one transport hand connections to each other.
+                if let Some(message) = message.convert(|detached| detached.try_into().ok()) {
+                    worker.deliver(message);
+                }
+            }
             ThreadMessage::Attach(device, disk, done) => {
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));

@@ -2,13 +2,15 @@
 
 use super::{Checker, Result, narrow};
 use crate::file;
-use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, VerbsOptions};
+use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Transport, VerbsOptions};
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
 
-/// The port that the standard gives to NVMe over RDMA.
+/// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too.
 const PORT: u16 = 4420;
+/// The port that IANA gives to discovery.
+const DISCOVERY_PORT: u16 = 8009;
 
 impl Checker<'_> {
     pub(super) fn target(&self, file: &file::Target) -> Result<Target> {
@@ -16,12 +18,7 @@ impl Checker<'_> {
         let polls = [("adaptive", Poll::Adaptive), ("busy", Poll::Busy), ("interrupt", Poll::Interrupt)];
         let policies = [("report", DuplicateHostId::Report), ("refuse", DuplicateHostId::Refuse)];
         let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 50_u64)?;
-        let in_capsule_data = self.bytes(
-            "in_capsule_data",
-            file.in_capsule_data.as_ref(),
-            0..=16384,
-            u64::from(default.in_capsule_data),
-        )?;
+        let in_capsule_data = self.bytes("in_capsule_data", file.in_capsule_data.as_ref(), 0..=16384, 0)?;
         if let Some(value) = &file.in_capsule_data
             && in_capsule_data % 512 != 0
         {
@@ -53,7 +50,7 @@ impl Checker<'_> {
             workers: self.number("workers", file.workers.as_ref(), 1..=64, default.workers)?,
             poll: self.word("poll", file.poll.as_ref(), &polls, default.poll)?,
             spin: Duration::from_micros(spin_us),
-            in_capsule_data: narrow(in_capsule_data),
+            in_capsule_data: file.in_capsule_data.is_some().then(|| narrow(in_capsule_data)),
             queue_depth: self.number(
                 "queue_depth",
                 file.queue_depth.as_ref(),
@@ -86,22 +83,37 @@ impl Checker<'_> {
             ("iwarp", ProviderChoice::Iwarp),
             ("verbs", ProviderChoice::Verbs),
         ];
+        let transports = [("rdma", Transport::Rdma), ("tcp", Transport::Tcp)];
+        let transport = self.word("transport", file.transport.as_ref(), &transports, Transport::Rdma)?;
+        let discovery_only = file.discovery_only.unwrap_or(false);
+        if transport == Transport::Tcp {
+            let message = |key| format!("{key} is for transport = \"rdma\": remove it, NVMe/TCP needs none");
+            if let Some(value) = &file.provider {
+                return self.error(value, message("provider"));
+            }
+            if let Some(value) = &file.verbs {
+                return self.error(value, message("verbs"));
+            }
+        }
+        let default = file::Verbs::default();
         Ok(Listener {
-            address: self.address(&file.address)?,
+            address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
+            transport,
+            discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
-            verbs: self.verbs(&file.verbs)?,
+            verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
         })
     }
 
-    fn address(&self, value: &Spanned<String>) -> Result<SocketAddr> {
+    fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
-        match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, PORT))) {
+        match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {
             Some(address) => Ok(address),
             None => self.error(
                 value,
                 format!(
-                    "address \"{text}\" is not an IP address, alone (port {PORT} then) or with a port: \
+                    "address \"{text}\" is not an IP address, alone (port {port} then) or with a port: \
                      write one such as \"192.0.2.1:4420\" or \"[2001:db8::1]:4420\""
                 ),
             ),

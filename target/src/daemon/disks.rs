@@ -1,7 +1,6 @@
 //! Taking namespaces up, and taking them away.
 
 use super::Daemon;
-use super::workers::Detached;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::mailbox::ThreadMessage;
@@ -120,7 +119,11 @@ impl Daemon {
         &self,
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
-        message: impl Fn(DeviceId, Disk, Sender<Result<(), DevicesError>>) -> ThreadMessage<Detached>,
+        message: impl Fn(
+            DeviceId,
+            Disk,
+            Sender<Result<(), DevicesError>>,
+        ) -> ThreadMessage<crate::transport::Detached>,
     ) -> (Vec<Export>, Vec<(Export, String)>) {
         let waiting: Vec<Waiting> = exports
             .into_iter()

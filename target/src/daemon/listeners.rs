@@ -1,14 +1,15 @@
 //! Where the daemon listens, and tries to.
 
 use super::disks::error_text;
-use super::worker_group::{WorkerGroup, select};
+use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::WorkerThread;
 use super::{Daemon, StartError};
 use crate::limits::ANSWER_TIMEOUT;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
-use crate::ports::{port_id, ports};
-use nvmf_config::{Listener, ProviderChoice};
+use crate::ports::{Served, port_id, ports};
+use crate::settings::in_capsule_data;
+use nvmf_config::{Listener, ProviderChoice, Target};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_subsystem::RdmaProviderType;
@@ -21,8 +22,8 @@ pub(super) struct Listening {
     config: Listener,
     /// Where it listens: as configured, but with the port that the system chose for port 0.
     address: SocketAddr,
-    /// Over which providers; none when it is down.
-    providers: Vec<ProviderSelection>,
+    /// Over what; none when it is down.
+    providers: Vec<Selection>,
     /// What was logged last of why it is down, or of a provider that it could not take.
     fault: Option<String>,
 }
@@ -50,19 +51,25 @@ impl Listening {
     }
 
     /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-    fn port(&self) -> Option<(SocketAddr, RdmaProviderType)> {
-        let provider = match &self.providers[..] {
+    fn served(&self, target: &Target) -> Option<Served> {
+        let rdma = match &self.providers[..] {
             [] => return None,
-            [ProviderSelection::Iwarp] => RdmaProviderType::IWARP,
-            _ => RdmaProviderType::NO_PROVIDER_SPECIFIED,
+            [Selection::Tcp] => None,
+            [Selection::Rdma(ProviderSelection::Iwarp)] => Some(RdmaProviderType::IWARP),
+            _ => Some(RdmaProviderType::NO_PROVIDER_SPECIFIED),
         };
-        Some((self.address, provider))
+        Some(Served {
+            address: self.address,
+            rdma,
+            in_capsule_data: in_capsule_data(target, self.config.transport),
+            discovery_only: self.config.discovery_only,
+        })
     }
 
     /// Whether it was left to us which provider it takes, and it has userspace iWARP only.
     fn may_find_a_device(&self) -> bool {
         self.config.provider == ProviderChoice::Auto
-            && self.providers == [ProviderSelection::Iwarp]
+            && self.providers == [Selection::Rdma(ProviderSelection::Iwarp)]
             && !self.address.ip().is_unspecified()
     }
 }
@@ -105,7 +112,9 @@ impl Daemon {
             if !self.listeners[at].may_find_a_device() {
                 continue;
             }
-            let Ok(selection @ ProviderSelection::Verbs { .. }) = select(&self.listeners[at].config) else {
+            let Ok(selection @ Selection::Rdma(ProviderSelection::Verbs { .. })) =
+                select(&self.listeners[at].config)
+            else {
                 continue;
             };
             let text = selection.to_string();
@@ -136,7 +145,7 @@ impl Daemon {
         }
     }
 
-    fn listen(&mut self, at: usize, selection: ProviderSelection) -> Result<(), StartError> {
+    fn listen(&mut self, at: usize, selection: Selection) -> Result<(), StartError> {
         let group = match self.groups.iter().position(|group| group.selection == selection) {
             Some(group) => group,
             None => self.add_group(selection.clone())?,
@@ -172,7 +181,7 @@ impl Daemon {
     }
 
     /// Starts the workers of a provider that none has yet. Returns the place of their group.
-    fn add_group(&mut self, selection: ProviderSelection) -> Result<usize, StartError> {
+    fn add_group(&mut self, selection: Selection) -> Result<usize, StartError> {
         let workers = self.config.target.workers.div_ceil(2);
         let group = WorkerGroup::new(selection, WorkerId(self.workers.len()), workers);
         self.groups.push(group);
@@ -210,7 +219,8 @@ impl Daemon {
     }
 
     fn publish_ports(&mut self) -> Result<(), StartError> {
-        let ports = ports(&self.listeners.iter().map(Listening::port).collect::<Vec<_>>());
+        let ports =
+            ports(&self.listeners.iter().map(|it| it.served(&self.config.target)).collect::<Vec<_>>());
         let set = self.registry().set_ports(ports);
         set.map_err(|error| StartError::Definition(Box::new(error)))?;
         self.publish();

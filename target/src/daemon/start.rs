@@ -10,7 +10,7 @@ use crate::mailbox::Mailboxes;
 use crate::settings::Settings;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
-use nvmf_config::{Config, Poll};
+use nvmf_config::{Config, Poll, Transport};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ impl Daemon {
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
-            settings: Settings::new(&config.target),
+            target: config.target.clone(),
             waiting: Waiting {
                 poll: config.target.poll,
                 spin: config.target.spin,
@@ -139,7 +139,8 @@ impl Daemon {
         }
         self.groups = WorkerGroup::all(selections, self.config.target.workers);
         let workers = self.groups.iter().map(|group| group.workers).sum();
-        check_limits(&self.common.settings, workers);
+        let settings = Settings::new(&self.config.target, Transport::Rdma);
+        check_limits(&settings, workers);
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }
@@ -158,7 +159,7 @@ impl Daemon {
     fn announce(&self) {
         let up = self.listeners.iter().filter(|listener| listener.is_up());
         let addresses: Vec<_> = up.map(Listening::describe).collect();
-        let (settings, workers) = (&self.common.settings, self.workers.len());
+        let (settings, workers) = (Settings::new(&self.config.target, Transport::Rdma), self.workers.len());
         tracing::info!(
             "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, \
              {} MiB receives \

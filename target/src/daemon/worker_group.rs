@@ -1,14 +1,42 @@
-//! Which workers serve which RDMA provider.
+//! Which workers serve which transport.
 
 use crate::message::WorkerId;
 use crate::settings::Load;
-use nvmf_config::{Listener, ProviderChoice};
+use core::fmt;
+use nvmf_config::{Listener, ProviderChoice, Transport};
 use nvmf_rdma_any::{OpenError, Preference, ProviderSelection, VerbsOptions};
 use std::sync::Arc;
 
-/// The workers of one provider: the first listens, and hands what comes in to all of them.
+/// What the workers of a group serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// NVMe/RDMA over this provider.
+    Rdma(ProviderSelection),
+    /// NVMe/TCP.
+    Tcp,
+}
+
+impl Selection {
+    pub(super) fn transport(&self) -> Transport {
+        match self {
+            Self::Rdma(_) => Transport::Rdma,
+            Self::Tcp => Transport::Tcp,
+        }
+    }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rdma(provider) => provider.fmt(f),
+            Self::Tcp => f.write_str("NVMe/TCP"),
+        }
+    }
+}
+
+/// The workers of one transport: the first listens, and hands what comes in to all of them.
 pub(super) struct WorkerGroup {
-    pub(super) selection: ProviderSelection,
+    pub(super) selection: Selection,
     pub(super) first: WorkerId,
     pub(super) workers: usize,
     pub(super) load: Arc<Load>,
@@ -16,12 +44,12 @@ pub(super) struct WorkerGroup {
 
 impl WorkerGroup {
     /// A group of so many workers from `first` on.
-    pub(super) fn new(selection: ProviderSelection, first: WorkerId, workers: usize) -> Self {
+    pub(super) fn new(selection: Selection, first: WorkerId, workers: usize) -> Self {
         Self { selection, first, workers, load: Load::new(first, workers) }
     }
 
-    /// One group for each provider. They share the configured workers; each has one at least.
-    pub(super) fn all(selections: Vec<ProviderSelection>, workers: usize) -> Vec<Self> {
+    /// One group for each. They share the configured workers; each has one at least.
+    pub(super) fn all(selections: Vec<Selection>, workers: usize) -> Vec<Self> {
         let shares = shares(workers, selections.len());
         let mut next = 0;
         let group = |(selection, workers)| {
@@ -38,9 +66,13 @@ impl WorkerGroup {
     }
 }
 
-/// The provider that a listener takes now.
-pub(crate) fn select(listener: &Listener) -> Result<ProviderSelection, OpenError> {
-    ProviderSelection::of(listener.address.ip(), preference(listener.provider), verbs(listener))
+/// What a listener takes now.
+pub(crate) fn select(listener: &Listener) -> Result<Selection, OpenError> {
+    if listener.transport == Transport::Tcp {
+        return Ok(Selection::Tcp);
+    }
+    let provider = preference(listener.provider);
+    ProviderSelection::of(listener.address.ip(), provider, verbs(listener)).map(Selection::Rdma)
 }
 
 /// Workers of each of so many groups: the first ones get what does not come out even.

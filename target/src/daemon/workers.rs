@@ -1,31 +1,31 @@
 //! The workers' threads.
 
 use super::StartError;
-use super::worker_group::WorkerGroup;
+use super::worker_group::{Selection, WorkerGroup};
 use crate::control::Waker;
 use crate::exec::resources::SetUpError;
+use crate::exec::transport::Transport;
 use crate::mailbox::Mailboxes;
 use crate::message::WorkerId;
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::thread::{self, Clock, Waiting};
+use crate::transport::Detached;
 use crate::transport::rdma::Rdma;
 use crate::transport::rdma::listener::rejection;
+use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvme_proto::rdma::RejectStatus;
 use nvmf_backend::{Devices, DevicesError, DevicesOptions};
-use nvmf_rdma_any::{AnyProvider, OpenOptions, ProviderSelection};
+use nvmf_rdma_any::OpenOptions;
 use nvmf_subsystem::Registry;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use thiserror::Error;
-
-/// A connection on its way from one worker to another.
-pub(super) type Detached = crate::transport::rdma::Detached<nvmf_rdma_any::Detached>;
 
 /// A worker could not be set up.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub enum WorkerError {
 /// What every worker gets.
 #[derive(Clone)]
 pub(super) struct Common {
-    pub(super) settings: Settings,
+    pub(super) target: nvmf_config::Target,
     pub(super) waiting: Waiting,
     pub(super) registry: Arc<Mutex<Registry>>,
     pub(super) mailboxes: Arc<Mailboxes<Detached>>,
@@ -106,42 +106,53 @@ impl Drop for End {
 /// What a worker's thread says once it is set up: its counters, and whether memory could not be pinned.
 type Started = Result<(Arc<Counters>, bool), WorkerError>;
 
-fn run(
+fn run(id: WorkerId, common: &Common, selection: &Selection, load: Arc<Load>, tell: &Sender<Started>) {
+    let settings = Settings::new(&common.target, selection.transport());
+    match selection {
+        Selection::Rdma(provider) => {
+            let transport = |devices: &mut Devices| {
+                let provider = provider.open(OpenOptions {
+                    completion_vector: u32::try_from(id.0).unwrap_or(0),
+                    rejection: rejection(RejectStatus::NO_RESOURCES),
+                    ..OpenOptions::default()
+                })?;
+                Ok(Rdma::new(provider, devices, &settings)?)
+            };
+            run_over(id, common, &settings, load, tell, transport);
+        }
+        Selection::Tcp => {
+            let transport = |devices: &mut Devices| Ok(Tcp::new(devices, &settings, TcpOptions::default())?);
+            run_over(id, common, &settings, load, tell, transport);
+        }
+    }
+}
+
+fn run_over<T: Transport>(
     id: WorkerId,
     common: &Common,
-    selection: &ProviderSelection,
+    settings: &Settings,
     load: Arc<Load>,
     tell: &Sender<Started>,
-) {
-    let worker = match set_up(id, common, selection, load) {
+    transport: impl FnOnce(&mut Devices) -> Result<T, WorkerError>,
+) where
+    T::Detached: Into<Detached> + TryFrom<Detached>,
+{
+    let set_up = || {
+        let mut devices = Devices::new(DevicesOptions::default())?;
+        let transport = transport(&mut devices)?;
+        let registry = Arc::clone(&common.registry);
+        Ok(Worker::new(id, load, settings.clone(), registry, transport, devices)?)
+    };
+    match set_up() {
         Ok(mut worker) => {
             let unpinned = worker.backend().unpinned();
             let _ = tell.send(Ok((Arc::clone(worker.counters()), unpinned)));
-            worker
+            thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);
         }
         Err(error) => {
             let _ = tell.send(Err(error));
-            return;
         }
-    };
-    thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);
-}
-
-fn set_up(
-    id: WorkerId,
-    common: &Common,
-    selection: &ProviderSelection,
-    load: Arc<Load>,
-) -> Result<Worker<Rdma<AnyProvider>, Devices>, WorkerError> {
-    let mut devices = Devices::new(DevicesOptions::default())?;
-    let provider = selection.open(OpenOptions {
-        completion_vector: u32::try_from(id.0).unwrap_or(0),
-        rejection: rejection(RejectStatus::NO_RESOURCES),
-        ..OpenOptions::default()
-    })?;
-    let registry = Arc::clone(&common.registry);
-    let transport = Rdma::new(provider, &mut devices, &common.settings)?;
-    Ok(Worker::new(id, load, common.settings.clone(), registry, transport, devices)?)
+    }
 }
 
 /// Says so if the limits of the process are too low for so many workers, and raises what can be raised.
