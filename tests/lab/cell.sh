@@ -1,24 +1,27 @@
 # A cell of the matrix: the checks for one initiator and one target. A scenario sets
 #
 #   initiator   kernel | ours
-#   provider    of our initiator: iwarp | verbs
+#   transport   rdma | tcp
+#   provider    of our initiator over rdma: iwarp | verbs
+#   options     further options of the kernel's `nvme connect` and of our `attach`
 #   address, port, nqn
 #   target_kill, target_restart    commands
 #
 # and calls `cell`.
 
 . "$LAB/lib.sh"
+transport=rdma options=
 
 # --- the initiators: the same operations and queries for each
 
 connect() {
     case $initiator in
     kernel)
-        nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=120
+        nvme connect -t $transport -a "$address" -s "$port" -n "$nqn" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=120 $options
         wait_for 50 kernel_device
         ;;
     ours)
-        nvmf attach -a "$address" -s "$port" -n "$nqn" --provider "$provider" -i 2 -c 1 -l 120 -o json >/run/attached.json
+        nvmf attach $(carried) -a "$address" -s "$port" -n "$nqn" -i 2 -c 1 -l 120 $options -o json >/run/attached.json
         cat /run/attached.json
         jq -er .device /run/attached.json >/run/device
         ;;
@@ -50,15 +53,23 @@ disconnect() {
     [ ! -b "$(cat /run/device)" ]
 }
 
-remote() { echo -a "$address" --trsvcid "$port" -n "$nqn" --provider "$provider"; }
+# What our commands are told of the transport.
+carried() {
+    case $transport in
+    rdma) echo -t rdma --provider "$provider" ;;
+    tcp) echo -t tcp ;;
+    esac
+}
+
+remote() { echo $(carried) -a "$address" --trsvcid "$port" -n "$nqn"; }
 
 # Makes what is copied onto file systems: a tree of many small files, and some large ones.
 TREE="/usr/share/perl5 /usr/sbin"
 
 discover() {
     case $initiator in
-    kernel) nvme discover -t rdma -a "$address" -s "$port" -o json ;;
-    ours) nvmf discover -a "$address" -s "$port" --provider "$provider" -o json ;;
+    kernel) nvme discover -t $transport -a "$address" -s "$port" -o json ;;
+    ours) nvmf discover $(carried) -a "$address" -s "$port" -o json ;;
     esac >/run/discovered.json
     cat /run/discovered.json
     jq -e --arg nqn "$nqn" '[.records[] | select(.subnqn == $nqn)] | length == 1' /run/discovered.json

@@ -2,13 +2,18 @@
 # BIN is the folder of the programs. PORT is a free port of 127.0.0.1, which the guest reaches as 10.0.2.2. GUEST_PORT
 # leads to port 4420 of the guest.
 
-# Starts our target on 127.0.0.1 over userspace iWARP. Its disk is a file that stays when the target is killed.
+# `target_start NQN [tcp]`: starts our target on 127.0.0.1, over userspace iWARP or NVMe/TCP. Its disk is a file that
+# stays when the target is killed.
 target_start() {
+    case ${2:-iwarp} in
+    tcp) carried='transport = "tcp"' ;;
+    *) carried='provider = "iwarp"' ;;
+    esac
     [ -e disk.img ] || truncate -s 512M disk.img
     cat >target.toml <<CONFIG
 [[listener]]
 address = "127.0.0.1:$PORT"
-provider = "iwarp"
+$carried
 
 [[subsystem]]
 nqn = "$1"
