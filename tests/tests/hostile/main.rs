@@ -18,7 +18,7 @@ use nvmf_target::settings::{Load, Settings};
 use nvmf_target::telemetry::Counters;
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
-use peer::Peer;
+use peer::{Gone, Peer, set_up};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -219,6 +219,22 @@ fn sockets(address: SocketAddr, stop: &AtomicBool) {
     }
 }
 
+/// The queues of a host that asks for data and answers no READ.
+fn host_without_answers(address: SocketAddr, host: u8) -> Result<Vec<Peer>, Gone> {
+    let mut admin = Peer::established(address, 0, Cntlid(0))?.with_host(host);
+    let cntlid = admin.connect_admin(&subsystem())?;
+    let mut peers = vec![admin];
+    for qid in 1..=2 {
+        let mut io = Peer::established(address, qid, cntlid)?.with_host(host);
+        io.connect_io(qid, cntlid, &subsystem())?;
+        for at in 0..24 {
+            io.send_transfer(at % 2 == 0, [4096, 128 << 10][usize::from(at % 4 < 2)])?;
+        }
+        peers.push(io);
+    }
+    Ok(peers)
+}
+
 /// Ends what waits for it, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
@@ -239,30 +255,26 @@ fn hostile_peers_do_not_delay_an_honest_host() {
         // Their providers are not turned from here on: they answer no READ and take nothing.
         let mut peers = Vec::new();
         for _ in 0..40 {
-            peers.push(Peer::established(target.address, 0, Cntlid(0)));
+            peers.push(set_up(|| Peer::established(target.address, 0, Cntlid(0))));
         }
         for _ in 0..20 {
-            let mut peer = Peer::established(target.address, 0, Cntlid(0));
-            peer.send_connect(0, Cntlid::DYNAMIC, &subsystem());
-            peers.push(peer);
+            peers.push(set_up(|| {
+                let mut peer = Peer::established(target.address, 0, Cntlid(0))?;
+                peer.send_connect(0, Cntlid::DYNAMIC, &subsystem())?;
+                Ok(peer)
+            }));
         }
         for host in 0..4 {
-            let mut admin = Peer::established(target.address, 0, Cntlid(0)).with_host(50 + host);
-            let cntlid = admin.connect_admin(&subsystem());
-            for qid in 1..=2 {
-                let mut io = Peer::established(target.address, qid, cntlid).with_host(50 + host);
-                io.connect_io(qid, cntlid, &subsystem());
-                for at in 0..24 {
-                    io.send_transfer(at % 2 == 0, [4096, 128 << 10][usize::from(at % 4 < 2)]);
-                }
-                peers.push(io);
-            }
-            peers.push(admin);
+            peers.extend(set_up(|| host_without_answers(target.address, 50 + host)));
         }
-        let mut discovery = Peer::established(target.address, 0, Cntlid(0)).with_host(99);
-        discovery.connect_admin(&Nqn::DISCOVERY);
-        (0..16).for_each(|_| discovery.send_log_page());
-        peers.push(discovery);
+        peers.push(set_up(|| {
+            let mut discovery = Peer::established(target.address, 0, Cntlid(0))?.with_host(99);
+            discovery.connect_admin(&Nqn::DISCOVERY)?;
+            for _ in 0..16 {
+                discovery.send_log_page()?;
+            }
+            Ok(discovery)
+        }));
 
         let mut host = Host::connect(target.address);
         for round in 0..60 {

@@ -24,6 +24,26 @@ const CAPSULE: usize = 8192;
 const DATA: usize = SLOTS * (CAPSULE + 16);
 const DATA_LEN: usize = 256 << 10;
 
+/// How often a peer begins its set-up anew: the target may close a connection that is slow, or one too many of its
+/// address.
+const ATTEMPTS: usize = 20;
+
+/// The target closed the connection, or did not set it up.
+#[derive(Debug)]
+pub(crate) struct Gone(String);
+
+/// Does a set-up anew while the target ends its connections: on a busy machine it may be slower than the target waits.
+pub(crate) fn set_up<T>(mut attempt: impl FnMut() -> Result<T, Gone>) -> T {
+    let mut causes = Vec::new();
+    for _ in 0..ATTEMPTS {
+        match attempt() {
+            Ok(done) => return done,
+            Err(Gone(cause)) => causes.push(cause),
+        }
+    }
+    panic!("no set-up succeeds: {causes:?}");
+}
+
 /// One queue pair of a hostile host.
 pub(crate) struct Peer {
     provider: IwarpProvider,
@@ -38,7 +58,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// A connection for this queue, from an address of its own.
-    pub(crate) fn established(address: SocketAddr, qid: u16, cntlid: Cntlid) -> Self {
+    pub(crate) fn established(address: SocketAddr, qid: u16, cntlid: Cntlid) -> Result<Self, Gone> {
         let mut provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
         let cq = provider.create_completion_queue(1024).expect("a completion queue");
         let attributes = QueuePairAttributes {
@@ -68,10 +88,10 @@ impl Peer {
         let source = SocketAddr::from(([127, 0, 0, 2], 0));
         peer.provider.connect(peer.now(), qp, address, Some(source), &parameters).expect("a connection");
         peer.until(|peer| match peer.provider.poll_cm(peer.now())? {
-            CmEvent::Established { .. } => Some(()),
-            other => panic!("{other:?}"),
-        });
-        peer
+            CmEvent::Established { .. } => Some(Ok(())),
+            other => Some(Err(Gone(format!("{other:?}")))),
+        })?;
+        Ok(peer)
     }
 
     pub(crate) fn with_host(self, host: u8) -> Self {
@@ -82,25 +102,27 @@ impl Peer {
         self.begun.elapsed() + Duration::from_secs(1)
     }
 
-    fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+    fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<Result<T, Gone>>) -> Result<T, Gone> {
         let begun = Instant::now();
         loop {
-            if let Some(value) = done(self) {
-                return value;
+            if let Some(result) = done(self) {
+                return result;
             }
-            assert!(begun.elapsed() < BOUND, "the target does not answer");
+            if begun.elapsed() > BOUND {
+                return Err(Gone("the target does not answer".into()));
+            }
             std::thread::sleep(Duration::from_micros(50));
         }
     }
 
-    fn expose(&mut self, len: u32) -> SglDescriptor {
+    fn expose(&mut self, len: u32) -> Result<SglDescriptor, Gone> {
         let range = Sge { local_key: self.region.local_key, offset: DATA, len };
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let remote = self.provider.expose(self.qp, range, access).expect("a key");
-        SglDescriptor::keyed(remote.address, len, remote.key.0, true)
+        let remote = self.provider.expose(self.qp, range, access).map_err(|error| Gone(error.to_string()))?;
+        Ok(SglDescriptor::keyed(remote.address, len, remote.key.0, true))
     }
 
-    fn send(&mut self, mut sqe: Sqe, in_capsule: &[u8]) -> u16 {
+    fn send(&mut self, mut sqe: Sqe, in_capsule: &[u8]) -> Result<u16, Gone> {
         let cid = self.next_cid;
         self.next_cid += 1;
         sqe.cid = cid.into();
@@ -111,25 +133,29 @@ impl Peer {
         let operation =
             SendOperation::Send { payload: Payload::Gather(&sge), invalidate: None, solicited: true };
         let request = SendRequest { id: WorkRequestId(1 << 32), operation, signaled: true };
-        self.provider.post_send(self.qp, request).expect("a place in the send queue");
+        self.provider.post_send(self.qp, request).map_err(|error| Gone(error.to_string()))?;
         self.provider.flush();
-        cid
+        Ok(cid)
     }
 
-    fn response(&mut self, cid: u16) -> Cqe {
+    fn response(&mut self, cid: u16) -> Result<Cqe, Gone> {
         let cqe = self.until(|peer| {
             let mut completions = Vec::with_capacity(16);
             peer.provider.poll_cq(peer.cq, &mut completions);
             peer.provider.flush();
             completions.iter().filter(|done| done.opcode == Opcode::Receive).find_map(|done| {
-                assert!(done.status.is_success(), "{}", done.status);
+                if !done.status.is_success() {
+                    return Some(Err(Gone(done.status.to_string())));
+                }
                 let mut cqe = [0; 16];
                 peer.memory.read(SLOTS * CAPSULE + done.id.0 as usize * 16, &mut cqe);
-                Cqe::read_from_bytes(&cqe).ok().filter(|cqe| cqe.cid.get() == cid)
+                Cqe::read_from_bytes(&cqe).ok().filter(|cqe| cqe.cid.get() == cid).map(Ok)
             })
-        });
-        assert!(cqe.status().is_success(), "{}", cqe.status());
-        cqe
+        })?;
+        if !cqe.status().is_success() {
+            return Err(Gone(cqe.status().to_string()));
+        }
+        Ok(cqe)
     }
 
     fn connect_data(&self, cntlid: Cntlid, subsystem: &Nqn) -> ConnectData {
@@ -142,46 +168,49 @@ impl Peer {
     }
 
     /// A Connect whose data must be read.
-    pub(crate) fn send_connect(&mut self, qid: u16, cntlid: Cntlid, subsystem: &Nqn) -> u16 {
+    pub(crate) fn send_connect(&mut self, qid: u16, cntlid: Cntlid, subsystem: &Nqn) -> Result<u16, Gone> {
         let data = self.connect_data(cntlid, subsystem);
         self.memory.write(DATA, data.as_bytes());
         let mut sqe = Self::connect_command(qid);
-        sqe.sgl = self.expose(1024);
+        sqe.sgl = self.expose(1024)?;
         self.send(sqe, &[])
     }
 
     /// Connects an Admin queue and enables its controller.
-    pub(crate) fn connect_admin(&mut self, subsystem: &Nqn) -> Cntlid {
-        let cid = self.send_connect(0, Cntlid::DYNAMIC, subsystem);
-        let cntlid = Connected::parse(self.response(cid).dw0.get()).cntlid;
+    pub(crate) fn connect_admin(&mut self, subsystem: &Nqn) -> Result<Cntlid, Gone> {
+        let cid = self.send_connect(0, Cntlid::DYNAMIC, subsystem)?;
+        let cntlid = Connected::parse(self.response(cid)?.dw0.get()).cntlid;
         let set = PropertySet { property: Property::CC, size: 0, value: Configuration::ENABLE.0.into() };
-        let cid = self.send(set.emit(), &[]);
-        self.response(cid);
-        cntlid
+        let cid = self.send(set.emit(), &[])?;
+        self.response(cid)?;
+        Ok(cntlid)
     }
 
     /// Connects an I/O queue.
-    pub(crate) fn connect_io(&mut self, qid: u16, cntlid: Cntlid, subsystem: &Nqn) {
+    pub(crate) fn connect_io(&mut self, qid: u16, cntlid: Cntlid, subsystem: &Nqn) -> Result<(), Gone> {
         let data = self.connect_data(cntlid, subsystem);
         let mut sqe = Self::connect_command(qid);
         sqe.sgl = SglDescriptor::in_capsule(0, 1024);
-        let cid = self.send(sqe, data.as_bytes());
-        self.response(cid);
+        let cid = self.send(sqe, data.as_bytes())?;
+        self.response(cid)?;
+        Ok(())
     }
 
     /// A read or a write that moves data.
-    pub(crate) fn send_transfer(&mut self, write: bool, len: u32) {
+    pub(crate) fn send_transfer(&mut self, write: bool, len: u32) -> Result<(), Gone> {
         let opcode = if write { NvmOpcode::WRITE } else { NvmOpcode::READ };
         // Behind what the honest host verifies.
         let mut sqe = ReadWrite::new(24 * 1024, len / 512).emit(opcode, Nsid(1));
-        sqe.sgl = self.expose(len);
-        self.send(sqe, &[]);
+        sqe.sgl = self.expose(len)?;
+        self.send(sqe, &[])?;
+        Ok(())
     }
 
     /// Get Log Page, 4096 bytes of the discovery log.
-    pub(crate) fn send_log_page(&mut self) {
+    pub(crate) fn send_log_page(&mut self) -> Result<(), Gone> {
         let mut sqe = Sqe::new(AdminOpcode::GET_LOG_PAGE.0).with_dwords([0x03ff_0070, 0, 0, 0, 0, 0]);
-        sqe.sgl = self.expose(4096);
-        self.send(sqe, &[]);
+        sqe.sgl = self.expose(4096)?;
+        self.send(sqe, &[])?;
+        Ok(())
     }
 }
