@@ -1,5 +1,6 @@
 //! An association of a host with a controller: what its queues, on several workers, share.
 
+use crate::limits::KEEP_ALIVE_GRANULARITY_MS;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
 use crate::{Cntlid, HostId, Nqn, Options};
@@ -57,6 +58,10 @@ pub struct Association {
     closing: AtomicBool,
     /// The host lets writes stay in volatile caches (the Volatile Write Cache feature).
     write_cache: AtomicBool,
+    /// Queues whose connection is there.
+    connections: AtomicU32,
+    /// The Keep Alive Timeout in milliseconds, rounded up to its granularity; 0 is none.
+    keep_alive_ms: AtomicU32,
     /// I/O queues that are connected.
     io_queues: AtomicU16,
     /// I/O queues that the transport has room for.
@@ -101,6 +106,8 @@ pub(crate) struct AssociationParts {
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) orphans: Arc<Orphans>,
+    /// As the host gave it.
+    pub(crate) keep_alive_ms: u32,
 }
 
 impl Association {
@@ -117,11 +124,14 @@ impl Association {
             options,
             counters,
             orphans,
+            keep_alive_ms,
         } = parts;
-        Self {
+        let association = Self {
             enabled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             write_cache: AtomicBool::new(true),
+            connections: AtomicU32::new(1),
+            keep_alive_ms: AtomicU32::new(0),
             io_queues: AtomicU16::new(0),
             io_queues_served: AtomicU16::new(options.io_queues_max),
             io_queues_granted: AtomicU16::new(options.io_queues_max),
@@ -139,7 +149,9 @@ impl Association {
             options,
             counters,
             orphans,
-        }
+        };
+        association.set_keep_alive_ms(keep_alive_ms);
+        association
     }
 
     /// Its name in the registry.
@@ -194,6 +206,38 @@ impl Association {
     #[must_use]
     pub fn io_queues(&self) -> u16 {
         self.io_queues.load(Ordering::SeqCst)
+    }
+
+    /// Records that the connection of one of its queues is gone: nothing is taken from it any more, and what a device
+    /// has of it was counted ([`Association::on_operation_orphaned`]). Call it once for each admitted queue.
+    ///
+    /// # Panics
+    /// When none was left.
+    pub fn on_connection_gone(&self) {
+        let before = self.connections.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a connection is gone that was never admitted");
+    }
+
+    /// Whether a queue of it has a connection that operations may yet come from.
+    pub(crate) fn has_connections(&self) -> bool {
+        self.connections.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the host has sent nothing for the whole Keep Alive Timeout. A host that still has its end of the
+    /// connections sends something in that time.
+    pub(crate) fn is_silent(&self, now: Duration) -> bool {
+        let timeout = Duration::from_millis(self.keep_alive_ms().into());
+        !timeout.is_zero() && now.saturating_sub(self.last_activity()) >= timeout
+    }
+
+    pub(crate) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets the Keep Alive Timeout, rounded up to its granularity.
+    pub(crate) fn set_keep_alive_ms(&self, kato_ms: u32) {
+        let rounded = kato_ms.checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS).unwrap_or(u32::MAX);
+        self.keep_alive_ms.store(rounded, Ordering::Relaxed);
     }
 
     /// Records that an operation is still in flight on a device while its connection is gone: it may yet take effect.
@@ -257,6 +301,10 @@ impl Association {
 
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn on_connection(&self) {
+        self.connections.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn on_io_queue_connected(&self) {

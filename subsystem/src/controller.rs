@@ -60,7 +60,6 @@ impl Controller {
         association: Arc<Association>,
         identity: Arc<Identity>,
         content: Content,
-        kato_ms: u32,
     ) -> Self {
         Self {
             association,
@@ -70,7 +69,7 @@ impl Controller {
             features: Features::new(now),
             events: Events::default(),
             errors: ErrorLog::default(),
-            keep_alive: KeepAlive::new(kato_ms),
+            keep_alive: KeepAlive::default(),
             changed_namespaces: BTreeSet::new(),
             enable_by: Some(now.saturating_add(ENABLE_TIMEOUT)),
             enable_expired: false,

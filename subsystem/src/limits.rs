@@ -67,6 +67,8 @@ pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
 pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 10;
+/// The same in milliseconds.
+pub const KEEP_ALIVE_GRANULARITY_MS: u32 = KEEP_ALIVE_GRANULARITY_100MS as u32 * 100;
 /// The default of the Keep Alive Timer feature, in milliseconds (the standard has it for RDMA and TCP). Also what a
 /// discovery controller has when its host asks for none: a host that only reads the log needs no more, and one that
 /// stays connected sets its own.

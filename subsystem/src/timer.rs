@@ -1,15 +1,13 @@
 //! The Keep Alive timer, restarted by traffic: whatever the host sends on any queue counts (TBKAS).
 
 use crate::association::{Association, ControllerType};
-use crate::limits::{KEEP_ALIVE_DEFAULT_MS, KEEP_ALIVE_GRANULARITY_100MS};
+use crate::limits::{KEEP_ALIVE_DEFAULT_MS, KEEP_ALIVE_GRANULARITY_MS};
 use crate::step::Violation;
 use core::time::Duration;
 
-/// One step of the timeout (KAS), in milliseconds.
-const GRANULARITY_MS: u32 = KEEP_ALIVE_GRANULARITY_100MS as u32 * 100;
 /// A check that comes later than this after the deadline says nothing about the host: this side was stalled, and what
 /// the host sent in that time may not have been read yet.
-const LATE: Duration = Duration::from_millis(KEEP_ALIVE_GRANULARITY_100MS as u64 * 100);
+const LATE: Duration = Duration::from_millis(KEEP_ALIVE_GRANULARITY_MS as u64);
 
 /// The Keep Alive Timeout that a controller has when its host asks for `kato_ms`. 0 turns the timer of an I/O
 /// controller off: the standard lets a controller refuse it, but hosts use it (`nvme connect -k 0`).
@@ -20,49 +18,36 @@ pub(crate) fn keep_alive_ms(controller_type: ControllerType, kato_ms: u32) -> u3
     }
 }
 
-/// The timer of one controller. The standard starts it again whenever it runs out after an interval with a command in
-/// it, so that it expires one to two timeouts after the last command. Here it is always two: a host that relies on its
-/// traffic may leave nearly a whole timeout between two commands, and the second is delayed on its way.
-#[derive(Debug)]
+/// The timer of one controller; its association holds the timeout. The standard starts it again whenever it runs out
+/// after an interval with a command in it, so that it expires one to two timeouts after the last command. Here it is
+/// always two: a host that relies on its traffic may leave nearly a whole timeout between two commands, and the second
+/// is delayed on its way.
+#[derive(Debug, Default)]
 pub(crate) struct KeepAlive {
-    /// Rounded up to the granularity; 0 is off.
-    timeout_ms: u32,
     /// The timer does not expire before this time.
     not_before: Duration,
     expired: Option<Violation>,
 }
 
+fn timeout(association: &Association) -> Option<Duration> {
+    let timeout_ms = association.keep_alive_ms();
+    (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
+}
+
 impl KeepAlive {
-    /// With KATO as the host gave it.
-    pub(crate) fn new(kato_ms: u32) -> Self {
-        let mut timer = Self { timeout_ms: 0, not_before: Duration::ZERO, expired: None };
-        timer.set(kato_ms);
-        timer
-    }
-
-    pub(crate) fn set(&mut self, kato_ms: u32) {
-        self.timeout_ms = kato_ms.checked_next_multiple_of(GRANULARITY_MS).unwrap_or(u32::MAX);
-    }
-
-    pub(crate) fn timeout_ms(&self) -> u32 {
-        self.timeout_ms
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()))
-    }
-
     /// When it expires if no command follows.
     pub(crate) fn deadline(&self, association: &Association) -> Option<Duration> {
         if self.expired.is_some() {
             return None;
         }
-        let silence = self.timeout()?.saturating_mul(2);
+        let silence = timeout(association)?.saturating_mul(2);
         Some(association.last_activity().saturating_add(silence).max(self.not_before))
     }
 
     pub(crate) fn on_timeout(&mut self, now: Duration, association: &Association) {
-        let (Some(timeout), Some(deadline)) = (self.timeout(), self.deadline(association)) else { return };
+        let (Some(timeout), Some(deadline)) = (timeout(association), self.deadline(association)) else {
+            return;
+        };
         if now < deadline {
             return;
         }

@@ -50,6 +50,8 @@ counters! {
     unconnected_closed,
     /// Silent discovery controllers that were closed to make room for others.
     discovery_closed,
+    /// Associations found silent or closing when their host connected again, and ended.
+    lost_closed,
     /// Connect commands refused.
     connects_refused,
     /// Host NQNs seen with a second Host Identifier.

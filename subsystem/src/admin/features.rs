@@ -155,7 +155,7 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::NUMBER_OF_QUEUES => queue_counts(controller.association.io_queues_granted()),
         FeatureId::WRITE_ATOMICITY => features.write_atomicity,
         FeatureId::ASYNC_EVENT_CONFIG => features.async_event_config,
-        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
+        FeatureId::KEEP_ALIVE_TIMER => controller.association.keep_alive_ms(),
         // The one combination of I/O command sets: NVM alone.
         FeatureId::IO_COMMAND_SET_PROFILE => 0,
         FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
@@ -238,7 +238,7 @@ pub(crate) fn on_set_features(
         }
         FeatureId::KEEP_ALIVE_TIMER => {
             let kato_ms = keep_alive_ms(controller.association.controller_type(), word);
-            controller.keep_alive.set(kato_ms);
+            controller.association.set_keep_alive_ms(kato_ms);
         }
         FeatureId::IO_COMMAND_SET_PROFILE if word & 0x1ff != 0 => {
             return Err(status::IO_COMMAND_SET_COMBINATION_REJECTED);

@@ -6,6 +6,7 @@ use crate::ticket::Kind;
 use crate::{Association, AssociationKey, HostId, Link, Nqn, Qid, Refusal, Ticket};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use nvme_proto::fabrics::connect::{Connect, ConnectData};
 
@@ -55,6 +56,9 @@ pub struct Admission {
     /// A silent discovery controller that was closed to make room for this one: poll its queue, on whichever worker it
     /// lives, or disconnect it.
     pub closed: Option<AssociationKey>,
+    /// Associations that the host has lost, and that end: destroy the queue pairs of all their queues at once, on
+    /// whichever worker they live. Until then the host is refused ([`Refusal::Ending`]).
+    pub lost: Vec<AssociationKey>,
 }
 
 /// A queue that was admitted.

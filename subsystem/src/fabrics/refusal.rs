@@ -107,6 +107,10 @@ pub enum Refusal {
     /// only the namespaces of that device are held back.
     #[error("operations of this host's last connection, to controller {0}, are still in flight on a device")]
     Orphans(Cntlid),
+    /// The host has lost an association whose connections are not closed here yet. What is still on its way there could
+    /// overwrite what the host writes next.
+    #[error("this host's last connection, to controller {0}, is still being closed")]
+    Ending(Cntlid),
     /// The controller is not enabled and ready.
     #[error("controller {0} is not enabled")]
     NotEnabled(Cntlid),
@@ -121,7 +125,7 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Orphans(_) => {
+            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Orphans(_) | Self::Ending(_) => {
                 Status::CONNECT_CONTROLLER_BUSY
             }
             // The other host may disconnect.
@@ -168,6 +172,7 @@ impl Refusal {
             | Self::Busy(_)
             | Self::HostBusy { .. }
             | Self::Orphans(_)
+            | Self::Ending(_)
             | Self::QueueInUse(_) => return 0,
         };
         parameter.emit()

@@ -16,6 +16,7 @@ use crate::{
 };
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::Connect;
 
@@ -37,9 +38,9 @@ impl Registry {
     /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by
     /// then, an admitted queue must still be reported to [`Registry::close_queue`].
     pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
-        let (mut duplicate_host_id, mut closed) = (None, None);
-        let outcome = self.admit(now, request, &mut duplicate_host_id, &mut closed);
-        Admission { outcome, duplicate_host_id, closed }
+        let (mut duplicate_host_id, mut closed, mut lost) = (None, None, Vec::new());
+        let outcome = self.admit(now, request, &mut duplicate_host_id, &mut closed, &mut lost);
+        Admission { outcome, duplicate_host_id, closed, lost }
     }
 
     fn admit(
@@ -48,6 +49,7 @@ impl Registry {
         request: &ConnectRequest,
         duplicate: &mut Option<DuplicateHost>,
         closed: &mut Option<AssociationKey>,
+        lost: &mut Vec<AssociationKey>,
     ) -> Result<Admitted, Refusal> {
         let (command, link) = (request.command(), request.link);
         if self.ports.is_none() {
@@ -66,6 +68,9 @@ impl Registry {
         }
         let place = self.place(&names, link.port)?;
         *duplicate = self.duplicate_host(place.id, &names);
+        if place.controller_type == ControllerType::Io {
+            self.end_lost(now, place.id, &names, lost)?;
+        }
         let last = self.last_association(place.id, &names);
         if let Some(last) = last.as_ref().filter(|last| last.orphans.refuse_connect(now)) {
             return Err(Refusal::Orphans(last.key.cntlid));
@@ -120,6 +125,29 @@ impl Registry {
     fn last_association(&self, subsystem: SubsystemId, names: &Names) -> Option<Arc<Association>> {
         let mut associations = self.associations.get(&subsystem)?.iter();
         associations.find(|association| names.is_host_of(association)).cloned()
+    }
+
+    /// Ends the associations that the host has lost, as far as can be known here: those that have been silent for their
+    /// Keep Alive Timeout. (A host may have several at a time, one for each path: those that it still has are not
+    /// silent.) Refuses the Connect while one that ends has a connection left: what is still on its way there would be
+    /// executed after what the host writes next.
+    fn end_lost(
+        &self,
+        now: Duration,
+        subsystem: SubsystemId,
+        names: &Names,
+        lost: &mut Vec<AssociationKey>,
+    ) -> Result<(), Refusal> {
+        let associations = self.associations.get(&subsystem).into_iter().flat_map(Associations::iter);
+        for association in associations.filter(|association| names.is_host_of(association)) {
+            if association.is_silent(now) {
+                association.close();
+            }
+            if association.is_closing() && association.has_connections() {
+                lost.push(association.key);
+            }
+        }
+        lost.first().map_or(Ok(()), |key| Err(Refusal::Ending(key.cntlid)))
     }
 
     /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not
@@ -191,11 +219,11 @@ impl Registry {
             options: Arc::clone(&self.options),
             counters,
             orphans,
+            keep_alive_ms: keep_alive_ms(controller_type, command.kato_ms),
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let kato_ms = keep_alive_ms(controller_type, command.kato_ms);
-        let controller = Controller::new(now, Arc::clone(&association), identity, content, kato_ms);
+        let controller = Controller::new(now, Arc::clone(&association), identity, content);
         Ok(Admitted {
             association,
             qid: Qid(0),
@@ -250,6 +278,7 @@ impl Registry {
             associations.close_queue(&association, qid);
             return Err(Refusal::NotEnabled(cntlid));
         }
+        association.on_connection();
         let io = Io::new(Arc::clone(&association), Arc::clone(&subsystem.namespaces));
         Ok(Admitted { association, qid, entries: entries(command), role: Role::Io { io, epoch } })
     }

@@ -1,13 +1,11 @@
 //! Connect: every check, with its status and the field that it names.
 
 use crate::host::*;
-use nvme_proto::admin::features::{FeatureId, SetFeatures};
 use nvme_proto::fabrics::disconnect;
 use nvme_proto::fabrics::property::{Configuration, Property};
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
-use nvme_proto::{SglDescriptor, Sqe};
-use nvmf_block::DeviceId;
+use nvme_proto::{SglDescriptor, Sqe, Status};
 use nvmf_subsystem::*;
 use zerocopy::IntoBytes;
 
@@ -245,66 +243,6 @@ fn discovery_without_free_controllers_closes_the_one_silent_for_longest() {
     assert_eq!(silent.iter().map(closing).collect::<Vec<_>>(), [true, false, false, false]);
 }
 
-#[test]
-fn connect_of_a_host_with_orphaned_operations_is_busy() {
-    let mut registry = registry(Options::default());
-    let (left, ..) = Hello::admin().connect(&mut registry);
-    let association = std::sync::Arc::clone(left.association().unwrap());
-    association.on_operation_orphaned(DeviceId(101));
-    let (_, cqe, _) = Hello::admin().connect(&mut registry);
-    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false));
-    let other = Hello { host_id: HostId([8; 16]), ..Hello::admin() };
-    assert_eq!(code(&other.connect(&mut registry).1), OK, "others need not wait");
-    association.on_orphan_done(DeviceId(101));
-    assert_eq!(code(&Hello::admin().connect(&mut registry).1), OK);
-}
-
-/// A disk that hangs keeps its operations for ever: the host has to get at its other disks.
-#[test]
-fn orphaned_operations_of_a_hung_disk_hold_back_its_namespace_only() {
-    let mut registry = registry(Options::default());
-    registry.add_namespace(&nqn(SUBSYSTEM), namespace(2, disk())).unwrap();
-    let (left, ..) = Hello::admin().connect(&mut registry);
-    let association = std::sync::Arc::clone(left.association().unwrap());
-    association.on_operation_orphaned(DeviceId(101));
-    let busy = |registry: &mut Registry, seconds| {
-        let now = NOW + core::time::Duration::from_secs(seconds);
-        Hello::admin().connect_at(now, registry).1.status().is(Status::CONNECT_CONTROLLER_BUSY)
-    };
-    assert!(busy(&mut registry, 0) && busy(&mut registry, 4));
-    let late = NOW + core::time::Duration::from_secs(5);
-    let (mut admin, cqe, _) = Hello::admin().connect_at(late, &mut registry);
-    assert_eq!(code(&cqe), OK);
-    enable(&mut admin);
-    let cntlid = admin.association().unwrap().key().cntlid.0;
-    let (mut io, ..) = Hello::io(1, cntlid).connect(&mut registry);
-    let read = |nsid| keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(nsid)), 512);
-    let flush = |nsid| keyed(nvme_proto::nvm::rw::flush(Nsid(nsid)), 0);
-    for sqe in [read(1), flush(1)] {
-        let cqe = ask(&mut io, &sqe);
-        assert_eq!((code(&cqe), cqe.status().dnr(), cqe.status().crd()), ((0, 0x82), false, 0));
-    }
-    let Step::Execute { ticket, .. } = capsule(&mut io, &read(2), 0) else { panic!("another disk") };
-    ticket.abandon();
-    // A host that set ACRE gets a retry delay.
-    let behavior = keyed(SetFeatures::new(FeatureId::HOST_BEHAVIOR_SUPPORT, 0).emit(), 512);
-    let (ticket, _) = parameters(capsule(&mut admin, &behavior, 0));
-    let mut data = [0; 512];
-    data[0] = 1;
-    let _ = responded(admin.on_parameters(NOW, ticket, &data));
-    assert_eq!(ask(&mut io, &with_cid(read(1), 5)).status().crd(), 1);
-    association.on_orphan_done(DeviceId(101));
-    let Step::Execute { ticket, .. } = capsule(&mut io, &with_cid(read(1), 6), 0) else { panic!("a read") };
-    ticket.abandon();
-}
-
-#[test]
-#[should_panic(expected = "an operation completed that was not counted as orphaned")]
-fn orphan_done_without_an_orphan_panics() {
-    let fixture = Fixture::new();
-    fixture.association().on_orphan_done(DeviceId(101));
-}
-
 /// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the
 /// host try again: some hosts give a disk up for good when they are told not to retry.
 #[test]
@@ -330,6 +268,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Busy(1), true),
         (Refusal::HostBusy { host: nqn(HOST), controllers: 9, max: 16 }, true),
         (Refusal::Orphans(Cntlid(1)), true),
+        (Refusal::Ending(Cntlid(1)), true),
         (Refusal::NotEnabled(Cntlid(1)), true),
         (Refusal::QueueInUse(Qid(1)), true),
     ] {
@@ -342,6 +281,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::Busy(_)
             | Refusal::HostBusy { .. }
             | Refusal::Orphans(_)
+            | Refusal::Ending(_)
             | Refusal::NotEnabled(_)
             | Refusal::QueueInUse(_) => assert!(time_cures),
             Refusal::Format(_)

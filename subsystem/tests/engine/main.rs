@@ -9,3 +9,4 @@ mod host;
 mod io;
 mod lifecycle;
 mod log_page;
+mod reconnect;

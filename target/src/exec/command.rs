@@ -233,6 +233,10 @@ impl<T: Transport> Queue<T> {
             resources.counters.discovery_closed.add(1);
             resources.deferred.push_back(DeferredAction::CloseAssociation(key));
         }
+        for &key in &admission.lost {
+            resources.counters.lost_closed.add(1);
+            resources.deferred.push_back(DeferredAction::CloseAssociation(key));
+        }
         match &admission.outcome {
             Ok(admitted) => {
                 self.grow(admitted.entries());

@@ -335,6 +335,10 @@ impl<T: Transport> Queue<T> {
                 }
             }
         }
+        // After its operations were counted: whoever sees the one sees the other.
+        if let Some((association, _)) = &self.admitted {
+            association.on_connection_gone();
+        }
         self.received.clear();
         self.unsent.clear();
     }

@@ -4,7 +4,7 @@ use crate::host::*;
 use crate::read_write;
 use nvme_proto::admin::keep_alive::keep_alive;
 use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{SglDescriptor, Status};
+use nvme_proto::{Cntlid, SglDescriptor, Status};
 use std::time::Duration;
 
 /// A disk that hangs keeps its operations for ever. Its host is refused for some seconds; then it has a controller again, and only the
@@ -57,4 +57,68 @@ fn host_of_a_hung_disk_connects_again_and_its_namespace_is_not_ready() {
         world.workers[0].backend().next_due().is_none().then_some(())
     });
     assert!(write_again(&mut world, &mut io).is_success());
+}
+
+/// Asks for controllers until there is one: its Admin queue, enabled, and how often there was none.
+fn come_back(world: &mut World) -> (HostQueue, Cntlid, u32) {
+    for refused in 0..1000 {
+        let (mut queue, status) = ask_for_controller(world);
+        queue.drop_connection();
+        if status.is_success() {
+            let (admin, cntlid) = admin(world);
+            return (admin, cntlid, refused);
+        }
+        assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && !status.dnr(), "{status}");
+    }
+    panic!("the host is shut out");
+}
+
+fn block(world: &World, lba: u64) -> u8 {
+    world.disk.borrow().block(lba)[0]
+}
+
+/// The host knows that its connection is lost, the target does not: a write that was on its way all the time must not
+/// land on what the host has written since.
+#[test]
+fn write_of_a_half_open_connection_does_not_overwrite_a_newer_one() {
+    for workers in 1..=3 {
+        let mut world = World::new(workers, &settings());
+        let (mut old_admin, cntlid) = admin(&mut world);
+        let mut old: Vec<_> = (1..=3).map(|qid| io(&mut world, qid, cntlid)).collect();
+        let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
+        // Its Keep Alive Timeout, in which nothing comes.
+        world.now += Duration::from_secs(10);
+        let (mut admin, cntlid, refused) = come_back(&mut world);
+        let mut io = io(&mut world, 1, cntlid);
+        io.run(&mut world, &write, &[2; 4096]);
+        for old in &mut old {
+            old.send(&write, &[1; 4096]);
+        }
+        old_admin.send(&keep_alive(), &[]);
+        for _ in 0..1000 {
+            world.tick();
+        }
+        assert_eq!(block(&world, 8), 2, "{workers} workers: the old write overwrote the newer one");
+        assert!(refused > 0 && world.count("lost_closed") > 0, "{workers} workers");
+        admin.run(&mut world, &keep_alive(), &[]);
+    }
+}
+
+/// Multipath: the same host, twice.
+#[test]
+fn second_path_of_a_host_leaves_its_first_alone() {
+    let mut world = World::new(2, &settings());
+    let (mut first_admin, cntlid) = admin(&mut world);
+    let mut first = io(&mut world, 1, cntlid);
+    let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
+    // Keep Alive comes at half of the timeout, and late.
+    for _ in 0..4 {
+        world.now += Duration::from_secs(6);
+        let (mut second, status) = ask_for_controller(&mut world);
+        assert!(status.is_success(), "{status}");
+        second.drop_connection();
+        first_admin.run(&mut world, &keep_alive(), &[]);
+        first.run(&mut world, &write, &[1; 4096]);
+    }
+    assert_eq!(world.count("lost_closed"), 0);
 }
