@@ -141,7 +141,7 @@ impl Recovery {
     }
 
     /// Its connections are gone ([`crate::Action::Closed`]); the controller may work on old commands for `quiesce` more
-    /// ([`crate::association::ControllerInfo::command_quiesce`]), so no reconnect before.
+    /// ([`crate::Association::quiesce_time`]), so no reconnect before.
     pub fn on_closed(&mut self, now: Duration, quiesce: Duration) {
         if !matches!(self.phase, Phase::Closing { .. }) {
             return;

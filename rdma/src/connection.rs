@@ -146,7 +146,10 @@ pub enum DisconnectCause {
     /// The peer closed it.
     #[error("closed by the peer")]
     Peer,
-    /// It broke: reset, half a message, an errno.
+    /// The peer has it no more, without having closed it in order: a reset, the end in the middle of a message.
+    #[error("broken off by the peer")]
+    Reset,
+    /// It broke, or the peer does not answer. The peer may have it still.
     #[error("the connection broke")]
     Broken,
     /// The peer broke the protocol, and was sent the reason. The text names the rule.
@@ -158,6 +161,14 @@ pub enum DisconnectCause {
     /// The device went away.
     #[error("the RDMA device is gone")]
     DeviceRemoved,
+}
+
+impl DisconnectCause {
+    /// Whether the peer is known to have ended its side: it takes nothing from the connection any more.
+    #[must_use]
+    pub fn peer_has_ended(&self) -> bool {
+        matches!(self, Self::Peer | Self::Reset | Self::PeerTerminated(_))
+    }
 }
 
 /// An address could not be listened on.

@@ -49,6 +49,18 @@ impl KeepAlive {
         self.next.into_iter().chain(self.answer_by).chain(self.scan_at).min()
     }
 
+    /// When the controller's own timer has expired, if nothing reached it after what was sent last. The controller rounds
+    /// KATO up to its granularity; where traffic counts, it may take an interval with a command in it for a sign of life,
+    /// and expire one interval later.
+    fn expiry(&self, grain: Duration) -> Option<Duration> {
+        if self.timeout.is_zero() {
+            return None;
+        }
+        let intervals = if self.traffic_counts { 2 } else { 1 };
+        let timeout = self.timeout.saturating_add(grain).saturating_mul(intervals);
+        Some(self.last_traffic.saturating_add(timeout))
+    }
+
     /// Half of KATO, so that one delayed Keep Alive is not the end.
     fn interval(&self) -> Duration {
         self.timeout / 2
@@ -60,6 +72,15 @@ impl Association {
     /// is the sending that counts: completions of long commands show the controller nothing.
     pub fn on_traffic(&mut self, now: Duration) {
         self.keep_alive.last_traffic = now;
+    }
+
+    /// How long the controller may still carry out commands of this association, which is lost: the time that it asks
+    /// for (CQT), from when it knows of the loss, which is at the latest when its keep-alive timer expires.
+    #[must_use]
+    pub fn quiesce_time(&self, now: Duration, knows_of_loss: bool) -> Duration {
+        let expiry = self.keep_alive.expiry(self.controller.keep_alive_grain).filter(|_| !knows_of_loss);
+        let until_known = expiry.map_or(Duration::ZERO, |expiry| expiry.saturating_sub(now));
+        self.controller.command_quiesce.saturating_add(until_known)
     }
 
     pub(super) fn on_keep_alive_timeout(&mut self, now: Duration) {

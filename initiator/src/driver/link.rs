@@ -12,6 +12,7 @@ use nvmf_rdma::{
 impl<P: Provider> Driver<P> {
     /// Begins a new association, over a new provider if the device of the last one may be gone.
     pub(super) fn reconnect(&mut self, now: Duration) {
+        self.ended_by_controller = false;
         let made = self
             .replace_provider()
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
@@ -107,6 +108,7 @@ impl<P: Provider> Driver<P> {
                     queue.link = LinkState::Closed;
                     let qid = queue.qid;
                     if let (false, Some(association)) = (self.closing, &mut self.association) {
+                        self.ended_by_controller = cause.peer_has_ended();
                         association.on_disconnected(now, qid, &cause.to_string());
                     }
                 }
@@ -202,10 +204,12 @@ impl<P: Provider> Driver<P> {
 
     /// The association is at its end.
     pub(super) fn on_closed(&mut self, now: Duration) {
+        // What was in flight and changes nothing may be carried out at any time.
+        let no_matter = self.ended_by_controller || !self.operations.has_writes_in_flight();
         let quiesce = self
             .association
             .take()
-            .map_or(Duration::ZERO, |association| association.controller().command_quiesce);
+            .map_or(Duration::ZERO, |association| association.quiesce_time(now, no_matter));
         if self.shut {
             self.recovery.stop();
         }

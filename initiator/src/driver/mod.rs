@@ -97,6 +97,8 @@ pub struct Driver<P: Provider> {
     /// The I/O queue that comes next.
     round: usize,
     closing: bool,
+    /// The association ended from the controller's side, so that the controller knows of it.
+    ended_by_controller: bool,
     shut: bool,
     factory: Option<Factory<P>>,
     /// The provider failed to make a queue: its device may be gone.
@@ -132,6 +134,7 @@ impl<P: Provider> Driver<P> {
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
             round: 0,
             closing: false,
+            ended_by_controller: false,
             shut: false,
             factory: None,
             suspect: false,

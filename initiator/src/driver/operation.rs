@@ -221,6 +221,11 @@ impl Operations {
         self.done.push_back(Completion { tag: operation.tag, result });
     }
 
+    /// Whether an operation that changes a disk was sent and not answered.
+    pub(super) fn has_writes_in_flight(&self) -> bool {
+        self.all.iter().flatten().any(|operation| operation.outstanding > 0 && operation.op.writes())
+    }
+
     /// The connections are gone, and with them whatever was in flight.
     pub(super) fn on_lost(&mut self, recovery: &Recovery) {
         for index in 0..self.all.len() as u32 {

@@ -159,8 +159,8 @@ fn a_wrong_crc() {
 fn streams_without_a_terminate() {
     for (bytes, cause) in [
         (&send(1, 0, b"whole")[..], "closed by the peer"),
-        (&send(1, 0, b"half")[..25], "the connection broke"),
-        (&[0, 1], "the connection broke"),
+        (&send(1, 0, b"half")[..25], "broken off by the peer"),
+        (&[0, 1], "broken off by the peer"),
         (&[], "closed by the peer"),
     ] {
         let mut stage = stage();

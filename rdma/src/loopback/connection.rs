@@ -293,7 +293,7 @@ impl State {
         self.settle(id);
         self.remove_queue_pair(id);
         if let Some(peer) = peer {
-            self.end(peer, DisconnectCause::Broken);
+            self.end(peer, DisconnectCause::Reset);
         }
         if let Some(request) = request {
             self.drop_request(request);

@@ -176,9 +176,9 @@ fn a_provider_that_goes_takes_its_connections_along() {
     let Linked { sides: [mut left, right], qp, .. } = Linked::new(FabricOptions::default());
     drop(right);
     let event = left.poll_cm(Duration::ZERO);
-    let broken = DisconnectCause::Broken;
+    let reset = DisconnectCause::Reset;
     assert!(
-        matches!(event, Some(CmEvent::Disconnected { queue_pair, cause }) if queue_pair == qp[0] && cause == broken)
+        matches!(event, Some(CmEvent::Disconnected { queue_pair, cause }) if queue_pair == qp[0] && cause == reset)
     );
 }
 

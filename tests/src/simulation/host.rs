@@ -89,6 +89,7 @@ impl Host {
             queue_depth: 2 + rng.below(15) as u16,
             connect_timeout: Duration::from_millis(500),
             io_timeout: Duration::from_secs(2),
+            keep_alive: Duration::from_secs(1),
             reconnect_delay: Duration::from_millis(20),
             ctrl_loss_timeout: None,
             ..Options::with_host(address, subsystem, identity)

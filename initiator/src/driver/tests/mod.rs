@@ -2,5 +2,6 @@
 
 mod endings;
 mod identity;
+mod losses;
 mod rig;
 pub(crate) mod target;

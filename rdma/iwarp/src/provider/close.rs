@@ -30,7 +30,7 @@ impl IwarpProvider {
             Phase::Unannounced | Phase::Ready => CmEvent::Disconnected { queue_pair, cause },
         });
         match cause {
-            DisconnectCause::Broken => self.poller.remove(&open.stream),
+            DisconnectCause::Broken | DisconnectCause::Reset => self.poller.remove(&open.stream),
             _ => self.start_linger(open.stream, final_bytes),
         }
     }
@@ -219,6 +219,8 @@ fn failure_of(cause: DisconnectCause) -> ConnectFailure {
         }
         DisconnectCause::Local => ConnectFailure::Protocol("given up by this side"),
         DisconnectCause::Peer => ConnectFailure::Protocol("it closed without a ready-to-receive indication"),
-        DisconnectCause::Broken | DisconnectCause::DeviceRemoved => ConnectFailure::TimedOut,
+        DisconnectCause::Reset | DisconnectCause::Broken | DisconnectCause::DeviceRemoved => {
+            ConnectFailure::TimedOut
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::IwarpProvider;
 use super::connection::{Connection, Link, Open, Phase, Token};
 use nvmf_rdma::DisconnectCause;
 use nvmf_stream::{DIRECT_MIN, Received};
+use std::io::{self, ErrorKind};
 
 impl IwarpProvider {
     pub(super) fn progress(&mut self) {
@@ -62,8 +63,12 @@ impl IwarpProvider {
                     end = Some((DisconnectCause::Peer, None));
                     break;
                 }
-                Ok(Received::End) | Err(_) => {
-                    end = Some((DisconnectCause::Broken, None));
+                Ok(Received::End) => {
+                    end = Some((DisconnectCause::Reset, None));
+                    break;
+                }
+                Err(error) => {
+                    end = Some((cause_of(&error), None));
                     break;
                 }
             };
@@ -147,8 +152,8 @@ impl IwarpProvider {
                     budget = budget.saturating_sub(n);
                     qp.on_sent(&mut self.domain, n);
                 }
-                Err(_) => {
-                    end = Some((DisconnectCause::Broken, None));
+                Err(error) => {
+                    end = Some((cause_of(&error), None));
                     break;
                 }
             }
@@ -172,5 +177,13 @@ impl IwarpProvider {
             }
             None => more,
         }
+    }
+}
+
+/// Why a socket failed. A broken pipe is what is left of a reset that was reported before.
+fn cause_of(error: &io::Error) -> DisconnectCause {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => DisconnectCause::Reset,
+        _ => DisconnectCause::Broken,
     }
 }

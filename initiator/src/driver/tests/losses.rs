@@ -1,0 +1,75 @@
+//! Lost connections: what the controller may still carry out, and when it is safe to write on.
+
+use super::super::DriverEvent;
+use super::rig::{BLOCK, Rig, SECOND, config, read};
+use core::time::Duration;
+use nvme_proto::opcode::AdminOpcode;
+
+/// The Keep Alive Timeout of the rig's driver, and its controller's granularity.
+const KATO: Duration = Duration::from_secs(5);
+const KAS: Duration = Duration::from_secs(1);
+
+/// When the driver is ready again.
+fn ready_at(rig: &mut Rig) -> Duration {
+    for _ in 0..600 {
+        if rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { .. })) {
+            return rig.now;
+        }
+        rig.pass(SECOND / 10);
+    }
+    panic!("not ready after a minute: {:?}", rig.events);
+}
+
+/// A driver that gave its controller up because it does not answer, with an operation in flight; the controller does not
+/// know of it. Gives the time of the last command.
+fn given_up(traffic_based: bool, submit: impl FnOnce(&mut Rig)) -> (Rig, Duration) {
+    let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = traffic_based);
+    (rig.target.hold, rig.target.hold_admin) = (true, Some(AdminOpcode::KEEP_ALIVE));
+    rig.pass(SECOND);
+    submit(&mut rig);
+    let mut last = rig.now;
+    while !rig.events.iter().any(|event| matches!(event, DriverEvent::Lost(_))) {
+        let held = rig.target.held.len();
+        rig.pass(SECOND / 10);
+        if rig.target.held.len() > held {
+            last = rig.now;
+        }
+        assert!(rig.now < 60 * SECOND, "it waits for ever");
+    }
+    (rig.target.hold, rig.target.hold_admin) = (false, None);
+    (rig, last)
+}
+
+#[test]
+fn write_in_flight_is_held_until_the_controller_must_know_of_the_loss() {
+    for (traffic_based, intervals) in [(false, 1), (true, 2)] {
+        let (mut rig, last) = given_up(traffic_based, |rig| rig.submit(1, rig.write(4, 1, 0xaa)));
+        let knows = last + intervals * (KATO + KAS);
+        let ready = ready_at(&mut rig);
+        assert!(ready + SECOND / 5 >= knows, "{ready:?}, {knows:?}, traffic-based: {traffic_based}");
+        assert!(ready < knows + 2 * SECOND, "{ready:?}, {knows:?}, traffic-based: {traffic_based}");
+        rig.pass(SECOND);
+        assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xaa));
+    }
+}
+
+#[test]
+fn read_in_flight_holds_nothing_back() {
+    let (mut rig, _) = given_up(true, |rig| rig.submit(1, read(4, 1)));
+    let lost = rig.now;
+    assert!(ready_at(&mut rig) < lost + 2 * SECOND);
+}
+
+#[test]
+fn write_in_flight_is_issued_soon_when_the_controller_closed_the_connection() {
+    let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = true);
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect();
+    rig.target.hold = false;
+    let lost = rig.now;
+    assert!(ready_at(&mut rig) < lost + 2 * SECOND);
+    rig.run();
+    assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xaa));
+}
