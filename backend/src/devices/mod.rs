@@ -2,6 +2,7 @@
 
 mod at_once;
 mod operation;
+mod syncs;
 
 use crate::disk::{Disk, Inner, Kind};
 use crate::uring::file::{FileOperation, Next};
@@ -18,6 +19,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
+use syncs::Syncs;
 use thiserror::Error;
 
 /// Bounce buffers: for Compare, Verify, zeroes that are written, and buffers that a device cannot use.
@@ -58,6 +60,9 @@ pub enum DevicesError {
     /// Too many devices, or the id is taken.
     #[error("device {0:?} cannot be attached: its slot is in use, and a worker takes {DEVICES_MAX} devices")]
     Device(DeviceId),
+    /// The file could not be opened once more.
+    #[error("cannot open the disk's file once more for a worker, through /proc/self/fd: {0}")]
+    OpenAgain(#[source] io::Error),
     /// The kernel refused the file.
     #[error("the ring refused a file: {0}")]
     File(#[source] io::Error),
@@ -84,6 +89,7 @@ struct Device {
     in_flight: u32,
     /// Bounce buffers that its operations hold.
     bounces: usize,
+    syncs: Syncs,
     closing: bool,
 }
 
@@ -126,7 +132,8 @@ pub struct Devices {
     free: Vec<usize>,
     /// Operations on memory and null disks, carried out by `poll`.
     at_once: VecDeque<AtOnce>,
-    /// Completions of operations that failed when they were submitted.
+    /// Completions that did not come from the ring one by one: of operations that failed when they were submitted, and
+    /// of those that shared a sync.
     ready: VecDeque<Completion>,
     bounce: Pool,
     bounce_region: RegionId,
@@ -173,7 +180,10 @@ impl Devices {
             return Err(DevicesError::Device(id));
         }
         if let Kind::File(file) = &disk.0.kind {
-            self.ring.set_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
+            let own = file.for_worker().map_err(DevicesError::OpenAgain)?;
+            // The ring holds on to it.
+            let file = own.as_ref().unwrap_or(&file.file);
+            self.ring.set_file(slot, file.as_raw_fd()).map_err(DevicesError::File)?;
         }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
@@ -184,7 +194,9 @@ impl Devices {
             Kind::File(_) | Kind::Null => None,
         };
         let disk = Arc::clone(&disk.0);
-        self.devices[index] = Some(Device { id, disk, memory, in_flight: 0, bounces: 0, closing: false });
+        let syncs = Syncs::default();
+        self.devices[index] =
+            Some(Device { id, disk, memory, in_flight: 0, bounces: 0, syncs, closing: false });
         self.attached += 1;
         Ok(())
     }
@@ -211,6 +223,9 @@ impl Devices {
     /// [`Hung`]: operations did not complete in time. Registered memory stays allocated.
     pub fn close(mut self, timeout: Duration) -> Result<(), Hung> {
         for index in core::mem::take(&mut self.awaiting_bounce) {
+            self.operations[index] = None;
+        }
+        for index in self.devices.iter().flatten().flat_map(|device| device.syncs.unpushed()) {
             self.operations[index] = None;
         }
         let Self { ring, operations, .. } = &mut self;
@@ -321,7 +336,7 @@ impl Devices {
             Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len)),
             Kind::File(file) => {
                 let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
-                let (file, next) = FileOperation::new(op, start, len, aligned);
+                let (file, next) = FileOperation::new(op, start, len, aligned, file.direct);
                 if let Next::Done(result) = next {
                     return Some(result);
                 }

@@ -1,9 +1,8 @@
 //! Operations on files: their steps, their bounce buffers, their failures.
 
 use super::{BOUNCE_LEN, Device, Devices};
-use crate::disk::Kind;
 use crate::uring::Event;
-use crate::uring::file::{FileOperation, Next};
+use crate::uring::file::{Command, FileOperation, Next, is_interrupted};
 use nvmf_block::{BlockError, Buffer, Completion, Tag};
 use nvmf_memory::BufferIndex;
 
@@ -23,6 +22,9 @@ impl Devices {
             Next::Continue => {
                 let operation = self.operation(index);
                 let (device, command) = (operation.device, operation.file.command());
+                if command == Command::Fdatasync && !self.join_sync(index) {
+                    return None;
+                }
                 self.ring.push(index, device, command);
                 None
             }
@@ -85,18 +87,49 @@ impl Devices {
         Completion { tag: operation.tag, result }
     }
 
+    /// Whether the operation begins a sync; otherwise it shares the next one.
+    fn join_sync(&mut self, index: usize) -> bool {
+        self.put_bounce(index);
+        self.hand_out_bounce();
+        self.device_of(index).syncs.join(index)
+    }
+
     pub(super) fn on_event(&mut self, event: Event) -> Option<Completion> {
-        let mut file = self.operation(event.index).file;
-        let failure = file.failure(event.result);
-        let mut next = file.on_result(event.result, self.ring.regions());
-        self.operation(event.index).file = file;
-        let disk = &self.device_of(event.index).disk;
+        let Event { index, result } = event;
+        if self.operation(index).file.is_syncing() {
+            self.on_synced(index, result)
+        } else {
+            self.on_result(index, result)
+        }
+    }
+
+    /// A sync has ended, for one operation or several.
+    fn on_synced(&mut self, index: usize, result: i32) -> Option<Completion> {
+        let slot = self.operation(index).device;
+        if is_interrupted(result) {
+            self.ring.push(index, slot, Command::Fdatasync);
+            return None;
+        }
+        while let Some(index) = self.devices[slot as usize].as_mut().and_then(|device| device.syncs.take()) {
+            let completion = self.on_result(index, result);
+            self.ready.extend(completion);
+        }
+        if let Some(next) = self.devices[slot as usize].as_mut().and_then(|device| device.syncs.begin()) {
+            self.ring.push(next, slot, Command::Fdatasync);
+        }
+        self.ready.pop_front()
+    }
+
+    fn on_result(&mut self, index: usize, result: i32) -> Option<Completion> {
+        let mut file = self.operation(index).file;
+        let failure = file.failure(result);
+        let mut next = file.on_result(result, self.ring.regions());
+        self.operation(index).file = file;
+        let disk = &self.device_of(index).disk;
         match next {
             Next::Done(Err(error)) if error != BlockError::CompareFailed => {
                 disk.record.on_failure(failure);
-                if let Kind::File(backing) = &disk.kind
-                    && file.may_lose_cache(error, backing.direct)
-                {
+                if file.may_lose_cache(error) {
                     disk.record.on_cache_lost(failure);
                     next = Next::Done(Err(BlockError::CacheLost));
                 }
@@ -106,13 +139,13 @@ impl Devices {
                 next = Next::Done(Err(BlockError::CacheLost));
             }
             // A long operation returns its bounce buffer after each piece if others wait.
-            Next::Continue if !self.awaiting_bounce.is_empty() && file.has_bounce() => {
-                self.operation(event.index).file.take_bounce();
-                self.put_bounce(event.index);
+            Next::Continue if !self.awaiting_bounce.is_empty() && file.has_bounce() && !file.is_syncing() => {
+                self.operation(index).file.take_bounce();
+                self.put_bounce(index);
                 next = Next::NeedBounce;
             }
             _ => {}
         }
-        self.go_on(event.index, next)
+        self.go_on(index, next)
     }
 }

@@ -120,6 +120,103 @@ fn a_failed_flush_fails_every_later_one_until_the_disk_is_reopened() {
     assert_eq!(run(&mut reopened, BlockOp::Flush), Ok(()));
 }
 
+fn buffered(path: &Path) -> Disk {
+    std::fs::write(path, vec![0; MIB]).unwrap();
+    Disk::open_buffered(path, None, false).unwrap()
+}
+
+/// Everything that is to be durable, as often as `count` says.
+fn submit_syncs(devices: &mut Devices, from: Buffer, count: u64) {
+    for at in 0..count {
+        let range = BlockRange::new(at, 1);
+        for (kind, op) in [
+            BlockOp::Flush,
+            BlockOp::Write { range, from, fua: true },
+            BlockOp::WriteZeroes { range, deallocate: true, fua: true },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            devices.submit(Tag(3 * at + kind as u64), DEVICE, op).unwrap();
+        }
+    }
+    devices.flush();
+}
+
+/// The kernel tells one of several overlapping syncs of a file that data are lost, and the others of success.
+#[test]
+fn device_has_one_sync_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = buffered(&folder.path().join("disk.img"));
+    let mut devices = devices(64);
+    devices.attach(DEVICE, &disk).unwrap();
+    let (_memory, from) = register(&mut devices, 4096);
+    submit_syncs(&mut devices, from, 8);
+    let syncing = |devices: &Devices| {
+        let unpushed: Vec<_> = devices.devices.iter().flatten().flat_map(|it| it.syncs.unpushed()).collect();
+        let syncs =
+            (0..64).filter(|at| devices.operations[*at].as_ref().is_some_and(|it| it.file.is_syncing()));
+        syncs.filter(|at| !unpushed.contains(at)).count()
+    };
+    assert_eq!(syncing(&devices), 1);
+    let (mut left, mut some) = (24, Vec::with_capacity(1));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while left > 0 {
+        assert!(Instant::now() < deadline, "{left} operations are left");
+        devices.poll(&mut some);
+        assert!(syncing(&devices) <= 1);
+        left -= some.len();
+        assert!(some.drain(..).all(|completion| completion.result == Ok(())));
+        if devices.ready.is_empty() {
+            devices.wait(Some(Duration::from_millis(100)));
+        }
+    }
+    assert_eq!(devices.in_flight(), 0);
+}
+
+#[test]
+fn failed_sync_fails_all_that_share_it_and_all_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = buffered(&folder.path().join("disk.img"));
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let mut devices = devices(64);
+    devices.attach(DEVICE, &disk).unwrap();
+    // A pipe cannot be synced.
+    devices.ring.set_file(slot(DEVICE), pipe.as_raw_fd()).unwrap();
+    for tag in 0..8 {
+        devices.submit(Tag(tag), DEVICE, BlockOp::Flush).unwrap();
+    }
+    let results = results(&mut devices, 8);
+    assert!(results.iter().all(|(_, result)| *result == Err(BlockError::CacheLost)), "{results:?}");
+}
+
+/// Each worker must be told of lost data itself.
+#[test]
+fn workers_have_a_file_each_through_the_page_cache() {
+    use std::io::{Seek, SeekFrom};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let position = |mut file: &std::fs::File| file.stream_position().unwrap();
+    let disk = buffered(&path);
+    let Kind::File(backing) = &disk.0.kind else { unreachable!("it is a file") };
+    let own = backing.for_worker().unwrap().expect("a file of its own");
+    (&own).seek(SeekFrom::Start(512)).unwrap();
+    assert_eq!((position(&own), position(&backing.file)), (512, 0), "it is not the same open file");
+    let direct = Disk::open(&DiskSpec::Path { path, create: None }, None, true);
+    assert!(direct.is_err(), "it is locked");
+}
+
+#[test]
+fn close_leaves_nothing_of_syncs_that_were_not_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = buffered(&folder.path().join("disk.img"));
+    let mut devices = devices(64);
+    devices.attach(DEVICE, &disk).unwrap();
+    let (_memory, from) = register(&mut devices, 4096);
+    submit_syncs(&mut devices, from, 8);
+    assert_eq!(devices.close(Duration::from_secs(60)), Ok(()));
+}
+
 #[test]
 fn a_flush_in_flight_when_the_cache_is_lost_fails() {
     let folder = tempfile::tempdir().unwrap();

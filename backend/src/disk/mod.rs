@@ -11,8 +11,9 @@ pub use error::OpenError;
 pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +74,20 @@ pub(crate) struct FileDisk {
     pub(crate) memory_alignment: usize,
     /// Bypasses the page cache.
     pub(crate) direct: bool,
+}
+
+impl FileDisk {
+    /// The file opened once more, for one worker. Through the page cache the kernel reports a failed writeback once per
+    /// open file, and every worker has to hear of it. `None` for a file that all may share.
+    pub(crate) fn for_worker(&self) -> io::Result<Option<File>> {
+        let kind = self.file.metadata()?.file_type();
+        if self.direct || !(kind.is_file() || kind.is_block_device()) {
+            return Ok(None);
+        }
+        let writable = rustix::fs::fcntl_getfl(&self.file)?.contains(rustix::fs::OFlags::RDWR);
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        OpenOptions::new().read(true).write(writable).open(path).map(Some)
+    }
 }
 
 impl Disk {

@@ -28,6 +28,8 @@ pub(crate) struct FileOperation {
     len: usize,
     /// Bytes done.
     done: usize,
+    /// The file is used past the page cache.
+    direct: bool,
     /// The kind of the command in the ring.
     stage: Stage,
     /// The bounce buffer, while it has one: for Compare, Verify, zeroes that are written, and a buffer that the
@@ -58,8 +60,9 @@ const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl FileOperation {
-    /// `op`, whose range of `len` bytes at `start` was checked. `aligned`: the device can use its buffer.
-    pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool) -> (Self, Next) {
+    /// `op`, whose range of `len` bytes at `start` was checked. `aligned`: the device can use its buffer. `direct`: its
+    /// file is used past the page cache.
+    pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool, direct: bool) -> (Self, Next) {
         let stage = match op {
             BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Stage::Read,
             BlockOp::Write { .. } => Stage::Write,
@@ -73,7 +76,7 @@ impl FileOperation {
             BlockOp::Read { .. } | BlockOp::Write { .. } if !aligned => Next::NeedBounce,
             _ => Next::Continue,
         };
-        (Self { op, start, len, done: 0, stage, bounce: None }, next)
+        (Self { op, start, len, done: 0, direct, stage, bounce: None }, next)
     }
 
     /// Gives it a bounce buffer, and fills that with the data to be written next.
@@ -122,12 +125,23 @@ impl FileOperation {
                 Command::Fallocate { at: self.start, len: self.len as u64, mode }
             }
             Stage::Read => Command::Read { at, into: self.window() },
-            Stage::Write => Command::Write { at, from: self.window(), dsync: self.fua() },
+            Stage::Write => Command::Write { at, from: self.window(), dsync: self.dsync() },
         }
     }
 
     fn fua(&self) -> bool {
         matches!(self.op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. })
+    }
+
+    /// Whether its writes are durable by themselves. Through the page cache they are not: they would overlap other syncs
+    /// of the same file, of which one may take another's error. A sync follows instead.
+    fn dsync(&self) -> bool {
+        self.fua() && self.direct
+    }
+
+    /// Whether its command in the ring, or its next, is a sync.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.stage == Stage::Sync
     }
 
     /// As [`BlockOp::makes_durable`].
@@ -151,20 +165,19 @@ impl FileOperation {
     }
 
     /// Whether acknowledged writes may be lost when the last command failed with `error`. After a failed `fdatasync`
-    /// they may be. A write with FUA contains one, and does not tell which part failed; but when it bypasses the page
-    /// cache (`direct`), errors like "no space" come from the write itself.
-    pub(crate) fn may_lose_cache(&self, error: BlockError, direct: bool) -> bool {
+    /// they may be. A durable write contains one, and does not tell which part failed; but as it bypasses the page
+    /// cache, errors like "no space" come from the write itself.
+    pub(crate) fn may_lose_cache(&self, error: BlockError) -> bool {
         match self.stage {
             Stage::Sync => error != BlockError::Aborted,
-            Stage::Write if self.fua() && direct => matches!(error, BlockError::Medium | BlockError::Os(_)),
-            Stage::Write => self.fua() && error != BlockError::Aborted,
+            Stage::Write => self.dsync() && matches!(error, BlockError::Medium | BlockError::Os(_)),
             Stage::Read | Stage::Allocate => false,
         }
     }
 
     /// Processes the result of the command.
     pub(crate) fn on_result(&mut self, result: i32, regions: &Regions) -> Next {
-        if matches!(-result, libc::EAGAIN | libc::EINTR) {
+        if is_interrupted(result) {
             return Next::Continue;
         }
         match self.stage {
@@ -219,12 +232,21 @@ impl FileOperation {
             }
         }
         self.done += moved;
+        if self.done == self.len && self.fua() && !self.dsync() {
+            self.stage = Stage::Sync;
+            return Next::Continue;
+        }
         if self.done == self.len {
             return Next::Done(Ok(()));
         }
         self.fill_bounce(regions);
         Next::Continue
     }
+}
+
+/// Whether the command is to be issued again.
+pub(crate) fn is_interrupted(result: i32) -> bool {
+    matches!(-result, libc::EAGAIN | libc::EINTR)
 }
 
 /// Translates the errno of a file operation.

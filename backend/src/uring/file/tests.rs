@@ -24,7 +24,7 @@ fn zeroes(deallocate: bool, fua: bool) -> BlockOp {
 }
 
 fn begin(op: BlockOp) -> (FileOperation, Next) {
-    FileOperation::new(op, START, LEN, true)
+    FileOperation::new(op, START, LEN, true, true)
 }
 
 /// An operation that goes on at once.
@@ -210,7 +210,7 @@ fn content(regions: &Regions, buffer: Buffer) -> Vec<u8> {
 fn an_unaligned_buffer_is_copied() {
     let (regions, user, bounce) = regions();
     let expected = pattern(&regions, user, 0x30);
-    let (mut operation, next) = FileOperation::new(write(true), START, LEN, false);
+    let (mut operation, next) = FileOperation::new(write(true), START, LEN, false, true);
     assert_eq!(next, Next::NeedBounce);
     operation.give_bounce(bounce, &regions);
     let mut written = Vec::new();
@@ -229,7 +229,7 @@ fn an_unaligned_buffer_is_copied() {
     assert_eq!(written, expected);
 
     let read = BlockOp::Read { range: RANGE, into: user };
-    let (mut operation, next) = FileOperation::new(read, START, LEN, false);
+    let (mut operation, next) = FileOperation::new(read, START, LEN, false, true);
     assert_eq!(next, Next::NeedBounce);
     operation.give_bounce(bounce, &regions);
     let first = pattern(&regions, bounce, 0x51);
@@ -263,18 +263,37 @@ fn a_difference_in_the_last_byte_is_found() {
 #[test]
 fn the_cache_may_be_lost_by_what_syncs() {
     use BlockError::{Aborted, Medium, NoSpace};
-    for direct in [false, true] {
-        let loses = |op, error| begun(op).may_lose_cache(error, direct);
-        assert!(loses(BlockOp::Flush, Medium) && loses(BlockOp::Flush, NoSpace));
-        assert!(!loses(BlockOp::Flush, Aborted) && !loses(write(true), Aborted), "not tried");
-        assert!(loses(write(true), Medium));
-        assert_eq!(loses(write(true), NoSpace), !direct, "the page cache may have found it full only now");
-        for op in [write(false), zeroes(false, true), BlockOp::Deallocate { range: RANGE }] {
-            assert!(!loses(op, Medium), "{op:?}");
-        }
+    let loses = |op, error| begun(op).may_lose_cache(error);
+    assert!(loses(BlockOp::Flush, Medium) && loses(BlockOp::Flush, NoSpace));
+    assert!(!loses(BlockOp::Flush, Aborted) && !loses(write(true), Aborted), "not tried");
+    assert!(loses(write(true), Medium));
+    assert!(!loses(write(true), NoSpace), "that comes from the write itself");
+    for op in [write(false), zeroes(false, true), BlockOp::Deallocate { range: RANGE }] {
+        assert!(!loses(op, Medium), "{op:?}");
     }
     let (regions, ..) = regions();
     let mut operation = begun(zeroes(false, true));
     operation.on_result(0, &regions);
-    assert!(operation.may_lose_cache(Medium, true));
+    assert!(operation.may_lose_cache(Medium));
+}
+
+#[test]
+fn write_with_fua_through_the_page_cache_is_followed_by_a_sync() {
+    let (regions, user, _) = regions();
+    for fua in [false, true] {
+        let (mut operation, _) = FileOperation::new(write(fua), START, LEN, true, false);
+        let half = LEN / 2;
+        for done in [0, half] {
+            let from = Buffer { offset: done, len: LEN - done, ..user };
+            assert_eq!(operation.command(), Command::Write { at: START + done as u64, from, dsync: false });
+            assert!(!operation.may_lose_cache(BlockError::Medium));
+            let next = if done == 0 || fua { Next::Continue } else { Next::Done(Ok(())) };
+            assert_eq!(operation.on_result(half as i32, &regions), next);
+        }
+        if fua {
+            assert_eq!(operation.command(), Command::Fdatasync);
+            assert!(operation.may_lose_cache(BlockError::NoSpace));
+            assert_eq!(operation.on_result(0, &regions), Next::Done(Ok(())));
+        }
+    }
 }
