@@ -101,6 +101,12 @@ impl<P: Provider> Faulty<P> {
         &mut self.inner
     }
 
+    /// The connections that are established, and that no fault has ended.
+    pub fn established(&self) -> impl Iterator<Item = QueuePairId> {
+        let alive = |known: &Known| known.established && !known.dropped;
+        self.queue_pairs.iter().filter(move |(_, known)| alive(known)).map(|(&id, _)| id)
+    }
+
     /// Takes the device away: the next event reports it.
     pub fn remove_device(&mut self) {
         self.removed = true;
@@ -117,9 +123,7 @@ impl<P: Provider> Faulty<P> {
     }
 
     fn drop_one(&mut self) {
-        let alive = |known: &Known| known.established && !known.dropped;
-        let candidates: Vec<_> =
-            self.queue_pairs.iter().filter(|(_, known)| alive(known)).map(|(&id, _)| id).collect();
+        let candidates: Vec<_> = self.established().collect();
         let Some(last) = candidates.len().checked_sub(1) else { return };
         let chosen = candidates[usize::try_from(self.rng.between(0, last as u64)).unwrap_or(0)];
         if let Some(known) = self.queue_pairs.get_mut(&chosen) {

@@ -261,6 +261,8 @@ impl State {
                     self.drop_request(request);
                 }
             }
+            // A half-open connection: nobody takes what was posted.
+            QueuePairState::Ready if qp.peer.is_none() => self.end(id, DisconnectCause::Local),
             QueuePairState::Ready => {
                 qp.closing = true;
                 qp.rung = qp.posted.len();

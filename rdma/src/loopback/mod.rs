@@ -10,6 +10,7 @@
 //! | `queue` | queue pairs and queues: made, flushed, removed |
 //! | `post`, `complete` | what goes into them and what comes out |
 //! | `transfer` | what a message does when it arrives |
+//! | `half_open` | connections whose loss one side notices later |
 //!
 //! Deterministic: the same calls in the same order, with the same seed, end in the same completions. One lock guards a
 //! fabric, and a work request is copied when posted: this is the baseline and the simulator's provider, not the fast
@@ -17,6 +18,7 @@
 
 mod complete;
 mod connection;
+mod half_open;
 mod memory;
 mod post;
 mod provider;
@@ -100,6 +102,25 @@ impl Fabric {
         if let Some(it) = self.lock().queue_pairs.get_mut(&queue_pair) {
             it.stopped = true;
         }
+    }
+
+    /// Breaks a connection. `queue_pair` ends at once, as [`crate::DisconnectCause::Broken`]. Its peer ends `notice`
+    /// later and is half-open until then: what was under way to it arrives after `late`, in order, and what it sends
+    /// is lost. Returns `false`, and changes nothing, if the two are not connected or one of them is disconnecting.
+    pub fn break_half_open(&self, queue_pair: QueuePairId, late: Duration, notice: Duration) -> bool {
+        self.lock().break_half_open(queue_pair, late, notice)
+    }
+
+    /// Whether work requests of this queue pair are on their way to its peer.
+    #[must_use]
+    pub fn has_under_way(&self, queue_pair: QueuePairId) -> bool {
+        self.lock().queue_pairs.get(&queue_pair).is_some_and(|qp| !qp.started.is_empty())
+    }
+
+    /// The other end of a connection.
+    #[must_use]
+    pub fn peer(&self, queue_pair: QueuePairId) -> Option<QueuePairId> {
+        self.lock().queue_pairs.get(&queue_pair)?.peer
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,12 +2,13 @@
 
 use super::FabricOptions;
 use super::connection::{Listener, Request};
+use super::half_open::Late;
 use super::memory::{Exposure, Region};
 use super::queue::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use crate::rng::Rng;
 use crate::{
-    CmEvent, CompletionQueueId, ConnectFailure, ListenerId, LocalKey, PrivateData, QueuePairId, RemoteKey,
-    RequestId, SharedReceiveQueueId,
+    CmEvent, CompletionQueueId, ConnectFailure, DisconnectCause, ListenerId, LocalKey, PrivateData,
+    QueuePairId, RemoteKey, RequestId, SharedReceiveQueueId,
 };
 use core::time::Duration;
 use nix::sys::eventfd::EventFd;
@@ -43,6 +44,10 @@ pub(super) enum Message {
     Rejection(RequestId, Box<PrivateData>),
     /// The set-up time of this queue pair is over.
     Deadline(QueuePairId),
+    /// Something reaches this half-open queue pair late.
+    Late(QueuePairId, Late),
+    /// This half-open queue pair notices that its connection is lost.
+    Notice(QueuePairId),
 }
 
 /// When, and for equal times in which order.
@@ -164,6 +169,8 @@ impl State {
                     self.fail_request(request, ConnectFailure::Rejected { private_data: *private_data });
                 }
                 Message::Deadline(queue_pair) => self.on_deadline(queue_pair),
+                Message::Late(queue_pair, late) => self.on_late(queue_pair, late),
+                Message::Notice(queue_pair) => self.end(queue_pair, DisconnectCause::Broken),
             }
         }
     }

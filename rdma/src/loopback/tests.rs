@@ -75,11 +75,11 @@ fn a_trace_changes_nothing() {
 }
 
 /// A connected pair on one provider's tables: enough to see what the suite leaves to each provider.
-struct Linked {
-    fabric: Fabric,
-    sides: [Loopback; 2],
-    cq: [CompletionQueueId; 2],
-    qp: [QueuePairId; 2],
+pub(super) struct Linked {
+    pub(super) fabric: Fabric,
+    pub(super) sides: [Loopback; 2],
+    pub(super) cq: [CompletionQueueId; 2],
+    pub(super) qp: [QueuePairId; 2],
 }
 
 fn parameters() -> ConnectParameters {
@@ -114,7 +114,7 @@ fn run_dry(fabric: &Fabric, provider: &mut impl Provider, mut now: Duration) -> 
 }
 
 impl Linked {
-    fn new(options: FabricOptions) -> Self {
+    pub(super) fn new(options: FabricOptions) -> Self {
         let fabric = Fabric::with_options(options);
         let mut sides = [fabric.provider(), fabric.provider()];
         let cq = [0, 1].map(|side: usize| sides[side].create_completion_queue(64).unwrap());
@@ -145,13 +145,13 @@ impl Linked {
     }
 }
 
-fn send(provider: &mut impl Provider, qp: QueuePairId, id: u64) -> Result<(), PostError> {
+pub(super) fn send(provider: &mut impl Provider, qp: QueuePairId, id: u64) -> Result<(), PostError> {
     let payload = Payload::Inline(b"hello");
     let operation = SendOperation::Send { payload, invalidate: None, solicited: false };
     provider.post_send(qp, SendRequest { id: WorkRequestId(id), operation, signaled: true })
 }
 
-fn polled(provider: &mut impl Provider, cq: CompletionQueueId) -> Vec<(u64, WcStatus)> {
+pub(super) fn polled(provider: &mut impl Provider, cq: CompletionQueueId) -> Vec<(u64, WcStatus)> {
     let mut completions = Vec::with_capacity(64);
     provider.poll_cq(cq, &mut completions);
     completions.iter().map(|completion| (completion.id.0, completion.status)).collect()

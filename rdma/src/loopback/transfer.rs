@@ -6,12 +6,12 @@ use super::state::{MemberId, Message, State};
 use crate::{Access, DisconnectCause, QueuePairId, QueuePairState, RemoteKey, WcStatus};
 
 /// Why a connection ends over a message: the status of the work request, and the rule that was broken.
-struct Fault {
+pub(super) struct Fault {
     status: WcStatus,
-    rule: &'static str,
+    pub(super) rule: &'static str,
 }
 
-const ACCESS: Fault =
+pub(super) const ACCESS: Fault =
     Fault { status: WcStatus::RemoteAccess, rule: "key, bounds or access of remote memory" };
 const INVALIDATION: Fault =
     Fault { status: WcStatus::RemoteAccess, rule: "invalidation of a key that it was not given" };
@@ -47,7 +47,7 @@ impl State {
             qp.state == QueuePairState::Ready && qp.rung > 0 && !held_back
         };
         let takes = |qp: &QueuePair| {
-            qp.peer.and_then(|peer| self.queue_pairs.get(&peer)).is_none_or(|it| !it.stopped)
+            qp.peer.and_then(|peer| self.queue_pairs.get(&peer)).is_some_and(|it| !it.stopped)
         };
         if !self.queue_pairs.get(&id).is_some_and(|qp| may_go(qp) && takes(qp)) {
             return false;
@@ -79,13 +79,14 @@ impl State {
 
     pub(super) fn on_work(&mut self, id: QueuePairId) {
         let Some(qp) = self.queue_pairs.get_mut(&id) else { return };
-        let (Some(work), Some(peer)) = (qp.started.pop_front(), qp.peer) else { return };
+        let Some(peer) = qp.peer else { return };
+        let Some(work) = qp.started.pop_front() else { return };
         qp.reads -= u16::from(matches!(work.operation, Operation::Read { .. }));
         match self.carry_out(id, peer, &work.operation) {
             Ok(byte_len) => self.complete_send(id, &work, WcStatus::Success, byte_len),
             Err(fault) => {
                 self.complete_send(id, &work, fault.status, 0);
-                self.accuse(id, peer, fault.rule);
+                self.accuse(Some(id), peer, fault.rule);
             }
         }
         self.start(id);
@@ -118,7 +119,7 @@ impl State {
     }
 
     /// A SEND arrives at `to`.
-    fn on_message(
+    pub(super) fn on_message(
         &mut self,
         to: QueuePairId,
         source: &Source,
@@ -143,7 +144,8 @@ impl State {
         while self.queue_pairs.get(&to).is_some_and(|qp| !qp.spill.is_empty()) {
             let Some(receive) = self.take_receive(to) else { return };
             let Some(qp) = self.queue_pairs.get_mut(&to) else { return };
-            let (Some(message), Some(from)) = (qp.spill.pop_front(), qp.peer) else { return };
+            let from = qp.peer;
+            let Some(message) = qp.spill.pop_front() else { return };
             let source = Source::Inline(message.bytes);
             if let Err(fault) = self.land(to, &receive, &source, message.invalidate) {
                 return self.accuse(from, to, fault.rule);
@@ -174,8 +176,10 @@ impl State {
     }
 
     /// Ends a connection over what `offender` did to `victim`.
-    fn accuse(&mut self, offender: QueuePairId, victim: QueuePairId, rule: &'static str) {
-        self.end(offender, DisconnectCause::PeerTerminated(rule));
+    fn accuse(&mut self, offender: Option<QueuePairId>, victim: QueuePairId, rule: &'static str) {
+        if let Some(offender) = offender {
+            self.end(offender, DisconnectCause::PeerTerminated(rule));
+        }
         self.end(victim, DisconnectCause::PeerViolation(rule));
     }
 }
@@ -185,7 +189,7 @@ fn u32_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-fn place(source: &Source, to: &Slice) {
+pub(super) fn place(source: &Source, to: &Slice) {
     match source {
         Source::Inline(bytes) => to.memory.write(to.offset, bytes),
         Source::Gather(slices) => {
@@ -198,7 +202,7 @@ fn place(source: &Source, to: &Slice) {
     }
 }
 
-fn bytes_of(source: &Source) -> Vec<u8> {
+pub(super) fn bytes_of(source: &Source) -> Vec<u8> {
     match source {
         Source::Inline(bytes) => bytes.clone(),
         Source::Gather(slices) => {
