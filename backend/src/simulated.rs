@@ -85,9 +85,10 @@ impl SimulatedDisk {
         self.fails_next_flush = true;
     }
 
-    /// Ends the failures of flushes, also one that has not come yet. Lost data stay lost.
+    /// Ends the failures of flushes. Lost data stay lost.
     pub fn reopen(&mut self) {
-        (self.fails_next_flush, self.cache_lost) = (false, false);
+        self.fails_next_flush = false;
+        self.cache_lost = false;
     }
 
     /// While a disk hangs, none of its operations completes.

@@ -7,6 +7,7 @@
 //! | [`nbd`] | a minimal NBD client |
 //! | `simulation` | the real worker and the real driver under a virtual clock, controlled by a seed |
 //! | `site` | a test's own target, with folder, port and NQN, and calls of `nvmf` with that target |
+//! | `worker_setup` | workers of a target in the test's own process |
 //!
 //! Processes that are started here end when their guard is dropped, and every wait has a timeout.
 #![forbid(unsafe_code)]
@@ -18,3 +19,5 @@ pub mod process;
 pub mod simulation;
 #[cfg(feature = "simulation")]
 pub mod site;
+#[cfg(feature = "simulation")]
+pub mod worker_setup;

@@ -20,7 +20,7 @@ fn seeds() -> Range<u64> {
 
 #[test]
 fn simulated_blocks_always_have_allowed_contents() {
-    let (mut operations, mut crashes, mut losses) = (0, 0, 0);
+    let (mut operations, mut power_cuts, mut half_open, mut losses, mut read_across) = (0, 0, 0, 0, 0);
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| simulation::run(seed));
         let Ok(outcome) = outcome else {
@@ -29,12 +29,18 @@ fn simulated_blocks_always_have_allowed_contents() {
             );
         };
         operations += outcome.operations;
-        crashes += outcome.crashes;
+        power_cuts += outcome.power_cuts;
+        half_open += outcome.half_open;
         losses += outcome.losses;
+        read_across += outcome.read_across;
     }
-    println!("{operations} operations, {crashes} power cuts, {losses} lost associations");
+    println!(
+        "{operations} operations, {power_cuts} power cuts, {half_open} half-open connections, \
+         {losses} lost associations, {read_across} blocks read over another path"
+    );
     if seeds().count() >= 1000 {
-        assert!(crashes > 100 && losses > 300, "the simulation has too few faults to be meaningful");
+        assert!(power_cuts > 100 && losses > 300 && half_open > 300, "too few faults to be meaningful");
+        assert!(read_across > 10_000, "too little is read over another path to be meaningful");
     }
 }
 

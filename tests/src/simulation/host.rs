@@ -1,16 +1,16 @@
-//! A simulated host: the real driver with random operations on the host's own blocks, whose contents it verifies.
+//! A simulated host: random operations on its blocks, over one path or two, and the verification of their contents.
+//!
+//! The paths of a host share its blocks, and nobody else uses these. At most one operation of a block is in flight,
+//! on whichever path, so whatever one path was told is what the other has to find: a completed write, the flush that
+//! covers it, and the contents that a power cut left. The second path is another association of the same host, or of
+//! another host that takes part in the first one's work as members of a cluster do.
 
 use super::oracle::{FlushPoint, Oracle};
+use super::path::Path;
 use super::rng::Rng;
 use core::time::Duration;
-use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
-use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
-use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
-use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::Loopback;
-use std::net::SocketAddr;
 
 /// Blocks of each host.
 pub(super) const BLOCKS: u64 = 48;
@@ -19,14 +19,15 @@ pub(super) const STRIDE: u64 = BLOCKS + 1;
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
 /// Most operations in flight.
-const SLOTS: usize = 8;
+pub(super) const SLOTS: usize = 8;
 /// Most blocks of an operation: more than fit into a capsule.
 const SPAN: u64 = 24;
 /// Bytes of a slot's memory: one block more than the largest operation.
 const SLOT_LEN: usize = (SPAN as usize + 1) * BLOCK;
 /// Byte that fills the rest of a slot after an operation's buffer.
 const GUARD: u8 = 0x6b;
-const REGION: RegionId = RegionId(0);
+/// The host's memory, on each of its paths.
+pub(super) const REGION: RegionId = RegionId(0);
 
 #[derive(Debug)]
 enum Purpose {
@@ -43,6 +44,7 @@ enum Purpose {
 #[derive(Debug)]
 struct Running {
     purpose: Purpose,
+    path: usize,
     start: u64,
     blocks: u64,
     /// Power cuts before its start.
@@ -52,21 +54,20 @@ struct Running {
 /// A simulated host.
 pub(super) struct Host {
     number: u64,
-    pub(super) driver: Driver<Faulty<Loopback>>,
+    pub(super) paths: Vec<Path>,
     pub(super) oracle: Oracle,
     memory: Memory,
     running: Vec<Option<Running>>,
     /// Blocks with an operation in flight.
     busy: Vec<bool>,
-    /// Content last written to each block.
+    /// Content last written to each block, and over which path.
     contents: Vec<u64>,
+    written_over: Vec<usize>,
     next_content: u64,
     pub(super) left: u32,
     pub(super) ended: u64,
-    pub(super) losses: u64,
-    pub(super) closed: bool,
-    /// Whether it has been connected.
-    pub(super) ready: bool,
+    /// Blocks that were read over another path than they were written over.
+    pub(super) read_across: u64,
     /// Flushes may fail that began after so many power cuts or fewer.
     pub(super) flushes_may_fail: Option<u32>,
     rng: Rng,
@@ -74,50 +75,22 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(
-        number: u64,
-        address: SocketAddr,
-        subsystem: Nqn,
-        provider: Faulty<Loopback>,
-        now: Duration,
-        mut rng: Rng,
-    ) -> Self {
-        let id = [number as u8 + 1; 16];
-        let identity = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
-        let options = Options {
-            io_queues: 1 + rng.below(3) as u16,
-            queue_depth: 2 + rng.below(15) as u16,
-            connect_timeout: Duration::from_millis(500),
-            io_timeout: Duration::from_secs(2),
-            keep_alive: Duration::from_secs(1),
-            reconnect_delay: Duration::from_millis(20),
-            ctrl_loss_timeout: None,
-            ..Options::with_host(address, subsystem, identity)
-        };
-        let mut config =
-            DriverConfig { operations: SLOTS as u32, seed: rng.next(), ..options.driver_config() };
-        config.recovery.reconnect_delay_max = Duration::from_millis(200);
-        config.recovery.attempt_timeout = Duration::from_secs(5);
-        config.recovery.retries_max = u8::MAX;
-        config.association.admin_timeout = Duration::from_secs(2);
-        config.association.shutdown_timeout = Duration::from_secs(1);
+    pub(super) fn new(number: u64, mut paths: Vec<Path>, mut rng: Rng) -> Self {
         let memory = Memory::alloc(SLOTS * SLOT_LEN).expect("memory");
-        let mut driver = Driver::new(provider, config, now).expect("a driver");
-        while driver.register(REGION, &memory).is_err() {}
+        paths.iter_mut().for_each(|path| path.register(&memory));
         Self {
             number,
-            driver,
+            paths,
             oracle: Oracle::new(BLOCKS as usize),
             memory,
             running: (0..SLOTS).map(|_| None).collect(),
             busy: vec![false; BLOCKS as usize],
             contents: vec![0; BLOCKS as usize],
+            written_over: vec![0; BLOCKS as usize],
             next_content: 0,
             left: 30 + rng.below(40) as u32,
             ended: 0,
-            losses: 0,
-            closed: false,
-            ready: false,
+            read_across: 0,
             flushes_may_fail: None,
             rng,
             completions: Vec::with_capacity(SLOTS),
@@ -133,53 +106,35 @@ impl Host {
         self.running.iter().all(Option::is_none)
     }
 
-    /// Runs one turn of the driver and of the host; `true` if something happened.
+    /// Runs one turn of each driver and of the host; `true` if something happened.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
-        let mut worked = self.driver.turn(now);
-        while let Some(event) = self.driver.poll_event() {
-            match event {
-                DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
-                    self.losses += 1;
-                    if super::prints_events() {
-                        println!("{now:?}: host {} lost its association: {error}", self.number);
-                    }
-                }
-                DriverEvent::Closed => self.closed = true,
-                DriverEvent::GaveUp if self.closed => {}
-                DriverEvent::GaveUp => {
-                    panic!("host {} gave up, although its timeout is infinite", self.number)
-                }
-                DriverEvent::Ready { .. } => self.ready = true,
-                DriverEvent::Foreign(nsid, mismatch) => {
-                    if super::prints_events() {
-                        println!(
-                            "{now:?}: host {}: namespace {nsid} is another disk: {mismatch}",
-                            self.number
-                        );
-                    }
-                }
-                DriverEvent::NamespacesChanged | DriverEvent::Restored(_) | DriverEvent::Admin(..) => {}
-            }
+        let mut worked = false;
+        let mut completions = core::mem::take(&mut self.completions);
+        for path in &mut self.paths {
+            worked |= path.turn(now, &mut completions);
         }
-        self.driver.poll(&mut self.completions);
-        for completion in core::mem::take(&mut self.completions) {
+        for completion in completions.drain(..) {
             worked = true;
             self.on_completion(&completion);
         }
-        self.completions.reserve(SLOTS);
-        while self.ready && self.left > 0 && self.rng.percent(60) {
+        self.completions = completions;
+        while self.is_ready() && self.left > 0 && self.rng.percent(60) {
             if !self.start_one() {
                 break;
             }
             worked = true;
         }
-        self.driver.flush(now);
+        self.paths.iter_mut().for_each(|path| path.flush(now));
         worked
     }
 
-    /// Sets the faults to inject from now on.
-    pub(super) fn set_faults(&mut self, faults: FaultOptions) {
-        self.driver.provider_mut().set_options(faults);
+    /// Whether all its paths have been connected.
+    pub(super) fn is_ready(&self) -> bool {
+        self.paths.iter().all(|path| path.ready)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        self.paths.iter().filter_map(Path::poll_timeout).min()
     }
 
     /// Checks that the bytes of a slot after an operation's buffer are unchanged.
@@ -190,11 +145,14 @@ impl Host {
         assert!(guard.iter().all(|&byte| byte == GUARD), "{what}: bytes after its buffer changed");
     }
 
-    /// Reads every block, at the end.
+    /// Reads every block over every path, at the end.
     pub(super) fn read_all(&mut self) {
-        for start in (0..BLOCKS).step_by(SPAN as usize) {
-            let slot = self.running.iter().position(Option::is_none).expect("an idle host has a free slot");
-            self.submit(slot, Purpose::Read, start, SPAN.min(BLOCKS - start));
+        for path in 0..self.paths.len() {
+            for start in (0..BLOCKS).step_by(SPAN as usize) {
+                let slot =
+                    self.running.iter().position(Option::is_none).expect("an idle host has a free slot");
+                self.submit(slot, path, Purpose::Read, start, SPAN.min(BLOCKS - start));
+            }
         }
     }
 
@@ -212,11 +170,12 @@ impl Host {
             _ => Purpose::Write { fua },
         };
         self.left -= 1;
-        self.submit(slot, purpose, start, blocks);
+        let path = self.rng.below(self.paths.len() as u64) as usize;
+        self.submit(slot, path, purpose, start, blocks);
         true
     }
 
-    fn submit(&mut self, slot: usize, mut purpose: Purpose, start: u64, blocks: u64) {
+    fn submit(&mut self, slot: usize, path: usize, mut purpose: Purpose, start: u64, blocks: u64) {
         let range = BlockRange::new(self.base() + start, blocks);
         let buffer = Buffer { region: REGION, offset: slot * SLOT_LEN, len: blocks as usize * BLOCK };
         self.memory.fill(buffer.offset + buffer.len, SLOT_LEN - buffer.len, GUARD);
@@ -242,11 +201,11 @@ impl Host {
             Purpose::Write { fua } => match self.rng.below(10) {
                 0 => {
                     *fua = false;
-                    self.write(span.clone(), 0, true);
+                    self.write(path, span.clone(), 0, true);
                     BlockOp::Deallocate { range }
                 }
                 1 => {
-                    self.write(span.clone(), 0, false);
+                    self.write(path, span.clone(), 0, false);
                     BlockOp::WriteZeroes { range, deallocate: self.rng.percent(50), fua: *fua }
                 }
                 _ => {
@@ -255,7 +214,7 @@ impl Host {
                     for block in span.clone() {
                         self.fill(buffer.offset + (block - span.start) * BLOCK, block, content);
                     }
-                    self.write(span.clone(), content, false);
+                    self.write(path, span.clone(), content, false);
                     BlockOp::Write { range, from: buffer, fua: *fua }
                 }
             },
@@ -263,17 +222,15 @@ impl Host {
         if op != BlockOp::Flush {
             self.busy[span].fill(true);
         }
-        self.running[slot] = Some(Running { purpose, start, blocks, crashes: self.oracle.crashes() });
-        if super::prints_events() {
-            println!("host {} submits {slot}: {op:?}", self.number);
-        }
-        self.driver.submit(Tag(slot as u64), Nsid(1), op).expect("as many operations as slots");
+        self.running[slot] = Some(Running { purpose, path, start, blocks, crashes: self.oracle.crashes() });
+        self.paths[path].submit(Tag(slot as u64), op);
     }
 
-    fn write(&mut self, span: core::ops::Range<usize>, content: u64, hint: bool) {
+    fn write(&mut self, path: usize, span: core::ops::Range<usize>, content: u64, hint: bool) {
         for block in span {
             self.oracle.begin(block, content, hint);
             self.contents[block] = content;
+            self.written_over[block] = path;
         }
     }
 
@@ -316,7 +273,7 @@ impl Host {
 
     fn on_completion(&mut self, completion: &Completion) {
         let slot = completion.tag.0 as usize;
-        let Some(Running { purpose, start, blocks, crashes }) = self.running[slot].take() else {
+        let Some(Running { purpose, path, start, blocks, crashes }) = self.running[slot].take() else {
             panic!("host {}: an operation ended twice", self.number);
         };
         self.ended += 1;
@@ -324,7 +281,7 @@ impl Host {
             println!("host {} ended {slot}: {:?}", self.number, completion.result);
         }
         let span = start as usize..(start + blocks) as usize;
-        let what = format!("host {}, {purpose:?} of {start}+{blocks}", self.number);
+        let what = format!("host {}, path {path}, {purpose:?} of {start}+{blocks}", self.number);
         self.check_guard(slot, blocks as usize * BLOCK, &what);
         match purpose {
             Purpose::Flush(point) => {
@@ -348,6 +305,7 @@ impl Host {
                     let content = self.content(offset + (block - span.start) * BLOCK, block);
                     self.oracle.read(block, content, crashes, &what);
                     self.contents[block] = content;
+                    self.read_across += u64::from(content != 0 && self.written_over[block] != path);
                 }
             }
             Purpose::Compare(with) => {

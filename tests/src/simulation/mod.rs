@@ -4,15 +4,21 @@
 //! | module | contents |
 //! |---|---|
 //! | `mod` | [`run`]: runs a seed from the first connection to the last check |
-//! | `world` | the target, the hosts, the clock, and power cuts |
+//! | `world` | the target, the hosts, and their clock |
+//! | `target` | the workers, their disk, and another disk |
 //! | `host` | a host with random operations on its own blocks |
+//! | `path` | an association of a host, with its driver |
+//! | `troubles` | power cuts, troubles of the disk, half-open connections |
 //! | `oracle` | the contents that each block may have |
 //!
 //! A run depends only on its seed, so that a failure can be reproduced.
 
 mod host;
 mod oracle;
+mod path;
 mod rng;
+mod target;
+mod troubles;
 mod world;
 
 use world::World;
@@ -23,9 +29,13 @@ pub struct Outcome {
     /// Operations completed.
     pub operations: u64,
     /// Power cuts.
-    pub crashes: u32,
+    pub power_cuts: u32,
+    /// Connections whose loss one side noticed before the other.
+    pub half_open: u32,
     /// Associations lost, for any cause.
     pub losses: u64,
+    /// Blocks that were read over another path than the one over which they were written.
+    pub read_across: u64,
     /// A hash over all events in order, which is the same for the same seed.
     pub trace: u64,
 }

@@ -1,0 +1,218 @@
+//! The simulated target: its workers, its disk, and another disk that may take its place.
+
+use super::host::BLOCK;
+use super::rng::Rng;
+use crate::worker_setup::{PORT, WorkerSetup};
+use core::time::Duration;
+use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
+use nvmf_block::Geometry;
+use nvmf_rdma::fault::{FaultOptions, Faulty};
+use nvmf_rdma::loopback::{Fabric, Loopback};
+use nvmf_subsystem::Registry;
+use nvmf_target::message::Recipient;
+use nvmf_target::settings::Settings;
+use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::worker::Worker;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+/// Contents of the blocks that no host may write to.
+const UNUSED: u8 = 0x4e;
+
+/// Which disk the target serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Served {
+    /// The hosts' disk.
+    Disk,
+    /// Another one, which differs in this.
+    Other(Mask),
+}
+
+/// In what another disk differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mask {
+    Uuid,
+    BlockSize,
+    Shorter,
+}
+
+/// The target.
+pub(super) struct Target {
+    fabric: Fabric,
+    setup: WorkerSetup,
+    pub(super) workers: Vec<Worker<Faulty<Loopback>, SimulatedDevices>>,
+    worker_count: usize,
+    registry: Arc<Mutex<Registry>>,
+    pub(super) address: SocketAddr,
+    blocks: u64,
+    pub(super) disk: SharedDisk,
+    /// Another disk, which must not change.
+    other: SharedDisk,
+    served: Served,
+    faults: FaultOptions,
+    rng: Rng,
+}
+
+impl Target {
+    /// A target that runs. The hosts use all blocks of its disk but `unused`.
+    pub(super) fn new(
+        fabric: Fabric,
+        blocks: u64,
+        unused: impl Iterator<Item = u64>,
+        faults: FaultOptions,
+        mut rng: Rng,
+    ) -> Self {
+        // A quarter of the disks are slower than a reconnect: a write of a lost connection must not overwrite a later
+        // one.
+        let slowest = if rng.percent(25) { 80_000 } else { 2_000 };
+        let options = SimulatedOptions {
+            block_size: BLOCK as u32,
+            blocks,
+            latency_min: Duration::from_micros(5),
+            latency_max: Duration::from_micros(10 + rng.below(slowest)),
+        };
+        let disk = SimulatedDisk::new(options, rng.next());
+        unused.for_each(|lba| disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
+        let other = SimulatedDisk::new(options, rng.next());
+        (0..blocks).for_each(|lba| other.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
+        let setup = setup(&mut rng);
+        let mut target = Self {
+            fabric,
+            registry: setup.registry(),
+            setup,
+            workers: Vec::new(),
+            worker_count: 1 + rng.below(3) as usize,
+            address: "127.0.0.1:4420".parse().expect("an address"),
+            blocks,
+            disk,
+            other,
+            served: Served::Disk,
+            faults,
+            rng,
+        };
+        target.start(Served::Disk);
+        target
+    }
+
+    /// Starts its process.
+    fn start(&mut self, served: Served) {
+        let (mut uuid, mut block_size, mut blocks) = ([1; 16], BLOCK as u32, self.blocks);
+        match served {
+            Served::Disk => {}
+            Served::Other(Mask::Uuid) => uuid = [2; 16],
+            Served::Other(Mask::BlockSize) => (block_size, blocks) = (4096, blocks / 8),
+            Served::Other(Mask::Shorter) => blocks -= 1,
+        }
+        self.setup.namespace.uuid = uuid;
+        self.setup.namespace.geometry = Geometry {
+            volatile_write_cache: true,
+            deallocate: true,
+            zero_after_deallocate: true,
+            ..Geometry::new(block_size, blocks)
+        };
+        self.served = served;
+        self.registry = self.setup.registry();
+        let disk = if served == Served::Disk { &self.disk } else { &self.other };
+        let parts = (0..self.worker_count).map(|_| {
+            let faults = FaultOptions { seed: self.rng.next(), ..FaultOptions::default() };
+            let devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
+            (Faulty::new(self.fabric.provider(), faults), devices)
+        });
+        self.workers = self.setup.workers(&self.registry, parts.collect());
+        self.address = self.workers[0].listen(self.address, PORT).expect("a listener");
+    }
+
+    /// Stops its process. Some operations in flight are carried out, none is answered.
+    fn stop(&mut self) {
+        for mut worker in self.workers.drain(..) {
+            let devices = core::mem::replace(worker.backend(), SimulatedDevices::new(Vec::new(), 0, 0));
+            devices.crash();
+        }
+    }
+
+    /// Cuts the power of its machine and starts it again, or one with another disk at its address. The disk is opened
+    /// anew, and answers.
+    pub(super) fn cut_power(&mut self, then: Served) {
+        self.disk.borrow_mut().set_hanging(false);
+        self.stop();
+        self.disk.borrow_mut().reopen();
+        self.start(then);
+        self.set_faulty(true);
+    }
+
+    /// Injects faults from now on, or no more.
+    pub(super) fn set_faulty(&mut self, faulty: bool) {
+        let faults = if faulty { self.faults } else { FaultOptions::default() };
+        self.workers.iter_mut().for_each(|worker| worker.provider().set_options(faults));
+    }
+
+    /// Runs one turn of each worker. Returns whether something happened, and when the next turn is due.
+    pub(super) fn turn(&mut self, now: Duration) -> (bool, Option<Duration>) {
+        let mut worked = false;
+        let mut due: Option<Duration> = None;
+        let mut messages = VecDeque::new();
+        for (from, worker) in self.workers.iter_mut().enumerate() {
+            worker.backend().advance(now);
+            let progress = worker.turn(now);
+            worked |= progress.worked;
+            due = [due, progress.timeout, worker.backend().next_due()].into_iter().flatten().min();
+            while let Some((to, message)) = worker.poll_message() {
+                worked = true;
+                messages.push_back((from, to, message));
+            }
+        }
+        for (from, to, message) in messages {
+            match to {
+                Recipient::Worker(to) => self.workers[to.0].deliver(message),
+                Recipient::Others => {
+                    for to in (0..self.workers.len()).filter(|&to| to != from) {
+                        self.workers[to].deliver(message.copy().expect("a broadcast message can be copied"));
+                    }
+                }
+            }
+        }
+        (worked, due)
+    }
+
+    /// Whether it has connections.
+    pub(super) fn has_queues(&self) -> bool {
+        self.workers.iter().any(|worker| worker.queues() > 0)
+    }
+
+    /// Checks that nothing is leaked, and no block changed that no host writes to.
+    pub(super) fn check(&self, unused: impl Iterator<Item = u64>) {
+        assert!(self.workers.iter().all(|worker| worker.buffers_out() == 0), "a buffer was leaked");
+        let is_unchanged =
+            |disk: &SharedDisk, lba| disk.borrow().block(lba).iter().all(|&byte| byte == UNUSED);
+        for lba in unused {
+            assert!(is_unchanged(&self.disk, lba), "unused block {lba} changed");
+        }
+        for lba in 0..self.blocks {
+            assert!(is_unchanged(&self.other, lba), "block {lba} of another disk changed");
+        }
+        let registry = self.registry.lock().expect("no panic before");
+        assert_eq!(registry.associations().count(), 0, "an association was leaked");
+    }
+}
+
+/// Small limits, so that the target cuts commands into chunks and the host cuts operations into commands.
+fn setup(rng: &mut Rng) -> WorkerSetup {
+    let large = [4096, 8192, 16384, 131_072][rng.below(4) as usize];
+    let mut setup = WorkerSetup::new(Geometry::new(BLOCK as u32, 1));
+    setup.options.io_queues_max = 4;
+    setup.options.queue_entries_max = 16;
+    setup.options.transfer_len_max = [8192, 16384, 1 << 20][rng.below(3) as usize];
+    setup.settings = Settings {
+        // What three hosts with two paths each need, and no more.
+        connections: 24,
+        queue_entries: 16,
+        io_queues: 4,
+        admin_receives: 6 * 36,
+        io_receives: 19 * 20,
+        // Enough for two chunks of a command at once, and few enough to wait for.
+        buffers: BufferPlan { classes: [(4, 4096), (4, large.min(16384)), (4, large)] },
+        ..setup.settings
+    };
+    setup
+}

@@ -1,0 +1,163 @@
+//! What befalls the target, its disk and the connections.
+
+use super::rng::Rng;
+use super::target::{Mask, Served};
+use super::world::World;
+use nvmf_rdma::fault::FaultOptions;
+use std::time::Duration;
+
+/// Whether a host may notice the loss of its connections earlier than the target. A write that reaches the target late
+/// then overwrites newer data (SEMANTICS.md, 18).
+const HOST_NOTICES_FIRST: bool = false;
+
+/// How many troubles are left, and which one there is.
+#[derive(Debug)]
+pub(super) struct Troubles {
+    power_cuts_left: u32,
+    left: u32,
+    half_open_left: u32,
+    /// When the last half-open connection ends.
+    half_open_until: Duration,
+    /// What befalls the disk at present, and until when.
+    present: Option<(Trouble, Duration)>,
+}
+
+/// What befalls the target's disk, beside power cuts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It answers nothing.
+    Hang,
+    /// A flush fails, and all flushes after it until the disk is opened anew.
+    FailedFlush,
+    /// The target comes back with another disk under the NSID.
+    Other(Mask),
+}
+
+impl Troubles {
+    /// Those of a seed: none in calm ones.
+    pub(super) fn new(rng: &mut Rng, calm: bool) -> Self {
+        let mut some = |most| if calm { 0 } else { rng.below(most) as u32 };
+        Self {
+            power_cuts_left: some(4),
+            left: some(3),
+            half_open_left: some(8),
+            half_open_until: Duration::ZERO,
+            present: None,
+        }
+    }
+
+    /// Whether the disk is not itself, or something may yet arrive late.
+    pub(super) fn last(&self, now: Duration) -> bool {
+        self.present.is_some() || now <= self.half_open_until
+    }
+}
+
+/// Faults of one provider.
+pub(super) fn faults(rng: &mut Rng, calm: bool) -> FaultOptions {
+    let mut chance = |most| if calm { 0 } else { rng.below(most) as u32 };
+    FaultOptions {
+        seed: 0,
+        drop_connection: chance(1500),
+        hold_completions: chance(50_000),
+        hold_event: chance(50_000),
+        hold_polls_max: 8,
+        refuse_connect: chance(50_000),
+        refuse_register: chance(10_000),
+        refuse_post: chance(20_000),
+    }
+}
+
+impl World {
+    /// Begins and ends troubles.
+    pub(super) fn trouble(&mut self) {
+        self.trouble_disk();
+        let troubles = &mut self.troubles;
+        if troubles.present.is_none() && troubles.power_cuts_left > 0 && self.rng.below(3000) == 0 {
+            troubles.power_cuts_left -= 1;
+            self.cut_power(Served::Disk);
+        }
+        if self.troubles.half_open_left > 0 && self.rng.below(50) == 0 && self.break_half_open() {
+            self.troubles.half_open_left -= 1;
+        }
+    }
+
+    fn trouble_disk(&mut self) {
+        match self.troubles.present {
+            Some((trouble, until)) if self.now >= until => {
+                self.troubles.present = None;
+                match trouble {
+                    Trouble::Hang => self.target.disk.borrow_mut().set_hanging(false),
+                    // The operator opens the disk anew.
+                    Trouble::FailedFlush | Trouble::Other(_) => self.cut_power(Served::Disk),
+                }
+            }
+            None if self.troubles.left > 0 && self.rng.below(500) == 0 => {
+                self.troubles.left -= 1;
+                let until = self.now + Duration::from_millis(1 + self.rng.below(9000));
+                let mask = [Mask::Uuid, Mask::BlockSize, Mask::Shorter][self.rng.below(3) as usize];
+                let trouble =
+                    [Trouble::Hang, Trouble::FailedFlush, Trouble::Other(mask)][self.rng.below(3) as usize];
+                if super::prints_events() {
+                    println!("{:?}: {trouble:?} until {until:?}", self.now);
+                }
+                match trouble {
+                    Trouble::Hang => self.target.disk.borrow_mut().set_hanging(true),
+                    Trouble::FailedFlush => {
+                        self.target.disk.borrow_mut().fail_next_flush();
+                        for host in &mut self.hosts {
+                            host.flushes_may_fail = Some(host.oracle.crashes());
+                        }
+                    }
+                    // The machine with the disk loses its power; another takes its address.
+                    Trouble::Other(mask) => self.cut_power(Served::Other(mask)),
+                }
+                self.troubles.present = Some((trouble, until));
+            }
+            _ => {}
+        }
+    }
+
+    /// Cuts the power of the target's machine and of its disk.
+    fn cut_power(&mut self, then: Served) {
+        self.power_cuts += 1;
+        if super::prints_events() {
+            println!("{:?}: power cut", self.now);
+        }
+        self.hosts.iter_mut().for_each(|host| host.oracle.crash());
+        self.target.cut_power(then);
+    }
+
+    /// Breaks the connections of one path, or one of them, so that one side notices at once and the other later. Does
+    /// nothing, and returns `false`, if nothing is under way to the other.
+    fn break_half_open(&mut self) -> bool {
+        let host = self.rng.below(self.hosts.len() as u64) as usize;
+        let path = self.rng.below(self.hosts[host].paths.len() as u64) as usize;
+        let mut queue_pairs = self.hosts[host].paths[path].queue_pairs();
+        if self.rng.percent(30) && !queue_pairs.is_empty() {
+            queue_pairs = vec![queue_pairs[self.rng.below(queue_pairs.len() as u64) as usize]];
+        }
+        let host_notices = HOST_NOTICES_FIRST && self.rng.percent(70);
+        if !host_notices {
+            queue_pairs = queue_pairs.into_iter().filter_map(|host| self.fabric.peer(host)).collect();
+        }
+        if !queue_pairs.iter().any(|&first| self.fabric.has_under_way(first)) {
+            return false;
+        }
+        // Short and long times are equally likely: less than a reconnect takes, or many operations.
+        let magnitude = 12 + self.rng.below(9);
+        let late = Duration::from_micros(self.rng.below(1 << magnitude));
+        let notice = late + Duration::from_millis(self.rng.below(2000));
+        if super::prints_events() {
+            let side = if host_notices { "host" } else { "target" };
+            println!("{:?}: {queue_pairs:?} of host {host}, path {path}: the {side} notices", self.now);
+            println!(
+                "  a loss; {late:?} later the rest arrives, and {notice:?} later the other side notices"
+            );
+        }
+        self.troubles.half_open_until = self.troubles.half_open_until.max(self.now + notice);
+        for first in queue_pairs {
+            self.half_open += u32::from(self.fabric.break_half_open(first, late, notice));
+        }
+        true
+    }
+}

@@ -1,0 +1,113 @@
+//! Workers of a target in the test's own process: a registry with one subsystem, which any host may use, and one
+//! namespace.
+
+use nvme_proto::{Nqn, Nsid};
+use nvmf_block::{Backend, DeviceId, Geometry};
+use nvmf_rdma::Provider;
+use nvmf_subsystem::{
+    HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
+};
+use nvmf_target::message::WorkerId;
+use nvmf_target::settings::{Load, Settings};
+use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::worker::Worker;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+/// Number of the port that the subsystem is served through, for [`Worker::listen`].
+pub const PORT: u16 = 1;
+
+/// What the workers are made from. A test changes the fields that matter to it.
+#[derive(Debug, Clone)]
+pub struct WorkerSetup {
+    /// Sizes of each worker.
+    pub settings: Settings,
+    /// Limits of the registry.
+    pub options: Options,
+    /// Namespace 1, on the first device of each worker.
+    pub namespace: NamespaceDefinition,
+}
+
+impl WorkerSetup {
+    /// For a disk of this geometry, with memory for a few hosts.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self {
+            settings: Settings {
+                connections: 8,
+                queue_entries: 128,
+                io_queues: 4,
+                in_capsule_data: 4096,
+                admin_receives: 4 * 40,
+                io_receives: 1024,
+                buffers: BufferPlan::new(16 << 20, 1 << 20),
+                transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
+            },
+            options: Options::default(),
+            namespace: NamespaceDefinition {
+                nsid: Nsid(1),
+                device: DeviceId(0),
+                geometry,
+                uuid: [1; 16],
+                nguid: [0; 16],
+                eui64: [0; 8],
+                read_only: false,
+            },
+        }
+    }
+
+    /// The subsystem's NQN.
+    #[must_use]
+    pub fn subsystem() -> Nqn {
+        "nqn.2026-11.com.example:disk".parse().expect("a valid NQN")
+    }
+
+    /// A registry with the subsystem and its port.
+    ///
+    /// # Panics
+    /// When the options or the namespace are not valid.
+    #[must_use]
+    pub fn registry(&self) -> Arc<Mutex<Registry>> {
+        let mut registry = Registry::new(self.options.clone()).expect("valid options");
+        let definition = SubsystemDefinition {
+            nqn: Self::subsystem(),
+            serial: "TEST".into(),
+            model: "test".into(),
+            hosts: HostAccess::Any,
+            namespaces: vec![self.namespace],
+        };
+        registry.add_subsystem(definition).expect("a valid definition");
+        let port = Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
+        registry.set_ports(vec![port]).expect("a valid port");
+        registry.take_notices();
+        Arc::new(Mutex::new(registry))
+    }
+
+    /// A group of workers, one for each provider and backend.
+    ///
+    /// # Panics
+    /// When memory or another resource is missing.
+    #[must_use]
+    pub fn workers<P: Provider, B: Backend>(
+        &self,
+        registry: &Arc<Mutex<Registry>>,
+        parts: Vec<(P, B)>,
+    ) -> Vec<Worker<P, B>> {
+        let load = Load::new(WorkerId(0), parts.len());
+        let worker = |(id, (provider, backend))| {
+            let (load, registry) = (Arc::clone(&load), Arc::clone(registry));
+            Worker::new(WorkerId(id), load, self.settings.clone(), registry, provider, backend)
+                .expect("a worker")
+        };
+        parts.into_iter().enumerate().map(worker).collect()
+    }
+
+    /// A worker alone.
+    ///
+    /// # Panics
+    /// When memory or another resource is missing.
+    #[must_use]
+    pub fn worker<P: Provider, B: Backend>(&self, provider: P, backend: B) -> Worker<P, B> {
+        self.workers(&self.registry(), vec![(provider, backend)]).pop().expect("one worker")
+    }
+}
