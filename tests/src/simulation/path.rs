@@ -13,6 +13,9 @@ use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::Loopback;
 use std::net::SocketAddr;
 
+/// Keep Alive Timeout of every association.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(1);
+
 /// A path.
 pub(super) struct Path {
     /// Its host and itself, for messages.
@@ -20,6 +23,8 @@ pub(super) struct Path {
     driver: Driver<Faulty<Loopback>>,
     /// The faults of its provider, after its first connect.
     faults: FaultOptions,
+    /// It cannot connect before, because its network is cut.
+    cut_until: Duration,
     /// Whether it has been connected.
     pub(super) ready: bool,
     pub(super) closed: bool,
@@ -42,6 +47,7 @@ impl Path {
             queue_depth: 2 + rng.below(15) as u16,
             connect_timeout: Duration::from_millis(500),
             io_timeout: Duration::from_secs(2),
+            keep_alive: KEEP_ALIVE,
             reconnect_delay: Duration::from_millis(20),
             ctrl_loss_timeout: None,
             ..Options::with_host(address, subsystem, identity)
@@ -54,7 +60,7 @@ impl Path {
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
         let driver = Driver::new(provider, config, now).expect("a driver");
-        Self { name, driver, faults, ready: false, closed: false, losses: 0 }
+        Self { name, driver, faults, cut_until: Duration::ZERO, ready: false, closed: false, losses: 0 }
     }
 
     pub(super) fn register(&mut self, memory: &Memory) {
@@ -63,6 +69,10 @@ impl Path {
 
     /// Runs one turn of the driver; `true` if something happened.
     pub(super) fn turn(&mut self, now: Duration, completions: &mut Vec<Completion>) -> bool {
+        if !self.cut_until.is_zero() && now >= self.cut_until {
+            self.cut_until = Duration::ZERO;
+            self.set_faulty(true);
+        }
         let worked = self.driver.turn(now);
         while let Some(event) = self.driver.poll_event() {
             match event {
@@ -111,6 +121,13 @@ impl Path {
     pub(super) fn set_faulty(&mut self, faulty: bool) {
         let faults = if faulty { self.faults } else { FaultOptions::default() };
         self.driver.provider_mut().set_options(faults);
+    }
+
+    /// Lets it not connect before this time.
+    pub(super) fn cut(&mut self, until: Duration) {
+        self.cut_until = self.cut_until.max(until);
+        let refuse_connect = 1_000_000;
+        self.driver.provider_mut().set_options(FaultOptions { refuse_connect, ..self.faults });
     }
 
     /// The connections of its queues.

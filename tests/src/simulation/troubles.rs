@@ -1,14 +1,18 @@
 //! What befalls the target, its disk and the connections.
 
+use super::path::KEEP_ALIVE;
 use super::rng::Rng;
 use super::target::{Mask, Served};
 use super::world::World;
 use nvmf_rdma::fault::FaultOptions;
 use std::time::Duration;
 
-/// Whether a host may notice the loss of its connections earlier than the target. A write that reaches the target late
-/// then overwrites newer data (SEMANTICS.md, 18).
+/// Whether a host may notice the loss of its connections earlier than the target. Without a target that ends what such
+/// a host has lost, a write that arrives late overwrites newer data.
 const HOST_NOTICES_FIRST: bool = false;
+/// How long such a host cannot connect, after the last that reaches the target before it does. What comes back sooner
+/// is not protected (SEMANTICS.md, 18): with less than the Keep Alive Timeout, the oracle reports old data.
+const HOST_STAYS_AWAY: Duration = KEEP_ALIVE;
 
 /// How many troubles are left, and which one there is.
 #[derive(Debug)]
@@ -145,7 +149,14 @@ impl World {
         }
         // Short and long times are equally likely: less than a reconnect takes, or many operations.
         let magnitude = 12 + self.rng.below(9);
-        let late = Duration::from_micros(self.rng.below(1 << magnitude));
+        let mut late = Duration::from_micros(self.rng.below(1 << magnitude));
+        if host_notices {
+            // What is under way arrives before the host is back, or after that.
+            let arrives_first = self.rng.percent(50);
+            let back = HOST_STAYS_AWAY + if arrives_first { late } else { Duration::ZERO };
+            late += if arrives_first { Duration::ZERO } else { back };
+            self.hosts[host].paths[path].cut(self.now + back);
+        }
         let notice = late + Duration::from_millis(self.rng.below(2000));
         if super::prints_events() {
             let side = if host_notices { "host" } else { "target" };
