@@ -187,6 +187,7 @@ fn unforced(op: BlockOp) -> BlockOp {
 /// [`Backend::flush`] overwrites the borrowed bytes, so that a test sees a use after that.
 pub struct SimulatedDevices {
     disks: Vec<SharedDisk>,
+    detached: Vec<bool>,
     regions: Vec<Memory>,
     borrows: Memory,
     /// Bytes of it that are borrowed.
@@ -207,6 +208,7 @@ impl SimulatedDevices {
     pub fn new(disks: Vec<SharedDisk>, depth: usize, seed: u64) -> Self {
         let in_flight = Vec::with_capacity(depth);
         Self {
+            detached: vec![false; disks.len()],
             disks,
             regions: Vec::new(),
             borrows: Memory::alloc(BORROWS).expect("memory"),
@@ -219,6 +221,13 @@ impl SimulatedDevices {
         }
     }
 
+    /// Detaches a device: operations in flight complete; later ones fail with [`BlockError::Gone`].
+    pub fn detach(&mut self, device: DeviceId) {
+        if let Some(detached) = self.detached.get_mut(device.0 as usize) {
+            *detached = true;
+        }
+    }
+
     /// Advances the clock to `now`; it never goes back.
     pub fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
@@ -227,7 +236,7 @@ impl SimulatedDevices {
     /// When the next operation completes.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
-        let answering = self.in_flight.iter().filter(|(device, _)| !self.hangs(*device));
+        let answering = self.in_flight.iter().filter(|(device, operation)| self.answers(*device, operation));
         answering.map(|(_, operation)| operation.due).min()
     }
 
@@ -237,8 +246,9 @@ impl SimulatedDevices {
         self.in_flight.iter().filter(|(of, _)| *of == device.0 as usize).count()
     }
 
-    fn hangs(&self, device: usize) -> bool {
-        self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
+    /// Whether the operation completes. One that is refused does not reach the disk.
+    fn answers(&self, device: usize, operation: &InFlight) -> bool {
+        operation.refused.is_some() || !self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
     }
 
     /// Cuts the power: some of the operations in flight reach the cache, none completes. Then calls each disk's
@@ -319,14 +329,15 @@ impl Backend for SimulatedDevices {
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
-        self.disks.get(device.0 as usize).map(|disk| disk.borrow().geometry())
+        let attached = !self.detached.get(device.0 as usize)?;
+        attached.then(|| self.disks[device.0 as usize].borrow().geometry())
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         // As `Devices` shares its depth out.
         let room = self.depth - self.in_flight.len();
         let of_its_own = self.in_flight(device);
-        let shared = self.disks.len() > 1 && (device.0 as usize) < self.disks.len();
+        let shared = self.disks.len() > 1 && self.detached.get(device.0 as usize) == Some(&false);
         if room == 0 || shared && of_its_own >= room {
             return Err(Full);
         }
@@ -365,11 +376,9 @@ impl Backend for SimulatedDevices {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         while completions.len() < completions.capacity() {
-            let due = self
-                .in_flight
-                .iter()
-                .enumerate()
-                .filter(|(_, (device, operation))| operation.due <= self.now && !self.hangs(*device));
+            let due = self.in_flight.iter().enumerate().filter(|(_, (device, operation))| {
+                operation.due <= self.now && self.answers(*device, operation)
+            });
             let Some((at, _)) = due.min_by_key(|(_, (_, operation))| (operation.due, operation.sequence))
             else {
                 return;

@@ -34,6 +34,8 @@ pub struct FaultOptions {
     pub refuse_connect: u32,
     /// `register` and `expose` find no key left.
     pub refuse_register: u32,
+    /// `post_receive` finds the queue full, on a queue pair without a connection.
+    pub refuse_receive: u32,
     /// `post_send` finds the queue full; only while a signalled request is outstanding on it, so that one who waits for
     /// a completion gets one.
     pub refuse_post: u32,
@@ -249,6 +251,10 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn post_receive(&mut self, queue_pair: QueuePairId, request: ReceiveRequest) -> Result<(), PostError> {
+        let established = self.queue_pairs.get(&queue_pair).is_some_and(|known| known.established);
+        if !established && self.rng.hits(self.options.refuse_receive) {
+            return Err(PostError::Full);
+        }
         self.inner.post_receive(queue_pair, request)
     }
 

@@ -142,6 +142,14 @@ pub struct Loopback {
     event: Option<Arc<EventFd>>,
 }
 
+impl Loopback {
+    /// Keys of this provider's memory that are open to peers.
+    #[must_use]
+    pub fn remote_keys(&self) -> usize {
+        self.fabric.lock().exposures.values().filter(|exposure| exposure.owner == self.member).count()
+    }
+}
+
 /// A connection request between two providers of one fabric.
 #[derive(Debug)]
 pub struct DetachedRequest(RequestId);

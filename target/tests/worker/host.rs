@@ -18,7 +18,7 @@ use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::{Recipient, WorkerId};
+use nvmf_target::message::{Recipient, WorkerId, WorkerMessage};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
@@ -77,6 +77,19 @@ impl World {
         depth: usize,
         latency_max: Duration,
     ) -> Self {
+        let options = Options { io_queues_max: 4, queue_entries_max: 256, ..Options::default() };
+        Self::with_options(workers, settings, depth, latency_max, options)
+    }
+
+    /// The same with these limits of the registry.
+    pub(crate) fn with_options(
+        workers: usize,
+        settings: &Settings,
+        depth: usize,
+        latency_max: Duration,
+        options: Options,
+    ) -> Self {
+        let registry = Arc::new(Mutex::new(registry(options)));
         let latency = Duration::ZERO..=latency_max;
         let fabric =
             Fabric::with_options(FabricOptions { latency, seed: 1, descriptor: false, ..Default::default() });
@@ -88,7 +101,6 @@ impl World {
         };
         let disk = SimulatedDisk::new(options, 7);
         let other_disk = SimulatedDisk::new(options, 8);
-        let registry = Arc::new(Mutex::new(registry()));
         let load = Load::new(WorkerId(0), workers);
         let mut workers: Vec<_> = (0..workers)
             .map(|id| {
@@ -138,6 +150,14 @@ impl World {
         panic!("never happened: {what}");
     }
 
+    /// Gives the workers what the registry has to tell them.
+    pub(crate) fn publish(&mut self) {
+        let notices = self.registry.lock().unwrap().take_notices();
+        for worker in &mut self.workers {
+            notices.iter().for_each(|notice| worker.deliver(WorkerMessage::Notice(notice.clone())));
+        }
+    }
+
     pub(crate) fn queues(&self) -> usize {
         self.workers.iter().map(Worker::queues).sum()
     }
@@ -161,8 +181,7 @@ impl World {
     }
 }
 
-fn registry() -> Registry {
-    let options = Options { io_queues_max: 4, queue_entries_max: 256, ..Options::default() };
+fn registry(options: Options) -> Registry {
     let mut registry = Registry::new(options).unwrap();
     registry
         .add_subsystem(SubsystemDefinition {

@@ -5,6 +5,8 @@ mod fairness;
 mod host;
 mod orphans;
 mod promises;
+mod removal;
+mod set_up;
 mod shares;
 mod strange;
 mod unconnected;

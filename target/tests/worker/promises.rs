@@ -5,7 +5,6 @@ use super::{pattern, read_write};
 use nvme_proto::nvm::rw::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, SglDescriptor, Sqe};
-use nvmf_target::message::WorkerMessage;
 use nvmf_target::settings::Settings;
 use std::time::Duration;
 
@@ -83,10 +82,7 @@ fn an_event_is_sent_when_namespaces_change() {
     admin.poll(world.now);
     assert!(admin.responses.is_empty(), "nothing has happened yet");
     world.registry.lock().unwrap().remove_namespace(&SUBSYSTEM.parse().unwrap(), Nsid(2)).unwrap();
-    let notices = world.registry.lock().unwrap().take_notices();
-    for worker in &mut world.workers {
-        notices.iter().for_each(|notice| worker.deliver(WorkerMessage::Notice(notice.clone())));
-    }
+    world.publish();
     let (cqe, _) = admin.response(&mut world, cid);
     // Notice, namespace attribute changed, Changed Namespace List.
     assert_eq!((cqe.status().is_success(), cqe.dw0.get()), (true, 0x0004_0002));

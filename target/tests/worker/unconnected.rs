@@ -2,9 +2,11 @@
 
 use super::host::*;
 use super::reject_status;
+use nvme_proto::admin::keep_alive::keep_alive;
 use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::rdma::RejectStatus;
-use nvme_proto::{Cntlid, Sqe};
+use nvme_proto::{Cntlid, Nqn, Sqe};
+use nvmf_subsystem::Options;
 use nvmf_target::exec::queue::slots;
 use nvmf_target::settings::Settings;
 use std::time::Duration;
@@ -44,7 +46,7 @@ fn many_machines_without_connects_make_way_for_a_host() {
 /// A discovery controller of a machine that says nothing more.
 fn discovery(world: &mut World, machine: u8) -> Result<HostQueue, RejectStatus> {
     let mut queue = silent(world, machine)?;
-    let data = connect_data_of(machine, Cntlid::DYNAMIC, nvme_proto::Nqn::DISCOVERY.as_str());
+    let data = connect_data_of(machine, Cntlid::DYNAMIC, Nqn::DISCOVERY.as_str());
     queue.data.write(0, zerocopy::IntoBytes::as_bytes(&data));
     let mut sqe = connect_command(0, 32, 0);
     sqe.sgl = queue.expose(0, 1024);
@@ -76,6 +78,24 @@ fn silent_discovery_controllers_make_way_after_unconnected_queues() {
     assert_eq!(world.count("discovery_closed"), 1);
     assert_eq!(world.queues(), 64);
     flood[0].until_disconnected(&mut world);
+}
+
+/// The controller that yields is looked for among those of all workers.
+#[test]
+fn silent_discovery_controller_of_another_worker_makes_way() {
+    let options = Options { controllers_max: 2, ..Options::default() };
+    let mut world = World::with_options(2, &roomy(), 64, Duration::ZERO, options);
+    let discovery = |world: &mut World, host| admin_in(world, host, Nqn::DISCOVERY.as_str(), 0).0;
+    let mut here = discovery(&mut world, 101);
+    let mut there = discovery(&mut world, 102);
+    assert!(world.workers.iter().all(|worker| worker.queues() == 1), "one on each worker");
+    world.now += Duration::from_secs(2);
+    here.run(&mut world, &keep_alive(), &[]);
+    let _third = discovery(&mut world, 103);
+    assert_eq!(world.workers[0].queues(), 2, "the new one is where the active one is");
+    there.until_disconnected(&mut world);
+    here.run(&mut world, &keep_alive(), &[]);
+    world.until("its queue is removed", |world| (world.workers[1].queues() == 0).then_some(()));
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub(super) fn faults(rng: &mut Rng, calm: bool) -> FaultOptions {
         hold_polls_max: 8,
         refuse_connect: chance(50_000),
         refuse_register: chance(10_000),
+        refuse_receive: 0,
         refuse_post: chance(20_000),
     }
 }
