@@ -63,3 +63,57 @@ fn may_lock_memory() -> bool {
 pub(super) fn pid_namespace() -> String {
     std::fs::read_link("/proc/self/ns/pid").map(|name| name.display().to_string()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::is_io_flusher;
+    use std::process::Command;
+
+    /// Set in the process that the test starts.
+    const CHILD: &str = "NVMF_TEST_SERVES_WRITE_BACK";
+    /// capabilities(7): may set IO_FLUSHER, and lower the OOM score.
+    const CAP_SYS_RESOURCE: u32 = 24;
+
+    fn status(field: &str) -> String {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let value = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        value.trim().trim_end_matches(" kB").to_owned()
+    }
+
+    fn has_capability(number: u32) -> bool {
+        let has = u64::from_str_radix(&status("CapEff:"), 16).unwrap() & (1 << number) != 0;
+        if !has {
+            println!("left out: this process has no capability {number}");
+        }
+        has
+    }
+
+    /// In a process of its own, as what it asks for holds until its process ends.
+    #[test]
+    fn server_of_a_block_device_is_kept_going_when_memory_is_short() {
+        let name = "attach::process::tests::server_of_a_block_device_is_kept_going_when_memory_is_short";
+        if std::env::var_os(CHILD).is_none() {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+            let (said, failed) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{said}{failed}");
+            said.lines().filter(|line| line.contains("left out")).for_each(|line| eprintln!("{line}"));
+            return;
+        }
+        assert_eq!(status("VmLck:"), "0");
+        serve_write_back();
+        // A thread that is started later, as those of the server are, and memory that it allocates.
+        let in_thread = std::thread::spawn(|| (is_io_flusher().ok(), vec![1_u8; 1 << 20]));
+        let (io_flusher, memory) = in_thread.join().unwrap();
+        if has_capability(CAP_SYS_RESOURCE) {
+            assert_eq!(io_flusher, Some(true), "its allocations may wait for writes");
+            assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "-1000");
+        }
+        if has_capability(CAP_IPC_LOCK) {
+            let locked: usize = status("VmLck:").parse().unwrap();
+            assert!(locked >= memory.len() >> 10, "only {locked} KiB are locked");
+        }
+    }
+}
