@@ -117,21 +117,24 @@ impl Daemon {
             else {
                 continue;
             };
-            let text = selection.to_string();
-            match self.listen(at, selection) {
-                Ok(()) => tracing::info!(
-                    "an RDMA device has appeared: listening on {}",
-                    self.listeners[at].describe()
-                ),
-                Err(error) => {
-                    let error = error_text(&error);
-                    let fault = format!(
-                        "{} could be served by {text} now, but not without a restart (systemctl restart \
-                         nvmf-target): {error}",
-                        self.listeners[at].address
-                    );
-                    self.log_fault(at, &fault);
-                }
+            self.take_device(at, selection);
+        }
+    }
+
+    fn take_device(&mut self, at: usize, selection: ProviderSelection) {
+        let text = selection.to_string();
+        match self.listen(at, selection) {
+            Ok(()) => {
+                tracing::info!("an RDMA device has appeared: listening on {}", self.listeners[at].describe());
+            }
+            Err(error) => {
+                let error = error_text(&error);
+                let fault = format!(
+                    "{} could be served by {text} now, but not without a restart (systemctl restart \
+                     nvmf-target): {error}",
+                    self.listeners[at].address
+                );
+                self.log_fault(at, &fault);
             }
         }
     }
@@ -225,5 +228,70 @@ impl Daemon {
         set.map_err(|error| StartError::Definition(Box::new(error)))?;
         self.publish();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Waker;
+    use nvmf_config::Config;
+    use nvmf_rdma_any::VerbsOptions;
+
+    /// A daemon with a memory disk that listens over userspace iWARP.
+    fn daemon() -> Daemon {
+        let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
+            [[listener]]\naddress = \"127.0.0.1:0\"\n\
+            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
+            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
+        let config = Config::parse(text).expect("a configuration");
+        Daemon::start(config, None, Waker::default()).expect("a daemon")
+    }
+
+    fn verbs(device: &str) -> ProviderSelection {
+        ProviderSelection::Verbs { device: device.into(), port: 1, options: VerbsOptions::default() }
+    }
+
+    #[test]
+    fn device_is_looked_for_where_a_listener_may_take_one() {
+        let text = |address: &str, provider: &str| {
+            let listener = format!("[[listener]]\naddress = \"{address}\"\nprovider = \"{provider}\"\n");
+            let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
+                [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
+            format!("{listener}{subsystem}")
+        };
+        let listening = |address, provider, providers| {
+            let config = Config::parse(&text(address, provider)).expect("a configuration");
+            Listening { providers, ..Listening::new(config.listeners[0].clone()) }
+        };
+        let iwarp = || vec![ProviderSelection::Iwarp];
+        let late = listening("192.0.2.1:4420", "auto", iwarp());
+        assert!(late.may_find_a_device());
+        assert_eq!(late.port().map(|(_, provider)| provider), Some(RdmaProviderType::IWARP));
+        assert!(!listening("192.0.2.1:4420", "iwarp", iwarp()).may_find_a_device());
+        assert!(!listening("0.0.0.0:4420", "auto", iwarp()).may_find_a_device(), "of which device?");
+        assert!(!listening("192.0.2.1:4420", "auto", Vec::new()).may_find_a_device(), "it is down");
+        let both = listening("192.0.2.1:4420", "auto", vec![ProviderSelection::Iwarp, verbs("rxe0")]);
+        assert!(!both.may_find_a_device(), "it has one");
+        assert_eq!(both.describe(), "192.0.2.1:4420 (iwarp, verbs on rxe0)");
+        let provider = both.port().map(|(_, provider)| provider);
+        assert_eq!(provider, Some(RdmaProviderType::NO_PROVIDER_SPECIFIED));
+    }
+
+    #[test]
+    fn listener_goes_on_without_a_device_that_appeared_and_cannot_be_used() {
+        let mut daemon = daemon();
+        let before = daemon.listeners[0].describe();
+        for _ in 0..2 {
+            daemon.take_device(0, verbs("appeared0"));
+            let listener = &daemon.listeners[0];
+            let fault = listener.fault.as_deref().unwrap_or_default();
+            assert!(fault.contains("verbs on appeared0") && fault.contains("restart"), "{fault}");
+            assert_eq!(listener.describe(), before);
+            assert!(listener.may_find_a_device(), "it is tried again");
+            assert_eq!((daemon.groups.len(), daemon.workers.len()), (1, 1));
+        }
+        assert!(daemon.addresses().iter().all(|&address| std::net::TcpStream::connect(address).is_ok()));
+        daemon.stop(std::time::Duration::ZERO);
     }
 }
