@@ -9,6 +9,7 @@
 //! | [`ddp_rdmap`] | the byte stream of an established iWARP queue pair, in arbitrary pieces |
 //! | [`config`] | the text of a configuration file |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
+//! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
 //!
 //! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
 //! `tests/replay.rs` calls it with the corpus and with generated inputs. A target also asserts invariants that apply to
@@ -24,6 +25,7 @@ mod host_completion;
 mod input;
 mod mpa;
 mod private_data;
+mod tcp_receiver;
 
 pub use capsule::capsule;
 pub use config::config;
@@ -32,12 +34,13 @@ pub use ddp_rdmap::ddp_rdmap;
 pub use host_completion::host_completion;
 pub use mpa::mpa;
 pub use private_data::private_data;
+pub use tcp_receiver::tcp_receiver;
 
 /// A target: takes any bytes, and panics if an invariant is violated.
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -45,4 +48,5 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("ddp_rdmap", ddp_rdmap),
     ("config", config),
     ("host_completion", host_completion),
+    ("tcp_receiver", tcp_receiver),
 ];
