@@ -152,8 +152,7 @@ impl Transfers {
     /// # Panics
     /// When there is no such slot.
     pub fn end(&mut self, slot: u16) {
-        let slot = &mut self.slots[usize::from(slot)];
-        slot.discard |= slot.is_outstanding;
+        self.slots[usize::from(slot)].discard = true;
     }
 
     /// Whether data for this slot are still to come, or are arriving. Only then may its memory be written.

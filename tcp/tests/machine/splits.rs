@@ -4,7 +4,7 @@ use crate::driver::{ALL, BOTH, Driver, alignment, conversation, to_controller};
 use nvme_proto::Sqe;
 use nvme_proto::tcp::Receiver;
 use nvmf_memory::Memory;
-use nvmf_tcp::Event;
+use nvmf_tcp::{Crc32c, Event};
 use proptest::prelude::*;
 
 const ROLES: [Receiver; 2] = [Receiver::Controller, Receiver::Host];
@@ -99,6 +99,22 @@ fn data_received_into_memory_have_the_same_digest() {
         driver.seen.clear();
         driver.feed(&pdu[588..]).unwrap();
         assert_eq!(driver.events(), [Event::DataEnd { intact }]);
+    }
+}
+
+#[test]
+fn data_that_the_digest_did_not_see_are_damaged_whatever_it_says() {
+    let head = to_controller(BOTH).command(Sqe::new(1), 512).unwrap();
+    // The digest of nothing, and of the part that was shown.
+    for shown in [0, 100] {
+        let data = crate::driver::pattern(shown, 1);
+        let mut driver = Driver::ready(Receiver::Controller, BOTH);
+        driver.feed(head.as_bytes()).unwrap();
+        assert_eq!(driver.receiver.on_data(&data), None);
+        assert_eq!(driver.receiver.on_placed(512 - shown), None);
+        driver.seen.clear();
+        driver.feed(&Crc32c::of(&data).to_le_bytes()).unwrap();
+        assert_eq!(driver.events(), [Event::DataEnd { intact: false }]);
     }
 }
 
