@@ -172,7 +172,9 @@ impl Connection {
             header[8..10].copy_from_slice(&cid.to_le_bytes());
             header[10..12].copy_from_slice(&slot.ttag.to_le_bytes());
             let next = if kind == PduType::R2T { slot.asked.end } else { slot.arriving.next };
-            header[12..16].copy_from_slice(&next.to_le_bytes());
+            if choice & 64 == 0 {
+                header[12..16].copy_from_slice(&next.to_le_bytes());
+            }
         }
         if choice & 2 != 0 && kind.may_have_data() {
             header[16..20].copy_from_slice(&len.to_le_bytes());
