@@ -9,7 +9,8 @@ use nvmf_subsystem::{
 };
 use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -92,11 +93,12 @@ impl WorkerSetup {
         &self,
         registry: &Arc<Mutex<Registry>>,
         parts: Vec<(P, B)>,
-    ) -> Vec<Worker<P, B>> {
+    ) -> Vec<Worker<Rdma<P>, B>> {
         let load = Load::new(WorkerId(0), parts.len());
-        let worker = |(id, (provider, backend))| {
+        let worker = |(id, (provider, mut backend))| {
             let (load, registry) = (Arc::clone(&load), Arc::clone(registry));
-            Worker::new(WorkerId(id), load, self.settings.clone(), registry, provider, backend)
+            let transport = Rdma::new(provider, &mut backend, &self.settings).expect("a transport");
+            Worker::new(WorkerId(id), load, self.settings.clone(), registry, transport, backend)
                 .expect("a worker")
         };
         parts.into_iter().enumerate().map(worker).collect()
@@ -107,7 +109,7 @@ impl WorkerSetup {
     /// # Panics
     /// When memory or another resource is missing.
     #[must_use]
-    pub fn worker<P: Provider, B: Backend>(&self, provider: P, backend: B) -> Worker<P, B> {
+    pub fn worker<P: Provider, B: Backend>(&self, provider: P, backend: B) -> Worker<Rdma<P>, B> {
         self.workers(&self.registry(), vec![(provider, backend)]).pop().expect("one worker")
     }
 }

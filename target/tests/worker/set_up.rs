@@ -12,7 +12,7 @@ use nvmf_target::settings::Settings;
 #[test]
 fn receive_slots_and_buffers_have_no_key_for_a_peer() {
     let mut world = World::new(1, &settings());
-    let remote_keys = |world: &mut World| world.workers[0].provider().inner().remote_keys();
+    let remote_keys = |world: &mut World| world.workers[0].transport().provider.inner().remote_keys();
     assert_eq!(remote_keys(&mut world), 0);
     let (_admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
@@ -35,7 +35,7 @@ fn connection_whose_receives_are_refused_is_rejected_and_leaves_nothing() {
     let mut io = io(&mut world, 1, cntlid);
     let refuse = |world: &mut World, refuse_receive| {
         let options = FaultOptions { refuse_receive, ..FaultOptions::default() };
-        world.workers[0].provider().set_options(options);
+        world.workers[0].transport().provider.set_options(options);
     };
     // The first receive, or one of many: a queue pair takes 36.
     for chance in [1_000_000, 200_000] {

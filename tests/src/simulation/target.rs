@@ -11,7 +11,8 @@ use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::Registry;
 use nvmf_target::message::Recipient;
 use nvmf_target::settings::Settings;
-use nvmf_target::transport::rdma::buffers::BufferPlan;
+use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ pub(super) enum Mask {
 pub(super) struct Target {
     fabric: Fabric,
     setup: WorkerSetup,
-    pub(super) workers: Vec<Worker<Faulty<Loopback>, SimulatedDevices>>,
+    pub(super) workers: Vec<Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>>,
     worker_count: usize,
     registry: Arc<Mutex<Registry>>,
     pub(super) address: SocketAddr,
@@ -144,7 +145,7 @@ impl Target {
     /// Injects faults from now on, or no more.
     pub(super) fn set_faulty(&mut self, faulty: bool) {
         let faults = if faulty { self.faults } else { FaultOptions::default() };
-        self.workers.iter_mut().for_each(|worker| worker.provider().set_options(faults));
+        self.workers.iter_mut().for_each(|worker| worker.transport().provider.set_options(faults));
     }
 
     /// Runs one turn of each worker. Returns whether something happened, and when the next turn is due.
