@@ -11,16 +11,10 @@ use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
 use nvmf_rdma::Provider;
 use nvmf_rdma::loopback::{Fabric, Loopback};
-use nvmf_subsystem::{
-    HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
-};
-use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::WorkerId;
-use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
+use nvmf_tests::worker_setup::{PORT, WorkerSetup};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Size of the disk, bytes.
@@ -78,18 +72,14 @@ impl<P: Provider> Harness<P> {
         let mut devices = Devices::new(DevicesOptions::default()).expect("devices");
         let disk = Disk::open(&DiskSpec::Memory { size: DISK }, Some(BLOCK), false).expect("a disk");
         devices.attach(DeviceId(0), &disk).expect("an attached disk");
-        let registry = Arc::new(Mutex::new(registry(&disk)));
-        let load = Load::new(WorkerId(0), 1);
-        let transport = Rdma::new(target, &mut devices, &settings()).expect("a transport");
-        let mut worker =
-            Worker::new(WorkerId(0), load, settings(), registry, transport, devices).expect("a worker");
-        let address = worker.listen(address, 1).expect("a listener");
+        let mut worker = WorkerSetup::new(disk.geometry()).worker(target, devices);
+        let address = worker.listen(address, PORT).expect("a listener");
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
         let options = Options {
             queue_depth: 2 * DEPTH as u16,
             // No Keep Alive may disturb the measurement of I/O commands.
             keep_alive: Duration::from_secs(3600),
-            ..Options::with_host(address, subsystem(), identity)
+            ..Options::with_host(address, WorkerSetup::subsystem(), identity)
         };
         let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
         let mut harness = Self {
@@ -163,46 +153,4 @@ impl<P: Provider> Harness<P> {
             assert!(begun.elapsed() < TIMEOUT, "{completed} of {commands} commands ended");
         }
     }
-}
-
-fn subsystem() -> Nqn {
-    "nqn.2026-11.com.example:bench".parse().expect("an NQN")
-}
-
-fn settings() -> Settings {
-    Settings {
-        connections: 8,
-        queue_entries: 128,
-        io_queues: 4,
-        in_capsule_data: 4096,
-        admin_receives: 4 * 40,
-        io_receives: 1024,
-        buffers: BufferPlan::new(16 << 20, 1 << 20),
-        transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
-    }
-}
-
-fn registry(disk: &Disk) -> Registry {
-    let mut registry = Registry::new(nvmf_subsystem::Options::default()).expect("valid options");
-    let namespace = NamespaceDefinition {
-        nsid: NSID,
-        device: DeviceId(0),
-        geometry: disk.geometry(),
-        uuid: [1; 16],
-        nguid: [1; 16],
-        eui64: [0; 8],
-        read_only: false,
-    };
-    let definition = SubsystemDefinition {
-        nqn: subsystem(),
-        serial: "BENCH".into(),
-        model: "bench".into(),
-        hosts: HostAccess::Any,
-        namespaces: vec![namespace],
-    };
-    registry.add_subsystem(definition).expect("a valid definition");
-    let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a valid port");
-    registry.take_notices();
-    registry
 }

@@ -121,7 +121,7 @@ impl Daemon {
         }
     }
 
-    fn take_device(&mut self, at: usize, selection: ProviderSelection) {
+    fn take_device(&mut self, at: usize, selection: Selection) {
         let text = selection.to_string();
         match self.listen(at, selection) {
             Ok(()) => {

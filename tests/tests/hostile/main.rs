@@ -9,22 +9,17 @@ use nvmf_initiator::driver::{Driver, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
-use nvmf_subsystem::{
-    HostAccess, NamespaceDefinition, Port, RdmaProviderType, Registry, SubsystemDefinition,
-};
 use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::WorkerId;
-use nvmf_target::settings::{Load, Settings};
+use nvmf_target::settings::Settings;
 use nvmf_target::telemetry::Counters;
-use nvmf_target::transport::rdma::Rdma;
-use nvmf_target::worker::Worker;
+use nvmf_tests::worker_setup::{PORT, WorkerSetup};
 use peer::{Gone, Peer, set_up};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,24 +74,20 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
     let spec = DiskSpec::Path { path: path.to_path_buf(), create: Some(DISK) };
     let disk = Disk::open(&spec, Some(BLOCK), false).expect("a disk");
     devices.attach(DeviceId(0), &disk).expect("an attached disk");
-    let settings = Settings {
+    let mut setup = WorkerSetup::new(disk.geometry());
+    setup.settings = Settings {
         connections: 256,
         queue_entries: 32,
-        io_queues: 4,
-        in_capsule_data: 4096,
         admin_receives: 256 * 36,
         io_receives: 32 * 36,
         buffers: BufferPlan::new(4 << 20, 1 << 20),
         // Longer than the honest host waits: it must not need that others are closed.
         transfer_timeout: DELAY + Duration::from_secs(3),
+        ..setup.settings
     };
-    let registry = Arc::new(Mutex::new(registry(&disk)));
     let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
-    let load = Load::new(WorkerId(0), 1);
-    let transport = Rdma::new(provider, &mut devices, &settings).expect("a transport");
-    let mut worker =
-        Worker::new(WorkerId(0), load, settings, registry, transport, devices).expect("a worker");
-    let address = worker.listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("a listener");
+    let mut worker = setup.worker(provider, devices);
+    let address = worker.listen(SocketAddr::from(([127, 0, 0, 1], 0)), PORT).expect("a listener");
     tell.send((address, Arc::clone(worker.counters()))).expect("the test waits");
     let begun = Instant::now();
     while !stop.load(Ordering::Acquire) {
@@ -107,32 +98,7 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
 }
 
 fn subsystem() -> Nqn {
-    "nqn.2026-11.com.example:disk".parse().expect("an NQN")
-}
-
-fn registry(disk: &Disk) -> Registry {
-    let mut registry = Registry::new(nvmf_subsystem::Options::default()).expect("right options");
-    let namespace = NamespaceDefinition {
-        nsid: Nsid(1),
-        device: DeviceId(0),
-        geometry: disk.geometry(),
-        uuid: [1; 16],
-        nguid: [1; 16],
-        eui64: [0; 8],
-        read_only: false,
-    };
-    let definition = SubsystemDefinition {
-        nqn: subsystem(),
-        serial: "S1".into(),
-        model: "disk".into(),
-        hosts: HostAccess::Any,
-        namespaces: vec![namespace],
-    };
-    registry.add_subsystem(definition).expect("a right definition");
-    let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
-    registry.set_ports(vec![port]).expect("a right port");
-    registry.take_notices();
-    registry
+    WorkerSetup::subsystem()
 }
 
 /// The honest host.
