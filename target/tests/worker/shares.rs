@@ -35,6 +35,13 @@ fn stopped_host(world: &mut World, host: u8, queues: u16, opcode: NvmOpcode, len
     all
 }
 
+/// A host with an I/O queue.
+fn connected(world: &mut World) -> (HostQueue, HostQueue) {
+    let (admin, cntlid) = admin(world);
+    let io = io(world, 1, cntlid);
+    (admin, io)
+}
+
 fn works(world: &mut World, io: &mut HostQueue, nsid: u32) {
     for (round, len) in [512, 16_384, LARGE, 1 << 20].into_iter().enumerate() {
         let data = pattern(round as u32, len as usize);
@@ -52,8 +59,7 @@ fn queues_that_stop_taking_leave_buffers_for_other_hosts() {
         for len in [4096, LARGE] {
             let mut world = World::new(1, &roomy());
             let _stopped = stopped_host(&mut world, 2, 4, opcode, len);
-            let (_admin, cntlid) = admin(&mut world);
-            let mut io = io(&mut world, 1, cntlid);
+            let (_admin, mut io) = connected(&mut world);
             works(&mut world, &mut io, 1);
         }
     }
@@ -66,8 +72,7 @@ fn many_stopped_hosts_leave_buffers_for_another() {
     let mut world = World::new(1, &settings);
     let _stopped: Vec<_> =
         (2..9).map(|host| stopped_host(&mut world, host, 2, NvmOpcode::WRITE, LARGE)).collect();
-    let (_admin, cntlid) = admin(&mut world);
-    let mut io = io(&mut world, 1, cntlid);
+    let (_admin, mut io) = connected(&mut world);
     works(&mut world, &mut io, 1);
 }
 
@@ -87,8 +92,7 @@ fn a_small_write_gets_the_credit_of_a_large_one() {
     let mut settings = roomy();
     settings.buffers.classes = [(8, 4096), (32, 16_384), (64, LARGE as usize)];
     let mut world = World::new(1, &settings);
-    let (_admin, cntlid) = admin(&mut world);
-    let mut io = io(&mut world, 1, cntlid);
+    let (_admin, mut io) = connected(&mut world);
     let sgl = io.expose(0, 4 * LARGE);
     let large = io.send(&read_write(NvmOpcode::WRITE, 0, 4 * LARGE, sgl), &[]);
     let sgl = io.expose(1 << 20, 4096);
@@ -124,8 +128,7 @@ fn a_transfer_without_progress_ends_its_queue() {
 #[test]
 fn a_transfer_that_goes_on_keeps_its_queue() {
     let mut world = World::new(1, &roomy());
-    let (mut admin, cntlid) = admin(&mut world);
-    let mut io = io(&mut world, 1, cntlid);
+    let (mut admin, mut io) = connected(&mut world);
     for _ in 0..20 {
         world.now += Duration::from_secs(4);
         admin.run(&mut world, &Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
@@ -229,8 +232,7 @@ fn a_disk_that_hangs_does_not_stop_the_others() {
 #[test]
 fn operations_that_wait_for_the_device_end_with_their_connection() {
     let mut world = World::with_backend_depth(1, &roomy(), 2);
-    let (mut admin, cntlid) = admin(&mut world);
-    let mut io = io(&mut world, 1, cntlid);
+    let (mut admin, mut io) = connected(&mut world);
     world.disk.borrow_mut().set_hanging(true);
     for at in 0..12u64 {
         let capsule = SglDescriptor::in_capsule(0, 512);
