@@ -35,6 +35,7 @@ pub(crate) struct Registration {
 pub(crate) struct Posted {
     id: u64,
     signaled: bool,
+    pub(crate) is_inline: bool,
     pub(crate) elements: Vec<(u64, u32, u32)>,
     /// Of a window that is bound: address, length, rights.
     pub(crate) bound: (u64, u64, u32),
@@ -328,9 +329,10 @@ unsafe extern "C" fn post_send(qp: *mut Qp, first: *mut SendWr, bad: *mut *mut S
         let element = |at| unsafe { &*wr.sg_list.add(at) };
         let elements = (0..wr.num_sge as usize).map(element).map(|it| (it.addr, it.length, it.lkey));
         let signaled = wr.send_flags & constants::SEND_SIGNALED != 0;
+        let is_inline = wr.send_flags & constants::SEND_INLINE != 0;
         let (id, elements) = (wr.wr_id, elements.collect());
         let bound = (wr.mw_addr, wr.mw_length, wr.mw_access);
-        world.sent.push(Posted { id, bound, signaled, elements, qp: qp.addr() });
+        world.sent.push(Posted { id, bound, signaled, is_inline, elements, qp: qp.addr() });
         next = wr.next;
     }
     world.result("post_send without a word which")
