@@ -244,8 +244,7 @@ ends_when_unmounted() {
     cp -a /usr/share/perl5 /mnt/tree
     sync -f /mnt
     umount /mnt
-    wait_for 100 gone
-    nvmf list | grep -x 'no disk is attached'
+    wait_for 100 nothing_is_attached
     attach
     fsck.ext4 -fn $device
 }
@@ -303,8 +302,10 @@ attached_disk() {
     finish
 }
 
+nothing_is_attached() { nvmf list | grep -x 'no disk is attached'; }
+
 nothing_is_left() {
-    nvmf list | grep -x 'no disk is attached'
+    nothing_is_attached
     ls /run/nvmf
     [ -z "$(ls /run/nvmf)" ]
 }

@@ -1,5 +1,5 @@
 # What: namespaces, subsystems and queue counts change by reload and restart, as blktests changes them by configfs
-# Seconds: 300
+# Seconds: 480
 #
 # Each step has the number of the blktests test with the same purpose. docs/COMPLIANCE.md lists all of them.
 . "$LAB/lib.sh"
@@ -53,9 +53,14 @@ subsystem() {
 
 # `namespaces NSID...`: prints null namespaces of the subsystem above. Each has a UUID that is the same after a restart.
 namespaces() {
+    case $above in
+    $NQN) above_number=0 ;;
+    $NQN-[0-9]*) above_number=${above##*-} ;;
+    *) above_number=65535 ;;
+    esac
     for nsid in "$@"; do
-        uuid=$(printf '%s' "$above#$nsid" | md5sum | sed -E 's/^(.{8})(.{4})(.{4})(.{4})(.{12}).*/\1-\2-\3-\4-\5/')
-        printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\nuuid = "%s"\n' "$nsid" "$uuid"
+        printf '[[subsystem.namespace]]\nnsid = %s\nnull = "64MiB"\n' "$nsid"
+        printf 'uuid = "6e766d66-0000-4000-8000-%04x%08x"\n' "$above_number" "$nsid"
     done
 }
 
