@@ -103,7 +103,7 @@ pub const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits, after that, for the queues to close: longer takes only a disk that does not answer.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a start or a reload waits for disks to open. Those that take longer come when they are open.
+/// How long a start or a reload waits for the next disk to open. Those that take longer come when they are open.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a worker may take to answer the daemon.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -24,16 +24,17 @@ struct Waiting {
 }
 
 impl Daemon {
-    /// Opens what is wanted and not open, for as long as that takes, but no longer than this. What is slower comes
-    /// later.
+    /// Opens what is wanted and not open, until no disk has been opened for this long. What is slower comes later,
+    /// except for memory, which is waited for.
     pub(super) fn open_disks(&mut self, wait: Duration) -> Vec<ExportError> {
-        let deadline = self.common.clock.now() + wait;
+        let mut deadline = OpenDeadline::new(self.common.clock.now(), wait);
         let mut faults = Vec::new();
         loop {
             faults.append(&mut self.advance_disks());
             let now = self.common.clock.now();
             let mut pending = self.namespaces.pending(&self.config.subsystems, now);
-            if pending.is_empty() || now >= deadline {
+            let is_allocating = self.namespaces.is_allocating();
+            if pending.is_empty() || deadline.is_over(now, pending.len(), is_allocating) {
                 faults.append(&mut pending);
                 return faults;
             }
@@ -268,6 +269,28 @@ impl Daemon {
     }
 }
 
+/// When waiting for disks ends. Many disks may take long in all, so the time counts from the last one that came.
+struct OpenDeadline {
+    wait: Duration,
+    at: Duration,
+    /// The fewest that were pending. One that failed and is tried again is pending again, and does not count twice.
+    fewest: usize,
+}
+
+impl OpenDeadline {
+    fn new(now: Duration, wait: Duration) -> Self {
+        Self { wait, at: now + wait, fewest: usize::MAX }
+    }
+
+    fn is_over(&mut self, now: Duration, pending: usize, is_allocating: bool) -> bool {
+        if pending < self.fewest || is_allocating {
+            self.at = now + self.wait;
+        }
+        self.fewest = self.fewest.min(pending);
+        now >= self.at
+    }
+}
+
 fn fault(export: &Export, source: ExportFault) -> ExportError {
     ExportError { nqn: Box::new(export.nqn), nsid: export.namespace.nsid, source }
 }
@@ -281,4 +304,41 @@ pub(super) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(5);
+
+    fn second(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn disks_that_come_one_by_one_are_waited_for() {
+        let mut deadline = OpenDeadline::new(second(0), WAIT);
+        for (opened, pending) in (1..100).zip((1..100).rev()) {
+            assert!(!deadline.is_over(second(opened * 4), pending, false), "{opened} are open");
+        }
+        assert!(!deadline.is_over(second(400), 1, false), "4 s after the last");
+        assert!(deadline.is_over(second(401), 1, false), "5 s after the last");
+    }
+
+    #[test]
+    fn disk_that_fails_again_and_again_prolongs_nothing() {
+        let mut deadline = OpenDeadline::new(second(0), WAIT);
+        assert!(!deadline.is_over(second(1), 1, false));
+        assert!(!deadline.is_over(second(3), 2, false));
+        assert!(!deadline.is_over(second(5), 1, false));
+        assert!(deadline.is_over(second(6), 2, false));
+    }
+
+    #[test]
+    fn large_memory_disk_is_waited_for() {
+        let mut deadline = OpenDeadline::new(second(0), WAIT);
+        assert!((1..100).all(|now| !deadline.is_over(second(now), 1, true)));
+        assert!(deadline.is_over(second(104), 1, false), "for another disk, 5 s from then on");
+    }
 }

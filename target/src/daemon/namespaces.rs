@@ -130,6 +130,11 @@ impl Namespaces {
         pending.map(error).collect()
     }
 
+    /// Whether memory is being allocated. That takes seconds for many gigabytes, and never hangs.
+    pub(super) fn is_allocating(&self) -> bool {
+        self.opening.iter().any(|opening| matches!(opening.namespace.backing, Backing::Memory { .. }))
+    }
+
     /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
