@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nvmf_tests::process;
-use nvmf_tests::site::{Site, json, succeeds};
+use nvmf_tests::site::{Site, fails, json, succeeds};
 use serde_json::Value;
 use std::process::Command;
 
@@ -50,6 +50,33 @@ fn local_engines_transfer_configured_size() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn attached_namespace_is_written_only_when_allowed() -> Result<()> {
+    let site = Site::new("bench-attached")?;
+    site.configure(&site.subsystem(&["memory = \"16MiB\"".to_owned()]))?;
+    let target = site.serve()?;
+    let socket = site.path("disk.sock").display().to_string();
+    json(&mut site.call("attach", &["-n", &site.nqn, "--socket", &socket, "-o", "json"])?)?;
+    let (address, nqn) = (format!("--address={}", site.address), format!("--nqn={}", site.nqn));
+    for engine in ["nvmf", "nvmf-async"] {
+        let engine = format!("--ioengine={engine}");
+        let job = |more: &[&str]| {
+            let common =
+                ["--name=x", &engine, &address, &nqn, "--provider=iwarp", "--size=1m", "--numjobs=2"];
+            let mut command = bench(&site, &common)?;
+            command.args(more);
+            anyhow::Ok(site.apart(command))
+        };
+        for rw in ["--rw=write", "--rw=randrw", "--rw=trim"] {
+            fails(&mut job(&[rw])?, &["is attached on this machine", &socket, "allow_mounted_write=1"])?;
+        }
+        succeeds(&mut job(&["--rw=read"])?)?;
+        succeeds(&mut job(&["--rw=write", "--allow_mounted_write=1"])?)?;
+    }
+    succeeds(&mut site.local(&["detach", "-n", &site.nqn])?)?;
+    target.stop()
 }
 
 #[test]

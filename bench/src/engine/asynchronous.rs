@@ -1,7 +1,7 @@
 //! A remote namespace through the async interface: one task for each operation in flight, each with its own buffer. The
 //! tasks run on the job's thread; the connection has a thread of its own.
 
-use super::remote::connect_options;
+use super::remote::{check_attached, connect_options};
 use super::{Engine, EngineError};
 use crate::job::JobOptions;
 use core::cell::{Cell, RefCell};
@@ -71,12 +71,17 @@ impl Async {
     /// [`EngineError::Remote`], [`EngineError::Option`].
     pub fn connect(options: &JobOptions) -> Result<Self, EngineError> {
         let (connect, nsid) = connect_options(options)?;
+        let nqn = connect.nqn;
         let connection = block_on(Connection::connect(connect))?;
-        let first = connection.namespaces().first().map(|namespace| namespace.nsid);
+        let namespaces = connection.namespaces();
+        let first = namespaces.first().map(|namespace| namespace.nsid);
         let nsid = nsid.or(first);
         let nsid = nsid
             .ok_or_else(|| EngineError::Option("the subsystem has no namespace for this host".to_owned()))?;
         let device = connection.open(nsid)?;
+        if let Some(namespace) = namespaces.iter().find(|namespace| namespace.nsid == nsid) {
+            check_attached(options, &nqn, nsid, namespace.uuid)?;
+        }
         let mut engine = Self {
             connection: Some(connection),
             device,

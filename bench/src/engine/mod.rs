@@ -52,6 +52,20 @@ pub enum EngineError {
     /// The target cannot be used.
     #[error(transparent)]
     Remote(#[from] nvmf_initiator::Error),
+    /// The namespace is attached as a disk, and the job would write past it.
+    #[error(
+        "{namespace} is attached on this machine ({holder}): a job that writes to it destroys what is on the \
+         disk; detach it first, or set allow_mounted_write=1"
+    )]
+    Attached {
+        /// The subsystem and the namespace.
+        namespace: String,
+        /// Where it is attached, in words.
+        holder: String,
+    },
+    /// Whether the namespace is attached cannot be found out.
+    #[error("cannot find out whether the namespace is attached to this machine")]
+    Attachment(#[source] std::io::Error),
     /// An NBD export cannot be used.
     #[error("cannot use the NBD export {url}")]
     Nbd {

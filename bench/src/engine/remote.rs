@@ -4,6 +4,7 @@ use super::{Engine, EngineError};
 use crate::job::{JobOptions, RdmaProvider, Remote};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
+use nvmf_attached::DiskLock;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_initiator::{ConnectionState, HostIdentity, Options, Preference, RemoteBackend};
 use nvmf_memory::Memory;
@@ -34,7 +35,7 @@ impl OwnThread {
                 its_options.nqn
             ))
         })?;
-        backend.namespace(nsid)?;
+        check_attached(options, &its_options.nqn, nsid, backend.namespace(nsid)?.uuid)?;
         Ok(Self { backend, device: DeviceId(nsid.0) })
     }
 }
@@ -79,6 +80,23 @@ impl Engine for OwnThread {
             }
         }
     }
+}
+
+/// Refuses to write to a namespace that is attached to this machine as a disk, as fio refuses a mounted device.
+pub(super) fn check_attached(
+    options: &JobOptions,
+    nqn: &Nqn,
+    nsid: Nsid,
+    uuid: [u8; 16],
+) -> Result<(), EngineError> {
+    if options.allow_mounted_write
+        || !(options.rw.writes || options.rw.trims)
+        || !DiskLock::is_taken(nqn, nsid, uuid).map_err(EngineError::Attachment)?
+    {
+        return Ok(());
+    }
+    let namespace = format!("{nqn} namespace {nsid}");
+    Err(EngineError::Attached { namespace, holder: nvmf_attached::holder(nqn, nsid) })
 }
 
 /// The connection's options, and the namespace if the job names one.

@@ -226,6 +226,8 @@ pub struct JobOptions {
     pub filename: Option<String>,
     pub directory: Option<String>,
     pub direct: bool,
+    /// Write also to a namespace that is attached to this machine as a disk.
+    pub allow_mounted_write: bool,
     /// As given; [`JobOptions::engine`] is the engine that is used.
     pub ioengine: Option<EngineKind>,
     pub remote: Remote,
@@ -280,6 +282,7 @@ impl Default for JobOptions {
             filename: None,
             directory: None,
             direct: false,
+            allow_mounted_write: false,
             ioengine: None,
             remote: Remote {
                 address: None,

@@ -113,6 +113,12 @@ const WHERE: &[OptionSpec] = &[
     known(&["directory"], "FOLDER", "folder of the job's files", |o, v| {
         put(&mut o.directory, Ok(Some(v.to_owned())))
     }),
+    known(
+        &["allow_mounted_write"],
+        "1",
+        "write also to a namespace that is attached to this machine as a disk",
+        |o, v| put(&mut o.allow_mounted_write, flag(v)),
+    ),
     known(&["size"], "1g|100%", "size of the part of the file or device to use", |o, v| {
         put(&mut o.size, Extent::parse(v).map(Some))
     }),

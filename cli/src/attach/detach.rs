@@ -1,10 +1,10 @@
 //! Taking a disk away.
 
-use super::entry::State;
 use super::in_use;
 use super::process::pid_namespace;
 use super::registry::{Listed, Outcome};
 use anyhow::{Context, Result, bail, ensure};
+use nvmf_attached::State;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -14,11 +14,10 @@
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
 //! | `in_use` | who uses a block device |
-//! | `registry`, `entry` | what is attached |
-//! | `lock` | who serves a disk, and that nobody else does |
+//! | `registry` | what is attached |
+//! | `lock` | who serves a disk |
 
 mod detach;
-mod entry;
 mod errno;
 mod form;
 mod guard;
@@ -32,16 +31,15 @@ mod serve;
 mod socket;
 mod ublk;
 
-pub(crate) use entry::Attachment;
 pub(crate) use form::Form;
 pub(crate) use guard::guard;
-pub(crate) use lock::DiskLock;
 pub(crate) use registry::Registry;
 pub(crate) use serve::{serve, serve_in_background};
 
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
+use nvmf_attached::Attachment;
 use nvmf_initiator::Options;
 use serve::{Report, Stop};
 use std::ffi::OsString;

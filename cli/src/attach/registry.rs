@@ -10,17 +10,14 @@
 //! in another PID namespace, and may be another process's by now. A query changes nothing; what a server that was
 //! killed left behind is cleared away by `attach` and `detach`, under the same lock.
 
-use super::entry::{Attachment, State, VERSION};
 use super::lock;
 use anyhow::{Context, Result, bail, ensure};
-use nvme_proto::{Nqn, Nsid};
+use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, VERSION};
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Names the folder, instead of the user's own.
-const FOLDER_VARIABLE: &str = "NVMF_RUNTIME_DIR";
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
 
@@ -60,17 +57,9 @@ pub(super) enum Outcome {
 }
 
 impl Registry {
-    /// This user's: `$NVMF_RUNTIME_DIR`, else `/run/nvmf` for root, else `$XDG_RUNTIME_DIR/nvmf`, else one in the
-    /// folder for temporary files.
+    /// This user's.
     pub(crate) fn of_this_user() -> Self {
-        let user = nix::unistd::geteuid();
-        let folder = match (std::env::var_os(FOLDER_VARIABLE), std::env::var_os("XDG_RUNTIME_DIR")) {
-            (Some(folder), _) => PathBuf::from(folder),
-            (None, _) if user.is_root() => PathBuf::from("/run/nvmf"),
-            (None, Some(folder)) => PathBuf::from(folder).join("nvmf"),
-            (None, None) => std::env::temp_dir().join(format!("nvmf-{user}")),
-        };
-        Self { folder }
+        Self { folder: nvmf_attached::folder() }
     }
 
     /// Makes the folder if it is not there.
@@ -168,16 +157,6 @@ impl Registry {
             disk.state = State::Killed;
         }
         Some(Listed { disk, registry: self.clone(), id, lock })
-    }
-
-    /// Where a disk is that somebody has attached, in words.
-    pub(crate) fn holder(&self, nqn: &Nqn, nsid: Nsid) -> String {
-        let disks = self.list().unwrap_or_default();
-        let same = |disk: &&Attachment| disk.nqn == nqn.as_str() && disk.nsid == nsid.0;
-        match disks.iter().map(|listed| &listed.disk).find(same) {
-            Some(disk) => format!("on {} (process {})", disk.place().display(), disk.pid),
-            None => "by another user or under another name".to_owned(),
-        }
     }
 
     /// Removes what servers that were killed left behind: their files, sockets and devices.

@@ -1,13 +1,12 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
-use super::entry::{Attachment, State, VERSION};
 use super::form::Server;
-use super::lock::DiskLock;
 use super::registry::{Claim, Registry};
 use super::{AttachOptions, in_use, process, socket, ublk};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
+use nvmf_attached::{Attachment, DiskLock, State, VERSION};
 use nvmf_host::Namespace;
 use nvmf_initiator::ConnectionState;
 use nvmf_rdma_any::ProviderSelection;
@@ -128,12 +127,12 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     if options.duplicate {
         return Ok(None);
     }
-    if let Some(lock) = DiskLock::take(nqn, namespace).context("cannot lock the disk")? {
+    if let Some(lock) = DiskLock::take(nqn, nsid, namespace.uuid).context("cannot lock the disk")? {
         return Ok(Some(lock));
     }
     bail!(
         "{nqn} namespace {nsid} is attached already, {}: use that, or detach it first (--duplicate-connect attaches it twice, which destroys a file system that both write to)",
-        Registry::of_this_user().holder(nqn, nsid)
+        nvmf_attached::holder(nqn, nsid)
     )
 }
 

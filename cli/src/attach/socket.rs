@@ -1,7 +1,6 @@
 //! A remote namespace behind an NBD server: for whoever comes to its socket, or for the kernel's own client.
 
 use super::guard;
-use super::lock::DiskLock;
 use super::nbd::kernel::Kernel;
 use super::nbd::{Disk, Order, Server, transmit};
 use super::registry;
@@ -11,6 +10,7 @@ use crate::connect::connect;
 use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::Nsid;
+use nvmf_attached::DiskLock;
 use nvmf_host::Namespace;
 use nvmf_initiator::{Connection, ConnectionState, Device};
 use nvmf_rdma_any::ProviderSelection;

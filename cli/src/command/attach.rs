@@ -2,10 +2,11 @@
 
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Attachment, Form, Registry, SocketOptions};
+use crate::attach::{self, AttachOptions, Form, Registry, SocketOptions};
 use crate::print::{ERROR_PREFIX, chain, human, line, print_json};
 use anyhow::{Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
+use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,10 @@
 //! `nvmf list`.
 
 use super::{Format, Output};
-use crate::attach::{Attachment, Registry};
+use crate::attach::Registry;
 use crate::print::{human, line, print_json};
 use anyhow::Result;
+use nvmf_attached::Attachment;
 use serde_json::json;
 use std::path::PathBuf;
 

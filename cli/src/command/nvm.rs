@@ -1,13 +1,13 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
 use super::target::{NamespaceArguments, NoShortOptions};
-use crate::attach::{DiskLock, Registry};
 use crate::connect::connect;
 use crate::print::line;
 use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
+use nvmf_attached::DiskLock;
 use nvmf_initiator::{Connection, Device};
 
 #[derive(clap::Args)]
@@ -142,10 +142,12 @@ impl AttachedArguments {
             return Ok(());
         };
         ensure!(
-            self.force || DiskLock::take(nqn, namespace).context("cannot look at the disk's lock")?.is_some(),
+            self.force
+                || !DiskLock::is_taken(nqn, namespace.nsid, namespace.uuid)
+                    .context("cannot look at the disk's lock")?,
             "{nqn} namespace {} is attached on this machine ({}): write to that, detach it first, or use --force",
             device.nsid(),
-            Registry::of_this_user().holder(nqn, device.nsid())
+            nvmf_attached::holder(nqn, device.nsid())
         );
         Ok(())
     }

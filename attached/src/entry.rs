@@ -4,50 +4,50 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of [`Attachment`]'s format.
-pub(crate) const VERSION: u32 = 2;
+pub const VERSION: u32 = 2;
 
 /// An attached disk.
 ///
 /// Every field may be absent, so that an entry of another version is shown as far as it is understood.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Attachment {
+pub struct Attachment {
     /// Version of this format.
-    pub(crate) version: u32,
+    pub version: u32,
     /// Subsystem.
-    pub(crate) nqn: String,
+    pub nqn: String,
     /// Address and port of the target.
-    pub(crate) address: String,
+    pub address: String,
     /// The RDMA provider, and its device: `iwarp`, `verbs on mlx5_0`.
-    pub(crate) provider: String,
+    pub provider: String,
     /// Namespace.
-    pub(crate) nsid: u32,
+    pub nsid: u32,
     /// Its UUID, if it has one.
-    pub(crate) uuid: Option<String>,
+    pub uuid: Option<String>,
     /// Bytes in it.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Bytes in a block of it.
-    pub(crate) block_size: u32,
+    pub block_size: u32,
     /// The block device, if it is one.
-    pub(crate) device: Option<PathBuf>,
+    pub device: Option<PathBuf>,
     /// The NBD socket, if it has one.
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// Why it is not a block device, where that was wanted.
-    pub(crate) note: Option<String>,
+    pub note: Option<String>,
     /// The state of its connection and of its server.
-    pub(crate) state: State,
+    pub state: State,
     /// Why it is in this state, where there is more to say.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
     /// The process that serves it, as its own PID namespace numbers it.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// That PID namespace, as `/proc/self/ns/pid` names it.
-    pub(crate) pid_namespace: String,
+    pub pid_namespace: String,
 }
 
 /// The state of an attached disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum State {
+pub enum State {
     /// It is being attached.
     Attaching,
     /// It works.
@@ -69,7 +69,9 @@ pub(crate) enum State {
 }
 
 impl State {
-    pub(crate) fn as_str(self) -> &'static str {
+    /// Its name, as it is written down.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Attaching => "attaching",
             Self::Live => "live",
@@ -91,17 +93,20 @@ impl std::fmt::Display for Attachment {
 
 impl Attachment {
     /// Where it is: its device, else its socket.
-    pub(crate) fn place(&self) -> &Path {
+    #[must_use]
+    pub fn place(&self) -> &Path {
         self.device.as_ref().or(self.socket.as_ref()).map_or(Path::new("-"), PathBuf::as_path)
     }
 
     /// The disk's address for NBD clients.
-    pub(crate) fn uri(&self) -> Option<String> {
+    #[must_use]
+    pub fn uri(&self) -> Option<String> {
         self.socket.as_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
     }
 
     /// As `-o json` prints it.
-    pub(crate) fn json(&self) -> serde_json::Value {
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "device": self.device, "state": self.state, "reason": self.reason,
             "nqn": self.nqn, "address": self.address, "provider": self.provider, "nsid": self.nsid,

@@ -1,0 +1,17 @@
+//! Which namespaces are attached to this machine as disks, for all programs that could write to them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `lock` | [`DiskLock`]: held by whoever attaches a namespace, asked for by whoever writes to one |
+//! | `entry` | [`Attachment`]: what is written down of an attached disk |
+//! | `folder` | where that is written down, and [`holder`], which reads it |
+//!
+//! It only asks: what attaches disks, and keeps the entries, is the command `nvmf`.
+
+mod entry;
+mod folder;
+mod lock;
+
+pub use entry::{Attachment, State, VERSION};
+pub use folder::{FOLDER_VARIABLE, folder, holder};
+pub use lock::DiskLock;
