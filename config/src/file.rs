@@ -27,6 +27,7 @@ pub(crate) struct Target {
     pub(crate) transfer_max: Option<Spanned<Size>>,
     pub(crate) buffer_memory: Option<Spanned<Size>>,
     pub(crate) connections: Option<Spanned<i64>>,
+    pub(crate) transfer_timeout_s: Option<Spanned<i64>>,
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
 }

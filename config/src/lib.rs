@@ -5,6 +5,7 @@
 //! | [`file`](self) | the TOML text as it may be written, with the place of every value |
 //! | [`Config`] | what it means: defaults filled in, identities derived, everything checked against everything else |
 //! | [`size`] | `10GiB` and its like |
+//! | [`log_filter`] | how much is logged, as `NVMF_LOG` says it |
 //! | [`ConfigError`] | what is wrong, in which line, and what would be right |
 //!
 //! Contract: a [`Config`] that parsed can be served, as far as the text alone can tell. Nothing is opened
@@ -15,10 +16,12 @@ mod check;
 mod error;
 mod file;
 mod identity;
+mod log;
 mod model;
 pub mod size;
 
 pub use error::ConfigError;
+pub use log::log_filter;
 pub use model::{
     Backing, Config, DuplicateHostId, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem, Target,
     Transport, VerbsOptions,

@@ -39,6 +39,8 @@ pub struct Target {
     pub buffer_memory: u64,
     /// Queue pairs of each worker, at the most.
     pub connections: u32,
+    /// How long a host may take nothing of what is sent to it until its queue is closed: 1 second to 1 hour.
+    pub transfer_timeout: Duration,
     /// What happens when one host NQN is seen with two host IDs.
     pub duplicate_host_id: DuplicateHostId,
     /// A disk or an address that cannot be had keeps the target from starting, instead of being tried again.
@@ -222,6 +224,7 @@ impl Default for Target {
             transfer_max: 1 << 20,
             buffer_memory: 64 << 20,
             connections: 1024,
+            transfer_timeout: Duration::from_secs(30),
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
         }

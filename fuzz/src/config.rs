@@ -15,7 +15,7 @@ pub fn config(data: &[u8]) {
     let target = &config.target;
     assert!((1..=64).contains(&target.workers));
     assert!((2..=1024).contains(&target.queue_depth) && (1..=128).contains(&target.io_queues));
-    assert!(target.in_capsule_data <= 16384 && target.in_capsule_data.is_multiple_of(512));
+    assert!(target.in_capsule_data.is_none_or(|len| len <= 16384 && len.is_multiple_of(512)));
     assert!(target.transfer_max.is_power_of_two() && (4096..=1 << 20).contains(&target.transfer_max));
     assert!(target.buffer_memory >= 4 * u64::from(target.transfer_max));
     assert!(!config.listeners.is_empty());

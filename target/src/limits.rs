@@ -19,9 +19,6 @@ pub const ASSOCIATION_SHARE: usize = 4;
 pub const HOST_SHARE: usize = 2;
 /// The same for a device.
 pub const DEVICE_SHARE: usize = 2;
-/// How long a host may take none of the data and responses that are posted, and answer no RDMA READ, until its queue
-/// is closed.
-pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in
 /// the capsule that is no multiple of it are copied once.
@@ -88,7 +85,7 @@ pub const ANSWER_FRAMING: u32 = 80;
 pub const CM_BUDGET: usize = 16;
 /// Messages read in one turn.
 pub const MESSAGE_BUDGET: usize = 64;
-/// So many times within [`TRANSFER_TIMEOUT`] is looked whether it has passed.
+/// So many times within the transfer timeout is looked whether it has passed.
 pub const TRANSFER_CHECKS: u32 = 4;
 /// A worker that has not turned for so long was stopped itself: what its hosts sent meanwhile has not been read.
 pub const STALL: Duration = Duration::from_secs(2);

@@ -44,19 +44,9 @@ fn filter() -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
 }
 
-/// How much `NVMF_LOG` asks for. A single word that is no level would name a part of the program, and switch the log off.
+/// How much `NVMF_LOG` asks for.
 fn parse(text: &str) -> Result<EnvFilter, String> {
-    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    let text = text.trim();
-    if text.contains(['=', ',', ':']) {
-        return EnvFilter::try_new(text).map_err(|error| error.to_string());
-    }
-    let level = if text.eq_ignore_ascii_case("warning") { "warn" } else { text };
-    if LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
-        Ok(EnvFilter::new(level))
-    } else {
-        Err(format!("unknown level ({})", LEVELS.join(", ")))
-    }
+    EnvFilter::try_new(nvmf_config::log_filter(text)?).map_err(|error| error.to_string())
 }
 
 /// Lines that were dropped because standard error did not take them.
@@ -105,32 +95,5 @@ impl<W: Write> Write for PriorityWriter<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse;
-
-    #[test]
-    fn unknown_level_is_refused() {
-        for word in ["verbose", "bogus", "warnings", "nvmf"] {
-            let problem = parse(word).expect_err(word);
-            assert_eq!(problem, "unknown level (error, warn, info, debug, trace, off)");
-        }
-        parse("info,nvmf=loud").expect_err("no level of a part");
-    }
-
-    #[test]
-    fn levels_and_filters_are_understood() {
-        for (text, filter) in [
-            ("warning", "warn"),
-            ("WARN", "warn"),
-            (" debug ", "debug"),
-            ("off", "off"),
-            ("warn,nvmf=trace", "nvmf=trace,warn"),
-        ] {
-            assert_eq!(parse(text).expect(text).to_string(), filter);
-        }
     }
 }

@@ -51,7 +51,7 @@ impl Settings {
             admin_receives: connections * usize::from(slots(crate::limits::ADMIN_ENTRIES_USUAL)),
             io_receives: wanted.min(affordable).max(least),
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
-            transfer_timeout: crate::limits::TRANSFER_TIMEOUT,
+            transfer_timeout: target.transfer_timeout,
         }
     }
 

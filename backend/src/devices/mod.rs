@@ -61,10 +61,10 @@ pub enum DevicesError {
     #[error("device {0:?} cannot be attached: its slot is in use, and a worker takes {DEVICES_MAX} devices")]
     Device(DeviceId),
     /// The file could not be opened once more.
-    #[error("cannot open the disk's file once more for a worker, through /proc/self/fd: {0}")]
+    #[error("cannot open the disk's file once more for a worker, through /proc/self/fd")]
     OpenAgain(#[source] io::Error),
     /// The kernel refused the file.
-    #[error("the ring refused a file: {0}")]
+    #[error("the ring refused a file")]
     File(#[source] io::Error),
 }
 

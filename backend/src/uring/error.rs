@@ -11,12 +11,12 @@ use thiserror::Error;
 pub enum RingError {
     /// io_uring is not permitted.
     #[error(
-        "io_uring is not allowed here: {0}; check `sysctl kernel.io_uring_disabled` (0 allows it) and the seccomp filter of the \
+        "io_uring is not allowed here; check `sysctl kernel.io_uring_disabled` (0 allows it) and the seccomp filter of the \
          container or unit (SystemCallFilter= must allow io_uring_setup, io_uring_enter, io_uring_register)"
     )]
     NotAllowed(#[source] io::Error),
     /// The kernel has no io_uring, or one that is too old.
-    #[error("this kernel has no usable io_uring: {0}; Linux 5.19 or later is needed")]
+    #[error("this kernel has no usable io_uring; Linux 5.19 or later is needed")]
     NotThere(#[source] io::Error),
     /// The memlock limit leaves no room for the ring itself.
     #[error(
@@ -39,7 +39,7 @@ pub enum RingError {
         limit: u64,
     },
     /// Another error.
-    #[error("cannot make an io_uring with {entries} entries: {source}")]
+    #[error("cannot make an io_uring with {entries} entries")]
     Os {
         /// Entries asked for.
         entries: u32,
@@ -92,7 +92,14 @@ mod tests {
 
     #[test]
     fn ring_errors_say_what_to_do() {
-        let text = |errno| classify(io::Error::from_raw_os_error(errno), 8).to_string();
+        let text = |errno| {
+            let error = classify(io::Error::from_raw_os_error(errno), 8);
+            // Whoever prints it prints its cause behind it.
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            assert!(cause.is_none_or(|cause| !error.to_string().contains(&cause)), "{error}");
+            error.to_string()
+        };
+        assert_eq!(text(libc::EIO), "cannot make an io_uring with 8 entries");
         assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(text(libc::ENOSYS).contains("Linux 5.19"));
         assert!(text(libc::ENOMEM).contains("LimitMEMLOCK="));

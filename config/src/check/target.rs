@@ -18,6 +18,8 @@ impl Checker<'_> {
         let polls = [("adaptive", Poll::Adaptive), ("busy", Poll::Busy), ("interrupt", Poll::Interrupt)];
         let policies = [("report", DuplicateHostId::Report), ("refuse", DuplicateHostId::Refuse)];
         let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 50_u64)?;
+        let transfer_timeout_s =
+            self.number("transfer_timeout_s", file.transfer_timeout_s.as_ref(), 1..=3600, 30_u64)?;
         let in_capsule_data = self.bytes("in_capsule_data", file.in_capsule_data.as_ref(), 0..=16384, 0)?;
         if let Some(value) = &file.in_capsule_data
             && in_capsule_data % 512 != 0
@@ -66,6 +68,7 @@ impl Checker<'_> {
                 2..=65535,
                 default.connections,
             )?,
+            transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             duplicate_host_id: self.word(
                 "duplicate_host_id",

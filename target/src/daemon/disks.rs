@@ -152,7 +152,7 @@ impl Daemon {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match told.recv_timeout(left.min(PIECE)) {
-                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Ok(answer) => return answer.map_err(|error| format!("{:#}", anyhow::Error::new(error))),
                 Err(RecvTimeoutError::Timeout) if left > PIECE => self.keep_alive(),
                 Err(_) => return Err("a worker does not answer".into()),
             }

@@ -27,7 +27,7 @@ use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
-use crate::notify;
+use crate::notify::{self, Watchdog};
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -62,6 +62,7 @@ pub struct Daemon {
     /// When to try again what could not be had, and when to look for RDMA devices.
     retry_at: Duration,
     devices_at: Duration,
+    watchdog: Watchdog,
 }
 
 impl Daemon {
@@ -83,10 +84,8 @@ impl Daemon {
     /// The daemon cannot go on: a worker died.
     pub fn serve(mut self, control: &mut Control) -> anyhow::Result<()> {
         notify::ready(&self.status());
-        let watchdog = notify::watchdog_interval();
-        let round = watchdog.map_or(ROUND, |interval| interval.min(ROUND));
         loop {
-            match control.next(round) {
+            match control.next(self.watchdog.wait(self.common.clock.now(), ROUND)) {
                 Event::Stop => break,
                 Event::Reload => {
                     notify::reloading();
@@ -111,14 +110,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells systemd's watchdog that the workers turn, if they do.
+    /// Tells systemd's watchdog, when that is due, that the workers turn, if they do.
     fn keep_alive(&self) {
-        let stalled = self.common.clock.now().saturating_sub(self.common.mailboxes.oldest_turn());
+        let now = self.common.clock.now();
+        let stalled = now.saturating_sub(self.common.mailboxes.oldest_turn());
         if stalled > HANGS {
             tracing::error!("a worker has not turned for {stalled:?}: a device or the machine hangs");
-        } else if notify::watchdog_interval().is_some() {
-            notify::alive();
         }
+        self.watchdog.tell(now, stalled <= HANGS);
     }
 
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.

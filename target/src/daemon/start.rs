@@ -7,6 +7,7 @@ use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
+use crate::notify::Watchdog;
 use crate::settings::Settings;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
@@ -108,6 +109,7 @@ impl Daemon {
             reload_errors: 0,
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
+            watchdog: Watchdog::of_this_process(),
             config,
         };
         match daemon.bring_up() {

@@ -57,7 +57,7 @@ pub(crate) fn settings() -> Settings {
         admin_receives: 4 * 36,
         io_receives: 6 * 36,
         buffers: BufferPlan { classes: [(8, 4096), (4, 16384), (4, 131_072)] },
-        transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
+        transfer_timeout: Duration::from_secs(30),
     }
 }
 
