@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
 
 /// Memory as a disk.
 #[derive(Clone)]
@@ -93,18 +94,34 @@ fn with_server<F: Future<Output = ()>>(client: impl FnOnce(std::path::PathBuf) -
 }
 
 fn with_disk<F: Future<Output = ()>>(disk: Ram, client: impl FnOnce(std::path::PathBuf) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("nbd.sock");
-        let server = Server::bind(&path, &socket_options()).await.unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let serving = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, Duration::from_secs(5)));
+    block_on(async {
+        let Serving { folder: _folder, path, stop, task } = serve(disk, Duration::from_secs(5)).await;
         client(path.clone()).await;
         drop(stop);
-        serving.await.unwrap();
+        task.await.unwrap();
         assert!(!path.exists(), "the socket is removed");
     });
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+/// A running server; it ends when `stop` is dropped.
+struct Serving {
+    folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+async fn serve(disk: Ram, patience: Duration) -> Serving {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let server = Server::bind(&path, &socket_options()).await.unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, patience));
+    Serving { folder, path, stop, task }
 }
 
 async fn connect(path: &Path) -> UnixStream {
@@ -339,18 +356,12 @@ fn stale_socket_is_replaced_but_live_is_not() {
 
 #[test]
 fn idle_clients_do_not_delay_the_end() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("nbd.sock");
-        let server = Server::bind(&path, &socket_options()).await.unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let ram = Ram::new(INFO);
+    block_on(async {
         let for_ever = Duration::from_secs(3600);
-        let serving = tokio::spawn(server.serve(ram, async { drop(stopped.await) }, for_ever));
+        let Serving { folder: _folder, path, stop, task } = serve(Ram::new(INFO), for_ever).await;
         let (mut idle, mut negotiating) = (go(&path).await, connect(&path).await);
         drop(stop);
-        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("it ends").unwrap();
+        tokio::time::timeout(Duration::from_secs(30), task).await.expect("it ends").unwrap();
         assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
         assert_eq!(negotiating.read(&mut [0]).await.unwrap_or(0), 0);
     });
