@@ -1,6 +1,7 @@
 //! Workers of a target in the test's own process: a registry with one subsystem, which any host may use, and one
 //! namespace.
 
+use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, DeviceId, Geometry};
 use nvmf_rdma::Provider;
@@ -42,7 +43,7 @@ impl WorkerSetup {
                 admin_receives: 4 * 40,
                 io_receives: 1024,
                 buffers: BufferPlan::new(16 << 20, 1 << 20),
-                transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
+                transfer_timeout: Duration::from_secs(30),
             },
             options: Options::default(),
             namespace: NamespaceDefinition {

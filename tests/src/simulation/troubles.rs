@@ -7,9 +7,6 @@ use super::world::World;
 use nvmf_rdma::fault::FaultOptions;
 use std::time::Duration;
 
-/// Whether a host may notice the loss of its connections earlier than the target. Without a target that ends what such
-/// a host has lost, a write that arrives late overwrites newer data.
-const HOST_NOTICES_FIRST: bool = false;
 /// How long such a host cannot connect, after the last that reaches the target before it does. What comes back sooner
 /// is not protected (SEMANTICS.md, 18): with less than the Keep Alive Timeout, the oracle reports old data.
 const HOST_STAYS_AWAY: Duration = KEEP_ALIVE;
@@ -141,7 +138,7 @@ impl World {
         if self.rng.percent(30) && !queue_pairs.is_empty() {
             queue_pairs = vec![queue_pairs[self.rng.below(queue_pairs.len() as u64) as usize]];
         }
-        let host_notices = HOST_NOTICES_FIRST && self.rng.percent(70);
+        let host_notices = self.rng.percent(70);
         if !host_notices {
             queue_pairs = queue_pairs.into_iter().filter_map(|host| self.fabric.peer(host)).collect();
         }
