@@ -8,9 +8,9 @@ use nvmf_rdma::Provider;
 use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
+use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
 use std::net::SocketAddr;

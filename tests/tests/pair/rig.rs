@@ -296,6 +296,9 @@ impl Pair {
             Transfer::FromHost { len, source: Source::Remote(Remote::Keyed(keyed)) } => {
                 self.memory(keyed, len as usize).to_vec()
             }
+            Transfer::FromHost { source: Source::Remote(Remote::Transport), .. } => {
+                unreachable!("the queues are NVMe/RDMA's")
+            }
             Transfer::ToHost { len, .. } => vec![0; len as usize],
             Transfer::None => Vec::new(),
         };
