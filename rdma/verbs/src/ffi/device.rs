@@ -42,7 +42,7 @@ pub(crate) struct DeviceLimits {
 /// What rxe calls itself in `vendor_id`.
 const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 /// What Soft-iWARP calls itself there.
-const SIW_VENDOR_ID: u32 = 0x0062_6d74;
+pub(super) const SIW_VENDOR_ID: u32 = 0x0062_6d74;
 /// Entries of a completion queue, if the device takes so many.
 const COMPLETIONS: u32 = 8192;
 /// libsiw takes the offset 0x90000 of memory shared with the kernel for none, and makes no queue that gets it. A
@@ -193,7 +193,10 @@ impl Device {
             max_shared_receives: if attributes.max_srq > 0 { positive(attributes.max_srq_wr) } else { 0 },
             memory_windows: attributes.max_mw > 0
                 && attributes.device_cap_flags & constants::CAP_MW_TYPE_2 != 0,
-            sends_invalidate: attributes.device_cap_flags & constants::CAP_MEM_MGT_EXTENSIONS != 0,
+            // Soft-iWARP's kernel reports it, but libsiw does not pass on the key, and of an inline one the kernel makes
+            // an error that ends the connection.
+            sends_invalidate: attributes.device_cap_flags & constants::CAP_MEM_MGT_EXTENSIONS != 0
+                && attributes.vendor_id != SIW_VENDOR_ID,
             is_rxe: attributes.vendor_id == RXE_VENDOR_ID,
         })
     }

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
+pub(crate) const SIW_VENDOR_ID: u32 = super::device::SIW_VENDOR_ID;
 pub(crate) const CQ_ERR: i32 = constants::EVENT_CQ_ERR;
 pub(crate) const COMM_EST: i32 = constants::EVENT_COMM_EST;
 pub(crate) const DEVICE_FATAL: i32 = constants::EVENT_DEVICE_FATAL;
@@ -35,7 +36,6 @@ pub(crate) struct Registration {
 pub(crate) struct Posted {
     id: u64,
     signaled: bool,
-    pub(crate) is_inline: bool,
     pub(crate) elements: Vec<(u64, u32, u32)>,
     /// Of a window that is bound: address, length, rights.
     pub(crate) bound: (u64, u64, u32),
@@ -49,6 +49,7 @@ pub(crate) struct World {
     /// The device reports windows.
     pub(crate) has_windows: bool,
     pub(crate) is_iwarp: bool,
+    pub(crate) vendor_id: u32,
     /// By local key.
     pub(crate) registrations: BTreeMap<u32, Registration>,
     /// Vectors of the completion queues.
@@ -117,6 +118,7 @@ pub(crate) fn install(is_iwarp: bool, has_windows: bool) {
         failing: Vec::new(),
         has_windows,
         is_iwarp,
+        vendor_id: 0,
         registrations: BTreeMap::new(),
         vectors: Vec::new(),
         sent: Vec::new(),
@@ -329,10 +331,9 @@ unsafe extern "C" fn post_send(qp: *mut Qp, first: *mut SendWr, bad: *mut *mut S
         let element = |at| unsafe { &*wr.sg_list.add(at) };
         let elements = (0..wr.num_sge as usize).map(element).map(|it| (it.addr, it.length, it.lkey));
         let signaled = wr.send_flags & constants::SEND_SIGNALED != 0;
-        let is_inline = wr.send_flags & constants::SEND_INLINE != 0;
         let (id, elements) = (wr.wr_id, elements.collect());
         let bound = (wr.mw_addr, wr.mw_length, wr.mw_access);
-        world.sent.push(Posted { id, bound, signaled, is_inline, elements, qp: qp.addr() });
+        world.sent.push(Posted { id, bound, signaled, elements, qp: qp.addr() });
         next = wr.next;
     }
     world.result("post_send without a word which")
@@ -374,6 +375,7 @@ unsafe extern "C" fn query_device(_: *mut Context, into: *mut DeviceAttr) -> c_i
         (it.max_mw, it.device_cap_flags) = (1024, constants::CAP_MW_TYPE_2);
     }
     it.device_cap_flags |= constants::CAP_MEM_MGT_EXTENSIONS;
+    it.vendor_id = world.vendor_id;
     // SAFETY: the caller's place for an answer.
     unsafe { into.write(it) };
     0

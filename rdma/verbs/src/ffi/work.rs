@@ -2,7 +2,7 @@
 
 use super::abi::{RecvWr, SendWr, Sge};
 use super::constants;
-use super::device::{Device, Transport};
+use super::device::Device;
 use super::memory::{Region, Window};
 use core::ffi::c_int;
 use core::ptr::null_mut;
@@ -108,8 +108,6 @@ pub(super) struct Sends {
     staging: Staging,
     /// Bytes that the device copies itself when the doorbell rings.
     inline_max: u32,
-    /// Whether it does so for a SEND with Invalidate too. Soft-iWARP takes such a request and ends the connection.
-    inline_invalidate: bool,
 }
 
 /// What the list of elements of a request without any points to: some libraries look at it all the same.
@@ -118,15 +116,12 @@ static NO_ELEMENT: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 impl Sends {
     pub(super) fn new(device: &Arc<Device>, capacity: u32, inline_max: u32) -> io::Result<Self> {
         let collected = capacity.min(COLLECTED) as usize;
-        let inline_invalidate = device.transport() == Transport::InfiniBand;
-        let copies_all = inline_invalidate && inline_max as usize >= INLINE_MAX;
         Ok(Self {
             requests: Vec::with_capacity(collected),
             first: Vec::with_capacity(collected),
             gather: Vec::with_capacity(collected),
-            staging: Staging::new(device, capacity, copies_all)?,
+            staging: Staging::new(device, capacity, inline_max)?,
             inline_max,
-            inline_invalidate,
         })
     }
 
@@ -143,10 +138,8 @@ impl Sends {
             self.gather.extend(gather);
         } else {
             self.gather.push(self.staging.stage(inline));
-            let invalidates = matches!(request.operation, WorkOperation::Send { invalidate: Some(_), .. });
-            let is_inline =
-                inline.len() <= self.inline_max as usize && (self.inline_invalidate || !invalidates);
-            wr.send_flags |= if is_inline { constants::SEND_INLINE } else { 0 };
+            wr.send_flags |=
+                if inline.len() <= self.inline_max as usize { constants::SEND_INLINE } else { 0 };
         }
         wr.num_sge = (self.gather.len() - first) as c_int;
         wr.send_flags |= if request.signaled { constants::SEND_SIGNALED } else { 0 };
@@ -234,12 +227,13 @@ struct Staging {
 }
 
 impl Staging {
-    /// For `sends` payloads. `copies_all`: the device copies each of them itself.
-    fn new(device: &Arc<Device>, sends: u32, copies_all: bool) -> io::Result<Self> {
+    /// For `sends` payloads, of which the device copies up to `inline_max` bytes itself.
+    fn new(device: &Arc<Device>, sends: u32, inline_max: u32) -> io::Result<Self> {
         let memory =
             Memory::alloc(sends.max(1) as usize * INLINE_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let copies = inline_max as usize >= INLINE_MAX;
         let register = || Region::register(device, &memory, Access::LOCAL_READ, false);
-        let region = if copies_all { None } else { Some(register()?) };
+        let region = if copies { None } else { Some(register()?) };
         Ok(Self { memory, region, next: 0 })
     }
 
