@@ -1,5 +1,5 @@
 # What: where ublk may not be loaded, `nvmf attach` makes a disk through the kernel's nbd client
-# Seconds: 480
+# Seconds: 600
 . "$LAB/attach-disk.sh"
 form=nbd device=/dev/nbd0
 

@@ -1,5 +1,5 @@
 # What: `nvmf attach` makes a disk through ublk, which works as disks do and survives its target
-# Seconds: 480
+# Seconds: 600
 . "$LAB/attach-disk.sh"
 form=ublk device=/dev/ublkb0
 

@@ -1,5 +1,5 @@
 # What: fio on rxe in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel
-# Seconds: 300
+# Seconds: 600
 # Alone: yes
 . "$LAB/cell.sh"
 
