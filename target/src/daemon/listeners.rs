@@ -248,8 +248,9 @@ mod tests {
         Daemon::start(config, None, Waker::default()).expect("a daemon")
     }
 
-    fn verbs(device: &str) -> ProviderSelection {
-        ProviderSelection::Verbs { device: device.into(), port: 1, options: VerbsOptions::default() }
+    fn verbs(device: &str) -> Selection {
+        let options = VerbsOptions::default();
+        Selection::Rdma(ProviderSelection::Verbs { device: device.into(), port: 1, options })
     }
 
     #[test]
@@ -264,18 +265,18 @@ mod tests {
             let config = Config::parse(&text(address, provider)).expect("a configuration");
             Listening { providers, ..Listening::new(config.listeners[0].clone()) }
         };
-        let iwarp = || vec![ProviderSelection::Iwarp];
+        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp)];
+        let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);
         let late = listening("192.0.2.1:4420", "auto", iwarp());
         assert!(late.may_find_a_device());
-        assert_eq!(late.port().map(|(_, provider)| provider), Some(RdmaProviderType::IWARP));
+        assert_eq!(rdma(&late), Some(Some(RdmaProviderType::IWARP)));
         assert!(!listening("192.0.2.1:4420", "iwarp", iwarp()).may_find_a_device());
         assert!(!listening("0.0.0.0:4420", "auto", iwarp()).may_find_a_device(), "of which device?");
         assert!(!listening("192.0.2.1:4420", "auto", Vec::new()).may_find_a_device(), "it is down");
-        let both = listening("192.0.2.1:4420", "auto", vec![ProviderSelection::Iwarp, verbs("rxe0")]);
+        let both = listening("192.0.2.1:4420", "auto", [iwarp(), vec![verbs("rxe0")]].concat());
         assert!(!both.may_find_a_device(), "it has one");
         assert_eq!(both.describe(), "192.0.2.1:4420 (iwarp, verbs on rxe0)");
-        let provider = both.port().map(|(_, provider)| provider);
-        assert_eq!(provider, Some(RdmaProviderType::NO_PROVIDER_SPECIFIED));
+        assert_eq!(rdma(&both), Some(Some(RdmaProviderType::NO_PROVIDER_SPECIFIED)));
     }
 
     #[test]

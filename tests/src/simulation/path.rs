@@ -14,7 +14,7 @@ use nvmf_rdma::loopback::Loopback;
 use std::net::SocketAddr;
 
 /// Keep Alive Timeout of every association.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(1);
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// A path.
 pub(super) struct Path {

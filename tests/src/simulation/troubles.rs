@@ -1,15 +1,10 @@
 //! What befalls the target, its disk and the connections.
 
-use super::path::KEEP_ALIVE;
 use super::rng::Rng;
 use super::target::{Mask, Served};
 use super::world::World;
 use nvmf_rdma::fault::FaultOptions;
 use std::time::Duration;
-
-/// How long such a host cannot connect, after the last that reaches the target before it does. What comes back sooner
-/// is not protected (SEMANTICS.md, 18): with less than the Keep Alive Timeout, the oracle reports old data.
-const HOST_STAYS_AWAY: Duration = KEEP_ALIVE;
 
 /// How many troubles are left, and which one there is.
 #[derive(Debug)]
@@ -147,12 +142,10 @@ impl World {
         }
         // Short and long times are equally likely: less than a reconnect takes, or many operations.
         let magnitude = 12 + self.rng.below(9);
-        let mut late = Duration::from_micros(self.rng.below(1 << magnitude));
+        let late = Duration::from_micros(self.rng.below(1 << magnitude));
         if host_notices {
-            // What is under way arrives before the host is back, or after that.
-            let arrives_first = self.rng.percent(50);
-            let back = HOST_STAYS_AWAY + if arrives_first { late } else { Duration::ZERO };
-            late += if arrives_first { Duration::ZERO } else { back };
+            // What is under way arrives before the host can connect again, or after that.
+            let back = if self.rng.percent(50) { late } else { Duration::ZERO };
             self.hosts[host].paths[path].cut(self.now + back);
         }
         let notice = late + Duration::from_millis(self.rng.below(2000));
