@@ -173,7 +173,8 @@ pub fn fails(command: &mut Command, parts: &[&str]) -> Result<()> {
         "standard output is not empty: {}",
         String::from_utf8_lossy(&output.stdout)
     );
-    let lines: Vec<_> = said.lines().filter(|line| line.starts_with("nvmf: ")).collect();
+    let is_ours = |line: &&str| line.starts_with("nvmf: ") || line.starts_with("nvmf-bench: ");
+    let lines: Vec<_> = said.lines().filter(is_ours).collect();
     let [line] = lines[..] else { bail!("expected one message, not {}:\n{said}", lines.len()) };
     for part in parts {
         ensure!(line.contains(part), "`{part}` is not in: {line}");
