@@ -77,7 +77,8 @@ pub const KEEP_ALIVE_DEFAULT_MS: u32 = 120_000;
 pub const RETRY_DELAY_100MS: u16 = 20;
 /// How long a connection may live without an accepted Connect: anyone may have one, so it is short.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a connection that names an I/O queue. Hosts set up all of them before the first Connect.
+/// The same for a connection that names an I/O queue, or none because its transport does not say. Hosts set up all of
+/// them before the first Connect.
 pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a controller may stay without having been enabled once, whatever its Keep Alive Timeout: until then it
 /// serves nobody, and holds one of the subsystem's controllers.

@@ -70,10 +70,10 @@ enum Disconnect {
 
 impl Queue {
     /// A connection without a Connect yet. It must come within [`crate::limits::CONNECT_TIMEOUT`], or
-    /// [`crate::limits::IO_CONNECT_TIMEOUT`] where the link names an I/O queue.
+    /// [`crate::limits::IO_CONNECT_TIMEOUT`] where the link names an I/O queue or no queue.
     #[must_use]
     pub fn new(now: Duration, link: Link) -> Self {
-        let timeout = if link.qid.is_some_and(|qid| qid != 0) { IO_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
+        let timeout = if link.qid == Some(0) { CONNECT_TIMEOUT } else { IO_CONNECT_TIMEOUT };
         let deadline = now.saturating_add(timeout);
         Self {
             transport: link.transport,

@@ -400,9 +400,13 @@ fn sqhd_counts_connect_and_is_ffff_without_flow_control() {
 
 #[test]
 fn connection_without_connect_times_out() {
-    let mut queue = Queue::new(NOW, Hello::admin().link);
+    let new = |qid| Queue::new(NOW, nvmf_subsystem::Link { qid, ..Hello::admin().link });
+    let mut queue = new(Some(0));
     let deadline = queue.poll_timeout().unwrap();
     assert_eq!(deadline, NOW + limits::CONNECT_TIMEOUT);
+    // Of an I/O queue, or of one that is not known before.
+    assert_eq!(new(Some(1)).poll_timeout(), Some(NOW + limits::IO_CONNECT_TIMEOUT));
+    assert_eq!(new(None).poll_timeout(), Some(NOW + limits::IO_CONNECT_TIMEOUT));
     queue.on_timeout(deadline - core::time::Duration::from_millis(1));
     assert!(queue.poll_step(deadline).is_none());
     queue.on_timeout(deadline);

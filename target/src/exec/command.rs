@@ -242,6 +242,9 @@ impl<T: Transport> Queue<T> {
                 self.grow(admitted.entries());
                 resources.transport.resize(self.index, admitted.entries(), admitted.qid().0 == 0);
                 let association = admitted.association().clone();
+                if self.terms.qid.is_none() {
+                    self.span.record("qid", admitted.qid().0);
+                }
                 self.span.record("cntlid", association.key().cntlid.0);
                 self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
                 if resources.log.allow(now, &resources.counters) {

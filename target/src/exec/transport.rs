@@ -225,8 +225,8 @@ pub enum Event<I> {
     Disconnected {
         /// The queue.
         queue: u32,
-        /// The host broke the protocol.
-        violation: bool,
+        /// Whether the host is to blame.
+        fault: Option<Fault>,
         /// Why, in words.
         cause: String,
     },
@@ -239,6 +239,15 @@ pub enum Event<I> {
     },
     /// The device is gone: nothing comes any more.
     DeviceRemoved,
+}
+
+/// What a host did that its connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It broke the protocol.
+    Violation,
+    /// It began to send something, and did not end in time.
+    Stall,
 }
 
 /// Something about a command.

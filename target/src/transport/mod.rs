@@ -7,14 +7,14 @@ pub mod tcp;
 /// are those that hand connections to each other, have the same.
 pub enum Detached {
     /// NVMe/RDMA.
-    Rdma(rdma::Detached<nvmf_rdma_any::Detached>),
+    Rdma(Box<rdma::Detached<nvmf_rdma_any::Detached>>),
     /// NVMe/TCP.
     Tcp(tcp::Detached),
 }
 
 impl From<rdma::Detached<nvmf_rdma_any::Detached>> for Detached {
     fn from(detached: rdma::Detached<nvmf_rdma_any::Detached>) -> Self {
-        Self::Rdma(detached)
+        Self::Rdma(Box::new(detached))
     }
 }
 
@@ -29,7 +29,7 @@ impl TryFrom<Detached> for rdma::Detached<nvmf_rdma_any::Detached> {
 
     fn try_from(detached: Detached) -> Result<Self, Detached> {
         match detached {
-            Detached::Rdma(detached) => Ok(detached),
+            Detached::Rdma(detached) => Ok(*detached),
             other => Err(other),
         }
     }

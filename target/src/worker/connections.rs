@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
-use crate::exec::transport::{Event, Route, Terms, Transport};
+use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
 use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
 use crate::message::{Recipient, WorkerMessage};
 use core::cmp::Reverse;
@@ -40,9 +40,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 });
                 self.remove_queue(index);
             }
-            Event::Disconnected { queue: index, violation, cause } => {
+            Event::Disconnected { queue: index, fault, cause } => {
                 self.with_queue(index, |queue, resources| {
-                    resources.counters.violations.add(u64::from(violation));
+                    match fault {
+                        Some(Fault::Violation) => resources.counters.violations.add(1),
+                        Some(Fault::Stall) => resources.counters.transfer_timeouts.add(1),
+                        None => {}
+                    }
                     if resources.log.allow(now, &resources.counters) {
                         tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
                     }

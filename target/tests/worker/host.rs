@@ -108,7 +108,7 @@ impl World {
                     SimulatedDevices::new(vec![disk.clone(), other_disk.clone()], depth, id as u64);
                 let (load, registry) = (load.clone(), registry.clone());
                 let provider = Faulty::new(fabric.provider(), FaultOptions::default());
-                let transport = Rdma::new(provider, &mut backend, &settings).unwrap();
+                let transport = Rdma::new(provider, &mut backend, settings).unwrap();
                 Worker::new(WorkerId(id), load, settings.clone(), registry, transport, backend).unwrap()
             })
             .collect();

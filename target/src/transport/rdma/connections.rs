@@ -6,7 +6,7 @@ use super::{QueuePair, Rdma, register};
 use crate::exec::place::Place;
 use crate::exec::queue::{slots, transfers};
 use crate::exec::resources::SetUpError;
-use crate::exec::transport::{Arrival, Event, Part, Piece, Route, Terms, Transport};
+use crate::exec::transport::{Arrival, Event, Fault, Part, Piece, Route, Terms, Transport};
 use crate::limits::{ACCEPT_TIMEOUT, BACKLOG};
 use crate::message::WorkerId;
 use crate::settings::Settings;
@@ -62,7 +62,7 @@ impl<P: Provider> Rdma<P> {
             }
             CmEvent::Disconnected { queue_pair, cause } => Event::Disconnected {
                 queue: self.queue_of(queue_pair)?,
-                violation: matches!(cause, DisconnectCause::PeerViolation(_)),
+                fault: matches!(cause, DisconnectCause::PeerViolation(_)).then_some(Fault::Violation),
                 cause: cause.to_string(),
             },
             CmEvent::DeviceRemoved => Event::DeviceRemoved,

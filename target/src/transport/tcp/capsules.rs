@@ -6,8 +6,12 @@ use crate::exec::resources::SetUpError;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
 use nvmf_subsystem::limits::SQE_LEN;
+use std::net::{IpAddr, Ipv4Addr};
 
-/// Slots that one queue may hold: while they are fewer than this part (1/n) of those that are free, and one in any case.
+/// I/O slots that one machine may hold: while they are fewer than this part (1/n) of those that are free, and one in
+/// any case. A disk that hangs keeps the slots of those who write to it.
+const MACHINE_SHARE: u32 = 2;
+/// The same for a queue, of either kind.
 const QUEUE_SHARE: u32 = 4;
 
 /// A capsule that arrived.
@@ -41,10 +45,23 @@ struct Slots {
     held: Box<[u32]>,
 }
 
+/// A machine with connections.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    address: IpAddr,
+    connections: u32,
+    /// I/O slots that its queues have.
+    held: u32,
+}
+
 /// The slots of a worker.
 #[derive(Debug)]
 pub(super) struct Capsules {
     kinds: [Slots; 2],
+    /// As many as there may be queues.
+    machines: Box<[Machine]>,
+    /// The machine of each queue.
+    machine_of: Box<[u32]>,
 }
 
 impl Slots {
@@ -54,14 +71,17 @@ impl Slots {
         Ok(Self { registered, owners, held: vec![0; queues].into() })
     }
 
+    fn free(&self) -> u32 {
+        u32::try_from(self.registered.pool.available()).unwrap_or(u32::MAX)
+    }
+
+    fn out(&self) -> usize {
+        self.owners.len() - self.registered.pool.available()
+    }
+
     fn take(&mut self, queue: u32) -> Option<BufferIndex> {
-        let free = u32::try_from(self.registered.pool.available()).unwrap_or(u32::MAX);
-        let held = &mut self.held[queue as usize];
-        if free == 0 || *held * QUEUE_SHARE >= free + QUEUE_SHARE - 1 {
-            return None;
-        }
         let index = self.registered.pool.take()?;
-        *held += 1;
+        self.held[queue as usize] += 1;
         *self.owner(index) = Some((queue, index));
         Some(index)
     }
@@ -71,10 +91,12 @@ impl Slots {
         &mut self.owners[pool.offset(index) / pool.buffer_len()]
     }
 
-    fn put(&mut self, index: BufferIndex) {
-        let Some((queue, index)) = self.owner(index).take() else { return };
+    /// Whose it was.
+    fn put(&mut self, index: BufferIndex) -> Option<u32> {
+        let (queue, index) = self.owner(index).take()?;
         self.held[queue as usize] -= 1;
         self.registered.pool.put(index);
+        Some(queue)
     }
 }
 
@@ -87,31 +109,79 @@ impl Capsules {
         queues: usize,
     ) -> Result<Self, SetUpError> {
         let admin = Slots::new(backend, admin.0, admin.1, queues)?;
-        Ok(Self { kinds: [admin, Slots::new(backend, io.0, io.1, queues)?] })
+        let none = Machine { address: Ipv4Addr::UNSPECIFIED.into(), connections: 0, held: 0 };
+        Ok(Self {
+            kinds: [admin, Slots::new(backend, io.0, io.1, queues)?],
+            machines: vec![none; queues].into(),
+            machine_of: vec![0; queues].into(),
+        })
     }
 
-    /// A slot for in-capsule data of the queue; `None` while others have them, or the queue its share.
+    /// A queue came, from this machine.
+    pub(super) fn add(&mut self, queue: u32, address: IpAddr) {
+        let address = address.to_canonical();
+        let known = |machine: &Machine| machine.connections > 0 && machine.address == address;
+        let at = self.machines.iter().position(known);
+        let at = at.or_else(|| self.machines.iter().position(|machine| machine.connections == 0));
+        let at = at.expect("as many machines as queues");
+        let machine = &mut self.machines[at];
+        machine.address = address;
+        machine.connections += 1;
+        self.machine_of[queue as usize] = u32::try_from(at).expect("as few as queues");
+    }
+
+    fn machine(&mut self, queue: u32) -> &mut Machine {
+        &mut self.machines[self.machine_of[queue as usize] as usize]
+    }
+
+    /// Whether the queue may have a slot now.
+    pub(super) fn may_take(&self, kind: Kind, queue: u32) -> bool {
+        let slots = &self.kinds[kind as usize];
+        let free = slots.free();
+        let machine = &self.machines[self.machine_of[queue as usize] as usize];
+        // There is an Admin slot for each connection.
+        is_within(slots.held[queue as usize], free, QUEUE_SHARE)
+            && (kind == Kind::Admin || is_within(machine.held, free, MACHINE_SHARE))
+    }
+
+    /// A slot for in-capsule data of the queue; `None` while others have them, or the queue or its machine their share.
     pub(super) fn take(&mut self, kind: Kind, queue: u32) -> Option<Slot> {
+        if !self.may_take(kind, queue) {
+            return None;
+        }
         let index = self.kinds[kind as usize].take(queue)?;
+        if kind == Kind::Io {
+            self.machine(queue).held += 1;
+        }
         Some(Slot { kind, index })
     }
 
     pub(super) fn put(&mut self, slot: Slot) {
-        self.kinds[slot.kind as usize].put(slot.index);
+        let queue = self.kinds[slot.kind as usize].put(slot.index);
+        if let Some(queue) = queue.filter(|_| slot.kind == Kind::Io) {
+            self.machine(queue).held -= 1;
+        }
     }
 
     /// The queue is over: takes back what it has.
     pub(super) fn forget(&mut self, queue: u32) {
-        for slots in &mut self.kinds {
-            if slots.held[queue as usize] == 0 {
+        for kind in [Kind::Admin, Kind::Io] {
+            if self.kinds[kind as usize].held[queue as usize] == 0 {
                 continue;
             }
-            for at in 0..slots.owners.len() {
-                if let Some((_, index)) = slots.owners[at].filter(|&(owner, _)| owner == queue) {
-                    slots.put(index);
+            for at in 0..self.kinds[kind as usize].owners.len() {
+                let owner = self.kinds[kind as usize].owners[at];
+                if let Some((_, index)) = owner.filter(|&(owner, _)| owner == queue) {
+                    self.put(Slot { kind, index });
                 }
             }
         }
+        self.machine(queue).connections -= 1;
+    }
+
+    /// Slots that are taken.
+    pub(super) fn out(&self) -> usize {
+        self.kinds.iter().map(Slots::out).sum()
     }
 
     /// The memory of a slot, and where it begins.
@@ -125,4 +195,9 @@ impl Capsules {
         let registered = &self.kinds[slot.kind as usize].registered;
         registered.block(registered.pool.offset(slot.index) + offset as usize, len)
     }
+}
+
+/// Whether one that holds so many may have another when so many are free. One that holds none may, if there is one.
+fn is_within(held: u32, free: u32, share: u32) -> bool {
+    free > 0 && held * share < free + share - 1
 }

@@ -32,6 +32,8 @@ pub(super) enum Ended {
     Violation(Option<FatalError>),
     /// More commands than its queue has entries.
     Overrun,
+    /// The data of a capsule did not arrive in time.
+    Stalled,
 }
 
 /// A part of a command's data that the host is to send: one chunk.
@@ -78,8 +80,8 @@ pub(super) struct Connection {
     pub(super) listed: bool,
     /// When an orderly end is given up; set once it began.
     pub(super) closing: Option<Deadline>,
-    /// Since when a capsule's data have been under way without a byte.
-    pub(super) stalled: Option<Duration>,
+    /// Since when the data of a capsule have been under way.
+    pub(super) capsule_since: Option<Duration>,
     receiver: PduReceiver,
     to_host: ToHost,
     digests: Digests,
@@ -113,7 +115,7 @@ impl Connection {
             outbox,
             listed: false,
             closing: None,
-            stalled: None,
+            capsule_since: None,
             receiver,
             to_host: ToHost::new(request.digests, request.alignment),
             digests: request.digests,
@@ -163,13 +165,29 @@ impl Connection {
         matches!(self.target, Target::Capsule(..))
     }
 
-    /// Bytes that came and were not looked at.
-    pub(super) fn take_held(&mut self) -> Vec<u8> {
-        core::mem::take(&mut self.held)
+    /// Whether a capsule waits for a slot that there is now.
+    pub(super) fn may_go_on(&self, capsules: &Capsules) -> bool {
+        capsules.may_take(self.kind, self.queue)
     }
 
+    /// Keeps bytes until a capsule has its slot.
     pub(super) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
+    }
+
+    /// Takes the bytes that were kept, as [`Connection::on_bytes`].
+    pub(super) fn on_held(
+        &mut self,
+        capsules: &mut Capsules,
+        arrivals: &mut VecDeque<(u32, Arrival<Capsule>)>,
+    ) -> Result<(), Ended> {
+        let mut held = core::mem::take(&mut self.held);
+        let used = self.on_bytes(&held, capsules, arrivals)?;
+        if used < held.len() {
+            held.drain(..used);
+            self.held = held;
+        }
+        Ok(())
     }
 
     /// Where the next bytes of the stream go straight to: memory, offset, length.
@@ -218,7 +236,6 @@ impl Connection {
         arrivals: &mut VecDeque<(u32, Arrival<Capsule>)>,
     ) {
         let bytes = u32::try_from(len).expect("a PDU's length has 32 bits");
-        self.stalled = None;
         match &mut self.target {
             Target::Capsule(_, have) => *have += bytes,
             Target::Pull(slot) => self.pulls[usize::from(*slot)].on_received(bytes),
@@ -267,6 +284,7 @@ impl Connection {
     fn take_slot(&mut self, capsules: &mut Capsules) -> bool {
         let Target::AwaitSlot(sqe) = &self.target else { return true };
         let Some(slot) = capsules.take(self.kind, self.queue) else { return false };
+        self.capsule_since = None;
         self.target = Target::Capsule(capsule(*sqe, Some(slot)), 0);
         true
     }
@@ -392,7 +410,7 @@ impl Connection {
         let Piece { cid, offset, len, last, .. } = piece;
         let data = C2hData { cid: Cid(cid), offset, len, last, success: false };
         let Some(head) = self.to_host.c2h_data(&data) else { return false };
-        let done = signaled.then_some(Done::Pushed(place));
+        let done = if signaled { Done::Pushed(place) } else { Done::Unsignaled(place) };
         let range = own.1..own.1 + len as usize;
         self.outbox.add_data(head, range, own.0, borrowed, self.digests.data, done);
         true

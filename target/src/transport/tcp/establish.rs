@@ -1,9 +1,9 @@
 //! Connections that come in: accepted, their ICReq read, handed over, answered.
 
 use super::Tcp;
-use super::connection::Connection;
+use super::connection::{Connection, Ended};
 use crate::exec::transport::{Event, Terms};
-use crate::limits::{BACKLOG, IC_TIMEOUT};
+use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
 use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, IcReq, Receiver};
@@ -59,6 +59,8 @@ pub(super) struct Pending {
     port: u16,
     peer: SocketAddr,
     deadline: Deadline,
+    /// Bytes of ICReq that are still to come.
+    left: usize,
     /// What the host asks for, once it has.
     request: Option<IcReq>,
 }
@@ -90,7 +92,7 @@ impl Incoming {
 
 /// A connection on its way to another worker.
 #[derive(Debug)]
-pub struct Detached(Pending);
+pub struct Detached(Box<Pending>);
 
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,9 +131,10 @@ impl Tcp {
         }
     }
 
-    /// Accepts what a listener has.
+    /// Accepts what a listener has, a few in a turn: whoever connects without end delays nobody.
     pub(super) fn accept_streams(&mut self, key: u32) {
-        while let Some((listener, port)) = self.listeners.get_mut(key) {
+        for _ in 0..CM_BUDGET {
+            let Some((listener, port)) = self.listeners.get_mut(key) else { return };
             let port = *port;
             let Some(stream) = listener.accept(&self.options.stream, &self.poller) else {
                 if listener.rest.is_some() {
@@ -150,6 +153,7 @@ impl Tcp {
                 port,
                 peer,
                 deadline: Deadline::After(IC_TIMEOUT),
+                left: IC_LEN,
                 request: None,
             };
             let Some(pending) = self.add_pending(pending, Interest::Read) else { continue };
@@ -181,15 +185,14 @@ impl Tcp {
             return self.drop_pending(key);
         }
         // No byte behind ICReq is taken: it belongs to the queue that there will be.
-        let mut left = IC_LEN;
-        while left > 0 {
-            let staging = &mut self.staging[..left];
+        while pending.left > 0 {
+            let staging = &mut self.staging[..pending.left];
             let n = match pending.stream.receive(None, staging) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Bytes { staged, .. }) => staged,
                 Ok(Received::End) | Err(_) => return self.drop_pending(key),
             };
-            left -= n;
+            pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
                 Ok((_, Some(nvmf_tcp::Event::IcReq(request)))) => {
                     pending.request = Some(request);
@@ -230,6 +233,15 @@ impl Tcp {
         Some(pending)
     }
 
+    /// A connection whose time is over.
+    fn give_up_pending(&mut self, key: u32) {
+        if let Some(pending) = self.pendings.get(key).filter(|pending| pending.request.is_none()) {
+            let cause = format!("no ICReq came within {IC_TIMEOUT:?}");
+            self.events.push_back(Event::Refused { peer: pending.peer, cause });
+        }
+        self.drop_pending(key);
+    }
+
     /// A connection that came to nothing.
     pub(super) fn drop_pending(&mut self, key: u32) {
         if let Some(pending) = self.take_pending(key) {
@@ -247,20 +259,21 @@ impl Tcp {
         let mut pending = self.take_pending(incoming.key)?;
         self.poller.remove(&pending.stream);
         pending.listener = None;
-        Some(Detached(pending))
+        Some(Detached(Box::new(pending)))
     }
 
     /// An incoming connection that is gone already has a key that finds nothing.
     pub(super) fn adopt_detached(&mut self, Detached(mut pending): Detached) -> Incoming {
         let (port, peer) = (pending.port, pending.peer);
         pending.deadline = Deadline::After(IC_TIMEOUT);
-        let key = self.add_pending(pending, Interest::HangUp).unwrap_or(0);
+        let key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
         Incoming { key, port, peer }
     }
 
     /// Answers, as this queue. `false`: the host is gone.
     pub(super) fn open_queue(&mut self, incoming: &Incoming, queue: u32) -> bool {
-        let Some(Pending { stream, receiver, request: Some(request), .. }) = self.take_pending(incoming.key)
+        let Some(Pending { stream, receiver, peer, request: Some(request), .. }) =
+            self.take_pending(incoming.key)
         else {
             return false;
         };
@@ -270,6 +283,7 @@ impl Tcp {
         self.poller.change(&stream, Token::Queue(queue), Interest::Read);
         let connection = Connection::new(queue, stream, receiver, &request);
         self.connections[queue as usize] = Some(Box::new(connection));
+        self.capsules.add(queue, peer.ip());
         self.list_to_send(queue);
         self.events.push_back(Event::Established(queue));
         true
@@ -312,8 +326,8 @@ impl Tcp {
                 }
                 None => {}
                 Some(true) => match token {
-                    Token::Queue(queue) => self.end(queue, super::connection::Ended::Peer),
-                    Token::Pending(key) => self.drop_pending(key),
+                    Token::Queue(queue) => self.end(queue, &Ended::Peer),
+                    Token::Pending(key) => self.give_up_pending(key),
                     Token::Lingering(key) => self.end_linger(key),
                     Token::Listener(key) => {
                         if let Some((listener, _)) = self.listeners.get_mut(key) {

@@ -21,7 +21,7 @@ pub use establish::{Detached, Incoming, Refusal};
 
 use crate::exec::resources::SetUpError;
 use crate::exec::transport::{Arrival, Event};
-use crate::limits::{IN_CAPSULE_ADMIN, LINGERING_MAX, TCP_STAGING};
+use crate::limits::{IN_CAPSULE_ADMIN, LINGERING_MAX, TCP_STAGING, TRANSFER_CHECKS};
 use crate::settings::Settings;
 use capsules::Capsules;
 use connection::Connection;
@@ -57,8 +57,8 @@ pub struct Tcp {
     capsules: Capsules,
     /// Bytes of data in the capsule of an I/O queue.
     in_capsule_len: u32,
-    /// How long a capsule's data may take to go on.
-    stall_timeout: Duration,
+    /// How long the data of a capsule may take to arrive.
+    capsule_timeout: Duration,
     reads: ReadSchedule,
     sends: SendSchedule,
     /// Queues with a capsule that waits for a slot, each once.
@@ -69,8 +69,8 @@ pub struct Tcp {
     arrivals: VecDeque<(u32, Arrival<Capsule>)>,
     /// Whatever has a deadline.
     timed: Vec<Token>,
-    /// When connections are looked at that stopped within a capsule.
-    stall_check: Deadline,
+    /// When connections are looked at that are within a capsule.
+    capsule_check: Deadline,
 }
 
 impl Tcp {
@@ -100,7 +100,7 @@ impl Tcp {
             connections: (0..queues).map(|_| None).collect(),
             capsules: Capsules::new(backend, admin, io, queues)?,
             in_capsule_len,
-            stall_timeout: settings.transfer_timeout,
+            capsule_timeout: settings.transfer_timeout,
             reads: ReadSchedule::default(),
             sends: SendSchedule::default(),
             awaiting: VecDeque::with_capacity(queues),
@@ -108,8 +108,14 @@ impl Tcp {
             events: VecDeque::new(),
             arrivals: VecDeque::with_capacity(1024),
             timed: Vec::new(),
-            stall_check: Deadline::After(settings.transfer_timeout / 4),
+            capsule_check: Deadline::After(settings.transfer_timeout / TRANSFER_CHECKS),
         })
+    }
+
+    /// Slots that hold in-capsule data, or wait for them.
+    #[must_use]
+    pub fn slots_out(&self) -> usize {
+        self.capsules.out()
     }
 
     fn connection(&mut self, queue: u32) -> Option<&mut Connection> {

@@ -28,6 +28,8 @@ pub(super) enum Done {
     Pushed(Place),
     /// A response, or the data that stand for one.
     Responded(Place),
+    /// Nothing: the last data of a command, which its response follows.
+    Unsignaled(Place),
 }
 
 /// Data of a PDU.
@@ -86,7 +88,7 @@ impl Outbox {
         own: &Memory,
         borrowed: Option<(&Memory, usize)>,
         digest: bool,
-        done: Option<Done>,
+        done: Done,
     ) {
         let (offset, len) = (range.start, range.len());
         let data = match borrowed {
@@ -105,15 +107,15 @@ impl Outbox {
             crc.update_memory(&data.memory, data.offset, len);
             crc.finish().to_le_bytes()
         });
-        self.pdus.push_back(OutPdu { head, data: Some(data), digest, done });
+        self.pdus.push_back(OutPdu { head, data: Some(data), digest, done: Some(done) });
     }
 
     /// Lets the last PDU stand for the response of its command, if it is the end of that command's data: no response
     /// follows then.
     pub(super) fn succeed(&mut self, of: Place) -> bool {
         let Some(last) = self.pdus.back_mut() else { return false };
-        // Data without a signal are the last of their command, and what is added next is its response.
-        let stands = last.data.is_some() && last.done.is_none() && last.head.set_success();
+        let is_of = matches!(last.done, Some(Done::Unsignaled(place)) if place.slot == of.slot);
+        let stands = is_of && last.head.set_success();
         if stands {
             last.done = Some(Done::Responded(of));
         }
@@ -155,7 +157,7 @@ impl Outbox {
             match done {
                 Some(Done::Pushed(place)) => arrivals.push_back((queue, Arrival::Pushed(place))),
                 Some(Done::Responded(place)) => arrivals.push_back((queue, Arrival::Responded(place))),
-                None => {}
+                Some(Done::Unsignaled(_)) | None => {}
             }
         }
     }
@@ -170,5 +172,41 @@ impl Outbox {
             }
         }
         self.settled = self.pdus.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(outbox: &Outbox) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        outbox.chunks().append_to(&mut bytes);
+        bytes
+    }
+
+    /// Another worker writes the disk at any time: what its digest covers is what leaves.
+    #[test]
+    fn borrowed_data_with_a_digest_are_taken_at_once() {
+        let (disk, own) = (Memory::alloc(4096).unwrap(), Memory::alloc(4096).unwrap());
+        disk.fill(0, 4096, 1);
+        let head = nvmf_tcp::ToHost::ic_resp(&nvme_proto::tcp::IcResp {
+            alignment: nvme_proto::tcp::DataAlignment::default(),
+            digests: nvme_proto::tcp::Digests::default(),
+            maxh2cdata: 4096,
+        });
+        let done = Done::Pushed(Place { queue: 0, slot: 0, chunk: 0 });
+        let mut outbox = Outbox::default();
+        outbox.add_data(head, 512..1536, &own, Some((&disk, 0)), true, done);
+        disk.fill(0, 4096, 2);
+        let sent = bytes(&outbox);
+        let (data, digest) = sent[128..].split_at(1024);
+        assert!(data == [1; 1024] && digest == Crc32c::of(data).to_le_bytes());
+        // Without one they are borrowed until the turn is over, and kept then.
+        let mut outbox = Outbox::default();
+        outbox.add_data(head, 0..1024, &own, Some((&disk, 0)), false, done);
+        outbox.settle();
+        disk.fill(0, 4096, 3);
+        assert!(bytes(&outbox)[128..] == [2; 1024]);
     }
 }

@@ -3,7 +3,8 @@
 use super::Tcp;
 use super::connection::{Connection, Ended};
 use super::establish::Token;
-use crate::exec::transport::Event;
+use crate::exec::transport::{Event, Fault};
+use crate::limits::TRANSFER_CHECKS;
 use core::time::Duration;
 use nvmf_stream::{DIRECT_MIN, Deadline, Received};
 
@@ -39,33 +40,50 @@ impl Tcp {
         if connection.stream.is_paused() {
             // Only a broken connection is reported.
             if connection.stream.take_error().is_err() {
-                self.end(queue, Ended::Broken);
+                self.end(queue, &Ended::Broken);
             }
         } else if self.reads.is_due(queue) {
             self.receive(queue);
         }
     }
 
-    /// Goes on with connections that waited for a slot, in turn, as long as there are some.
+    /// Goes on with connections that waited for a slot, as long as there are some: first with those that have waited
+    /// longest. Who wants another stands behind all others.
     fn resume(&mut self) {
-        for _ in 0..self.awaiting.len() {
-            let Some(queue) = self.awaiting.pop_front() else { return };
-            let Some(Some(connection)) = self.connections.get_mut(queue as usize) else { continue };
-            let held = connection.take_held();
-            let outcome = connection.on_bytes(&held, &mut self.capsules, &mut self.arrivals);
-            match outcome {
-                Ok(used) => {
-                    connection.hold(&held[used..]);
-                    if used < held.len() || connection.awaits_slot() {
+        let mut at = 0;
+        while let Some(&queue) = self.awaiting.get(at) {
+            let Some(Some(connection)) = self.connections.get_mut(queue as usize) else {
+                self.awaiting.remove(at);
+                continue;
+            };
+            if !connection.may_go_on(&self.capsules) {
+                at += 1;
+                continue;
+            }
+            self.awaiting.remove(at);
+            match connection.on_held(&mut self.capsules, &mut self.arrivals) {
+                Ok(()) => {
+                    if connection.awaits_slot() {
                         self.awaiting.push_back(queue);
                     } else {
                         connection.stream.pause(false, &self.poller, Token::Queue(queue));
                         self.reads.poll_next_turn();
                     }
+                    if connection.asks() {
+                        self.list_to_send(queue);
+                    }
                 }
-                Err(ended) => self.end(queue, ended),
+                Err(ended) => self.end(queue, &ended),
             }
         }
+    }
+
+    /// Whether a connection that waits for a slot can go on.
+    pub(super) fn can_resume(&self) -> bool {
+        self.awaiting.iter().any(|&queue| {
+            let connection = self.connections.get(queue as usize).and_then(Option::as_ref);
+            connection.is_some_and(|connection| connection.may_go_on(&self.capsules))
+        })
     }
 
     /// Reads a socket.
@@ -113,7 +131,7 @@ impl Tcp {
         let asks = connection.asks();
         self.reads.on_read(queue, budget < whole);
         match end {
-            Some(ended) => self.end(queue, ended),
+            Some(ended) => self.end(queue, &ended),
             None if asks => self.list_to_send(queue),
             None => {}
         }
@@ -177,11 +195,11 @@ impl Tcp {
         if broken {
             // The host's last bytes may hold the reason.
             self.receive(queue);
-            self.end(queue, Ended::Broken);
+            self.end(queue, &Ended::Broken);
             return false;
         }
         if drained && connection.closing.is_some() {
-            self.end(queue, Ended::Peer);
+            self.end(queue, &Ended::Peer);
             return false;
         }
         !connection.stream.is_blocked() && !drained
@@ -198,9 +216,9 @@ impl Tcp {
     }
 
     /// Ends a connection, and reports it.
-    pub(super) fn end(&mut self, queue: u32, ended: Ended) {
+    pub(super) fn end(&mut self, queue: u32, ended: &Ended) {
         let Some(mut connection) = self.take_connection(queue) else { return };
-        let cause = match &ended {
+        let cause = match ended {
             Ended::Peer if connection.closing.is_some() => "closed by this side".into(),
             Ended::Peer => "closed by the peer".into(),
             Ended::Broken => "the connection broke".into(),
@@ -210,18 +228,25 @@ impl Tcp {
             Ended::Overrun => {
                 "the peer broke the protocol: more commands in flight than its queue has entries".into()
             }
+            Ended::Stalled => {
+                format!("the data of a capsule did not arrive within {:?}", self.capsule_timeout)
+            }
         };
-        let violation = matches!(ended, Ended::Violation(_) | Ended::Overrun);
-        self.events.push_back(Event::Disconnected { queue, violation, cause });
+        let fault = match ended {
+            Ended::Violation(_) | Ended::Overrun => Some(Fault::Violation),
+            Ended::Stalled => Some(Fault::Stall),
+            Ended::Peer | Ended::Broken | Ended::Terminated(_) => None,
+        };
+        self.events.push_back(Event::Disconnected { queue, fault, cause });
         match ended {
             Ended::Peer => self.start_linger(connection.stream, Vec::new()),
             // In the middle of a PDU nothing else can be said.
             Ended::Violation(Some(error)) if connection.outbox.is_between_pdus() => {
-                let last = connection.terminate(error);
+                let last = connection.terminate(*error);
                 self.start_linger(connection.stream, last);
             }
-            Ended::Violation(_) | Ended::Broken | Ended::Terminated(_) | Ended::Overrun => {
-                self.poller.remove(&connection.stream);
+            Ended::Violation(_) | Ended::Broken | Ended::Terminated(_) | Ended::Overrun | Ended::Stalled => {
+                self.poller.remove(&connection.stream)
             }
         }
     }
@@ -234,21 +259,21 @@ impl Tcp {
         Some(connection)
     }
 
-    /// Ends the connections that stopped in the middle of a capsule's data.
-    pub(super) fn check_stalls(&mut self, now: Duration) {
-        self.stall_check.start(now);
-        if self.stall_check.at() > now {
+    /// Ends the connections that take too long for a capsule's data, which hold a slot meanwhile.
+    pub(super) fn check_capsules(&mut self, now: Duration) {
+        self.capsule_check.start(now);
+        if self.capsule_check.at() > now {
             return;
         }
-        self.stall_check = Deadline::At(now + self.stall_timeout / 4);
+        self.capsule_check = Deadline::At(now + self.capsule_timeout / TRANSFER_CHECKS);
         for queue in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[queue] else { continue };
             if !connection.holds_slot() {
                 continue;
             }
-            let since = *connection.stalled.get_or_insert(now);
-            if now.saturating_sub(since) >= self.stall_timeout {
-                self.end(u32::try_from(queue).expect("few"), Ended::Broken);
+            let since = *connection.capsule_since.get_or_insert(now);
+            if now.saturating_sub(since) >= self.capsule_timeout {
+                self.end(u32::try_from(queue).expect("few"), &Ended::Stalled);
             }
         }
     }

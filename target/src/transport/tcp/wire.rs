@@ -58,13 +58,13 @@ impl Transport for Tcp {
 
     fn poll_event(&mut self, now: Duration) -> Option<Event<Incoming>> {
         self.expire(now);
-        self.check_stalls(now);
+        self.check_capsules(now);
         self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        let stalls = self.connections.iter().flatten().any(|connection| connection.holds_slot());
-        self.next_deadline().into_iter().chain(stalls.then(|| self.stall_check.at())).min()
+        let capsules = (self.capsules.out() > 0).then(|| self.capsule_check.at());
+        self.next_deadline().into_iter().chain(capsules).min()
     }
 
     /// Which queue it is, only its Connect says.
@@ -210,7 +210,7 @@ impl Transport for Tcp {
         // A caller that sleeps is woken by epoll.
         self.reads.poll_next_turn();
         let sendable = self.sends.keys().any(|queue| self.can_send(queue));
-        self.events.is_empty() && self.arrivals.is_empty() && !sendable
+        self.events.is_empty() && self.arrivals.is_empty() && !sendable && !self.can_resume()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
