@@ -34,7 +34,7 @@ pub const ENTRIES_MIN: u16 = 2;
 /// our last response left.
 pub const SPARE_SLOTS: u16 = 4;
 /// Connections of one machine that have no accepted Connect yet, or belong to discovery controllers, which anyone may
-/// have: up to this part (1/n) of those that a worker takes.
+/// have: up to this part (1/n) of those that a worker takes, unless the machine has a controller.
 pub const ANONYMOUS_SHARE: u32 = 2;
 /// A connection that is older than this and has no accepted Connect yet makes way where there is no room for another.
 pub const UNCONNECTED_GRACE: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use crate::message::{Recipient, WorkerMessage};
 use core::cmp::Reverse;
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_subsystem::Qid;
 use nvmf_subsystem::limits::DISCOVERY_GRACE;
+use nvmf_subsystem::{Cntlid, Qid};
 use std::net::IpAddr;
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -111,7 +111,10 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     fn make_room(&mut self, now: Duration, terms: &Terms) -> bool {
         let peer = terms.peer.ip();
         let share = (self.settings.connections / ANONYMOUS_SHARE).max(1);
+        // Hosts set up the connections of all the I/O queues that they were granted before the first Connect.
+        let is_host = || self.resources.load.has_controller(Cntlid(0), peer);
         if self.resources.buffers.owners.anonymous(peer) >= share
+            && !is_host()
             && !self.close_anonymous(now, peer, |queue_peer, _| queue_peer == peer)
         {
             return false;

@@ -333,3 +333,47 @@ fn headers_of_any_hlen_pdo_and_plen_end_their_connection() {
     }
     beside.end();
 }
+
+/// A byte of a host's stream changes on its way, wherever: its connection may end, and nobody else's.
+#[test]
+fn damaged_bytes_harm_their_own_connection_only() {
+    for ask in [Ask::BOTH, Ask::DIGESTS[1]] {
+        let mut beside = Beside::new(ask);
+        let mut random = 1u64;
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        for round in 0..300 {
+            let mut io = beside.io();
+            let world = &mut beside.world;
+            let r2ts = [asked(world, &mut io, 8192), asked(world, &mut io, 8192)];
+            let small = Sqe { cid: 700.into(), ..write(16, SglDescriptor::in_capsule(0, 4096), 4096) };
+            let reads = Sqe { cid: 701.into(), ..read(0, 16384) };
+            let mut bytes = [
+                io.capsule(&small, &[1; 4096]),
+                io.h2c_data(r2ts[0], 0, &[2; 4096], false),
+                io.capsule(&reads, &[]),
+                io.h2c_data(r2ts[1], 0, &[3; 8192], true),
+                io.h2c_data(r2ts[0], 4096, &[2; 4096], true),
+            ]
+            .concat();
+            // Mostly in a header.
+            let headers = [0, 4180, 8312, 8388, 16612];
+            let at = if round % 4 == 0 { next(bytes.len()) } else { headers[next(5)] + next(28) };
+            bytes[at] ^= 1 << next(8);
+            let cut = next(bytes.len());
+            io.send(world, &bytes[..cut]);
+            world.ticks(next(3));
+            io.send(world, &bytes[cut..]);
+            world.ticks(next(40));
+            if next(2) == 0 {
+                io.reset()
+            } else {
+                drop(io)
+            }
+            beside.alone(&format!("round {round}, byte {at}"));
+        }
+        beside.end();
+    }
+}

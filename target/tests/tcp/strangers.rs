@@ -101,7 +101,7 @@ fn machines_come_and_go() {
     }
 }
 
-/// No I/O queues are granted for which there are no connections.
+/// No I/O queues are granted for which there are no connections; hosts open all of them before the first Connect.
 #[test]
 fn io_queues_that_are_granted_can_be_connected() {
     for workers in [1, 2] {
@@ -113,8 +113,11 @@ fn io_queues_that_are_granted_can_be_connected() {
         let cqe = admin.finish(&mut world, cid, &[]).0.unwrap();
         let granted = (cqe.dw0.get() as u16 + 1).min((cqe.dw0.get() >> 16) as u16 + 1);
         assert_eq!(usize::from(granted), 4 * workers - 1);
-        let mut ios: Vec<Host> =
-            (1..=granted).map(|qid| Host::io(&mut world, 1, Ask::default(), qid, cntlid)).collect();
+        let mut ios: Vec<Host> = (0..granted).map(|_| Host::open(&mut world, 1, Ask::default())).collect();
+        world.pass(Duration::from_secs(3));
+        for (io, qid) in ios.iter_mut().zip(1..) {
+            io.connect(&mut world, 1, &Queue { qid, cntlid, ..Queue::ADMIN }).unwrap();
+        }
         ios.iter_mut().for_each(|io| io.check(&mut world, 1));
         drop((admin, ios));
         world.until_clean();
