@@ -9,6 +9,7 @@ use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::exec::transport::Transport;
 use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::Rdma;
@@ -28,6 +29,8 @@ pub struct WorkerSetup {
     pub options: Options,
     /// Namespace 1, on the first device of each worker.
     pub namespace: NamespaceDefinition,
+    /// What the subsystem is served through, number [`PORT`].
+    pub port: Port,
 }
 
 impl WorkerSetup {
@@ -55,6 +58,7 @@ impl WorkerSetup {
                 eui64: [0; 8],
                 read_only: false,
             },
+            port: Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP),
         }
     }
 
@@ -79,8 +83,7 @@ impl WorkerSetup {
             namespaces: vec![self.namespace],
         };
         registry.add_subsystem(definition).expect("a valid definition");
-        let port = Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
-        registry.set_ports(vec![port]).expect("a valid port");
+        registry.set_ports(vec![self.port.clone()]).expect("a valid port");
         registry.take_notices();
         Arc::new(Mutex::new(registry))
     }
@@ -112,5 +115,17 @@ impl WorkerSetup {
     #[must_use]
     pub fn worker<P: Provider, B: Backend>(&self, provider: P, backend: B) -> Worker<Rdma<P>, B> {
         self.workers(&self.registry(), vec![(provider, backend)]).pop().expect("one worker")
+    }
+
+    /// A worker alone, over any transport.
+    ///
+    /// # Panics
+    /// When memory is missing.
+    #[must_use]
+    pub fn worker_over<T: Transport, B: Backend>(&self, transport: T, backend: B) -> Worker<T, B> {
+        let load = Load::new(WorkerId(0), 1);
+        let worker =
+            Worker::new(WorkerId(0), load, self.settings.clone(), self.registry(), transport, backend);
+        worker.expect("a worker")
     }
 }

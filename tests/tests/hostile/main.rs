@@ -1,6 +1,7 @@
 //! Peers that mean no good, over real sockets, beside a host whose every operation succeeds in time.
 
 mod peer;
+mod tcp;
 
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
@@ -9,17 +10,20 @@ use nvmf_initiator::driver::{Driver, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
+use nvmf_subsystem::{Port, RdmaProviderType, TransportType};
 use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::exec::transport::Transport;
 use nvmf_target::settings::Settings;
 use nvmf_target::telemetry::Counters;
+use nvmf_target::transport::rdma::Rdma;
 use nvmf_tests::worker_setup::{PORT, WorkerSetup};
 use peer::{Gone, Peer, set_up};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,11 +43,15 @@ struct Target {
 }
 
 impl Target {
-    fn start(disk: &Path) -> Self {
+    fn start<T: Transport>(
+        disk: &Path,
+        port: Port,
+        transport: impl FnOnce(&mut Devices, &Settings) -> T + Send + 'static,
+    ) -> Self {
         let (tell, told) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let (path, stopped) = (disk.to_path_buf(), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || serve(&path, &stopped, &tell));
+        let thread = std::thread::spawn(move || serve(&path, port, transport, &stopped, &tell));
         let (address, counters) = told.recv_timeout(BOUND).expect("the worker starts");
         Self { address, counters, stop, thread: Some(thread) }
     }
@@ -69,7 +77,13 @@ impl Drop for Target {
     }
 }
 
-fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters>)>) {
+fn serve<T: Transport>(
+    path: &Path,
+    port: Port,
+    transport: impl FnOnce(&mut Devices, &Settings) -> T,
+    stop: &AtomicBool,
+    tell: &Sender<(SocketAddr, Arc<Counters>)>,
+) {
     let mut devices = Devices::new(DevicesOptions::default()).expect("devices");
     let spec = DiskSpec::Path { path: path.to_path_buf(), create: Some(DISK) };
     let disk = Disk::open(&spec, Some(BLOCK), false).expect("a disk");
@@ -78,6 +92,7 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
     setup.settings = Settings {
         connections: 256,
         queue_entries: 32,
+        in_capsule_data: if port.transport == TransportType::TCP { 16 << 10 } else { 4096 },
         admin_receives: 256 * 36,
         io_receives: 32 * 36,
         buffers: BufferPlan::new(4 << 20, 1 << 20),
@@ -85,8 +100,9 @@ fn serve(path: &Path, stop: &AtomicBool, tell: &Sender<(SocketAddr, Arc<Counters
         transfer_timeout: DELAY + Duration::from_secs(3),
         ..setup.settings
     };
-    let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
-    let mut worker = setup.worker(provider, devices);
+    setup.port = port;
+    let transport = transport(&mut devices, &setup.settings);
+    let mut worker = setup.worker_over(transport, devices);
     let address = worker.listen(SocketAddr::from(([127, 0, 0, 1], 0)), PORT).expect("a listener");
     tell.send((address, Arc::clone(worker.counters()))).expect("the test waits");
     let begun = Instant::now();
@@ -168,16 +184,15 @@ impl Host {
 }
 
 /// Sockets that send nothing, half a request, or noise, and come again when they are closed.
-fn sockets(address: SocketAddr, stop: &AtomicBool) {
-    let what: [&[u8]; 3] = [b"", b"MPA ID Req", &[0x5a; 4096]];
+fn sockets<const N: usize>(address: SocketAddr, what: [&[u8]; N], stop: &AtomicBool) {
     let mut open: Vec<Option<TcpStream>> = (0..60).map(|_| None).collect();
     while !stop.load(Ordering::Acquire) {
         for (at, socket) in open.iter_mut().enumerate() {
-            let noise = at % 3 == 2;
+            let noise = at % N >= 2;
             if socket.is_none() || noise {
                 *socket = TcpStream::connect(address).ok();
                 if let Some(socket) = socket {
-                    let _ = socket.write_all(what[at % 3]);
+                    let _ = socket.write_all(what[at % N]);
                 }
             }
         }
@@ -201,6 +216,12 @@ fn host_without_answers(address: SocketAddr, host: u8) -> Result<Vec<Peer>, Gone
     Ok(peers)
 }
 
+/// The tests take turns: each has a worker that never sleeps, and bounds on time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Ends what waits for it, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
@@ -212,11 +233,16 @@ impl Drop for StopAtEnd<'_> {
 
 #[test]
 fn hostile_peers_do_not_delay_an_honest_host() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let target = Target::start(&folder.path().join("disk"));
+    let port = Port::rdma(1, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP);
+    let target = Target::start(&folder.path().join("disk"), port, |devices, settings| {
+        let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
+        Rdma::new(provider, devices, settings).expect("a transport")
+    });
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| sockets(target.address, &stop));
+        scope.spawn(|| sockets(target.address, [b"", b"MPA ID Req", &[0x5a; 4096]], &stop));
         let _stop = StopAtEnd(&stop);
         // Their providers are not turned from here on: they answer no READ and take nothing.
         let mut peers = Vec::new();
