@@ -260,3 +260,26 @@ fn idle_connections_let_the_worker_sleep() {
     silent.send(&mut world, &[0; 3]);
     assert!(world.comes_to_rest() && !world.is_woken(), "within ICReq: {:?}", world.last);
 }
+
+/// A target that stood still counts no time against its hosts that they did not have: what came meanwhile is read
+/// first.
+#[test]
+fn what_came_during_a_stall_is_in_time() {
+    let mut world = World::new();
+    let (mut admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+    let mut io = Host::io(&mut world, 1, Ask::default(), 1, cntlid);
+    let mut late = Host::tcp(&world, 1);
+    late.send(&mut world, &Ask::default().ic_req()[..64]);
+    let capsule = io.capsule(&crate::host::write(0, SglDescriptor::in_capsule(0, 4096), 4096), &[1; 4096]);
+    io.send(&mut world, &capsule[..2000]);
+    // Long enough to be noticed.
+    world.pass(Duration::from_secs(9));
+    io.send(&mut world, &capsule[2000..]);
+    late.send(&mut world, &Ask::default().ic_req()[64..]);
+    world.now += Duration::from_secs(60);
+    assert!(matches!(io.pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    assert_eq!(late.take(&mut world, 128).expect("ICResp")[0], 1);
+    assert!(late.connect(&mut world, 2, &Queue::ADMIN).is_ok());
+    assert_eq!(admin.run(&mut world, &Sqe::new(0x18), &[]).0, Status::SUCCESS, "Keep Alive");
+    io.check(&mut world, 1);
+}

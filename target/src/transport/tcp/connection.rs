@@ -7,7 +7,6 @@ use crate::exec::queue::slots;
 use crate::exec::transport::{Arrival, Piece};
 use crate::limits::{CHUNKS_MAX, ENTRIES_MIN, H2C_DATA_MAX};
 use arrayvec::ArrayVec;
-use core::time::Duration;
 use nvme_proto::tcp::{
     C2hData, DataAlignment, Digests, FatalError, FatalErrorStatus, H2cData, IcReq, IcResp,
 };
@@ -80,8 +79,8 @@ pub(super) struct Connection {
     pub(super) listed: bool,
     /// When an orderly end is given up; set once it began.
     pub(super) closing: Option<Deadline>,
-    /// Since when the data of a capsule have been under way.
-    pub(super) capsule_since: Option<Duration>,
+    /// How often the data of the capsule under way were found to be still under way.
+    pub(super) capsule_checks: u32,
     receiver: PduReceiver,
     to_host: ToHost,
     digests: Digests,
@@ -115,7 +114,7 @@ impl Connection {
             outbox,
             listed: false,
             closing: None,
-            capsule_since: None,
+            capsule_checks: 0,
             receiver,
             to_host: ToHost::new(request.digests, request.alignment),
             digests: request.digests,
@@ -284,7 +283,7 @@ impl Connection {
     fn take_slot(&mut self, capsules: &mut Capsules) -> bool {
         let Target::AwaitSlot(sqe) = &self.target else { return true };
         let Some(slot) = capsules.take(self.kind, self.queue) else { return false };
-        self.capsule_since = None;
+        self.capsule_checks = 0;
         self.target = Target::Capsule(capsule(*sqe, Some(slot)), 0);
         true
     }

@@ -233,13 +233,21 @@ impl Tcp {
         Some(pending)
     }
 
-    /// A connection whose time is over.
-    fn give_up_pending(&mut self, key: u32) {
-        if let Some(pending) = self.pendings.get(key).filter(|pending| pending.request.is_none()) {
+    /// A connection whose time is over, unless its ICReq is here after all: this worker may have stood still.
+    fn give_up_pending(&mut self, key: u32) -> bool {
+        let waits = |pending: &&Pending| pending.request.is_none();
+        if self.pendings.get(key).filter(waits).is_some() {
+            self.read_request(key);
+            if self.pendings.get(key).is_some_and(|pending| pending.request.is_some()) {
+                return false;
+            }
+        }
+        if let Some(pending) = self.pendings.get(key).filter(waits) {
             let cause = format!("no ICReq came within {IC_TIMEOUT:?}");
             self.events.push_back(Event::Refused { peer: pending.peer, cause });
         }
         self.drop_pending(key);
+        true
     }
 
     /// A connection that came to nothing.
@@ -327,7 +335,12 @@ impl Tcp {
                 None => {}
                 Some(true) => match token {
                     Token::Queue(queue) => self.end(queue, &Ended::Peer),
-                    Token::Pending(key) => self.give_up_pending(key),
+                    Token::Pending(key) => {
+                        if !self.give_up_pending(key) {
+                            index += 1;
+                            continue;
+                        }
+                    }
                     Token::Lingering(key) => self.end_linger(key),
                     Token::Listener(key) => {
                         if let Some((listener, _)) = self.listeners.get_mut(key) {
