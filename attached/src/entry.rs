@@ -18,8 +18,10 @@ pub struct Attachment {
     pub nqn: String,
     /// Address and port of the target.
     pub address: String,
-    /// The RDMA provider, and its device: `iwarp`, `verbs on mlx5_0`.
-    pub provider: String,
+    /// The transport: `rdma`, `tcp`.
+    pub transport: String,
+    /// Of RDMA: the provider, and its device: `iwarp`, `verbs on mlx5_0`.
+    pub provider: Option<String>,
     /// Namespace.
     pub nsid: u32,
     /// Its UUID, if it has one.
@@ -109,7 +111,7 @@ impl Attachment {
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "device": self.device, "state": self.state, "reason": self.reason,
-            "nqn": self.nqn, "address": self.address, "provider": self.provider, "nsid": self.nsid,
+            "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
             "uuid": self.uuid,
             "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
             "note": self.note, "pid": self.pid,

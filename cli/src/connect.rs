@@ -1,29 +1,32 @@
-//! Connecting to a controller, over the provider that reaches it.
+//! Connecting to a controller, over the transport that the options name and the provider that reaches it.
 
 use crate::print::chain;
 use anyhow::{Context, Result, bail};
 use nvmf_host::AssociationError;
 use nvmf_host::association::QueueFailure;
-use nvmf_initiator::{Connection, Error, Options, Preference};
+use nvmf_initiator::{Connection, Error, Options, Preference, TransportOptions};
 use nvmf_rdma_any::ProviderSelection;
 
-/// Connects; and over which provider that is.
-pub(crate) async fn connect(options: Options) -> Result<(Connection, ProviderSelection)> {
+/// Connects; and over what that is.
+pub(crate) async fn connect(options: Options) -> Result<(Connection, Via)> {
     reach(options, Connection::connect).await
 }
 
-/// Connects in the caller's way. With `auto`, where nobody answers over an RDMA device, userspace iWARP is tried too: a
+/// Connects in the caller's way. Over RDMA with `auto`, where nobody answers over an RDMA device, userspace iWARP is tried too: a
 /// target that started before its device was there listens on that.
 pub(crate) async fn reach<T>(
     options: Options,
     mut connect: impl AsyncFnMut(Options) -> Result<T, Error>,
-) -> Result<(T, ProviderSelection)> {
+) -> Result<(T, Via)> {
+    if let TransportOptions::Tcp(_) = options.transport {
+        return Ok((connect(options).await.context("over tcp")?, Via::Tcp));
+    }
     let source = options.source.map(|source| source.ip());
     let first = ProviderSelection::towards(options.address, source, options.provider, options.verbs)?;
     let also_iwarp = options.provider == Preference::Auto && first != ProviderSelection::Iwarp;
     let over = |selection: &ProviderSelection| format!("over {selection}");
     let failure = match connect(options.clone()).await {
-        Ok(connection) => return Ok((connection, first)),
+        Ok(connection) => return Ok((connection, Via::Rdma(first))),
         Err(error) if also_iwarp && nobody_answers(&error) => error,
         Err(error) => return Err(error).context(over(&first)),
     };
@@ -35,7 +38,7 @@ pub(crate) async fn reach<T>(
                 "nobody answers {} ({failure}): iwarp is used; --provider iwarp does so at once",
                 over(&first)
             );
-            Ok((connection, ProviderSelection::Iwarp))
+            Ok((connection, Via::Rdma(ProviderSelection::Iwarp)))
         }
         Err(second) if nobody_answers(&second) => {
             bail!("{}: {}; nor does anybody answer over iwarp", over(&first), chain(&failure.into()))
@@ -53,4 +56,31 @@ fn nobody_answers(error: &Error) -> bool {
     let AssociationError::Queue { qid, failure } = &**source else { return false };
     let answered = matches!(failure, QueueFailure::Rejected(rejection) if rejection.0.is_some());
     qid.is_admin() && !answered
+}
+
+/// What a connection goes over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// NVMe/RDMA over this provider.
+    Rdma(ProviderSelection),
+    /// NVMe/TCP.
+    Tcp,
+}
+
+impl Via {
+    /// The transport, as nvme-cli calls it.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self {
+            Self::Rdma(_) => "rdma",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// The RDMA provider, if there is one.
+    pub(crate) fn provider(&self) -> Option<String> {
+        match self {
+            Self::Rdma(provider) => Some(provider.to_string()),
+            Self::Tcp => None,
+        }
+    }
 }

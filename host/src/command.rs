@@ -12,10 +12,15 @@ pub struct Command(Sqe);
 /// Where a command's data are: SGL 1 of the SQE. One descriptor a command, which is what every controller takes (MSDBD 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataPointer {
-    /// No data: a keyed descriptor of length 0, as kernel controllers demand.
+    /// No data over RDMA: a keyed descriptor of length 0, as kernel controllers demand.
     None,
     /// `len` bytes right behind the SQE in the capsule (host to controller, I/O queues only).
     InCapsule {
+        /// Bytes.
+        len: u32,
+    },
+    /// `len` bytes in the transport's own messages (NVMe/TCP); 0 where the command has no data.
+    Transport {
         /// Bytes.
         len: u32,
     },
@@ -63,6 +68,7 @@ impl Command {
             DataPointer::None => SglDescriptor::keyed(0, 0, 0, false),
             // An offset from the end of the SQE, as ICDOFF is 0: the set-up refuses any other.
             DataPointer::InCapsule { len } => SglDescriptor::in_capsule(0, len),
+            DataPointer::Transport { len } => SglDescriptor::transport(len),
             DataPointer::Keyed { address, len, key, invalidate } => {
                 SglDescriptor::keyed(address, len, key, invalidate)
             }
@@ -90,6 +96,8 @@ mod tests {
         let pointer = DataPointer::Keyed { address: 0x10, len: 0x2000, key: 0xaabb_ccdd, invalidate: true };
         let keyed = command.encode(Cid(0), pointer);
         assert_eq!(keyed[24..40], [0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0xdd, 0xcc, 0xbb, 0xaa, 0x4f]);
+        let transport = command.encode(Cid(0), DataPointer::Transport { len: 0x0102_0304 });
+        assert_eq!(transport[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0x5a]);
         let in_capsule = command.encode(Cid(0), DataPointer::InCapsule { len: 512 });
         assert_eq!(in_capsule[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0x01]);
     }

@@ -3,14 +3,13 @@
 use crate::driver::{Driver, DriverEvent};
 use crate::log::Log;
 use crate::sleep::sleep;
+use crate::transport::{AnyTransport, Transport};
 use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_host::{Mismatch, Namespace};
 use nvmf_memory::Memory;
-use nvmf_rdma::Provider;
-use nvmf_rdma_any::AnyProvider;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -22,32 +21,32 @@ use std::time::Instant;
 ///
 /// A [`RegionId`] is the number of a registration with this backend. Another backend, or a [`crate::Connection`], may have given
 /// the same number to other memory: register memory with each backend that it is used with.
-pub struct RemoteBackend<P: Provider> {
-    driver: Driver<P>,
+pub struct RemoteBackend<T: Transport> {
+    driver: Driver<T>,
     nqn: Nqn,
     start: Instant,
     regions: u16,
     log: Log,
 }
 
-impl RemoteBackend<AnyProvider> {
+impl RemoteBackend<AnyTransport> {
     /// Connects: every queue is up and every namespace known when this returns.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        let mut backend = Self::connect_over(options.open_provider()?, options)?;
-        backend.driver.set_factory(Box::new(options.provider_factory()));
+        let mut backend = Self::connect_over(options.open_transport()?, options)?;
+        backend.driver.set_factory(Box::new(options.transport_factory()));
         Ok(backend)
     }
 }
 
-impl<P: Provider> RemoteBackend<P> {
-    /// The same over a provider of the caller's, which is not replaced when its device is lost.
+impl<T: Transport> RemoteBackend<T> {
+    /// The same over a transport of the caller's, which is not replaced when its device is lost.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
-    pub fn connect_over(provider: P, options: &Options) -> Result<Self, Error> {
+    pub fn connect_over(transport: T, options: &Options) -> Result<Self, Error> {
         let start = Instant::now();
         let association = |source| Error::Association {
             nqn: options.nqn.to_string(),
@@ -55,10 +54,10 @@ impl<P: Provider> RemoteBackend<P> {
             source: Box::new(source),
         };
         let driver =
-            Driver::new(provider, options.driver_config(), Duration::ZERO).map_err(|error| match error {
+            Driver::new(transport, options.driver_config(), Duration::ZERO).map_err(|error| match error {
                 crate::driver::StartError::Association(source) => association(source),
-                crate::driver::StartError::Provider(reason) => {
-                    Error::System { what: "cannot start a connection", reason }
+                crate::driver::StartError::Transport(error) => {
+                    Error::System { what: "cannot start a connection", reason: error.to_string() }
                 }
             })?;
         let log = Log::default();
@@ -110,7 +109,8 @@ impl<P: Provider> RemoteBackend<P> {
         self.state() == ConnectionState::Lost
     }
 
-    /// Sleeps until the provider has something to poll, one of `others` (at most three) is readable, or a deadline of the connection's has come.
+    /// Sleeps until the transport has something to poll, one of `others` (at most three) is readable, or a deadline of the
+    /// connection's has come.
     /// For when [`RemoteBackend::turn`] and [`Backend::poll`] found nothing to do.
     pub fn sleep(&mut self, others: &[BorrowedFd<'_>]) {
         self.sleep_for(Duration::MAX, others);
@@ -137,7 +137,7 @@ impl<P: Provider> RemoteBackend<P> {
     }
 }
 
-impl<P: Provider> Backend for RemoteBackend<P> {
+impl<T: Transport> Backend for RemoteBackend<T> {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
         let id = RegionId(self.regions);
         self.regions = self.regions.checked_add(1).ok_or(BlockError::Unsupported)?;

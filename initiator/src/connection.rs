@@ -4,11 +4,11 @@ use crate::buffer::BufferPool;
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
 use crate::shared_driver::SharedDriver;
+use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
-use nvmf_rdma::Provider;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
@@ -55,18 +55,18 @@ impl Connection {
     /// # Errors
     /// [`Error::Association`] says which layer refused, and what to do.
     pub async fn connect(options: Options) -> Result<Self, Error> {
-        options.selection()?;
-        let provider = options.provider_factory();
-        Self::connect_over(options, provider).await
+        options.check()?;
+        let transport = options.transport_factory();
+        Self::connect_over(options, transport).await
     }
 
-    /// The same over a provider of the caller's, made on the connection's thread, and made anew there when its device is lost.
+    /// The same over a transport of the caller's, made on the connection's thread, and made anew there when its device is lost.
     ///
     /// # Errors
     /// As [`Connection::connect`].
-    pub async fn connect_over<P: Provider + Send + 'static>(
+    pub async fn connect_over<T: Transport<Region: Send> + Send + 'static>(
         options: Options,
-        provider: impl FnMut() -> Result<P, String> + Send + 'static,
+        transport: impl FnMut() -> Result<T, String> + Send + 'static,
     ) -> Result<Self, Error> {
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
@@ -75,7 +75,7 @@ impl Connection {
         let shared_driver = SharedDriver::new(config.operations as usize, options.spin)?;
         let observers = Observers { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
         let thread_driver = Arc::clone(&shared_driver);
-        let body = move || crate::thread::run(provider, config, thread_driver, observers);
+        let body = move || crate::thread::run(transport, config, thread_driver, observers);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
         std::thread::Builder::new()
             .name("nvmf-connection".to_owned())

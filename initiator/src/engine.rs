@@ -7,11 +7,11 @@ use crate::log::Log;
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
 use crate::slot::Reply;
+use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{Completion, Tag};
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace};
-use nvmf_rdma::Provider;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,7 +48,7 @@ pub(crate) struct Observers {
     pub(crate) first: Option<oneshot::Sender<FirstResult>>,
 }
 
-/// An [`Engine`] over a provider of some kind: handles to a connection do not name it.
+/// An [`Engine`] over a transport of some kind: handles to a connection do not name it.
 pub(crate) trait Turn: Send {
     /// Takes what the mailbox holds, and does it as far as there is room.
     fn read(&mut self, now: Duration, mailbox: &Mailbox);
@@ -58,24 +58,24 @@ pub(crate) trait Turn: Send {
     fn turn(&mut self, now: Duration) -> bool;
     /// Operations and admin commands that somebody waits for.
     fn under_way(&self) -> usize;
-    /// Arms the provider. When a turn is due even if nothing arrives; `None` when there is something to do at once.
+    /// Arms the transport. When a turn is due even if nothing arrives; `None` when there is something to do at once.
     fn rest(&mut self, now: Duration) -> Option<Duration>;
     /// Whether the connection was closed or given up.
     fn is_over(&self) -> bool;
-    /// The descriptor to sleep on, if the provider is another than the one numbered `known`.
+    /// The descriptor to sleep on, if the transport is another than the one numbered `known`.
     fn descriptor(&self, known: Option<u32>) -> Option<Descriptor>;
 }
 
-/// The descriptor of a provider, which is readable when there is something to poll.
+/// The descriptor of a transport, which is readable when there is something to poll.
 pub(crate) struct Descriptor {
-    /// The provider's number: it is replaced when its device is lost.
-    pub(crate) provider: u32,
+    /// The transport's number: it is replaced when its device is lost.
+    pub(crate) transport: u32,
     pub(crate) fd: Option<OwnedFd>,
 }
 
 /// The driver, and the futures that wait for its operations.
-pub(crate) struct Engine<P: Provider> {
-    driver: Driver<P>,
+pub(crate) struct Engine<T: Transport> {
+    driver: Driver<T>,
     observers: Observers,
     /// The latest time that it was told. A caller that waited for the lock brings an earlier one.
     now: Duration,
@@ -98,9 +98,9 @@ pub(crate) struct Engine<P: Provider> {
     over: bool,
 }
 
-impl<P: Provider> Engine<P> {
+impl<T: Transport> Engine<T> {
     /// Around a driver that takes `operations` at once.
-    pub(crate) fn new(driver: Driver<P>, operations: usize, observers: Observers) -> Self {
+    pub(crate) fn new(driver: Driver<T>, operations: usize, observers: Observers) -> Self {
         Self {
             driver,
             observers,
@@ -263,7 +263,7 @@ impl<P: Provider> Engine<P> {
     }
 }
 
-impl<P: Provider + Send> Turn for Engine<P> {
+impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
     fn read(&mut self, now: Duration, mailbox: &Mailbox) {
         self.advance(now);
         let mut incoming = core::mem::take(&mut self.incoming);
@@ -308,7 +308,7 @@ impl<P: Provider + Send> Turn for Engine<P> {
 
     fn rest(&mut self, now: Duration) -> Option<Duration> {
         let now = self.advance(now);
-        if !self.driver.provider_mut().arm() {
+        if !self.driver.transport_mut().arm() {
             return None;
         }
         let latest = now.saturating_add(SLEEP_MAX);
@@ -320,16 +320,16 @@ impl<P: Provider + Send> Turn for Engine<P> {
     }
 
     fn descriptor(&self, known: Option<u32>) -> Option<Descriptor> {
-        let provider = self.driver.replaced();
-        if known == Some(provider) {
+        let transport = self.driver.replaced();
+        if known == Some(transport) {
             return None;
         }
-        let fd = self.driver.provider().fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        let fd = self.driver.transport().fd().map(|fd| fd.try_clone_to_owned()).transpose();
         // Without a descriptor the thread wakes from time to time, and tries again.
         match fd {
-            Ok(fd) => Some(Descriptor { provider, fd }),
+            Ok(fd) => Some(Descriptor { transport, fd }),
             Err(error) => {
-                tracing::error!(%error, "cannot watch the RDMA provider");
+                tracing::error!(%error, "cannot watch the connections");
                 None
             }
         }

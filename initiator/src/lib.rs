@@ -30,7 +30,9 @@
 //! | [`Buffer`] | memory that is registered once and moved without copies |
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
+//! | [`TransportOptions`] | NVMe/RDMA or NVMe/TCP |
 //! | [`driver`] | the engine beneath: no thread, no clock |
+//! | [`transport`] | what carries commands: NVMe/RDMA over a provider, NVMe/TCP over sockets |
 //! | [`block_on`] | runs a future where there is no runtime, and drives what it waits for: close to [`RemoteBackend`] in latency |
 //!
 //! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves its command to finish on
@@ -61,7 +63,7 @@ mod shared_driver;
 mod sleep;
 mod slot;
 mod thread;
-mod transport;
+pub mod transport;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;
@@ -74,4 +76,5 @@ pub use error::Error;
 pub use identity::HostIdentity;
 pub use nvmf_host::Mismatch;
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
-pub use options::Options;
+pub use options::{Options, TransportOptions};
+pub use transport::TcpOptions;

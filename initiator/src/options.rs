@@ -1,11 +1,12 @@
 //! Whom to connect to, as whom, and how.
 
 use crate::driver::DriverConfig;
+use crate::transport::{AnyTransport, Rdma, Tcp, TcpOptions};
 use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
-use nvmf_rdma_any::{AnyProvider, OpenOptions, Preference, ProviderSelection, VerbsOptions};
+use nvmf_rdma_any::{OpenOptions, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
 /// Whom to connect to, as whom, and how.
@@ -13,9 +14,11 @@ use std::net::SocketAddr;
 pub struct Options {
     /// Where the controller listens.
     pub address: SocketAddr,
-    /// Over which RDMA: by default the device's that leads to the address, else userspace iWARP.
+    /// What carries the commands; NVMe/RDMA by default.
+    pub transport: TransportOptions,
+    /// Over which RDMA, if it is RDMA: by default the device's that leads to the address, else userspace iWARP.
     pub provider: Preference,
-    /// How connections over a device are set up.
+    /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
     /// From which of our addresses to connect.
     pub source: Option<SocketAddr>,
@@ -23,14 +26,18 @@ pub struct Options {
     pub nqn: Nqn,
     /// As whom.
     pub host: HostIdentity,
-    /// I/O queues: 1 to 128.
+    /// I/O queues: with [`Options::write_queues`], 1 to 128.
     pub io_queues: u16,
+    /// I/O queues for everything but reads, beside `io_queues`, which then take reads alone; 0: all are alike.
+    pub write_queues: u16,
     /// Commands in an I/O queue: 2 to 1024.
     pub queue_depth: u16,
     /// Keep Alive Timeout.
     pub keep_alive: Duration,
-    /// How long the set-up of one queue's connection may take.
-    pub connect_timeout: Duration,
+    /// Ask for submission queues without flow control. Over NVMe/TCP a read then needs no response of its own.
+    pub disable_flow_control: bool,
+    /// How long the set-up of one queue's connection may take; `None`: 3 s over RDMA, 10 s over TCP.
+    pub connect_timeout: Option<Duration>,
     /// How long an I/O command may take before its connection counts as lost.
     pub io_timeout: Duration,
     /// Pause before the first reconnect.
@@ -41,6 +48,25 @@ pub struct Options {
     pub fast_io_fail_timeout: Option<Duration>,
     /// How long the connection's thread, or [`crate::block_on`], polls without result before it sleeps.
     pub spin: Duration,
+}
+
+/// What carries the commands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TransportOptions {
+    /// NVMe/RDMA; [`Options::provider`] and [`Options::verbs`] say how.
+    #[default]
+    Rdma,
+    /// NVMe/TCP.
+    Tcp(TcpOptions),
+}
+
+impl TransportOptions {
+    fn connect_timeout(&self) -> Duration {
+        match self {
+            Self::Rdma => Duration::from_secs(3),
+            Self::Tcp(_) => Duration::from_secs(10),
+        }
+    }
 }
 
 impl Options {
@@ -57,15 +83,18 @@ impl Options {
     pub fn with_host(address: SocketAddr, nqn: Nqn, host: HostIdentity) -> Self {
         Self {
             address,
+            transport: TransportOptions::Rdma,
             provider: Preference::Auto,
             verbs: VerbsOptions::default(),
             source: None,
             nqn,
             host,
             io_queues: 1,
+            write_queues: 0,
             queue_depth: 128,
             keep_alive: Duration::from_secs(5),
-            connect_timeout: Duration::from_secs(3),
+            disable_flow_control: false,
+            connect_timeout: None,
             io_timeout: Duration::from_secs(30),
             reconnect_delay: Duration::from_secs(1),
             ctrl_loss_timeout: Some(Duration::from_secs(60)),
@@ -75,30 +104,55 @@ impl Options {
     }
 
     /// Which provider leads to the controller.
-    pub(crate) fn selection(&self) -> Result<ProviderSelection, Error> {
+    fn selection(&self) -> Result<ProviderSelection, Error> {
         let source = self.source.map(|source| source.ip());
         Ok(ProviderSelection::towards(self.address, source, self.provider, self.verbs)?)
     }
 
-    /// Opens that provider.
-    pub(crate) fn open_provider(&self) -> Result<AnyProvider, Error> {
-        Ok(self.selection()?.open(OpenOptions { keys: Some(self.keys()), ..OpenOptions::default() })?)
+    /// Whether there is a transport for these options.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.transport {
+            TransportOptions::Rdma => self.selection().map(drop),
+            TransportOptions::Tcp(_) => Ok(()),
+        }
     }
 
-    /// Opens providers. Each is selected anew: a device that comes back may be another.
-    pub(crate) fn provider_factory(&self) -> impl FnMut() -> Result<AnyProvider, String> + Send + 'static {
+    /// Opens the transport.
+    pub(crate) fn open_transport(&self) -> Result<AnyTransport, Error> {
+        Ok(match &self.transport {
+            TransportOptions::Rdma => {
+                let open = OpenOptions { keys: Some(self.keys()), ..OpenOptions::default() };
+                AnyTransport::Rdma(Rdma::new(self.selection()?.open(open)?))
+            }
+            TransportOptions::Tcp(options) => {
+                let tcp = Tcp::new(options).map_err(|error| Error::System {
+                    what: "cannot start a connection",
+                    reason: error.to_string(),
+                })?;
+                AnyTransport::Tcp(tcp)
+            }
+        })
+    }
+
+    /// Opens transports. An RDMA provider is selected anew each time: a device that comes back may be another.
+    pub(crate) fn transport_factory(&self) -> impl FnMut() -> Result<AnyTransport, String> + Send + 'static {
         let options = self.clone();
         move || {
-            options.open_provider().map_err(|error| match error {
+            options.open_transport().map_err(|error| match error {
                 Error::System { reason, .. } => reason,
                 error => error.to_string(),
             })
         }
     }
 
+    /// I/O queues in all.
+    fn queues(&self) -> u16 {
+        self.io_queues.saturating_add(self.write_queues)
+    }
+
     /// Keys of commands that may be alive at once.
     pub(crate) fn keys(&self) -> usize {
-        usize::from(self.io_queues) * usize::from(self.queue_depth) + 4096
+        usize::from(self.queues()) * usize::from(self.queue_depth) + 4096
     }
 
     /// The configuration of the driver.
@@ -115,11 +169,13 @@ impl Options {
         DriverConfig {
             address: self.address,
             source: self.source,
+            write_queues: self.write_queues,
             association: AssociationConfig {
-                io_queues: if self.nqn == Nqn::DISCOVERY { 0 } else { self.io_queues },
+                io_queues: if self.nqn == Nqn::DISCOVERY { 0 } else { self.queues() },
                 io_queue_entries: self.queue_depth,
                 keep_alive,
-                connect_timeout: self.connect_timeout,
+                connect_timeout: self.connect_timeout.unwrap_or(self.transport.connect_timeout()),
+                disable_flow_control: self.disable_flow_control,
                 ..association
             },
             recovery: RecoveryPolicy {
@@ -129,7 +185,7 @@ impl Options {
                 ..RecoveryPolicy::default()
             },
             io_timeout: self.io_timeout,
-            operations: u32::from(self.io_queues.max(1)) * u32::from(self.queue_depth) + 1024,
+            operations: u32::from(self.queues().max(1)) * u32::from(self.queue_depth) + 1024,
             seed: id
                 .0
                 .iter()

@@ -5,8 +5,8 @@
 //! Other executors do not: for them the thread does.
 //!
 //! The thread is in one of three states. *Running*: it drives the engine, or is about to check whether it should. *Parked on the
-//! provider*: it sleeps until the provider's descriptor, its wake-up descriptor or a deadline of the engine's ends the sleep. *Parked
-//! on the mailbox*: a caller drives, and the thread sleeps for [`TICK`] at most, without watching the provider, which would wake both.
+//! transport*: it sleeps until the transport's descriptor, its wake-up descriptor or a deadline of the engine's ends the sleep. *Parked
+//! on the mailbox*: a caller drives, and the thread sleeps for [`TICK`] at most, without watching the transport, which would wake both.
 //!
 //! Why no message and no completion is left lying:
 //!
@@ -21,8 +21,8 @@
 //!    `in_flight` are each written before the other is read, in one order for all threads (`SeqCst`), so one of the two sees the other.
 //! 4. **A thread that parks** writes its state before it checks `driven`, the mailbox and `in_flight` for the last time. Those are
 //!    written before the state is read by a caller that may have to wake it.
-//! 5. **A provider that was armed, and then polled by callers.** A caller's first turn wakes the thread from the provider. A caller that
-//!    only submits while the thread is parked there polls what there is and arms the provider again under the lock. It wakes the
+//! 5. **A transport that was armed, and then polled by callers.** A caller's first turn wakes the thread from the transport. A caller that
+//!    only submits while the thread is parked there polls what there is and arms the transport again under the lock. It wakes the
 //!    thread if that fails, or if there is an earlier deadline now than the one that the thread sleeps to.
 //! 6. **The end.** An engine that is over is treated as if there were none: callers stop, and the thread is woken and ends it.
 //!    Replies that were not sent end with their channels. The same holds for an engine in which a caller panicked.
@@ -42,12 +42,12 @@ use std::time::Instant;
 
 /// How long the thread leaves the driving to callers before it looks again.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Turns that a submitter makes to be able to arm the provider again.
+/// Turns that a submitter makes to be able to arm the transport again.
 const TURNS_TO_ARM: u32 = 3;
 
 /// The thread's states.
 const RUNNING: u8 = 0;
-const PARKED_ON_PROVIDER: u8 = 1;
+const PARKED_ON_TRANSPORT: u8 = 1;
 const PARKED_ON_MAILBOX: u8 = 2;
 
 /// A connection's engine, and who drives it.
@@ -191,10 +191,10 @@ impl SharedDriver {
         Some(result)
     }
 
-    /// After a submission while the thread is parked on the provider: arms the provider again, so that the thread still wakes for
+    /// After a submission while the thread is parked on the transport: arms the transport again, so that the thread still wakes for
     /// every completion, or wakes the thread.
     fn rearm(&self, now: Duration, engine: &mut dyn Turn) {
-        if self.state.load(SeqCst) != PARKED_ON_PROVIDER {
+        if self.state.load(SeqCst) != PARKED_ON_TRANSPORT {
             return;
         }
         for _ in 0..TURNS_TO_ARM {
@@ -253,7 +253,7 @@ impl SharedDriver {
         if !self.driven.load(SeqCst) {
             self.driven.store(true, SeqCst);
         }
-        if self.state.load(SeqCst) == PARKED_ON_PROVIDER {
+        if self.state.load(SeqCst) == PARKED_ON_TRANSPORT {
             self.wake();
         }
         Some(worked)
@@ -284,7 +284,7 @@ impl SharedDriver {
                     std::hint::spin_loop();
                 }
                 Some(false) => {
-                    self.park_on_provider(&mut descriptor);
+                    self.park_on_transport(&mut descriptor);
                     idle_since = None;
                 }
             }
@@ -311,13 +311,13 @@ impl SharedDriver {
         self.resume();
     }
 
-    /// Sleeps until the provider has something, somebody wakes the thread, or a deadline comes.
-    fn park_on_provider(&self, descriptor: &mut Option<Descriptor>) {
-        self.state.store(PARKED_ON_PROVIDER, SeqCst);
+    /// Sleeps until the transport has something, somebody wakes the thread, or a deadline comes.
+    fn park_on_transport(&self, descriptor: &mut Option<Descriptor>) {
+        self.state.store(PARKED_ON_TRANSPORT, SeqCst);
         let now = self.since_start(Instant::now());
         let until = self.with(|engine| {
             let until = engine.rest(now)?;
-            if let Some(new) = engine.descriptor(descriptor.as_ref().map(|known| known.provider)) {
+            if let Some(new) = engine.descriptor(descriptor.as_ref().map(|known| known.transport)) {
                 *descriptor = Some(new);
             }
             self.wakes_at.store(nanoseconds(until), SeqCst);
@@ -339,11 +339,11 @@ impl SharedDriver {
         let _ = self.wakeup.read();
     }
 
-    fn wait(&self, provider: Option<BorrowedFd<'_>>, time: Duration) {
+    fn wait(&self, transport: Option<BorrowedFd<'_>>, time: Duration) {
         // Rounded up, so that a deadline is past when we wake for it.
         let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
         let wakeup = self.wakeup.as_fd();
-        let mut watched = [wakeup, provider.unwrap_or(wakeup)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let mut watched = [wakeup, transport.unwrap_or(wakeup)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut watched, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => tracing::error!(%errno, "poll failed"),

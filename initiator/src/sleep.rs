@@ -1,33 +1,34 @@
 //! Sleeps until the driver has something to do.
 
 use crate::driver::Driver;
+use crate::transport::Transport;
 use core::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmf_rdma::Provider;
 use std::os::fd::BorrowedFd;
 
 /// The longest sleep: a bound on the effect of a missed wake-up.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// Descriptors that can be watched at once, the provider's included.
+/// Descriptors that can be watched at once, the transport's included.
 const WATCHED_MAX: usize = 4;
 
-/// Sleeps until the provider has something to poll, one of `others` (at most three) is readable, the driver's next deadline has come, or `most` is over.
+/// Sleeps until the transport has something to poll, one of `others` (at most three) is readable, the driver's next
+/// deadline has come, or `most` is over.
 /// Returns at once when there is something to poll already.
-pub(crate) fn sleep<P: Provider>(
-    driver: &mut Driver<P>,
+pub(crate) fn sleep<T: Transport>(
+    driver: &mut Driver<T>,
     now: Duration,
     most: Duration,
     others: &[BorrowedFd<'_>],
 ) {
-    if !driver.provider_mut().arm() {
+    if !driver.transport_mut().arm() {
         return;
     }
     let most = most.min(SLEEP_MAX);
     let until = driver.poll_timeout().map_or(most, |at| at.saturating_sub(now)).min(most);
     // Rounded up, so that a deadline is past when we wake for it.
     let timeout = PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
-    let descriptors = || others.iter().copied().chain(driver.provider().fd());
+    let descriptors = || others.iter().copied().chain(driver.transport().fd());
     let count = descriptors().count();
     assert!(count <= WATCHED_MAX, "{count} descriptors to sleep on");
     let Some(any) = descriptors().next() else { return std::thread::yield_now() };

@@ -27,7 +27,7 @@ fn options(address: SocketAddr, host: u64) -> Options {
     id[8..].copy_from_slice(&(host + 1).to_be_bytes());
     let nqn: Nqn = NQN.parse().expect("a valid NQN");
     let host = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
-    let connect_timeout = Duration::from_secs(20);
+    let connect_timeout = Some(Duration::from_secs(20));
     // 32 busy-polling threads would compete for two cores.
     let spin = Duration::ZERO;
     Options { io_queues: QUEUES, spin, connect_timeout, ..Options::with_host(address, nqn, host) }

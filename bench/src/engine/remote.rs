@@ -1,14 +1,16 @@
 //! A remote namespace, driven by the job's own thread.
 
 use super::{Engine, EngineError};
-use crate::job::{JobOptions, RdmaProvider, Remote};
+use crate::job::{JobOptions, RdmaProvider, Remote, RemoteTransport};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::DiskLock;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_initiator::{ConnectionState, HostIdentity, Options, Preference, RemoteBackend};
+use nvmf_initiator::transport::AnyTransport;
+use nvmf_initiator::{
+    ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions, TransportOptions,
+};
 use nvmf_memory::Memory;
-use nvmf_rdma_any::AnyProvider;
 use std::time::Instant;
 
 /// Longest wait for an orderly disconnect.
@@ -16,7 +18,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A remote namespace, driven by the calling thread.
 pub struct OwnThread {
-    backend: RemoteBackend<AnyProvider>,
+    backend: RemoteBackend<AnyTransport>,
     device: DeviceId,
 }
 
@@ -107,8 +109,13 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         ))
     };
     let mut remote = options.remote.clone();
-    if let Some(url) = options.filename.as_deref().and_then(|name| name.strip_prefix("nvmf://")) {
-        read_url(url, &mut remote)?;
+    if let Some(url) = &options.filename {
+        if let Some(rest) = url.strip_prefix("nvmf+tcp://") {
+            remote.transport = RemoteTransport::Tcp;
+            read_url(url, rest, &mut remote)?;
+        } else if let Some(rest) = url.strip_prefix("nvmf://") {
+            read_url(url, rest, &mut remote)?;
+        }
     }
     let address = remote.address.ok_or_else(|| missing("the target's address"))?;
     let nqn = parse_nqn(&remote.nqn.ok_or_else(|| missing("the subsystem's NQN"))?)?;
@@ -119,7 +126,17 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
     };
     // A queue with n entries has at most n - 1 commands in flight.
     let entries = u16::try_from(options.iodepth.saturating_add(1)).unwrap_or(u16::MAX);
+    let transport = match remote.transport {
+        RemoteTransport::Rdma => TransportOptions::Rdma,
+        RemoteTransport::Tcp => TransportOptions::Tcp(TcpOptions {
+            header_digest: remote.header_digest,
+            data_digest: remote.data_digest,
+            ..TcpOptions::default()
+        }),
+    };
     let connect = Options {
+        transport,
+        disable_flow_control: remote.disable_flow_control,
         provider: match remote.provider {
             RdmaProvider::Auto => Preference::Auto,
             RdmaProvider::Iwarp => Preference::Iwarp,
@@ -134,13 +151,13 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
 }
 
 /// `IP:PORT/NQN?nsid=1`.
-fn read_url(url: &str, remote: &mut Remote) -> Result<(), EngineError> {
+fn read_url(url: &str, rest: &str, remote: &mut Remote) -> Result<(), EngineError> {
     let error = || {
         EngineError::Option(format!(
-            "nvmf://{url} is not a valid address: write nvmf://192.0.2.1:4420/NQN?nsid=1"
+            "{url} is not a valid address: write nvmf://192.0.2.1:4420/NQN?nsid=1, over tcp nvmf+tcp://192.0.2.1:4420/NQN"
         ))
     };
-    let (address, rest) = url.split_once('/').ok_or_else(error)?;
+    let (address, rest) = rest.split_once('/').ok_or_else(error)?;
     let (nqn, query) = rest.split_once('?').unwrap_or((rest, ""));
     remote.address = Some(address.parse().map_err(|_| error())?);
     remote.nqn = Some(nqn.to_owned());

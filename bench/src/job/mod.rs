@@ -20,7 +20,7 @@ mod value;
 
 pub use options::{
     Access, BlockSize, Distribution, EngineKind, JobOptions, LatencyTarget, Poll, RdmaProvider, Remote,
-    Verify,
+    RemoteTransport, Verify,
 };
 pub use table::{OptionGroup, OptionSpec, TABLE};
 pub use unit::Extent;

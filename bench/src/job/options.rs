@@ -110,7 +110,7 @@ impl EngineKind {
     /// The engine for a filename that is a URL.
     #[must_use]
     pub fn of_filename(name: &str) -> Option<Self> {
-        if name.starts_with("nvmf://") {
+        if name.starts_with("nvmf://") || name.starts_with("nvmf+tcp://") {
             Some(Self::Nvmf)
         } else if name.starts_with("nbd://") || name.starts_with("nbd+unix://") {
             Some(Self::Nbd)
@@ -148,9 +148,26 @@ pub enum RdmaProvider {
     Verbs,
 }
 
+/// What carries the commands (`transport`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteTransport {
+    /// NVMe/RDMA.
+    Rdma,
+    /// NVMe/TCP.
+    Tcp,
+}
+
 /// A remote namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
+    /// What carries the commands.
+    pub transport: RemoteTransport,
+    /// NVMe/TCP: checksums of PDU headers.
+    pub header_digest: bool,
+    /// NVMe/TCP: checksums of data.
+    pub data_digest: bool,
+    /// Ask for submission queues without flow control.
+    pub disable_flow_control: bool,
     /// Address of the controller.
     pub address: Option<SocketAddr>,
     /// NQN of the subsystem.
@@ -285,6 +302,10 @@ impl Default for JobOptions {
             allow_mounted_write: false,
             ioengine: None,
             remote: Remote {
+                transport: RemoteTransport::Rdma,
+                header_digest: false,
+                data_digest: false,
+                disable_flow_control: false,
                 address: None,
                 nqn: None,
                 nsid: None,

@@ -107,7 +107,7 @@ const WHERE: &[OptionSpec] = &[
     known(
         &["filename"],
         "FILE|URL",
-        "file, block device, nvmf://IP:PORT/NQN?nsid=1 or nbd://HOST:PORT/NAME",
+        "file, block device, nvmf://IP:PORT/NQN?nsid=1, nvmf+tcp://IP:PORT/NQN or nbd://HOST:PORT/NAME",
         |o, v| put(&mut o.filename, Ok(Some(v.to_owned()))),
     ),
     known(&["directory"], "FOLDER", "folder of the job's files", |o, v| {
@@ -248,7 +248,7 @@ const ENGINES: &[OptionSpec] = &[
     known(
         &["ioengine"],
         "io_uring",
-        "nvmf, nvmf-async, io_uring (default), memory, null, nbd; a filename of nvmf:// or nbd:// implies the engine",
+        "nvmf, nvmf-async, io_uring (default), memory, null, nbd; a filename of nvmf://, nvmf+tcp:// or nbd:// implies the engine",
         |o, v| put(&mut o.ioengine, value::engine(v).map(Some)),
     ),
     known(&["direct"], "", "io_uring: bypass the page cache (O_DIRECT)", |o, v| put(&mut o.direct, flag(v))),
@@ -265,7 +265,19 @@ const ENGINES: &[OptionSpec] = &[
     known(&["nsid"], "1", "nvmf: namespace; by default the first", |o, v| {
         put(&mut o.remote.nsid, count(v, 1, u32::MAX - 1).map(Some))
     }),
-    known(&["provider"], "auto|iwarp|verbs", "nvmf: RDMA provider", |o, v| {
+    known(&["transport"], "rdma|tcp", "nvmf: what carries the commands; nvmf+tcp:// implies tcp", |o, v| {
+        put(&mut o.remote.transport, value::transport(v))
+    }),
+    known(&["hdr_digest"], "", "nvmf over tcp: checksums of PDU headers", |o, v| {
+        put(&mut o.remote.header_digest, flag(v))
+    }),
+    known(&["data_digest"], "", "nvmf over tcp: checksums of data", |o, v| {
+        put(&mut o.remote.data_digest, flag(v))
+    }),
+    known(&["disable_sqflow"], "", "nvmf: submission queues without flow control", |o, v| {
+        put(&mut o.remote.disable_flow_control, flag(v))
+    }),
+    known(&["provider"], "auto|iwarp|verbs", "nvmf over rdma: RDMA provider", |o, v| {
         put(&mut o.remote.provider, value::provider(v))
     }),
     known(&["hostnqn"], "NQN", "nvmf: host NQN, instead of this machine's", |o, v| {

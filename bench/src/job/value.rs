@@ -1,6 +1,8 @@
 //! Parsers of composite values.
 
-use super::options::{Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, Verify};
+use super::options::{
+    Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, RemoteTransport, Verify,
+};
 use super::unit::{percent, size};
 
 /// The largest block, in bytes: the limit of one NVM command with 512-byte blocks.
@@ -188,6 +190,15 @@ pub(super) fn poll(text: &str) -> Result<Poll, String> {
         "adaptive" => Ok(Poll::Adaptive),
         "interrupt" => Ok(Poll::Interrupt),
         _ => Err(format!("`{text}` is none of busy, adaptive, interrupt")),
+    }
+}
+
+/// Parses `rdma` or `tcp`.
+pub(super) fn transport(text: &str) -> Result<RemoteTransport, String> {
+    match text {
+        "rdma" => Ok(RemoteTransport::Rdma),
+        "tcp" => Ok(RemoteTransport::Tcp),
+        _ => Err(format!("`{text}` is none of rdma, tcp")),
     }
 }
 

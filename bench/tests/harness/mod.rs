@@ -6,6 +6,7 @@ use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_initiator::driver::{Driver, DriverEvent};
+use nvmf_initiator::transport::Rdma;
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
@@ -42,7 +43,7 @@ pub(crate) enum Direction {
 /// A worker and a driver that are connected.
 pub(crate) struct Harness<P: Provider> {
     worker: Worker<Rdma<P>, Devices>,
-    driver: Driver<P>,
+    driver: Driver<Rdma<P>>,
     start: Instant,
     completions: Vec<Completion>,
     /// Free buffers: offsets in the registered memory.
@@ -81,7 +82,8 @@ impl<P: Provider> Harness<P> {
             keep_alive: Duration::from_secs(3600),
             ..Options::with_host(address, WorkerSetup::subsystem(), identity)
         };
-        let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
+        let driver =
+            Driver::new(Rdma::new(initiator), options.driver_config(), Duration::ZERO).expect("a driver");
         let mut harness = Self {
             worker,
             driver,

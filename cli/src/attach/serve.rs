@@ -3,13 +3,13 @@
 use super::form::Server;
 use super::registry::{Claim, Registry};
 use super::{AttachOptions, in_use, process, socket, ublk};
+use crate::connect::Via;
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvmf_attached::{Attachment, DiskLock, State, VERSION};
 use nvmf_host::Namespace;
 use nvmf_initiator::ConnectionState;
-use nvmf_rdma_any::ProviderSelection;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -164,14 +164,10 @@ pub(super) struct Place {
 
 impl Service<'_> {
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile.
-    pub(super) fn place(
-        &mut self,
-        namespace: &Namespace,
-        provider: &ProviderSelection,
-        place: Place,
-    ) -> Result<()> {
+    pub(super) fn place(&mut self, namespace: &Namespace, via: &Via, place: Place) -> Result<()> {
         self.entry = Attachment {
-            provider: provider.to_string(),
+            transport: via.transport().to_owned(),
+            provider: via.provider(),
             nsid: namespace.nsid.0,
             uuid: crate::namespace::uuid(namespace),
             size: namespace.geometry.bytes(),

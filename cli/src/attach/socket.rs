@@ -6,14 +6,13 @@ use super::nbd::{Disk, Order, Server, transmit};
 use super::registry;
 use super::remote::RemoteDisk;
 use super::serve::{Change, Place, Service, lock_disk, node_opens};
-use crate::connect::connect;
+use crate::connect::{Via, connect};
 use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::Nsid;
 use nvmf_attached::DiskLock;
 use nvmf_host::Namespace;
 use nvmf_initiator::{Connection, ConnectionState, Device};
-use nvmf_rdma_any::ProviderSelection;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -32,7 +31,7 @@ struct Attached {
     connection: Connection,
     device: Device,
     namespace: Namespace,
-    provider: ProviderSelection,
+    via: Via,
     _lock: Option<DiskLock>,
 }
 
@@ -46,7 +45,7 @@ pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Res
     };
     let server = Server::bind(&socket, &options.socket).await?;
     let place = Place { device: None, socket: Some(socket), note };
-    service.place(&attached.namespace, &attached.provider, place)?;
+    service.place(&attached.namespace, &attached.via, place)?;
     service.report().await?;
     let ended = service.until_ended(changes(&attached.connection, attached.namespace.nsid));
     server.serve(attached.disk(), ended, FINISH_TIME_MAX).await;
@@ -74,7 +73,7 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
     let node = made.await??;
     let place = Place { device: Some(node.clone()), ..Place::default() };
     let lives = async {
-        service.place(&attached.namespace, &attached.provider, place)?;
+        service.place(&attached.namespace, &attached.via, place)?;
         let guard = guard::over(&node, &owner)?;
         tokio::select! {
             opens = node_opens(&node) => opens?,
@@ -116,7 +115,7 @@ async fn take_away(node: PathBuf) -> Result<()> {
 /// Connects to the namespace, and locks it.
 async fn attach(service: &mut Service<'_>) -> Result<Attached> {
     let options = service.options;
-    let (connection, provider) = tokio::select! {
+    let (connection, via) = tokio::select! {
         connected = connect(options.connection.clone()) => connected?,
         () = service.stop.asked() => bail!("stopped before it was connected"),
     };
@@ -126,7 +125,7 @@ async fn attach(service: &mut Service<'_>) -> Result<Attached> {
     let namespace = namespaces.into_iter().find(|namespace| namespace.nsid == nsid);
     let namespace = namespace.context("the namespace is gone")?;
     let lock = lock_disk(options, &namespace)?;
-    Ok(Attached { connection, device, namespace, provider, _lock: lock })
+    Ok(Attached { connection, device, namespace, via, _lock: lock })
 }
 
 /// What becomes of the connection, one change after the other.

@@ -150,10 +150,11 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
         return print_json(disk.json());
     }
     let (place, whence) = (disk.place().display(), if disk.device.is_some() { "as" } else { "served on" });
-    let Attachment { nqn, nsid, block_size, provider, .. } = disk;
+    let Attachment { nqn, nsid, block_size, transport, .. } = disk;
+    let via = disk.provider.as_ref().unwrap_or(transport);
     let size = human(disk.size);
     line(format_args!(
-        "{nqn} namespace {nsid}, {size} in blocks of {block_size} bytes, over {provider}, {whence}"
+        "{nqn} namespace {nsid}, {size} in blocks of {block_size} bytes, over {via}, {whence}"
     ))?;
     if let Some(uri) = disk.uri() {
         line(format_args!("  {uri}"))?;

@@ -7,7 +7,7 @@ use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{
-    AddressFamily, DiscoveryEntry, RdmaProviderType, SubsystemType, TransportType,
+    AddressFamily, DiscoveryEntry, RdmaProviderType, SubsystemType, TREQ_SQFCD, TransportType,
 };
 use serde_json::json;
 
@@ -50,8 +50,7 @@ impl Discover {
 
 /// An entry under nvme-cli's names.
 fn record(entry: &DiscoveryEntry) -> serde_json::Value {
-    let rdma = entry.rdma_subtype();
-    json!({
+    let mut record = json!({
         "trtype": match entry.trtype {
             TransportType::RDMA => "rdma",
             TransportType::TCP => "tcp",
@@ -72,15 +71,44 @@ fn record(entry: &DiscoveryEntry) -> serde_json::Value {
             SubsystemType::CURRENT_DISCOVERY => "current discovery subsystem",
             _ => "unrecognized",
         },
-        "treq": match entry.treq & 0b11 {
-            1 => "required",
-            2 => "not required",
-            _ => "not specified",
-        },
+        "treq": treq(entry.treq),
         "portid": entry.portid.get(),
         "trsvcid": entry.trsvcid(),
         "subnqn": entry.subnqn().map_or_else(|_| String::from("unreadable"), |nqn| nqn.to_string()),
         "traddr": entry.traddr(),
+    });
+    let details = if entry.trtype == TransportType::TCP { tcp(entry) } else { rdma(entry) };
+    if let (Some(record), serde_json::Value::Object(details)) = (record.as_object_mut(), details) {
+        record.extend(details);
+    }
+    record
+}
+
+/// Whether a secure channel is required, and whether flow control of submission queues can be off.
+fn treq(treq: u8) -> String {
+    let channel = match treq & 0b11 {
+        1 => "required",
+        2 => "not required",
+        _ => "not specified",
+    };
+    let flow_control = if treq & TREQ_SQFCD != 0 { ", sq flow control disable supported" } else { "" };
+    format!("{channel}{flow_control}")
+}
+
+fn tcp(entry: &DiscoveryEntry) -> serde_json::Value {
+    json!({
+        "sectype": match entry.tsas[0] {
+            0 => "none",
+            1 => "tls",
+            2 => "tls13",
+            _ => "unrecognized",
+        },
+    })
+}
+
+fn rdma(entry: &DiscoveryEntry) -> serde_json::Value {
+    let rdma = entry.rdma_subtype();
+    json!({
         "rdma_prtype": match rdma.prtype {
             RdmaProviderType::INFINIBAND => "infiniband",
             RdmaProviderType::ROCE => "roce",

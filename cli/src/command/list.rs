@@ -24,11 +24,22 @@ impl List {
         if disks.is_empty() {
             return line("no disk is attached");
         }
-        let title =
-            ["device", "state", "subsystem", "address", "provider", "nsid", "size", "block", "pid", "socket"];
+        let title = [
+            "device",
+            "state",
+            "subsystem",
+            "address",
+            "transport",
+            "provider",
+            "nsid",
+            "size",
+            "block",
+            "pid",
+            "socket",
+        ];
         let mut rows = vec![title.map(str::to_owned)];
         rows.extend(disks.iter().map(row));
-        let widths: [usize; 10] =
+        let widths: [usize; 11] =
             core::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or_default());
         for row in &rows {
             let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
@@ -43,7 +54,7 @@ impl List {
     }
 }
 
-fn row(disk: &Attachment) -> [String; 10] {
+fn row(disk: &Attachment) -> [String; 11] {
     let path =
         |path: &Option<PathBuf>| path.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
     [
@@ -51,7 +62,8 @@ fn row(disk: &Attachment) -> [String; 10] {
         disk.state.as_str().to_owned(),
         disk.nqn.clone(),
         disk.address.clone(),
-        disk.provider.clone(),
+        disk.transport.clone(),
+        disk.provider.clone().unwrap_or_else(|| "-".to_owned()),
         disk.nsid.to_string(),
         human(disk.size),
         disk.block_size.to_string(),

@@ -4,23 +4,28 @@ use crate::namespace::choose;
 use anyhow::{Context, Result, bail};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
-use nvmf_initiator::{HostIdentity, Options, Preference, VerbsOptions};
+use nvmf_initiator::{HostIdentity, Options, Preference, TcpOptions, TransportOptions, VerbsOptions};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use uuid::Uuid;
 
+/// The port of NVMe over Fabrics.
+const PORT: u16 = 4420;
+/// The port of discovery over NVMe/TCP.
+const DISCOVERY_PORT: u16 = 8009;
+
 /// Which target, and how to connect to it.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TargetArguments {
-    /// Transport: rdma
-    #[arg(short = 't', long, default_value = "rdma")]
-    transport: String,
+    /// Transport
+    #[arg(short = 't', long, value_enum, default_value_t = Transport::Rdma)]
+    transport: Transport,
     /// Address or name of the target
     #[arg(short = 'a', long)]
     traddr: String,
-    /// Port
-    #[arg(short = 's', long, default_value_t = 4420)]
-    trsvcid: u16,
+    /// Port; 4420 by default, and 8009 for discovery over tcp
+    #[arg(short = 's', long)]
+    trsvcid: Option<u16>,
     /// NQN of this host, instead of the machine's
     #[arg(short = 'q', long)]
     hostnqn: Option<Nqn>,
@@ -30,15 +35,30 @@ pub(crate) struct TargetArguments {
     /// Address of this host to connect from
     #[arg(short = 'w', long)]
     host_traddr: Option<IpAddr>,
-    /// RDMA provider: auto takes the device on the route to the target, else userspace iWARP over TCP
+    /// Network interface to connect through (tcp)
+    #[arg(long)]
+    host_iface: Option<String>,
+    /// Of rdma, the provider: auto takes the device on the route to the target, else userspace iWARP over TCP
     #[arg(long, value_enum, default_value_t = Provider::Auto)]
     provider: Provider,
-    /// Type of service of connections over an RDMA device (RoCE: the traffic class)
+    /// Type of service of connections over tcp or an RDMA device (RoCE: the traffic class)
     #[arg(short = 'T', long)]
     tos: Option<u8>,
     /// I/O queues
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     nr_io_queues: u16,
+    /// I/O queues for everything but reads, beside those of --nr-io-queues, which then take reads alone
+    #[arg(short = 'W', long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=127))]
+    nr_write_queues: u16,
+    /// Checksums of PDU headers (tcp)
+    #[arg(short = 'g', long)]
+    hdr_digest: bool,
+    /// Checksums of data (tcp)
+    #[arg(short = 'G', long)]
+    data_digest: bool,
+    /// Ask for submission queues without flow control: over tcp a read then needs no response of its own
+    #[arg(long)]
+    disable_sqflow: bool,
     /// Commands in an I/O queue
     #[arg(short = 'Q', long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=1024))]
     queue_size: u16,
@@ -57,8 +77,15 @@ pub(crate) struct TargetArguments {
     fast_io_fail_tmo: Option<u32>,
 }
 
+/// What carries the commands.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Rdma,
+    Tcp,
+}
+
 /// Over which RDMA.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Provider {
     Auto,
     Iwarp,
@@ -116,23 +143,38 @@ fn with_port(text: &str) -> Option<(&str, u16)> {
 
 impl TargetArguments {
     /// The address, resolved if it is a name.
-    fn address(&self) -> Result<SocketAddr> {
-        if self.transport != "rdma" {
-            bail!(
-                "transport `{}` is not known here: use -t rdma (NVMe/TCP is nvme-cli's: nvme connect -t tcp)",
-                self.transport
-            );
-        }
+    fn address(&self, nqn: Nqn) -> Result<SocketAddr> {
+        let is_tcp_discovery = self.transport == Transport::Tcp && nqn == Nqn::DISCOVERY;
+        let port = self.trsvcid.unwrap_or(if is_tcp_discovery { DISCOVERY_PORT } else { PORT });
         if let Some((address, port)) = with_port(&self.traddr) {
             bail!("-a {} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}", self.traddr);
         }
         let text = self.traddr.trim_matches(['[', ']']);
         if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok((address, self.trsvcid).into());
+            return Ok((address, port).into());
         }
-        let resolved = (text, self.trsvcid).to_socket_addrs();
+        let resolved = (text, port).to_socket_addrs();
         let context = || format!("`{text}` is neither an IP address nor a name that resolves: check -a");
         resolved.with_context(context)?.next().with_context(context)
+    }
+
+    /// What carries the commands, as the flags say.
+    fn transport(&self) -> Result<TransportOptions> {
+        match self.transport {
+            Transport::Tcp if self.provider != Provider::Auto => {
+                bail!("--provider is for -t rdma: leave it out, or use that transport")
+            }
+            Transport::Tcp => Ok(TransportOptions::Tcp(TcpOptions {
+                header_digest: self.hdr_digest,
+                data_digest: self.data_digest,
+                tos: self.tos,
+                interface: self.host_iface.clone(),
+            })),
+            Transport::Rdma if self.hdr_digest || self.data_digest || self.host_iface.is_some() => {
+                bail!("--hdr-digest, --data-digest and --host-iface are for -t tcp")
+            }
+            Transport::Rdma => Ok(TransportOptions::Rdma),
+        }
     }
 
     /// How to connect to this subsystem.
@@ -149,16 +191,19 @@ impl TargetArguments {
         };
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {
+            transport: self.transport()?,
             provider: self.provider.into(),
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,
+            write_queues: self.nr_write_queues,
+            disable_flow_control: self.disable_sqflow,
             queue_depth: self.queue_size,
             keep_alive: seconds(self.keep_alive_tmo),
             reconnect_delay: seconds(self.reconnect_delay),
             fast_io_fail_timeout: self.fast_io_fail_tmo.map(seconds),
             ctrl_loss_timeout: u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs),
-            ..Options::with_host(self.address()?, nqn, host)
+            ..Options::with_host(self.address(nqn)?, nqn, host)
         })
     }
 }

@@ -71,6 +71,9 @@ fn discover(address: SocketAddr) -> Result<Answer> {
         ctrl_loss_timeout: Some(Duration::ZERO),
         ..Options::with_host(address, Nqn::DISCOVERY, HostIdentity::generate()?)
     };
-    let (log, provider) = run(reach(options, nvmf_initiator::discover))?;
-    Ok(Answer { provider: provider.to_string(), records: log.entries.len() })
+    let (log, via) = run(reach(options, nvmf_initiator::discover))?;
+    Ok(Answer {
+        provider: via.provider().unwrap_or_else(|| via.transport().to_owned()),
+        records: log.entries.len(),
+    })
 }

@@ -17,10 +17,10 @@ pub enum AdminData {
     ToController {
         /// The bytes.
         bytes: Vec<u8>,
-        /// In the capsule behind the SQE; otherwise keyed.
+        /// In the capsule behind the SQE; otherwise where the controller fetches them.
         in_capsule: bool,
     },
-    /// At most this many bytes, keyed; at most [`crate::limits::ADMIN_DATA_MAX`].
+    /// At most this many bytes; at most [`crate::limits::ADMIN_DATA_MAX`].
     FromController {
         /// Bytes.
         len: u32,
@@ -30,12 +30,13 @@ pub enum AdminData {
 /// One thing to do.
 #[derive(Debug)]
 pub enum Action {
-    /// Make a queue pair with `entries` receives of a CQE posted and as many sends, and connect it with this private data. Answer with
+    /// Open a queue's connection. Over RDMA: a queue pair with `entries` receives of a CQE posted and as many sends, connected
+    /// with this private data. Answer with
     /// [`super::Association::on_queue_connected`] or [`super::Association::on_queue_failed`].
     OpenQueue {
         /// 0 is the admin queue.
         qid: Qid,
-        /// For the connection request.
+        /// For the connection request of RDMA.
         private_data: [u8; 32],
         /// Commands that may be on the queue; capsules to make room for.
         entries: u16,

@@ -2,6 +2,7 @@
 
 use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
+use nvme_proto::fabrics::discovery::TransportType;
 
 /// What the controller is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,9 @@ pub enum Purpose {
 /// What an [`super::Association`] is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssociationConfig {
+    /// What carries the commands: [`TransportType::RDMA`], which has private data and keyed descriptors, or
+    /// [`TransportType::TCP`], which has neither.
+    pub transport: TransportType,
     /// Whom to connect to. For discovery: [`Nqn::DISCOVERY`], or a unique discovery subsystem's.
     pub subsystem_nqn: Nqn,
     /// Who we are.
@@ -35,7 +39,8 @@ pub struct AssociationConfig {
     pub keep_alive: Duration,
     /// Ask for submission queues without flow control (SQHD not reported).
     pub disable_flow_control: bool,
-    /// Send the I/O queues' Connect data in the capsule when it fits, as kernel hosts do; otherwise keyed, as the transport's text has it.
+    /// Over RDMA, send the I/O queues' Connect data in the capsule when it fits, as kernel hosts do; otherwise keyed, as
+    /// the transport's text has it. Over TCP they are in the capsule always.
     pub connect_in_capsule: bool,
     /// How long a queue's connection set-up may take.
     pub connect_timeout: Duration,
@@ -50,6 +55,7 @@ impl AssociationConfig {
     #[must_use]
     pub fn new(subsystem_nqn: Nqn, host_nqn: Nqn, host_id: HostId) -> Self {
         Self {
+            transport: TransportType::RDMA,
             subsystem_nqn,
             host_nqn,
             host_id,
@@ -91,7 +97,7 @@ impl AssociationConfig {
                 Some("an I/O queue needs 2 to 1024 entries")
             }
             Purpose::Io | Purpose::DiscoveryPersistent if self.keep_alive.is_zero() => {
-                Some("keep-alive is required on RDMA: give a timeout above zero")
+                Some("keep-alive is required: give a timeout above zero")
             }
             _ if self.keep_alive.as_millis() > u128::from(u32::MAX) => {
                 Some("the keep-alive timeout does not fit 32 bits of milliseconds")

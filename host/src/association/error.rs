@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QueueFailure {
     /// No way leads there, or nobody listens.
-    #[error("cannot reach the controller ({0}); check the address, the port and the RDMA link")]
+    #[error("cannot reach the controller ({0}); check the address, the port and the network")]
     Unreachable(String),
     /// The controller's transport rejected the connection.
     #[error("the controller rejected the connection: {0}")]
@@ -21,7 +21,7 @@ pub enum QueueFailure {
     /// No answer in time.
     #[error("no answer to the connection request; check the fabric and the target's load")]
     TimedOut,
-    /// The peer answers, but not as NVMe/RDMA does, or the local side failed.
+    /// The peer answers, but not as the transport does, or the local side failed.
     #[error("the connection set-up failed: {0}")]
     Other(String),
 }
@@ -204,7 +204,7 @@ pub enum Gate {
         connect: Cntlid,
     },
     /// No Keep Alive.
-    #[error("KAS is 0: it has no Keep Alive, which RDMA requires")]
+    #[error("KAS is 0: it has no Keep Alive, which the transport requires")]
     KeepAlive,
     /// Command capsules too small.
     #[error("IOCCSZ is {0}: a command capsule needs at least 4 (64 bytes)")]
@@ -215,8 +215,8 @@ pub enum Gate {
     /// In-capsule data somewhere else.
     #[error("ICDOFF is {0}: only data right behind the SQE are supported")]
     InCapsuleOffset(u16),
-    /// No keyed SGLs.
-    #[error("SGLS is {0:#010x}: no keyed descriptors, which RDMA requires")]
+    /// No SGLs, or over RDMA no keyed ones.
+    #[error("SGLS is {0:#010x}: it lacks the descriptors that the transport requires (RDMA: keyed ones)")]
     Sgls(u32),
     /// The NVM command set is not there.
     #[error("CAP is {0:#018x}: the NVM command set is not among its command sets")]

@@ -9,6 +9,7 @@ use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, IndependentNamespace, NamespaceIdType,
     NvmController, cmic, ctratt, independent_nsfeat, nsfeat, oncs, sgls, vwc,
 };
+use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_block::Geometry;
 use zerocopy::FromBytes;
 
@@ -18,6 +19,9 @@ const WRITE_PROTECTED: u8 = 1 << 0;
 const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
 /// Bytes that MDTS and its like count in powers of two: MPSMIN is 0, as the set-up refuses any other.
 const PAGE: u64 = 4096;
+
+/// SGLS bits 1:0: SGLs are supported, of any alignment or of whole dwords.
+const SGL_SUPPORT: u32 = 0b11;
 
 /// CNTRLTYPE; 0 comes from controllers older than the field.
 mod controller_type {
@@ -61,7 +65,7 @@ pub(super) fn controller(
         problem: "it is not 4096 bytes",
     })?;
     check(identify, config, info).map_err(AssociationError::Gate)?;
-    describe(identify, info);
+    describe(identify, config, info);
     Ok(ControllerIdentity {
         commands_max: identify.maxcmd.get(),
         event_request_limit: identify.aerl_z,
@@ -86,7 +90,8 @@ fn check(
     if identify.cntrltype != 0 && identify.cntrltype != wanted {
         return Err(Gate::ControllerType(identify.cntrltype));
     }
-    if identify.sgls.get() & sgls::KSDBDS == 0 {
+    let required = if config.transport == TransportType::TCP { SGL_SUPPORT } else { sgls::KSDBDS };
+    if identify.sgls.get() & required == 0 {
         return Err(Gate::Sgls(identify.sgls.get()));
     }
     if !io {
@@ -102,7 +107,7 @@ fn check(
     }
 }
 
-fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
+fn describe(identify: &IdentifyController, config: &AssociationConfig, info: &mut ControllerInfo) {
     let text = |field: &[u8]| String::from(IdentifyController::text(field));
     info.serial = text(&identify.sn);
     info.model = text(&identify.mn);
@@ -114,7 +119,8 @@ fn describe(identify: &IdentifyController, info: &mut ControllerInfo) {
         .and_then(|bytes| u32::try_from(bytes).ok())
         .map_or(limits::TRANSFER_BYTES_MAX, |bytes| bytes.min(limits::TRANSFER_BYTES_MAX));
     let in_capsule = identify.ioccsz.get().saturating_mul(16).saturating_sub(64);
-    let offsets = identify.sgls.get() & sgls::SAOS != 0;
+    // NVMe/TCP has them without a bit of their own.
+    let offsets = config.transport == TransportType::TCP || identify.sgls.get() & sgls::SAOS != 0;
     info.in_capsule_bytes = if offsets { in_capsule.min(limits::IN_CAPSULE_BYTES_MAX) } else { 0 };
     info.descriptors_max = identify.msdbd;
     info.optional_commands = identify.oncs.get();

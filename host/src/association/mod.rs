@@ -40,7 +40,7 @@ use setup::Setup;
 /// What an association is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Connecting a queue: RDMA connection, then Connect.
+    /// Connecting a queue: the transport's connection, then Connect.
     Connecting(Qid),
     /// Properties: CAP, VS, CC.EN, CSTS.RDY.
     Enabling,
@@ -73,7 +73,7 @@ impl fmt::Display for State {
 /// What the association's own sequence waits for: one thing at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The RDMA connection of a queue.
+    /// The transport's connection of a queue.
     Transport(Qid),
     Connect(Qid),
     Capabilities,
@@ -188,7 +188,7 @@ impl Association {
         self.on_keep_alive_timeout(now);
     }
 
-    /// A queue's connection is up, with this private data from the acceptor. Gives the entries that the queue may use: give them to
+    /// A queue's connection is up; over RDMA with this private data from the acceptor. Gives the entries that the queue may use: give them to
     /// [`crate::Queue::agree`] before the Connect command is taken from [`Association::poll_action`]. `None`: the association failed
     /// over it, or does not wait for this queue.
     pub fn on_queue_connected(&mut self, now: Duration, qid: Qid, private_data: &[u8]) -> Option<u16> {

@@ -10,6 +10,7 @@ use nvme_proto::Cqe;
 use nvme_proto::admin::async_event::notice;
 use nvme_proto::admin::features::QueueCounts;
 use nvme_proto::fabrics::connect::{ConnectData, Connected, InvalidParameter};
+use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::fabrics::property::{Capabilities, Configuration, ControllerStatus, Property};
 use nvme_proto::rdma::{AcceptData, Request};
 use zerocopy::transmute;
@@ -53,10 +54,14 @@ impl Association {
         private_data: &[u8],
     ) -> Result<u16, AssociationError> {
         let fault = |text| AssociationError::Queue { qid, failure: QueueFailure::Other(text) };
-        let crqsize = AcceptData::parse(private_data).ok_or_else(|| {
-            fault("it accepted without NVMe/RDMA private data; is it an NVMe target?".into())
-        })?;
         let admin = qid == Qid(0);
+        // Over TCP only Connect says how many there are.
+        let crqsize = match self.config.transport {
+            TransportType::TCP => 0,
+            _ => AcceptData::parse(private_data).ok_or_else(|| {
+                fault("it accepted without NVMe/RDMA private data; is it an NVMe target?".into())
+            })?,
+        };
         let asked = if admin { limits::ADMIN_QUEUE_ENTRIES } else { self.setup.entries };
         let entries = match crqsize {
             // Kernel hosts never look at CRQSIZE, so some controllers never set it.
@@ -89,9 +94,11 @@ impl Association {
             host_id: self.config.host_id,
             subsystem_nqn: &self.config.subsystem_nqn,
             host_nqn: &self.config.host_nqn,
-            in_capsule: !admin
-                && self.config.connect_in_capsule
-                && self.controller.in_capsule_bytes >= ConnectData::LEN as u32,
+            // Every TCP controller takes 8 KiB with a Fabrics command, on any queue.
+            in_capsule: self.config.transport == TransportType::TCP
+                || !admin
+                    && self.config.connect_in_capsule
+                    && self.controller.in_capsule_bytes >= ConnectData::LEN as u32,
         };
         let command = admin::connect(&connect);
         self.send_step(now, Step::Connect(qid), command);

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::driver::tests::target::{Disk, Target};
 use crate::engine::{Engine, Observers, SharedSnapshot};
 use crate::shared_driver::SharedDriver;
+use crate::transport::Rdma;
 use crate::{Device, Error, HostIdentity, Options};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
@@ -46,7 +47,7 @@ impl Site {
         let operations = config.operations as usize;
         let quiet = FaultOptions { seed: faults.seed, ..FaultOptions::default() };
         let provider = Faulty::new(fabric.provider(), quiet);
-        let mut driver = Driver::new(provider, config, Duration::ZERO).unwrap();
+        let mut driver = Driver::new(Rdma::new(provider), config, Duration::ZERO).unwrap();
         let start = Instant::now();
         for _ in 0..STEPS_MAX {
             driver.turn(start.elapsed());
@@ -55,7 +56,7 @@ impl Site {
                 break;
             }
         }
-        driver.provider_mut().set_options(faults);
+        driver.transport_mut().provider_mut().set_options(faults);
         let shared_driver = SharedDriver::new(operations, Duration::ZERO).unwrap();
         let snapshot = SharedSnapshot::default();
         let (state, its_state) = watch::channel(ConnectionState::Connecting);

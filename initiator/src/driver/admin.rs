@@ -1,16 +1,17 @@
 //! Admin and Fabrics commands: the association's own, and the user's.
 
+use super::queue::{Finished, Owner};
 use super::{Driver, DriverEvent};
-use crate::transport::{Data, Finished, Owner, Refused};
+use crate::transport::{Data, Refused, Transport};
 use core::time::Duration;
+use nvme_proto::Qid;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AdminData, CommandId, Outcome, Reply};
-use nvmf_rdma::Provider;
 use std::collections::VecDeque;
 
-/// Pause before memory is exposed again after the provider had no key.
+/// Pause before memory is exposed again after the transport had no key.
 const KEY_RETRY: Duration = Duration::from_millis(10);
-/// How long the provider may have no key although none is in use.
+/// How long the transport may have no key although none is in use.
 const KEY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The reply to an admin command.
@@ -33,14 +34,14 @@ pub(super) struct AdminCommands {
     association_reading: Vec<(CommandId, u32)>,
 }
 
-/// Since when the provider refuses a key although none is in use.
+/// Since when the transport refuses a key although none is in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyRefused {
     since: Duration,
     retry_at: Duration,
 }
 
-impl<P: Provider> Driver<P> {
+impl<T: Transport> Driver<T> {
     /// Takes an admin command of the user's; [`DriverEvent::Admin`] follows with this number.
     pub fn submit_admin(&mut self, number: u32, command: AdminCommand) {
         if self.recovery.may_queue() && !self.shut {
@@ -99,7 +100,7 @@ impl<P: Provider> Driver<P> {
             AdminData::ToController { bytes, in_capsule } => Data::Bytes { bytes, in_capsule: *in_capsule },
             AdminData::FromController { len } => Data::IntoSlot { len: *len },
         };
-        if let Err(refused) = pair.send(&mut self.provider, owner, &admin.command, data, None, deadline) {
+        if let Err(refused) = pair.send(&mut self.transport, owner, &admin.command, data, deadline) {
             self.on_refused(now, queue, refused);
             return false;
         }
@@ -122,19 +123,16 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// A command was not sent. Room comes with completions; so do keys, unless none is in use: then the provider cannot expose
-    /// memory at all, and the association cannot be used.
+    /// A command was not sent. Room comes with completions; a transport that has no key although none is in use cannot
+    /// expose memory at all, and the association cannot be used.
     pub(super) fn on_refused(&mut self, now: Duration, queue: usize, refused: Refused) {
-        let Refused::NoKey(error) = refused else { return };
-        if self.queues.iter().flatten().any(|queue| queue.keys_in_use() > 0) {
-            return;
-        }
+        let Refused::NoKey(reason) = refused else { return };
         let since = self.key_refused.map_or(now, |refused| refused.since);
         self.key_refused = Some(KeyRefused { since, retry_at: now.saturating_add(KEY_RETRY) });
         if now.saturating_sub(since) >= KEY_WAIT_MAX
             && let (Some(Some(pair)), Some(association)) = (self.queues.get(queue), &mut self.association)
         {
-            association.on_no_key(now, pair.qid, &error.to_string());
+            association.on_no_key(now, pair.qid, &reason);
         }
     }
 
@@ -142,7 +140,7 @@ impl<P: Provider> Driver<P> {
         &mut self,
         now: Duration,
         id: CommandId,
-        qid: usize,
+        qid: Qid,
         finished: &Finished,
     ) {
         let len = take(&mut self.admin.association_reading, id);
@@ -153,18 +151,16 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    pub(super) fn on_user_reply(&mut self, number: u32, qid: usize, finished: &Finished) {
+    pub(super) fn on_user_reply(&mut self, number: u32, qid: Qid, finished: &Finished) {
         let len = take(&mut self.admin.reading, number);
         let data = self.slot_data(qid, finished, len);
         let reply = AdminReply { outcome: finished.outcome, data };
         self.events.push_back(DriverEvent::Admin(number, Some(reply)));
     }
 
-    fn slot_data(&self, qid: usize, finished: &Finished, len: u32) -> Vec<u8> {
+    fn slot_data(&self, qid: Qid, finished: &Finished, len: u32) -> Vec<u8> {
         let mut data = vec![0; len as usize];
-        if let Some(Some(queue)) = self.queues.get(qid) {
-            queue.memory.read(finished.data_offset, &mut data);
-        }
+        self.transport.slot_data(qid, finished.slot, &mut data);
         data
     }
 

@@ -1,9 +1,8 @@
 //! What a driver is made with, and why it may not start.
 
-use crate::transport::QueuePair;
+use crate::transport::{Transport, TransportError};
 use core::time::Duration;
 use nvmf_host::{AssociationConfig, AssociationError, RecoveryPolicy};
-use nvmf_rdma::ResourceError;
 use std::net::SocketAddr;
 
 /// What a driver is to do.
@@ -15,6 +14,8 @@ pub struct DriverConfig {
     pub source: Option<SocketAddr>,
     /// Whom to connect to, as whom, with what queues.
     pub association: AssociationConfig,
+    /// Of the I/O queues, those for everything but reads; 0: all are alike.
+    pub write_queues: u16,
     /// When to reconnect and when to give up.
     pub recovery: RecoveryPolicy,
     /// How long an I/O command may take before its connection is given up.
@@ -26,11 +27,9 @@ pub struct DriverConfig {
 }
 
 impl DriverConfig {
-    /// Completions that can be outstanding.
-    pub(super) fn completions_max(&self) -> u32 {
-        let admin = QueuePair::completions_max(nvmf_host::limits::ADMIN_QUEUE_ENTRIES);
-        let io = QueuePair::completions_max(self.association.io_queue_entries.saturating_add(1));
-        admin + io * u32::from(self.association.io_queues)
+    /// Makes what the queues share.
+    pub(super) fn prepare(&self, transport: &mut impl Transport) -> Result<(), TransportError> {
+        transport.prepare(self.association.io_queues, self.association.io_queue_entries)
     }
 }
 
@@ -40,13 +39,7 @@ pub enum StartError {
     /// The configuration cannot be.
     #[error(transparent)]
     Association(#[from] AssociationError),
-    /// The provider refused.
-    #[error("the RDMA provider refused: {0}")]
-    Provider(String),
-}
-
-impl From<ResourceError> for StartError {
-    fn from(error: ResourceError) -> Self {
-        Self::Provider(error.to_string())
-    }
+    /// The transport lacks a resource.
+    #[error("the transport refused: {0}")]
+    Transport(#[from] TransportError),
 }

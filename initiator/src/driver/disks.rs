@@ -1,11 +1,11 @@
 //! The namespaces that operations go to, each pinned to the disk that it was: nothing is issued to another disk.
 
 use super::{Driver, DriverEvent};
+use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::BlockError;
 use nvmf_host::{Mismatch, NamespaceIdentity};
-use nvmf_rdma::Provider;
 use std::collections::BTreeMap;
 
 /// Why operations on a namespace wait.
@@ -74,7 +74,7 @@ impl Disks {
     }
 }
 
-impl<P: Provider> Driver<P> {
+impl<T: Transport> Driver<T> {
     /// Pins a namespace to the disk that somebody opened. A namespace that is in use already keeps the disk that it was opened as.
     ///
     /// What is not pinned by this is pinned to what the namespace was when the driver first saw it.

@@ -1,20 +1,18 @@
-//! Queues: opened, connected, closed; the provider, replaced when its device is lost.
+//! Queues: opened, connected, closed; the transport, replaced when its device is lost.
 
+use super::queue::{LinkState, Owner, Queue};
 use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
-use crate::transport::{LinkState, MakeError, Owner, QueuePair};
+use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
 use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
-use nvmf_rdma::{
-    CmEvent, ConnectFailure, ConnectParameters, DisconnectCause, PrivateData, Provider, QueuePairId,
-};
 
-impl<P: Provider> Driver<P> {
-    /// Begins a new association, over a new provider if the device of the last one may be gone.
+impl<T: Transport> Driver<T> {
+    /// Begins a new association, over a new transport if the device of the last one may be gone.
     pub(super) fn reconnect(&mut self, now: Duration) {
         self.ended_by_controller = false;
         let made = self
-            .replace_provider()
+            .replace_transport()
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
         match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
             Ok(association) => self.association = Some(association),
@@ -27,16 +25,17 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// Replaces the provider if its device may be gone, and registers all memory with the new one.
-    fn replace_provider(&mut self) -> Result<(), String> {
-        let Some(factory) = self.factory.as_mut().filter(|_| self.suspect) else { return Ok(()) };
-        let mut provider = factory()?;
-        let cq =
-            provider.create_completion_queue(self.config.completions_max()).map_err(|e| e.to_string())?;
-        let access = crate::transport::local_access(provider.capabilities().per_command_keys);
+    /// Replaces the transport if its device may be gone, and registers all memory with the new one.
+    fn replace_transport(&mut self) -> Result<(), String> {
+        if !self.transport.is_suspect() {
+            return Ok(());
+        }
+        let Some(factory) = &mut self.factory else { return Ok(()) };
+        let mut transport = factory()?;
+        self.config.prepare(&mut transport).map_err(|e| e.to_string())?;
         let mut regions = Vec::with_capacity(self.regions.len());
         for region in &self.regions {
-            let registered = region.as_ref().map(|region| provider.register(&region.memory, access));
+            let registered = region.as_ref().map(|region| transport.register(&region.memory));
             regions.push(registered.transpose().map_err(|e| e.to_string())?);
         }
         for (region, anew) in self.regions.iter_mut().zip(regions) {
@@ -44,78 +43,49 @@ impl<P: Provider> Driver<P> {
                 region.region = anew;
             }
         }
-        (self.provider, self.cq, self.suspect) = (provider, cq, false);
+        self.transport = transport;
         self.replaced = self.replaced.wrapping_add(1);
         Ok(())
     }
 
     pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
-        if let Err(failure) = self.try_open(now, qid, private_data, entries)
+        let index = usize::from(qid.0);
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        let queue = OpenQueue {
+            qid,
+            entries,
+            address: self.config.address,
+            source: self.config.source,
+            private_data,
+            timeout: self.config.association.connect_timeout,
+        };
+        self.queues[index] = Some(Queue::new(qid, entries));
+        if let Err(failure) = self.transport.open(now, &queue)
             && let Some(association) = &mut self.association
         {
             association.on_queue_failed(now, qid, failure);
         }
     }
 
-    fn try_open(
-        &mut self,
-        now: Duration,
-        qid: Qid,
-        private_data: &[u8; 32],
-        entries: u16,
-    ) -> Result<(), QueueFailure> {
-        let other = |error: &dyn core::fmt::Display| QueueFailure::Other(error.to_string());
-        let queue = QueuePair::new(&mut self.provider, self.cq, qid, entries).map_err(|error| {
-            // The device may be gone: the provider does not say whether it is that or a lack of resources.
-            self.suspect |= !matches!(error, MakeError::Memory(_));
-            other(&error)
-        })?;
-        let parameters = ConnectParameters {
-            private_data: PrivateData::new(private_data).expect("32 bytes fit"),
-            // The controller reads our memory, we never read its.
-            responder_resources: self.provider.capabilities().max_read_depth,
-            initiator_depth: 0,
-            timeout: self.config.association.connect_timeout,
-        };
-        let id = queue.id;
-        let index = usize::from(qid.0);
-        if self.queues.len() <= index {
-            self.queues.resize_with(index + 1, || None);
-        }
-        if let Some(old) = self.queues[index].replace(queue) {
-            drop(old.destroy(&mut self.provider));
-        }
-        self.provider
-            .connect(now, id, self.config.address, self.config.source, &parameters)
-            .map_err(|e| QueueFailure::Unreachable(chain(&e)))
-    }
-
     pub(super) fn poll_connections(&mut self, now: Duration) -> bool {
         let mut worked = false;
         for _ in 0..EVENTS_AT_ONCE {
-            let Some(event) = self.provider.poll_cm(now) else { break };
+            let Some(event) = self.transport.poll_event(now) else { break };
             worked = true;
             match event {
-                CmEvent::Established { queue_pair, private_data, .. } => {
-                    self.on_established(now, queue_pair, private_data.as_bytes());
-                }
-                CmEvent::ConnectFailed { queue_pair, failure } => {
-                    self.on_connect_failed(now, queue_pair, &failure)
-                }
-                CmEvent::Disconnected { queue_pair, cause } => {
-                    self.suspect |= cause == DisconnectCause::DeviceRemoved;
-                    let Some(queue) = self.queue_of(queue_pair) else { continue };
+                Event::Connected { qid, private_data } => self.on_connected(now, qid, &private_data),
+                Event::Failed(qid, failure) => self.on_connect_failed(now, qid, failure),
+                Event::Disconnected { qid, cause, peer_has_ended } => {
+                    let Some(queue) = self.queue(qid) else { continue };
                     queue.link = LinkState::Closed;
-                    let qid = queue.qid;
                     if let (false, Some(association)) = (self.closing, &mut self.association) {
-                        self.ended_by_controller = cause.peer_has_ended();
-                        association.on_disconnected(now, qid, &cause.to_string());
+                        self.ended_by_controller = peer_has_ended;
+                        association.on_disconnected(now, qid, &cause);
                     }
                 }
-                // Its connections ended before.
-                CmEvent::DeviceRemoved => self.suspect = true,
-                // We listen nowhere.
-                CmEvent::ConnectRequest { request, .. } => self.provider.reject(request, &PrivateData::EMPTY),
+                Event::Other => {}
             }
             self.act(now);
             self.close_if_gone(now);
@@ -123,32 +93,29 @@ impl<P: Provider> Driver<P> {
         worked
     }
 
-    fn queue_of(&mut self, id: QueuePairId) -> Option<&mut QueuePair> {
-        self.queues.iter_mut().flatten().find(|queue| queue.id == id)
+    fn queue(&mut self, qid: Qid) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(qid.0))?.as_mut()
     }
 
-    fn on_established(&mut self, now: Duration, id: QueuePairId, private_data: &[u8]) {
-        let Some(queue) = self.queue_of(id) else { return };
+    fn on_connected(&mut self, now: Duration, qid: Qid, private_data: &[u8]) {
+        let Some(queue) = self.queue(qid) else { return };
         queue.link = LinkState::Connected;
-        let qid = queue.qid;
         let Some(association) = &mut self.association else { return };
-        if let Some(entries) = association.on_queue_connected(now, qid, private_data)
-            && let Some(queue) = self.queue_of(id)
-        {
-            queue.agree(entries, FlowControl::Sqhd);
+        if let Some(entries) = association.on_queue_connected(now, qid, private_data) {
+            self.agree(qid, entries, FlowControl::Sqhd);
         }
     }
 
-    fn on_connect_failed(&mut self, now: Duration, id: QueuePairId, failure: &ConnectFailure) {
-        let Some(queue) = self.queue_of(id) else { return };
+    fn agree(&mut self, qid: Qid, entries: u16, flow_control: FlowControl) {
+        if let Some(queue) = self.queue(qid) {
+            queue.agree(entries, flow_control);
+            self.transport.resize(qid, entries);
+        }
+    }
+
+    fn on_connect_failed(&mut self, now: Duration, qid: Qid, failure: QueueFailure) {
+        let Some(queue) = self.queue(qid) else { return };
         queue.link = LinkState::Closed;
-        let qid = queue.qid;
-        let failure = match failure {
-            ConnectFailure::Rejected { private_data } => QueueFailure::from_reject(private_data.as_bytes()),
-            ConnectFailure::TimedOut => QueueFailure::TimedOut,
-            ConnectFailure::Unreachable(error) => QueueFailure::Unreachable(error.to_string()),
-            ConnectFailure::Protocol(_) => QueueFailure::Other(failure.to_string()),
-        };
         if let Some(association) = &mut self.association {
             association.on_queue_failed(now, qid, failure);
         }
@@ -159,18 +126,19 @@ impl<P: Provider> Driver<P> {
         let Some(association) = &self.association else { return };
         let controller = association.controller();
         if controller.flow_control == FlowControl::Disabled {
-            for queue in self.queues.iter_mut().skip(1).flatten() {
-                queue.agree(controller.io_queue_entries, FlowControl::Disabled);
+            let entries = controller.io_queue_entries;
+            for qid in 1..self.queues.len() as u16 {
+                self.agree(Qid(qid), entries, FlowControl::Disabled);
             }
         }
     }
 
-    /// Closes what is connected in order, and the rest at once.
+    /// Closes what is connected, and forgets the rest.
     pub(super) fn close_queues(&mut self, now: Duration) {
         self.closing = true;
         for queue in self.queues.iter_mut().flatten() {
             match queue.link {
-                LinkState::Connected => self.provider.disconnect(queue.id),
+                LinkState::Connected => self.transport.disconnect(queue.qid, self.shut),
                 LinkState::Connecting => queue.link = LinkState::Closed,
                 LinkState::Closed => {}
             }
@@ -189,11 +157,12 @@ impl<P: Provider> Driver<P> {
         self.act(now);
     }
 
-    /// Destroys every queue pair. From here on nothing that was in flight can reach our memory.
+    /// Destroys every queue. From here on nothing that was in flight can reach our memory.
     pub(super) fn destroy_queues(&mut self) {
         self.closing = false;
         for queue in self.queues.drain(..).flatten() {
-            for owner in queue.destroy(&mut self.provider) {
+            self.transport.destroy(queue.qid);
+            for owner in queue.into_owners() {
                 if let Owner::Admin(number) = owner {
                     self.events.push_back(DriverEvent::Admin(number, None));
                 }
@@ -221,15 +190,4 @@ impl<P: Provider> Driver<P> {
             self.events.push_back(DriverEvent::Closed);
         }
     }
-}
-
-/// An error and its sources in one line.
-fn chain(error: &dyn core::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

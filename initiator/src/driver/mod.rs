@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `mod` | what goes in and out; [`Driver::turn`] |
 //! | `config` | what a driver is made with |
-//! | `link` | queues: opened, connected, closed; a provider that is lost, replaced |
+//! | `link` | queues: opened, connected, closed; a transport whose device is lost, replaced |
+//! | `queue` | the commands in flight on one queue |
 //! | `admin` | admin and Fabrics commands |
 //! | `disks` | namespaces, pinned to the disks that they were |
 //! | `operation` | block operations: issued part by part, finished, issued again after a loss |
@@ -17,6 +18,7 @@ mod config;
 mod disks;
 mod link;
 mod operation;
+mod queue;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -24,21 +26,19 @@ pub use admin::AdminReply;
 pub use config::{DriverConfig, StartError};
 
 use crate::ConnectionState;
-use crate::transport::{Finished, Owner, QueuePair, WorkRequest};
+use crate::transport::{Arrival, Transport, TransportError};
 use admin::{AdminCommands, KeyRefused};
 use core::time::Duration;
 use disks::Disks;
-use nvme_proto::{Nsid, Status};
+use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
 use nvmf_memory::Memory;
-use nvmf_rdma::{Completion, CompletionQueueId, MemoryRegion, Provider, RegisterError};
 use operation::Operations;
+use queue::{Finished, Owner, Queue};
 use std::collections::VecDeque;
 
-/// Completions taken from the provider at once.
-const COMPLETIONS_AT_ONCE: usize = 64;
 /// Connection events taken in one turn.
 const EVENTS_AT_ONCE: usize = 16;
 /// Time between two scans of the namespaces that a status causes.
@@ -70,22 +70,21 @@ pub enum DriverEvent {
     Closed,
 }
 
-struct Region {
+struct Region<R> {
     memory: Memory,
-    region: MemoryRegion,
+    region: R,
 }
 
 /// One remote controller.
-pub struct Driver<P: Provider> {
-    provider: P,
-    cq: CompletionQueueId,
+pub struct Driver<T: Transport> {
+    transport: T,
     config: DriverConfig,
     association: Option<Association>,
     recovery: Recovery,
     /// By qid.
-    queues: Vec<Option<QueuePair>>,
+    queues: Vec<Option<Queue>>,
     /// By region.
-    regions: Vec<Option<Region>>,
+    regions: Vec<Option<Region<T::Region>>>,
     operations: Operations,
     disks: Disks,
     admin: AdminCommands,
@@ -93,51 +92,46 @@ pub struct Driver<P: Provider> {
     /// When Invalid Field may next cause a scan of the namespaces.
     next_doubt: Duration,
     events: VecDeque<DriverEvent>,
-    completions: Vec<Completion>,
-    /// The I/O queue that comes next.
-    round: usize,
+    /// The I/O queue that was used last, by kind of operation.
+    rounds: [usize; 2],
     closing: bool,
     /// The association ended from the controller's side, so that the controller knows of it.
     ended_by_controller: bool,
     shut: bool,
-    factory: Option<Factory<P>>,
-    /// The provider failed to make a queue: its device may be gone.
-    suspect: bool,
-    /// How often the provider was replaced.
+    factory: Option<Factory<T>>,
+    /// How often the transport was replaced.
     replaced: u32,
 }
 
-/// Makes a provider anew after the device of the last one is gone.
-pub type Factory<P> = Box<dyn FnMut() -> Result<P, String> + Send>;
+/// Makes a transport anew after the device of the last one is gone.
+pub type Factory<T> = Box<dyn FnMut() -> Result<T, String> + Send>;
 
-impl<P: Provider> Driver<P> {
+impl<T: Transport> Driver<T> {
     /// Starts to connect.
     ///
     /// # Errors
-    /// When the configuration cannot be, or the provider refuses a completion queue.
-    pub fn new(mut provider: P, config: DriverConfig, now: Duration) -> Result<Self, StartError> {
+    /// When the configuration cannot be, or the transport lacks a resource.
+    pub fn new(mut transport: T, mut config: DriverConfig, now: Duration) -> Result<Self, StartError> {
+        config.association.transport = transport.kind();
         let association = Association::new(config.association.clone(), now)?;
-        let cq = provider.create_completion_queue(config.completions_max())?;
+        config.prepare(&mut transport)?;
         let mut driver = Self {
-            provider,
-            cq,
+            transport,
             recovery: Recovery::new(config.recovery, config.seed, now),
             association: Some(association),
             queues: Vec::new(),
             regions: Vec::new(),
-            operations: Operations::new(config.operations),
+            operations: Operations::new(config.operations, config.write_queues > 0),
             disks: Disks::default(),
             admin: AdminCommands::default(),
             key_refused: None,
             next_doubt: Duration::ZERO,
             events: VecDeque::new(),
-            completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
-            round: 0,
+            rounds: [0; 2],
             closing: false,
             ended_by_controller: false,
             shut: false,
             factory: None,
-            suspect: false,
             replaced: 0,
             config,
         };
@@ -151,12 +145,12 @@ impl<P: Provider> Driver<P> {
         self.association.as_ref()
     }
 
-    /// Has the provider replaced when its device is lost. Without this, every reconnect fails from then on.
-    pub fn set_factory(&mut self, factory: Factory<P>) {
+    /// Has the transport replaced when its device is lost. Without this, every reconnect fails from then on.
+    pub fn set_factory(&mut self, factory: Factory<T>) {
         self.factory = Some(factory);
     }
 
-    /// How often the provider was replaced. Each has another descriptor.
+    /// How often the transport was replaced. Each has another descriptor.
     #[must_use]
     pub fn replaced(&self) -> u32 {
         self.replaced
@@ -176,24 +170,23 @@ impl<P: Provider> Driver<P> {
         }
     }
 
-    /// The provider: its descriptor, its deadlines.
+    /// The transport: its descriptor, its deadlines.
     #[must_use]
-    pub fn provider(&self) -> &P {
-        &self.provider
+    pub fn transport(&self) -> &T {
+        &self.transport
     }
 
-    /// The provider, to arm.
-    pub fn provider_mut(&mut self) -> &mut P {
-        &mut self.provider
+    /// The transport, to arm.
+    pub fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
     }
 
     /// Makes memory usable in operations, under a number of the caller's choice.
     ///
     /// # Errors
-    /// What the provider says.
-    pub fn register(&mut self, id: RegionId, memory: &Memory) -> Result<(), RegisterError> {
-        let access = crate::transport::local_access(self.provider.capabilities().per_command_keys);
-        let region = self.provider.register(memory, access)?;
+    /// What the transport says.
+    pub fn register(&mut self, id: RegionId, memory: &Memory) -> Result<(), TransportError> {
+        let region = self.transport.register(memory)?;
         let index = usize::from(id.0);
         if self.regions.len() <= index {
             self.regions.resize_with(index + 1, || None);
@@ -206,7 +199,7 @@ impl<P: Provider> Driver<P> {
     /// Ends a registration. No operation may be in flight on it.
     pub fn deregister(&mut self, id: RegionId) {
         if let Some(region) = self.regions.get_mut(usize::from(id.0)).and_then(Option::take) {
-            self.provider.deregister(region.region.local_key);
+            self.transport.deregister(region.region);
         }
     }
 
@@ -222,7 +215,7 @@ impl<P: Provider> Driver<P> {
     /// Sends what was submitted, as far as the queues have room.
     pub fn flush(&mut self, now: Duration) {
         self.issue(now);
-        self.provider.flush();
+        self.transport.flush();
     }
 
     /// The operations that have ended, up to the capacity left.
@@ -254,12 +247,12 @@ impl<P: Provider> Driver<P> {
     /// When [`Driver::turn`] must be called again even if nothing arrives.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let queues = self.queues.iter().flatten().filter_map(QueuePair::poll_timeout).min();
+        let queues = self.queues.iter().flatten().filter_map(Queue::poll_timeout).min();
         let association = self.association.as_ref().and_then(Association::poll_timeout);
         let waiting = self.operations.poll_timeout();
         let key = self.key_refused.map(KeyRefused::poll_timeout);
-        let (recovery, provider) = (self.recovery.poll_timeout(), self.provider.poll_timeout());
-        [queues, association, recovery, provider, waiting, key, self.disks.poll_timeout()]
+        let (recovery, transport) = (self.recovery.poll_timeout(), self.transport.poll_timeout());
+        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
@@ -267,49 +260,44 @@ impl<P: Provider> Driver<P> {
 
     /// Does everything that there is to do now. `true` when something was done: there may be more at once.
     pub fn turn(&mut self, now: Duration) -> bool {
-        let mut worked = self.poll_provider(now);
+        let mut worked = self.poll_arrivals(now);
         worked |= self.poll_connections(now);
         self.poll_timers(now);
         self.act(now);
         self.issue_own(now);
         self.issue(now);
-        for queue in self.queues.iter_mut().flatten() {
-            queue.post_pending(&mut self.provider);
-        }
-        self.provider.flush();
+        self.transport.flush();
         worked
     }
 
-    fn poll_provider(&mut self, now: Duration) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
-        self.provider.poll_cq(self.cq, &mut completions);
-        let worked = !completions.is_empty();
-        for completion in completions.drain(..) {
-            self.on_completion(now, &completion);
-        }
-        self.completions = completions;
-        worked
-    }
-
-    fn on_completion(&mut self, now: Duration, completion: &Completion) {
-        let (qid, request) = WorkRequest::parse(completion.id);
-        let Some(Some(queue)) = self.queues.get_mut(usize::from(qid.0)) else { return };
-        // What failed or was flushed announces the end of its connection, whose event says why.
-        if queue.id != completion.queue_pair || !completion.status.is_success() {
-            return;
-        }
-        match queue.on_completion(&mut self.provider, request, completion) {
-            Ok(Some(finished)) => self.on_finished(now, usize::from(qid.0), &finished),
-            Ok(None) => {}
-            Err(violation) => {
-                if let Some(association) = &mut self.association {
-                    association.on_violation(now, violation);
+    fn poll_arrivals(&mut self, now: Duration) -> bool {
+        let worked = self.transport.poll();
+        while let Some(arrival) = self.transport.next_arrival() {
+            let (qid, finished) = match arrival {
+                Arrival::Response(qid, response, invalidated) => {
+                    let Some(Some(queue)) = self.queues.get_mut(usize::from(qid.0)) else { continue };
+                    (qid, queue.on_response(&mut self.transport, &response, invalidated))
+                }
+                Arrival::Released(qid, slot) => {
+                    let Some(Some(queue)) = self.queues.get_mut(usize::from(qid.0)) else { continue };
+                    (qid, Ok(queue.on_released(slot)))
+                }
+                Arrival::Violation(violation) => (Qid(0), Err(violation)),
+            };
+            match finished {
+                Ok(Some(finished)) => self.on_finished(now, qid, &finished),
+                Ok(None) => {}
+                Err(violation) => {
+                    if let Some(association) = &mut self.association {
+                        association.on_violation(now, violation);
+                    }
                 }
             }
         }
+        worked
     }
 
-    fn on_finished(&mut self, now: Duration, qid: usize, finished: &Finished) {
+    fn on_finished(&mut self, now: Duration, qid: Qid, finished: &Finished) {
         match finished.owner {
             Owner::Operation(index) => {
                 self.on_part(now, index, finished.outcome);

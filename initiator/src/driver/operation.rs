@@ -2,13 +2,13 @@
 
 use super::Driver;
 use super::disks::Admission;
-use crate::transport::{Data, Owner, Payload};
+use super::queue::Owner;
+use crate::transport::{Data, Payload, Transport};
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockError, BlockOp, Buffer, Completion, Full, Tag};
 use nvmf_host::io::{PartData, Parts};
 use nvmf_host::{Association, Fate, Outcome, Recovery};
-use nvmf_rdma::{Provider, Sge};
 use std::collections::VecDeque;
 
 /// An operation, waiting or in flight.
@@ -17,6 +17,8 @@ struct Operation {
     tag: Tag,
     nsid: Nsid,
     op: BlockOp,
+    /// Which I/O queues it goes to: [`READS`], [`OTHERS`].
+    kind: usize,
     /// The parts that are still to be issued; `None` before the first.
     parts: Option<Parts>,
     /// Parts in flight.
@@ -36,6 +38,10 @@ struct Operation {
     waits: bool,
 }
 
+/// Kinds of operations, by the I/O queues that they go to: reads, or all where none are apart; everything but reads.
+const READS: usize = 0;
+const OTHERS: usize = 1;
+
 /// What an operation waits for that is not room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
@@ -50,19 +56,23 @@ enum Wait {
 pub(super) struct Operations {
     all: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Those that have something to issue; each issues one part in its turn, so that a long one does not hold up the short.
-    queue: VecDeque<u32>,
+    /// Those that have something to issue, by kind of I/O queue; each issues one part in its turn, so that a long one does
+    /// not hold up the short.
+    queues: [VecDeque<u32>; 2],
+    /// Reads have I/O queues of their own.
+    reads_apart: bool,
     /// Those that wait before they stand in the queue again.
     waiting: Vec<(u32, Wait)>,
     done: VecDeque<Completion>,
 }
 
 impl Operations {
-    pub(super) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, reads_apart: bool) -> Self {
         Self {
             all: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
-            queue: VecDeque::with_capacity(count as usize),
+            queues: [(); 2].map(|()| VecDeque::with_capacity(count as usize)),
+            reads_apart,
             waiting: Vec::with_capacity(count as usize),
             done: VecDeque::with_capacity(count as usize),
         }
@@ -81,6 +91,7 @@ impl Operations {
             tag,
             nsid,
             op,
+            kind: if self.reads_apart && !matches!(op, BlockOp::Read { .. }) { OTHERS } else { READS },
             parts: None,
             outstanding: 0,
             begun: 0,
@@ -91,8 +102,8 @@ impl Operations {
             queued: true,
             waits: false,
         };
+        self.queues[operation.kind].push_back(index);
         self.all[index as usize] = Some(operation);
-        self.queue.push_back(index);
         Ok(())
     }
 
@@ -158,9 +169,9 @@ impl Operations {
 
     fn enqueue(&mut self, index: u32) {
         let Some(operation) = self.get(index) else { return };
-        let waited = core::mem::take(&mut operation.waits);
+        let (waited, kind) = (core::mem::take(&mut operation.waits), operation.kind);
         if !core::mem::replace(&mut operation.queued, true) {
-            self.queue.push_back(index);
+            self.queues[kind].push_back(index);
         }
         if waited {
             self.waiting.retain(|(waiting, _)| *waiting != index);
@@ -212,7 +223,7 @@ impl Operations {
     fn end(&mut self, index: u32, result: Result<(), BlockError>) {
         let Some(operation) = self.all[index as usize].take() else { return };
         if operation.queued {
-            self.queue.retain(|&queued| queued != index);
+            self.queues[operation.kind].retain(|&queued| queued != index);
         }
         if operation.waits {
             self.waiting.retain(|(waiting, _)| *waiting != index);
@@ -252,7 +263,7 @@ impl Operations {
     }
 }
 
-impl<P: Provider> Driver<P> {
+impl<T: Transport> Driver<T> {
     /// Issues parts while there is room.
     pub(super) fn issue(&mut self, now: Duration) {
         if !self.recovery.may_issue() {
@@ -263,21 +274,30 @@ impl<P: Provider> Driver<P> {
         if self.association.as_ref().is_none_or(Association::is_scanning) {
             return;
         }
-        while let Some(&index) = self.operations.queue.front() {
-            let Some(queue) = self.next_queue() else { return };
-            if !self.issue_part(now, index, queue) {
-                return;
-            }
+        for kind in [READS, OTHERS] {
+            while let Some(&index) = self.operations.queues[kind].front()
+                && let Some(queue) = self.next_queue(kind)
+                && self.issue_part(now, index, queue)
+            {}
         }
     }
 
-    /// The next I/O queue, in turn, that has room.
-    fn next_queue(&mut self) -> Option<usize> {
-        let count = self.queues.len().checked_sub(1).filter(|&count| count > 0)?;
+    /// The next I/O queue for operations of this kind, in turn, that has room.
+    fn next_queue(&mut self, kind: usize) -> Option<usize> {
+        let all = self.queues.len().checked_sub(1)?;
+        // A controller may give fewer queues than there are to be for the others alone.
+        let others = Some(usize::from(self.config.write_queues)).filter(|&others| others < all).unwrap_or(0);
+        let (first, count) = match kind {
+            _ if others == 0 => (1, all),
+            OTHERS => (1, others),
+            _ => (1 + others, all - others),
+        };
         for _ in 0..count {
-            self.round = self.round % count + 1;
-            if self.queues[self.round].as_ref().is_some_and(|queue| queue.room() > 0) {
-                return Some(self.round);
+            let round = &mut self.rounds[kind];
+            *round = (*round + 1) % count;
+            let index = first + *round;
+            if self.queues[index].as_ref().is_some_and(|queue| queue.room() > 0) {
+                return Some(index);
             }
         }
         None
@@ -289,26 +309,32 @@ impl<P: Provider> Driver<P> {
         let Some(operation) = self.operations.get(index) else { return true };
         let op = operation.op;
         if let Some(part) = parts.next() {
+            // It was found to lie in its region.
+            let user = op.buffer().and_then(|buffer| {
+                let region = self.regions.get(usize::from(buffer.region.0))?.as_ref()?;
+                Some((&region.region, buffer.offset))
+            });
+            let user_data = |at: usize, len, payload| {
+                user.map_or(Data::None, |(region, start)| Data::User {
+                    region,
+                    offset: start + at,
+                    len,
+                    payload,
+                })
+            };
             let data = match part.data {
                 PartData::None => Data::None,
                 PartData::Range { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
-                PartData::FromController { offset, len } => {
-                    self.user_data(&op, offset, len, Payload::FromController)
-                }
-                PartData::ToController { offset, len, in_capsule: false } => {
-                    self.user_data(&op, offset, len, Payload::ToController)
-                }
-                PartData::ToController { offset, len, in_capsule: true } => {
-                    self.user_data(&op, offset, len, Payload::InCapsule)
+                PartData::FromController { offset, len } => user_data(offset, len, Payload::FromController),
+                PartData::ToController { offset, len, in_capsule } => {
+                    let payload = if in_capsule { Payload::InCapsule } else { Payload::ToController };
+                    user_data(offset, len, payload)
                 }
             };
-            let region =
-                op.buffer().and_then(|buffer| self.regions.get(usize::from(buffer.region.0))?.as_ref());
-            let region = region.map(|region| region.region);
             let deadline = Some(now.saturating_add(self.config.io_timeout));
             let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
             let owner = Owner::Operation(index);
-            match pair.send(&mut self.provider, owner, &part.command, data, region.as_ref(), deadline) {
+            match pair.send(&mut self.transport, owner, &part.command, data, deadline) {
                 Ok(()) => self.on_sent(now),
                 Err(refused) => {
                     self.on_refused(now, queue, refused);
@@ -316,14 +342,15 @@ impl<P: Provider> Driver<P> {
                 }
             }
         }
-        self.operations.queue.pop_front();
         let Some(operation) = self.operations.get(index) else { return true };
         operation.outstanding += 1;
+        let kind = operation.kind;
         operation.queued = parts.remaining() > 0;
         let more = operation.queued;
         operation.parts = Some(parts);
+        self.operations.queues[kind].pop_front();
         if more {
-            self.operations.queue.push_back(index);
+            self.operations.queues[kind].push_back(index);
         }
         true
     }
@@ -331,10 +358,11 @@ impl<P: Provider> Driver<P> {
     /// The parts of the operation at the head of the queue, of which there is at least one; `None` when it left the queue instead.
     fn begin(&mut self, index: u32) -> Option<Parts> {
         let operation = self.operations.get(index)?;
+        let kind = operation.kind;
         if operation.error.is_some() || operation.again {
             // Nothing more of it is sent: it waits for what is in flight.
             operation.queued = false;
-            self.operations.queue.pop_front();
+            self.operations.queues[kind].pop_front();
             self.operations.settle(index);
             return None;
         }
@@ -344,7 +372,7 @@ impl<P: Provider> Driver<P> {
                 operation.queued = false;
                 // The parts that were issued were cut for the geometry before the change: it begins anew.
                 operation.again = operation.parts.is_some();
-                self.operations.queue.pop_front();
+                self.operations.queues[kind].pop_front();
                 self.operations.wait(index, Wait::Disk);
                 return None;
             }
@@ -355,7 +383,7 @@ impl<P: Provider> Driver<P> {
             Admission::Fail(error) => {
                 operation.error = Some(error);
                 operation.queued = false;
-                self.operations.queue.pop_front();
+                self.operations.queues[kind].pop_front();
                 return None;
             }
         }
@@ -400,15 +428,5 @@ impl<P: Provider> Driver<P> {
     fn holds(&self, buffer: &Buffer) -> bool {
         let region = self.regions.get(usize::from(buffer.region.0)).and_then(Option::as_ref);
         region.is_some_and(|region| region.memory.contains(buffer.offset, buffer.len))
-    }
-
-    /// A part of the operation's buffer, which was found to lie in its region.
-    fn user_data(&self, op: &BlockOp, offset: usize, len: u32, direction: Payload) -> Data<'static> {
-        let region = op
-            .buffer()
-            .and_then(|buffer| Some((buffer, self.regions.get(usize::from(buffer.region.0))?.as_ref()?)));
-        let Some((buffer, region)) = region else { return Data::None };
-        let sge = Sge { local_key: region.region.local_key, offset: buffer.offset + offset, len };
-        Data::User { sge, direction }
     }
 }

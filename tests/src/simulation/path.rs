@@ -5,6 +5,7 @@ use super::rng::Rng;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockOp, Completion, Tag};
+use nvmf_initiator::transport::Rdma;
 use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
@@ -20,7 +21,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 pub(super) struct Path {
     /// Its host and itself, for messages.
     name: String,
-    driver: Driver<Faulty<Loopback>>,
+    driver: Driver<Rdma<Faulty<Loopback>>>,
     /// The faults of its provider, after its first connect.
     faults: FaultOptions,
     /// It cannot connect before, because its network is cut.
@@ -45,7 +46,7 @@ impl Path {
         let options = Options {
             io_queues: 1 + rng.below(3) as u16,
             queue_depth: 2 + rng.below(15) as u16,
-            connect_timeout: Duration::from_millis(500),
+            connect_timeout: Some(Duration::from_millis(500)),
             io_timeout: Duration::from_secs(2),
             keep_alive: KEEP_ALIVE,
             reconnect_delay: Duration::from_millis(20),
@@ -59,7 +60,7 @@ impl Path {
         config.recovery.retries_max = u8::MAX;
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
-        let driver = Driver::new(provider, config, now).expect("a driver");
+        let driver = Driver::new(Rdma::new(provider), config, now).expect("a driver");
         Self { name, driver, faults, cut_until: Duration::ZERO, ready: false, closed: false, losses: 0 }
     }
 
@@ -120,18 +121,18 @@ impl Path {
     /// Injects its faults from now on, or no more.
     pub(super) fn set_faulty(&mut self, faulty: bool) {
         let faults = if faulty { self.faults } else { FaultOptions::default() };
-        self.driver.provider_mut().set_options(faults);
+        self.driver.transport_mut().provider_mut().set_options(faults);
     }
 
     /// Lets it not connect before this time.
     pub(super) fn cut(&mut self, until: Duration) {
         self.cut_until = self.cut_until.max(until);
         let refuse_connect = 1_000_000;
-        self.driver.provider_mut().set_options(FaultOptions { refuse_connect, ..self.faults });
+        self.driver.transport_mut().provider_mut().set_options(FaultOptions { refuse_connect, ..self.faults });
     }
 
     /// The connections of its queues.
     pub(super) fn queue_pairs(&self) -> Vec<QueuePairId> {
-        self.driver.provider().established().collect()
+        self.driver.transport().provider().established().collect()
     }
 }

@@ -62,7 +62,7 @@ impl Hold {
         })
     }
 
-    fn connect(&self, number: u16) -> Result<RemoteBackend<nvmf_rdma_any::AnyProvider>> {
+    fn connect(&self, number: u16) -> Result<RemoteBackend<nvmf_initiator::transport::AnyTransport>> {
         let mut id = [0x6e; 16];
         id[14..].copy_from_slice(&number.to_be_bytes());
         let host = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };

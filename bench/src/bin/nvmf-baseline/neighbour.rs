@@ -10,9 +10,9 @@ use nvme_proto::{HostId, Nqn};
 use nvmf_bench::result::histogram;
 use nvmf_bench::workload::Random;
 use nvmf_block::{Backend, BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
+use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{HostIdentity, Options, RemoteBackend};
 use nvmf_memory::Memory;
-use nvmf_rdma_any::AnyProvider;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ impl Neighbour {
 
 /// A host with one I/O queue.
 struct Reader {
-    backend: RemoteBackend<AnyProvider>,
+    backend: RemoteBackend<AnyTransport>,
     device: DeviceId,
     region: RegionId,
     /// By buffer: when its last read was submitted.

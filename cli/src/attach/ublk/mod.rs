@@ -72,7 +72,7 @@ async fn start(service: &mut Service<'_>, up: &Up) -> Result<()> {
     let device = up.device;
     let node = device::node(device);
     let place = Place { device: Some(node.clone()), ..Place::default() };
-    service.place(&up.namespace, &up.provider, place)?;
+    service.place(&up.namespace, &up.via, place)?;
     let made = async {
         in_thread("nvmf-ublk-start", move || device::start(device))?.await??;
         node_opens(&node).await

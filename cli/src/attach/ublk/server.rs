@@ -6,17 +6,16 @@ use super::ring::{Queue, Request};
 use crate::attach::AttachOptions;
 use crate::attach::errno::errno;
 use crate::attach::serve::{Change, lock_disk};
-use crate::connect::reach;
+use crate::connect::{Via, reach};
 use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_block::{Backend, BlockOp, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_host::Namespace;
+use nvmf_initiator::transport::Transport;
 use nvmf_initiator::{ConnectionState, RemoteBackend};
 use nvmf_memory::Memory;
-use nvmf_rdma::Provider;
-use nvmf_rdma_any::ProviderSelection;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +53,7 @@ impl Abandon {
 pub(super) struct Up {
     pub(super) device: u32,
     pub(super) namespace: Namespace,
-    pub(super) provider: ProviderSelection,
+    pub(super) via: Via,
 }
 
 /// How the thread is reached, and whom it tells.
@@ -69,7 +68,7 @@ pub(super) struct Wires {
 pub(super) fn run(options: &AttachOptions, wires: Wires) -> Result<()> {
     let connection = &options.connection;
     let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
-    let (backend, provider) = crate::runtime::run(reached)?;
+    let (backend, via) = crate::runtime::run(reached)?;
     let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
     let namespace = backend.namespace(nsid)?;
     let _lock = lock_disk(options, &namespace)?;
@@ -78,12 +77,12 @@ pub(super) fn run(options: &AttachOptions, wires: Wires) -> Result<()> {
     let server = Server::new(backend, device, &namespace, shape, connection.spin, wires.abandon, wires.state);
     let server = server.inspect_err(|_| drop(device::delete(device)))?;
     // Nobody hears: the device is stopped before it was started, which ends the loop.
-    let _ = wires.up.send(Up { device, namespace, provider });
+    let _ = wires.up.send(Up { device, namespace, via });
     server.serve()
 }
 
-struct Server<P: Provider> {
-    backend: RemoteBackend<P>,
+struct Server<T: Transport> {
+    backend: RemoteBackend<T>,
     queue: Queue,
     namespace: DeviceId,
     block_size: u32,
@@ -97,9 +96,9 @@ struct Server<P: Provider> {
     state: watch::Sender<Change>,
 }
 
-impl<P: Provider> Server<P> {
+impl<T: Transport> Server<T> {
     fn new(
-        mut backend: RemoteBackend<P>,
+        mut backend: RemoteBackend<T>,
         device: u32,
         namespace: &Namespace,
         shape: Shape,

@@ -14,6 +14,7 @@ use nvme_proto::admin::identify::{
 };
 use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::Connect;
+use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::fabrics::property::{Capabilities, Property, PropertyGet, PropertySet};
 use nvme_proto::opcode::{AdminOpcode, FabricsType};

@@ -83,6 +83,21 @@ fn connect_data_are_keyed_where_no_capsule_takes_them() {
 }
 
 #[test]
+fn connect_over_tcp_is_in_the_capsule_on_every_queue() {
+    let mut controller = Controller::new();
+    // No keyed descriptors, no bit for offsets, and room for no data: NVMe/TCP needs none of them.
+    (controller.identify.sgls, controller.identify.ioccsz) = (0b10.into(), 4.into());
+    let association = ready(&mut controller, AssociationConfig { transport: TransportType::TCP, ..config() });
+    let in_capsule = |data: &AdminData| matches!(data, AdminData::ToController { in_capsule: true, .. });
+    assert!(controller.connects.iter().all(|(_, data)| in_capsule(data)));
+    assert_eq!((controller.connects.len(), association.controller().in_capsule_bytes), (2, 0));
+    let mut controller = Controller::new();
+    (controller.identify.sgls, controller.identify.ioccsz) = (0b01.into(), 260.into());
+    let association = ready(&mut controller, AssociationConfig { transport: TransportType::TCP, ..config() });
+    assert_eq!(association.controller().in_capsule_bytes, 4096);
+}
+
+#[test]
 fn connection_request_has_the_private_data_of_kernel_hosts() {
     let mut association = start(config());
     let Some(Action::OpenQueue { qid, private_data, entries, .. }) = association.poll_action() else {

@@ -3,7 +3,7 @@
 use super::super::DriverEvent;
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::Invalidate;
-use crate::transport::WorkRequest;
+use crate::transport::Rdma;
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
@@ -34,7 +34,7 @@ fn key_is_dead_before_the_operation_ends() {
         rig.target.release();
         rig.run();
         assert_eq!(rig.result(1), Some(Ok(())));
-        assert_eq!(rig.driver.queues.iter().flatten().map(|queue| queue.keys_in_use()).sum::<usize>(), 0);
+        assert!(!rig.driver.transport().holds_keys());
         rig.memory.fill(0, BLOCK, 0);
         assert_ne!(rig.target.write_late(&capsule), WcStatus::Success);
         let mut bytes = [0xff; BLOCK];
@@ -115,14 +115,14 @@ fn fua_is_in_every_command_of_a_write_and_of_zeroes() {
 #[test]
 fn completion_of_a_replaced_queue_pair_changes_nothing() {
     let mut rig = Rig::ready();
-    let old = rig.driver.queues[1].as_ref().unwrap().id;
+    let old = rig.driver.transport().queue_pair(Qid(1)).unwrap();
     rig.target.disconnect();
     rig.pass(10 * SECOND);
     rig.events.clear();
     rig.target.hold = true;
     rig.submit(1, read(0, 1));
     rig.run();
-    assert_ne!(rig.driver.queues[1].as_ref().unwrap().id, old);
+    assert_ne!(rig.driver.transport().queue_pair(Qid(1)).unwrap(), old);
     let late = Completion {
         id: WorkRequestId(1 << 32 | 1 << 16),
         queue_pair: old,
@@ -131,8 +131,8 @@ fn completion_of_a_replaced_queue_pair_changes_nothing() {
         byte_len: 16,
         invalidated: None,
     };
-    assert_eq!(WorkRequest::parse(late.id), (Qid(1), WorkRequest::Receive(0)));
-    rig.driver.on_completion(rig.now, &late);
+    let arrival = rig.driver.transport_mut().on_completion(&late);
+    assert!(arrival.is_none(), "{arrival:?}");
     rig.run();
     assert!(rig.events.is_empty() && rig.result(1).is_none(), "{:?}", rig.events);
     rig.target.release();
@@ -148,7 +148,7 @@ fn hanging_close_destroys_the_queue_pairs_first() {
     rig.run();
     // From now on no event of a connection's is seen.
     let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
-    rig.driver.provider_mut().set_options(hold);
+    rig.driver.transport_mut().provider_mut().set_options(hold);
     rig.pass(31 * SECOND);
     assert!(matches!(lost(&rig), Some(AssociationError::CommandTimedOut { qid: Qid(1) })));
     rig.pass(80 * SECOND);
@@ -226,7 +226,7 @@ fn refused_command_of_a_namespace_that_is_gone_says_so() {
 fn provider_without_keys_ends_the_association_with_the_reason() {
     let mut rig = Rig::ready();
     let no_keys = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
-    rig.driver.provider_mut().set_options(no_keys);
+    rig.driver.transport_mut().provider_mut().set_options(no_keys);
     rig.submit(1, read(0, 1));
     rig.pass(SECOND / 2);
     assert!(rig.events.is_empty(), "it may be a moment's shortage");
@@ -241,10 +241,10 @@ fn provider_is_made_anew_after_its_device_was_lost() {
     let mut rig = Rig::ready();
     let (fabric, memory) = (rig.fabric.clone(), Memory::alloc(4096).unwrap());
     rig.driver.register(nvmf_block::RegionId(5), &memory).unwrap();
-    rig.driver.set_factory(Box::new(move || Ok(super::rig::provider(&fabric))));
+    rig.driver.set_factory(Box::new(move || Ok(Rdma::new(super::rig::provider(&fabric)))));
     // The device is gone: queues cannot be made any more.
     let gone = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
-    rig.driver.provider_mut().set_options(gone);
+    rig.driver.transport_mut().provider_mut().set_options(gone);
     rig.target.disconnect();
     rig.submit(1, rig.write(0, 8, 0xaa));
     rig.pass(20 * SECOND);

@@ -2,6 +2,7 @@
 
 use super::super::{Driver, DriverConfig, DriverEvent};
 use super::target::{Disk, Target};
+use crate::transport::Rdma;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, RegionId, Tag};
@@ -19,7 +20,7 @@ pub(super) const REGION: RegionId = RegionId(0);
 const STEPS_MAX: u32 = 200_000;
 
 pub(super) struct Rig {
-    pub(super) driver: Driver<Faulty<Loopback>>,
+    pub(super) driver: Driver<Rdma<Faulty<Loopback>>>,
     pub(super) target: Target,
     pub(super) fabric: Fabric,
     pub(super) memory: Memory,
@@ -38,6 +39,7 @@ pub(super) fn config() -> DriverConfig {
     DriverConfig {
         address: "192.0.2.1:4420".parse().unwrap(),
         source: None,
+        write_queues: 0,
         association: AssociationConfig { io_queue_entries: 16, ..association },
         recovery: RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() },
         io_timeout: 30 * SECOND,
@@ -72,7 +74,7 @@ impl Rig {
         prepare(&mut target);
         let provider = provider(&fabric);
         let memory = Memory::alloc(64 << 10).unwrap();
-        let mut driver = Driver::new(provider, config, Duration::ZERO).unwrap();
+        let mut driver = Driver::new(Rdma::new(provider), config, Duration::ZERO).unwrap();
         driver.register(REGION, &memory).unwrap();
         let (now, ended, events) = (Duration::ZERO, Vec::new(), Vec::new());
         Self { driver, target, fabric, memory, now, ended, events }

@@ -1,0 +1,245 @@
+//! NVMe/TCP: capsules and data as PDUs on TCP connections, one for each queue.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `connection` | from commands to PDUs, and from bytes to responses |
+//! | `outbox` | what is to be sent |
+//! | `progress` | reads and writes sockets, ends connections |
+//!
+//! The memory of a write is in use until its last byte is the kernel's, or the connection is gone. A connection that is
+//! closed for a failure is reset: what the kernel still has of it never leaves.
+
+mod connection;
+mod outbox;
+mod progress;
+
+use super::{Arrival, Data, Event, OpenQueue, Refused, Transport, TransportError, slot_data_len};
+use connection::{Connection, Phase};
+use core::time::Duration;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvme_proto::tcp::Digests;
+use nvme_proto::{Cid, Qid};
+use nvmf_host::{Command, QueueFailure, Violation};
+use nvmf_memory::Memory;
+use nvmf_stream::{Interest, Lingering, Poller, ReadSchedule, SendSchedule, Stream, StreamConfig};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+/// Bytes received at once that do not go straight to their place.
+const STAGING: usize = 256 * 1024;
+/// How often the first packet of a connect is sent again: as kernel hosts, which try another time after it.
+const SYN_RETRIES: u8 = 1;
+
+/// How NVMe/TCP is used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TcpOptions {
+    /// PDU headers have a checksum (HDGST).
+    pub header_digest: bool,
+    /// Data have a checksum (DDGST).
+    pub data_digest: bool,
+    /// The byte Type of Service (IPv4) or Traffic Class (IPv6) of what is sent.
+    pub tos: Option<u8>,
+    /// The network interface to connect through.
+    pub interface: Option<String>,
+}
+
+impl TcpOptions {
+    fn stream(&self) -> StreamConfig {
+        StreamConfig {
+            reset_on_close: true,
+            syn_retries: Some(SYN_RETRIES),
+            tos: self.tos,
+            interface: self.interface.clone(),
+            ..StreamConfig::default()
+        }
+    }
+}
+
+/// One thread's access to NVMe/TCP.
+#[derive(Debug)]
+pub struct Tcp {
+    config: StreamConfig,
+    digests: Digests,
+    poller: Poller,
+    /// By qid.
+    links: Vec<Option<Link>>,
+    /// What commands move that is not the user's memory, by qid: until the queue is destroyed.
+    slots: Vec<Option<Memory>>,
+    reads: ReadSchedule,
+    sends: SendSchedule,
+    staging: Box<[u8]>,
+    events: VecDeque<Event>,
+    arrivals: VecDeque<Arrival>,
+    /// Some link may have a deadline.
+    is_timed: bool,
+}
+
+/// A queue's connection.
+#[derive(Debug)]
+enum Link {
+    Open(Box<Connection>),
+    /// It ends; what is told of it when it has.
+    Closing(Lingering, Option<Event>),
+}
+
+impl Tcp {
+    /// An access without connections.
+    ///
+    /// # Errors
+    /// When the system gives no epoll descriptor.
+    pub fn new(options: &TcpOptions) -> Result<Self, TransportError> {
+        let poller = Poller::new()
+            .map_err(|error| TransportError(format!("the system gives no epoll descriptor: {error}")))?;
+        Ok(Self {
+            config: options.stream(),
+            digests: Digests { header: options.header_digest, data: options.data_digest },
+            poller,
+            links: Vec::new(),
+            slots: Vec::new(),
+            reads: ReadSchedule::default(),
+            sends: SendSchedule::default(),
+            staging: vec![0; STAGING].into(),
+            events: VecDeque::new(),
+            arrivals: VecDeque::new(),
+            is_timed: false,
+        })
+    }
+
+    fn connection(&mut self, qid: Qid) -> Option<&mut Connection> {
+        match self.links.get_mut(usize::from(qid.0))? {
+            Some(Link::Open(connection)) => Some(connection),
+            _ => None,
+        }
+    }
+
+    fn list_to_send(&mut self, qid: Qid) {
+        if let Some(Some(Link::Open(connection))) = self.links.get_mut(usize::from(qid.0)) {
+            self.sends.add(qid.0.into(), &mut connection.listed);
+        }
+    }
+}
+
+impl Transport for Tcp {
+    type Region = Memory;
+
+    fn kind(&self) -> TransportType {
+        TransportType::TCP
+    }
+
+    fn prepare(&mut self, _io_queues: u16, _entries: u16) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<Memory, TransportError> {
+        Ok(memory.share())
+    }
+
+    fn deregister(&mut self, _region: Memory) {}
+
+    fn open(&mut self, now: Duration, queue: &OpenQueue<'_>) -> Result<(), QueueFailure> {
+        let index = usize::from(queue.qid.0);
+        self.destroy(queue.qid);
+        if self.links.len() <= index {
+            self.links.resize_with(index + 1, || None);
+            self.slots.resize_with(index + 1, || None);
+        }
+        let unreachable = |error: std::io::Error| QueueFailure::Unreachable(error.to_string());
+        let memory = Memory::alloc(Connection::memory_len(queue))
+            .map_err(|error| QueueFailure::Other(error.to_string()))?;
+        let stream = Stream::open(&self.config, queue.address, queue.source).map_err(unreachable)?;
+        stream.connect(queue.address).map_err(unreachable)?;
+        self.poller.add(&stream, queue.qid.0, Interest::Write).map_err(unreachable)?;
+        let connection = Connection::new(now, queue, stream, memory.share(), self.digests);
+        self.slots[index] = Some(memory);
+        self.links[index] = Some(Link::Open(Box::new(connection)));
+        self.is_timed = true;
+        Ok(())
+    }
+
+    fn resize(&mut self, qid: Qid, entries: u16) {
+        if let Some(connection) = self.connection(qid) {
+            connection.resize(entries);
+        }
+    }
+
+    fn disconnect(&mut self, qid: Qid, orderly: bool) {
+        self.close(qid, orderly);
+    }
+
+    fn destroy(&mut self, qid: Qid) {
+        if let Some(link) = self.take_link(qid) {
+            self.poller.remove(link.stream());
+        }
+        if let Some(slots) = self.slots.get_mut(usize::from(qid.0)) {
+            *slots = None;
+        }
+        self.arrivals.retain(|arrival| arrival.qid() != Some(qid));
+        self.events.retain(|event| event.qid() != Some(qid));
+    }
+
+    fn poll_event(&mut self, now: Duration) -> Option<Event> {
+        if self.is_timed {
+            self.expire(now);
+        }
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        let at = |link: &Link| match link {
+            Link::Open(connection) if connection.phase == Phase::Ready => None,
+            Link::Open(connection) => Some(connection.deadline),
+            Link::Closing(lingering, _) => Some(lingering.deadline.at()),
+        };
+        if self.is_timed { self.links.iter().flatten().filter_map(at).min() } else { None }
+    }
+
+    fn poll(&mut self) -> bool {
+        self.progress()
+    }
+
+    fn next_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+
+    fn complete(&mut self, qid: Qid, slot: u16, _invalidated: Option<u32>) -> Result<bool, Violation> {
+        Ok(self.connection(qid).is_none_or(|connection| connection.complete(slot)))
+    }
+
+    fn send(
+        &mut self,
+        qid: Qid,
+        slot: u16,
+        cid: Cid,
+        command: &Command,
+        data: Data<'_, Memory>,
+    ) -> Result<(), Refused> {
+        let Some(connection) = self.connection(qid) else { return Err(Refused::NoRoom) };
+        connection.send(slot, cid, command, data)?;
+        self.list_to_send(qid);
+        Ok(())
+    }
+
+    fn slot_data(&self, qid: Qid, slot: u16, into: &mut [u8]) {
+        if let Some(Some(slots)) = self.slots.get(usize::from(qid.0)) {
+            slots.read(usize::from(slot) * slot_data_len(qid), into);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.send_listed();
+    }
+
+    fn arm(&mut self) -> bool {
+        // A caller that sleeps is woken by epoll.
+        self.reads.poll_next_turn();
+        self.events.is_empty() && self.arrivals.is_empty() && !self.can_send()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.poller.fd())
+    }
+
+    fn is_suspect(&self) -> bool {
+        false
+    }
+}
