@@ -1,17 +1,33 @@
 //! The conformance suite of backends, run with a remote disk.
 
 use nvmf_block::{DeviceId, conformance};
-use nvmf_initiator::{Connection, HostIdentity, Options, RemoteBackend, block_on};
+use nvmf_initiator::{
+    Connection, HostIdentity, Options, RemoteBackend, TcpOptions, TransportOptions, block_on,
+};
 use nvmf_tests::process::{self, Target};
 
 #[test]
 fn remote_disk_passes_backend_conformance() {
+    check_remote("rdma", &[TransportOptions::Rdma]);
+}
+
+#[test]
+fn remote_disk_over_tcp_passes_backend_conformance() {
+    let tcp = |header_digest, data_digest| {
+        TransportOptions::Tcp(TcpOptions { header_digest, data_digest, ..TcpOptions::default() })
+    };
+    check_remote("tcp", &[tcp(false, false), tcp(true, true)]);
+}
+
+/// Over a listener of this transport, with each of these options, alike and with what differs between queues.
+fn check_remote(transport: &str, all: &[TransportOptions]) {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let nqn = "nqn.2026-11.com.example:conformance";
     let config = folder.path().join("target.toml");
     let mut text = format!(
-        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n"
+        "[[listener]]\naddress = \"{address}\"\ntransport = \"{transport}\"\n[[subsystem]]\nnqn = \"{nqn}\"\n\
+         allow_any_host = true\n"
     );
     for (nsid, backing) in [
         (1, "memory = \"4MiB\"".to_owned()),
@@ -31,10 +47,17 @@ fn remote_disk_passes_backend_conformance() {
     std::fs::write(&config, text).expect("a configuration");
     let program = process::program("nvmf-target").expect("nvmf-target");
     let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
-    for queues in [1, 3] {
+    for (transport, (io_queues, write_queues)) in
+        all.iter().flat_map(|transport| [(1, 0), (3, 0), (1, 2)].map(|queues| (transport, queues)))
+    {
         let host = HostIdentity::generate().expect("an identity");
-        let options =
-            Options { io_queues: queues, ..Options::with_host(address, nqn.parse().expect("an NQN"), host) };
+        let options = Options {
+            io_queues,
+            write_queues,
+            disable_flow_control: write_queues > 0,
+            transport: transport.clone(),
+            ..Options::with_host(address, nqn.parse().expect("an NQN"), host)
+        };
         let mut remote = RemoteBackend::connect(&options).expect("a connection");
         assert_eq!(remote.namespaces().len(), 2);
         for nsid in [1, 2] {

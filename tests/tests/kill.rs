@@ -1,7 +1,7 @@
 //! Kills the target repeatedly while a host writes and flushes; flushed data must survive.
 
 use nvme_proto::Nsid;
-use nvmf_initiator::{Connection, Device, Error, HostIdentity, Options};
+use nvmf_initiator::{Connection, Device, Error, HostIdentity, Options, TcpOptions, TransportOptions};
 use nvmf_tests::process::{self, Target};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -43,12 +43,21 @@ async fn write(
 
 #[test]
 fn flushed_data_survives_killed_target() {
+    kill_while_writing("rdma", &TransportOptions::Rdma);
+}
+
+#[test]
+fn flushed_data_survives_killed_target_over_tcp() {
+    kill_while_writing("tcp", &TransportOptions::Tcp(TcpOptions::default()));
+}
+
+fn kill_while_writing(listener: &str, transport: &TransportOptions) {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let (config, image) = (folder.path().join("target.toml"), folder.path().join("disk.img"));
     let nqn = "nqn.2026-11.com.example:kill";
     let text = format!(
-        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
+        "[[listener]]\naddress = \"{address}\"\ntransport = \"{listener}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
          [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nsize = {}\ncreate = true\n",
         image.display(),
         BLOCKS * BLOCK as u64
@@ -72,6 +81,7 @@ fn flushed_data_survives_killed_target() {
         let options = Options {
             reconnect_delay,
             io_queues: 2,
+            transport: transport.clone(),
             ..Options::with_host(address, nqn.parse().expect("an NQN"), host)
         };
         let connection = Connection::connect(options).await.expect("a connection");

@@ -177,6 +177,10 @@ impl Tcp {
 
     /// Closes a connection: in order if nothing of it is to be sent any more, else at once.
     pub(super) fn close(&mut self, qid: Qid, orderly: bool) {
+        if orderly {
+            // A command of the shutdown may wait to be sent.
+            self.send_to(qid);
+        }
         let event = Event::Disconnected {
             qid,
             cause: "closed by this side".to_owned(),

@@ -1,0 +1,116 @@
+//! ICReq and ICResp.
+
+use crate::site::{BOTH, ENTRIES, NONE, Site, ic_resp};
+use core::time::Duration;
+use nvme_proto::Qid;
+use nvme_proto::tcp::{Digests, IcReq};
+use nvmf_host::QueueFailure;
+use nvmf_initiator::TcpOptions;
+use nvmf_initiator::transport::{Event, OpenQueue, Tcp, Transport};
+use nvmf_tcp::ToHost;
+use std::net::TcpListener;
+
+#[test]
+fn request_asks_for_the_digests_and_nothing_else() {
+    for digests in [NONE, BOTH, Digests { header: true, data: false }, Digests { header: false, data: true }]
+    {
+        let site = Site::asking(Qid(0), digests);
+        let plain = IcReq { digests, ..site.asked() };
+        assert_eq!((site.asked(), site.asked().maxr2t, site.asked().alignment.bytes()), (plain, 1, 4));
+        let mut expected = [0; 128];
+        (expected[2], expected[4]) = (128, 128);
+        expected[11] = u8::from(digests.header) | u8::from(digests.data) << 1;
+        assert_eq!(site.request, expected);
+    }
+}
+
+#[test]
+fn bad_response_is_refused() {
+    let bytes = |digests| -> [u8; 128] { ToHost::ic_resp(&ic_resp(digests)).as_bytes().try_into().unwrap() };
+    type Spoil = fn(&mut [u8; 128]);
+    let spoiled: [(&str, Digests, Spoil); 13] = [
+        ("another type", NONE, |pdu| pdu[0] = 3),
+        ("a type of the host's", NONE, |pdu| pdu[0] = 0),
+        ("flags", NONE, |pdu| pdu[1] = 1),
+        ("HLEN", NONE, |pdu| pdu[2] = 24),
+        ("PLEN", NONE, |pdu| pdu[4] = 132),
+        ("PFV", NONE, |pdu| pdu[8] = 1),
+        ("CPDA", NONE, |pdu| pdu[10] = 32),
+        ("a header digest that was not asked for", NONE, |pdu| pdu[11] = 1),
+        ("a data digest that was not asked for", NONE, |pdu| pdu[11] = 2),
+        ("no header digest", BOTH, |pdu| pdu[11] = 2),
+        ("no data digest", BOTH, |pdu| pdu[11] = 1),
+        ("MAXH2CDATA below 4096", NONE, |pdu| pdu[12..16].copy_from_slice(&4092_u32.to_le_bytes())),
+        ("MAXH2CDATA in bytes", NONE, |pdu| pdu[12..16].copy_from_slice(&4098_u32.to_le_bytes())),
+    ];
+    for (what, digests, spoil) in spoiled {
+        let mut site = Site::asking(Qid(0), digests);
+        let mut response = bytes(digests);
+        spoil(&mut response);
+        site.write(&response);
+        site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let cause = site.ending();
+        assert!(cause.contains("before ICResp; is it an NVMe/TCP target"), "{what}: {cause}");
+    }
+}
+
+#[test]
+fn other_protocols_are_refused() {
+    let others: [&[u8]; 5] = [
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"MPA ID Rep Frame\0\x01\0\0",
+        // A TLS alert, handshake_failure.
+        &[21, 3, 3, 0, 2, 2, 40],
+        &[0xff; 256],
+    ];
+    for other in others {
+        let mut site = Site::asking(Qid(0), NONE);
+        site.write(other);
+        site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let cause = site.ending();
+        assert!(cause.contains("is it an NVMe/TCP target"), "{cause}");
+    }
+}
+
+#[test]
+fn second_response_ends_the_connection() {
+    let mut site = Site::ready(NONE);
+    site.write(ToHost::ic_resp(&ic_resp(NONE)).as_bytes());
+    assert_eq!(site.rest_after_end()[..12], [2, 0, 24, 0, 24 + 8, 0, 0, 0, 2, 0, 0, 0]);
+}
+
+#[test]
+fn controller_that_says_nothing_times_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let timeout = Duration::from_secs(10);
+    let address = listener.local_addr().unwrap();
+    let queue =
+        OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
+    tcp.open(Duration::from_secs(1), &queue).unwrap();
+    assert_eq!(tcp.poll_timeout(), Some(Duration::from_secs(11)));
+    assert!(tcp.poll_event(Duration::from_millis(10_999)).is_none());
+    let event = tcp.poll_event(Duration::from_secs(11));
+    assert!(matches!(event, Some(Event::Failed(Qid(0), QueueFailure::TimedOut))), "{event:?}");
+    assert_eq!(tcp.poll_timeout(), None);
+}
+
+#[test]
+fn nobody_listens_is_unreachable() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let timeout = Duration::from_secs(10);
+    let queue =
+        OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
+    let failure = match tcp.open(Duration::ZERO, &queue) {
+        Err(failure) => failure,
+        Ok(()) => loop {
+            tcp.poll();
+            if let Some(Event::Failed(_, failure)) = tcp.poll_event(Duration::ZERO) {
+                break failure;
+            }
+        },
+    };
+    assert!(matches!(failure, QueueFailure::Unreachable(_)), "{failure}");
+}

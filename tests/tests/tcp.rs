@@ -1,0 +1,98 @@
+//! The built programs over NVMe/TCP.
+
+use nvmf_tests::process::Target;
+use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use std::process::Command;
+
+const SIZE: u64 = 8 << 20;
+
+fn site(name: &str, transport: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    let listener = format!("transport = \"{transport}\"\n");
+    site.configure(&(listener + &site.subsystem(&[site.disk("disk.img", SIZE)]))).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+fn call(site: &Site, command: &str, arguments: &[&str]) -> Command {
+    site.call(command, &[&["-t", "tcp"], arguments].concat()).expect("nvmf")
+}
+
+#[test]
+fn disk_is_discovered_written_and_read_with_every_option() {
+    let (site, target) = site("tcp-disk", "tcp");
+    let log = json(&mut call(&site, "discover", &["-o", "json"])).expect("a discovery log");
+    let record = &log["records"][0];
+    assert_eq!((&record["trtype"], &record["sectype"]), (&"tcp".into(), &"none".into()), "{log}");
+    assert_eq!(record["trsvcid"], site.address.port().to_string().as_str(), "{log}");
+    assert_eq!(record["treq"], "not specified, sq flow control disable supported", "{log}");
+    assert!(record.get("rdma_prtype").is_none(), "{log}");
+    let (from, to) = (site.path("from"), site.path("to"));
+    let (from_text, to_text) = (from.to_str().expect("UTF-8"), to.to_str().expect("UTF-8"));
+    let all: [&[&str]; 5] = [
+        &[],
+        &["-g"],
+        &["-G", "-i", "3"],
+        &["--hdr-digest", "--data-digest", "--disable-sqflow", "--tos", "16"],
+        &["--disable-sqflow", "-i", "2", "--nr-write-queues", "2", "--host-iface", "lo"],
+    ];
+    for (number, options) in all.into_iter().enumerate() {
+        // Another content each time: some bytes less.
+        let bytes = random_file(&from, SIZE as usize - number * 4096).expect("a file");
+        let named = [&["-n", site.nqn.as_str()], options].concat();
+        succeeds(&mut call(&site, "write", &[&named[..], &[from_text]].concat())).expect("written");
+        let length = bytes.len().to_string();
+        let read = [&named[..], &["--length", &length, to_text]].concat();
+        succeeds(&mut call(&site, "read", &read)).expect("read");
+        assert!(std::fs::read(&to).expect("a file") == bytes, "{options:?}");
+        std::fs::remove_file(&to).expect("a file");
+        let identity =
+            json(&mut call(&site, "id-ctrl", &[&named[..], &["-o", "json"]].concat())).expect("JSON");
+        assert_eq!(identity["subnqn"], site.nqn.as_str());
+    }
+    target.stop().expect("a clean stop");
+    // The target saw no connection break: all were closed in order.
+    let said = std::fs::read_to_string(site.path("log")).expect("a log");
+    assert!(!said.contains("broke"), "{said}");
+}
+
+#[test]
+fn attached_disk_says_its_transport() {
+    let (site, target) = site("tcp-attach", "tcp");
+    let disk = json(&mut call(&site, "attach", &["-n", &site.nqn, "--as", "socket", "-o", "json"]))
+        .expect("attached");
+    assert_eq!((&disk["transport"], disk["provider"].is_null()), (&"tcp".into(), true), "{disk}");
+    let list = || succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
+    let row = list();
+    assert!(row.contains("transport") && row.contains("  tcp  "), "{row}");
+    assert!(row.contains("live"), "{row}");
+    drop(target);
+    nvmf_tests::process::until("it is seen that the target is gone", || list().contains("reconnecting"))
+        .expect("a state");
+    let target = site.serve().expect("a target");
+    nvmf_tests::process::until("it is connected again", || list().contains("live")).expect("a state");
+    let said = succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    assert!(said.contains(&site.nqn), "{said}");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn other_transport_at_the_port_is_named() {
+    let (over_rdma, target) = site("tcp-mixed", "rdma");
+    let named = ["-n", over_rdma.nqn.as_str()];
+    fails(&mut call(&over_rdma, "id-ctrl", &named), &["over tcp", "is it an NVMe/TCP target"])
+        .expect("a message");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn options_of_the_other_transport_are_refused() {
+    let site = Site::new("tcp-options").expect("a site");
+    let named = ["-n", site.nqn.as_str()];
+    let mut iwarp = call(&site, "id-ctrl", &[&named[..], &["--provider", "iwarp"]].concat());
+    fails(&mut iwarp, &["--provider is for -t rdma"]).expect("a message");
+    for option in [&["-g"][..], &["-G"], &["--host-iface", "lo"]] {
+        let mut rdma = site.call("id-ctrl", &[&named[..], option].concat()).expect("nvmf");
+        fails(&mut rdma, &["are for -t tcp"]).expect("a message");
+    }
+}
