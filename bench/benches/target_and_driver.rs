@@ -1,16 +1,17 @@
 //! Benchmarks of the whole path of a command, with worker, driver and a memory disk in one thread: over the in-process
-//! loopback provider, which excludes the cost of a real provider, and over iWARP on the kernel's loopback interface.
+//! loopback provider, which excludes the cost of a real provider, and over iWARP and NVMe/TCP on the kernel's loopback interface.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use harness::{DEPTH, Direction, Harness, LEN_MAX};
-use nvmf_rdma::Provider;
+use nvmf_initiator::transport::Transport as HostTransport;
+use nvmf_target::exec::transport::Transport;
 use std::time::Instant;
 
-fn over<P: Provider>(c: &mut Criterion, provider: &str, mut harness: Harness<P>) {
-    let mut group = c.benchmark_group(format!("worker and driver over {provider}"));
+fn over<T: Transport, H: HostTransport>(c: &mut Criterion, transport: &str, mut harness: Harness<T, H>) {
+    let mut group = c.benchmark_group(format!("worker and driver over {transport}"));
     for direction in [Direction::Read, Direction::Write] {
         for (len, depth) in [(4096, 1), (4096, DEPTH), (LEN_MAX, 8)] {
             harness.run(direction, len, depth, 100);
@@ -36,5 +37,9 @@ fn iwarp(c: &mut Criterion) {
     over(c, "iWARP", Harness::over_iwarp());
 }
 
-criterion_group!(benches, loopback, iwarp);
+fn tcp(c: &mut Criterion) {
+    over(c, "NVMe/TCP", Harness::over_tcp(false));
+}
+
+criterion_group!(benches, loopback, iwarp, tcp);
 criterion_main!(benches);

@@ -1,11 +1,13 @@
 //! Tests that commands allocate nothing on either side once queues are warm, with a counting allocator and thousands of
-//! commands over userspace iWARP.
+//! commands over userspace iWARP and over NVMe/TCP.
 //!
 //! The loopback provider is not used because it models a network and allocates memory for messages in flight.
 
 mod harness;
 
 use harness::{DEPTH, Direction, Harness, LEN_MAX};
+use nvmf_initiator::transport::Transport as HostTransport;
+use nvmf_target::exec::transport::Transport;
 
 /// Commands of each kind that are measured.
 const COMMANDS: u64 = 4000;
@@ -13,8 +15,17 @@ const COMMANDS: u64 = 4000;
 const WARM_UP: u64 = 1000;
 
 #[test]
-fn commands_do_not_allocate() {
-    let mut harness = Harness::over_iwarp();
+fn commands_over_iwarp_do_not_allocate() {
+    check(Harness::over_iwarp());
+}
+
+#[test]
+fn commands_over_tcp_do_not_allocate() {
+    check(Harness::over_tcp(false));
+    check(Harness::over_tcp(true));
+}
+
+fn check<T: Transport, H: HostTransport>(mut harness: Harness<T, H>) {
     let kinds = [Direction::Read, Direction::Write]
         .into_iter()
         .flat_map(|direction| [4096, LEN_MAX].map(|len| (direction, len)))

@@ -121,7 +121,7 @@ fn attach_that_cannot_start_says_why() {
     for (more, said) in [
         (&["-a", "no-such-name.invalid"][..], &["no-such-name.invalid", "check -a"][..]),
         (&["-a", &site.address.to_string()], &["the port goes into -s", &port]),
-        (&["-a", "127.0.0.1", "-t", "tcp"], &["-t rdma"]),
+        (&["-a", "127.0.0.1", "-t", "tcp", "--provider", "iwarp"], &["-t rdma"]),
         (&["-a", "127.0.0.1", "--as", "ublk", "--socket", socket], &["has no --socket"]),
     ] {
         fails(&mut attach(&[more, &host].concat()), said).expect("the expected error message");

@@ -1,4 +1,4 @@
-//! A target's worker and an initiator's driver in one thread, connected by a provider, with a memory disk: the whole
+//! A target's worker and an initiator's driver in one thread, connected by a transport, with a memory disk: the whole
 //! path of a command without threads, lock contention or sleeps that would distort a measurement.
 
 use core::time::Duration;
@@ -6,13 +6,16 @@ use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_initiator::driver::{Driver, DriverEvent};
-use nvmf_initiator::transport::Rdma;
+use nvmf_initiator::transport::{Rdma as HostRdma, Tcp as HostTcp, Transport as HostTransport};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
-use nvmf_rdma::Provider;
 use nvmf_rdma::loopback::{Fabric, Loopback};
+use nvmf_subsystem::{Port, RdmaProviderType};
+use nvmf_target::exec::transport::Transport;
+use nvmf_target::settings::Settings;
 use nvmf_target::transport::rdma::Rdma;
+use nvmf_target::transport::tcp::{Tcp, TcpOptions};
 use nvmf_target::worker::Worker;
 use nvmf_tests::worker_setup::{PORT, WorkerSetup};
 use std::net::SocketAddr;
@@ -41,9 +44,9 @@ pub(crate) enum Direction {
 }
 
 /// A worker and a driver that are connected.
-pub(crate) struct Harness<P: Provider> {
-    worker: Worker<Rdma<P>, Devices>,
-    driver: Driver<Rdma<P>>,
+pub(crate) struct Harness<T: Transport, H: HostTransport> {
+    worker: Worker<T, Devices>,
+    driver: Driver<H>,
     start: Instant,
     completions: Vec<Completion>,
     /// Free buffers: offsets in the registered memory.
@@ -51,29 +54,63 @@ pub(crate) struct Harness<P: Provider> {
     next_block: u64,
 }
 
-impl Harness<Loopback> {
+fn rdma_port() -> Port {
+    Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP)
+}
+
+impl Harness<Rdma<Loopback>, HostRdma<Loopback>> {
     /// A harness over the in-process provider.
-    #[allow(dead_code, reason = "not every user of this module measures over both providers")]
+    #[allow(dead_code, reason = "not every user of this module measures over all transports")]
     pub(crate) fn over_loopback() -> Self {
         let fabric = Fabric::new();
-        Self::new(fabric.provider(), fabric.provider(), "127.0.0.1:4420".parse().expect("an address"))
+        let (target, initiator) = (fabric.provider(), fabric.provider());
+        let target = |devices: &mut Devices, settings: &Settings| Rdma::new(target, devices, settings).expect("a transport");
+        Self::new(target, HostRdma::new(initiator), "127.0.0.1:4420", rdma_port())
     }
 }
 
-impl Harness<IwarpProvider> {
+impl Harness<Rdma<IwarpProvider>, HostRdma<IwarpProvider>> {
     /// A harness over userspace iWARP, on a TCP connection over the loopback interface.
     pub(crate) fn over_iwarp() -> Self {
         let provider = || IwarpProvider::new(IwarpConfig::default()).expect("a provider");
-        Self::new(provider(), provider(), "127.0.0.1:0".parse().expect("an address"))
+        let target =
+            |devices: &mut Devices, settings: &Settings| Rdma::new(provider(), devices, settings).expect("a transport");
+        Self::new(target, HostRdma::new(provider()), "127.0.0.1:0", rdma_port())
     }
 }
 
-impl<P: Provider> Harness<P> {
-    fn new(target: P, initiator: P, address: SocketAddr) -> Self {
+impl Harness<Tcp, HostTcp> {
+    /// A harness over NVMe/TCP, on the loopback interface, with or without both digests.
+    pub(crate) fn over_tcp(digests: bool) -> Self {
+        let target = |devices: &mut Devices, settings: &Settings| {
+            Tcp::new(devices, settings, TcpOptions::default()).expect("a transport")
+        };
+        let options = nvmf_initiator::TcpOptions {
+            header_digest: digests,
+            data_digest: digests,
+            ..nvmf_initiator::TcpOptions::default()
+        };
+        let port = Port::tcp(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)));
+        Self::new(target, HostTcp::new(&options).expect("a transport"), "127.0.0.1:0", port)
+    }
+}
+
+impl<T: Transport, H: HostTransport> Harness<T, H> {
+    fn new(
+        target: impl FnOnce(&mut Devices, &Settings) -> T,
+        initiator: H,
+        address: &str,
+        port: Port,
+    ) -> Self {
+        let address: SocketAddr = address.parse().expect("an address");
         let mut devices = Devices::new(DevicesOptions::default()).expect("devices");
         let disk = Disk::open(&DiskSpec::Memory { size: DISK }, Some(BLOCK), false).expect("a disk");
         devices.attach(DeviceId(0), &disk).expect("an attached disk");
-        let mut worker = WorkerSetup::new(disk.geometry()).worker(target, devices);
+        let mut setup = WorkerSetup::new(disk.geometry());
+        setup.port = port;
+        setup.settings.in_capsule_data = setup.port.in_capsule_len;
+        let transport = target(&mut devices, &setup.settings);
+        let mut worker = setup.worker_over(transport, devices);
         let address = worker.listen(address, PORT).expect("a listener");
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
         let options = Options {
@@ -82,8 +119,7 @@ impl<P: Provider> Harness<P> {
             keep_alive: Duration::from_secs(3600),
             ..Options::with_host(address, WorkerSetup::subsystem(), identity)
         };
-        let driver =
-            Driver::new(Rdma::new(initiator), options.driver_config(), Duration::ZERO).expect("a driver");
+        let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
         let mut harness = Self {
             worker,
             driver,

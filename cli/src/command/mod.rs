@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use target::TargetArguments;
 
 #[derive(Parser)]
-#[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA) disks from user space")]
+#[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -7,7 +7,7 @@ use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_initiator::driver::{Driver, DriverEvent};
-use nvmf_initiator::transport::Rdma;
+use nvmf_initiator::transport::Rdma as HostRdma;
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
@@ -120,7 +120,7 @@ fn subsystem() -> Nqn {
 
 /// The honest host.
 struct Host {
-    driver: Driver<Rdma<IwarpProvider>>,
+    driver: Driver<HostRdma<IwarpProvider>>,
     memory: Memory,
     begun: Instant,
     completions: Vec<Completion>,
@@ -133,7 +133,7 @@ impl Host {
             Options { queue_depth: 32, io_queues: 2, ..Options::with_host(address, subsystem(), identity) };
         let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
         let mut driver =
-            Driver::new(Rdma::new(provider), options.driver_config(), Duration::ZERO).expect("a driver");
+            Driver::new(HostRdma::new(provider), options.driver_config(), Duration::ZERO).expect("a driver");
         let memory = Memory::alloc(2 << 20).expect("memory");
         driver.register(RegionId(0), &memory).expect("a registration");
         let mut host = Self { driver, memory, begun: Instant::now(), completions: Vec::with_capacity(8) };

@@ -1,15 +1,15 @@
 //! How commands and connections end: keys, late completions, time-outs, errors of parts.
 
-use super::super::DriverEvent;
+use super::super::{DriverConfig, DriverEvent};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::Invalidate;
 use crate::transport::Rdma;
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
-use nvme_proto::opcode::AdminOpcode;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
-use nvmf_host::{AssociationError, Violation, admin};
+use nvmf_host::{AssociationConfig, AssociationError, Violation, admin};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::FaultOptions;
 use nvmf_rdma::{Completion, Opcode, WcStatus, WorkRequestId};
@@ -110,6 +110,31 @@ fn fua_is_in_every_command_of_a_write_and_of_zeroes() {
     rig.run();
     assert_eq!(rig.target.seen.len(), 6);
     assert!(rig.target.seen.iter().all(|(_, _, _, fua)| *fua), "{:?}", rig.target.seen);
+}
+
+#[test]
+fn reads_do_not_wait_behind_writes_where_they_have_queues_of_their_own() {
+    for (write_queues, io_queues) in [(0, 2), (1, 2), (2, 3), (2, 2)] {
+        let association = AssociationConfig { io_queues, ..config().association };
+        let mut rig = Rig::ready_with(DriverConfig { write_queues, association, ..config() }, |_| {});
+        rig.target.hold = true;
+        (0..50).for_each(|tag| rig.submit(tag, rig.write(tag, 1, 1)));
+        rig.run();
+        rig.submit(50, read(0, 1));
+        rig.run();
+        let of = |opcode| rig.target.seen.iter().filter(|(seen, ..)| *seen == opcode).count();
+        // Where all queues would be for the others, all are alike.
+        let apart = write_queues > 0 && write_queues < io_queues;
+        let takes = if apart { write_queues } else { io_queues };
+        // A queue of 16 entries takes 15 commands.
+        assert_eq!(of(NvmOpcode::WRITE), 50.min(15 * usize::from(takes)), "{write_queues} of {io_queues}");
+        assert_eq!(of(NvmOpcode::READ), usize::from(apart), "{write_queues} of {io_queues}");
+        while !rig.target.held.is_empty() {
+            rig.target.release();
+            rig.run();
+        }
+        assert!(rig.ended.len() == 51 && rig.ended.iter().all(|(_, result)| result.is_ok()));
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) enum Ended {
     Terminated(FatalError),
     /// The controller broke the protocol: with the termination request that says how, where the standard has one.
     Violation(Option<FatalError>),
+    /// It does not use the digests that were asked for.
+    Digests(FatalError),
     /// It was not set up in time.
     TimedOut,
 }
@@ -359,8 +361,8 @@ impl Connection {
         Ok(())
     }
 
-    fn on_ic_resp(&mut self, response: &IcResp) -> Result<(), FatalError> {
-        self.digests = agreed(&self.request, response)?;
+    fn on_ic_resp(&mut self, response: &IcResp) -> Result<(), Ended> {
+        self.digests = agreed(&self.request, response).map_err(Ended::Digests)?;
         self.receiver.agree(self.digests, self.request.alignment);
         self.to_controller = ToController::new(self.digests, response.alignment);
         self.maxh2cdata = response.maxh2cdata;

@@ -210,7 +210,7 @@ impl Tcp {
         };
         match ended {
             // In the middle of a PDU nothing else can be said.
-            Ended::Violation(Some(error)) if connection.outbox.is_between_pdus() => {
+            Ended::Violation(Some(error)) | Ended::Digests(error) if connection.outbox.is_between_pdus() => {
                 let last = connection.terminate(*error);
                 self.start_linger(qid, *connection, last, event);
             }
@@ -294,6 +294,7 @@ fn cause(ended: &Ended) -> String {
         Ended::Violation(None) => {
             "the controller broke the protocol: an invalid termination request".to_owned()
         }
+        Ended::Digests(_) => "the controller's digests are not those that were asked for".to_owned(),
         Ended::TimedOut => "it was not set up in time".to_owned(),
     }
 }
@@ -302,6 +303,10 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
     match (phase, ended) {
         (_, Ended::TimedOut) => QueueFailure::TimedOut,
         (Phase::Connecting, Ended::Broken(error)) => QueueFailure::Unreachable(error.to_string()),
+        (_, Ended::Digests(_)) => QueueFailure::Other(format!(
+            "{}; connect with or without header and data digests as it wants them",
+            cause(ended)
+        )),
         _ => QueueFailure::Other(format!(
             "{} before ICResp; is it an NVMe/TCP target with room for one more connection?",
             cause(ended)
