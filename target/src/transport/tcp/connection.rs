@@ -222,7 +222,7 @@ impl Connection {
         arrivals: &mut VecDeque<(u32, Arrival<Capsule>)>,
     ) {
         let Some((memory, at, _)) = self.place(capsules) else { return };
-        let (memory, at) = (memory.share(), at);
+        let (memory, at) = (memory.clone(), at);
         let event = self.receiver.on_memory(&memory, at, len);
         self.on_placed(len, event, arrivals);
     }
@@ -393,7 +393,7 @@ impl Connection {
         }
         let pulls = &mut self.pulls[usize::from(place.slot)];
         pulls.cid = piece.cid;
-        pulls.chunks.push(Pull { chunk: place.chunk, memory: memory.share(), at, offset, len, received: 0 });
+        pulls.chunks.push(Pull { chunk: place.chunk, memory: memory.clone(), at, offset, len, received: 0 });
         self.list(place.slot);
         true
     }

@@ -93,14 +93,14 @@ impl Outbox {
         let (offset, len) = (range.start, range.len());
         let data = match borrowed {
             Some((memory, at)) if !digest => {
-                let spare = Some((own.share(), offset));
-                OutData { memory: memory.share(), offset: at, len, spare }
+                let spare = Some((own.clone(), offset));
+                OutData { memory: memory.clone(), offset: at, len, spare }
             }
             Some((memory, at)) => {
                 memory.copy_to(at, own, offset, len);
-                OutData { memory: own.share(), offset, len, spare: None }
+                OutData { memory: own.clone(), offset, len, spare: None }
             }
-            None => OutData { memory: own.share(), offset, len, spare: None },
+            None => OutData { memory: own.clone(), offset, len, spare: None },
         };
         let digest = digest.then(|| {
             let mut crc = Crc32c::new();
