@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Bytes of idle buffers that a connection keeps for the next operation.
 const IDLE_BYTES_MAX: usize = 64 << 20;
 
-/// Memory of a connection's, registered with its RDMA provider: data move to and from it without copies.
+/// Memory of a connection's, registered with its transport: data move to and from it without copies.
 ///
 /// Goes back to the connection when dropped. It cannot be touched while an operation has it: operations take it, and give it back.
 pub struct Buffer {
@@ -26,7 +26,7 @@ pub struct Buffer {
 pub(crate) struct Piece {
     pub(crate) memory: Memory,
     pub(crate) region: RegionId,
-    /// Why the provider refused to register it; empty as long as it did not.
+    /// Why the transport refused to register it; empty as long as it did not.
     pub(crate) refused: Arc<OnceLock<String>>,
 }
 
@@ -145,7 +145,7 @@ impl Buffer {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// Why the provider refused to register it, if it did.
+    /// Why the transport refused to register it, if it did.
     pub(crate) fn refused(&self) -> Option<String> {
         self.piece().refused.get().cloned()
     }

@@ -71,7 +71,7 @@ pub enum Error {
         /// In what it differs.
         mismatch: Mismatch,
     },
-    /// There is no memory for a buffer, or the RDMA provider does not register it.
+    /// There is no memory for a buffer, or the transport does not register it.
     #[error("no memory for a buffer of {bytes} bytes: {reason}")]
     Memory {
         /// Bytes.
@@ -79,7 +79,7 @@ pub enum Error {
         /// Who refused, and why.
         reason: String,
     },
-    /// The system refused something: a thread, a descriptor, the RDMA provider.
+    /// The system refused something: a thread, a descriptor, the transport's device.
     #[error("{what}: {reason}")]
     System {
         /// What was tried.

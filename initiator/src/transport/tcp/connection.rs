@@ -196,11 +196,11 @@ impl Connection {
                 self.memory.write(own, bytes);
                 let in_capsule = in_capsule || (self.qid.is_admin() && bytes.len() <= ADMIN_IN_CAPSULE);
                 let (pointer, transfer) = to_controller(len, in_capsule);
-                (pointer, transfer, Some((self.memory.share(), own)))
+                (pointer, transfer, Some((self.memory.clone(), own)))
             }
             Data::IntoSlot { len } => {
                 slot_len(len as usize).ok_or(Refused::NoRoom)?;
-                (DataPointer::Transport { len }, Transfer::ToHost(len), Some((self.memory.share(), own)))
+                (DataPointer::Transport { len }, Transfer::ToHost(len), Some((self.memory.clone(), own)))
             }
             Data::User { region, offset, len, payload } => {
                 let (pointer, transfer) = match payload {
@@ -208,14 +208,14 @@ impl Connection {
                     Payload::ToController => to_controller(len, false),
                     Payload::InCapsule => to_controller(len, true),
                 };
-                (pointer, transfer, Some((region.share(), offset)))
+                (pointer, transfer, Some((region.clone(), offset)))
             }
         };
         let in_capsule = if let DataPointer::InCapsule { len } = pointer { len } else { 0 };
         let sqe = transmute!(command.encode(cid, pointer));
         let head = self.to_controller.command(sqe, in_capsule).ok_or(Refused::NoRoom)?;
         let out = place.as_ref().filter(|_| in_capsule > 0).map(|(memory, offset)| OutData {
-            memory: memory.share(),
+            memory: memory.clone(),
             offset: *offset,
             len: in_capsule as usize,
         });
@@ -269,7 +269,7 @@ impl Connection {
             let head = data.and_then(|data| Some((data, self.to_controller.h2c_data(&data)?)));
             if let (Some((data, head)), Some((memory, start))) = (head, &slot.place) {
                 let (offset, len) = (start + data.offset as usize, data.len as usize);
-                let out = OutData { memory: memory.share(), offset, len };
+                let out = OutData { memory: memory.clone(), offset, len };
                 self.outbox.add(head, Some(index), Some(out), self.digests.data);
                 slot.pdus += 1;
                 if !data.last {
@@ -298,7 +298,7 @@ impl Connection {
     /// So many bytes were received straight into [`Connection::direct`].
     pub(super) fn on_direct(&mut self, len: usize, arrivals: &mut VecDeque<Arrival>) {
         let Some((memory, at)) = self.place() else { return };
-        let memory = memory.share();
+        let memory = memory.clone();
         let event = self.receiver.on_memory(&memory, at, len);
         self.on_placed(len, event, arrivals);
     }
