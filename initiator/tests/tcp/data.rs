@@ -4,7 +4,7 @@ use crate::site::{BOTH, MEMORY, NONE, START, Site, ic_resp};
 use nvme_proto::tcp::{C2hData, DataAlignment, Digests, IcResp, R2t};
 use nvme_proto::{Cid, Cqe, Qid, Status};
 use nvmf_initiator::transport::{Arrival, Data, Payload, Transport};
-use nvmf_memory::Crc32c;
+use nvmf_memory::{Crc32c, Memory};
 use nvmf_tcp::ToHost;
 
 /// The opcodes of Write and Read.
@@ -189,29 +189,33 @@ fn maxh2cdata_splits_and_cpda_aligns() {
 #[test]
 fn memory_is_held_until_the_last_data_left_though_the_response_is_there() {
     let mut site = Site::ready(NONE);
-    let len = (MEMORY - START) as u32;
+    // More than the sockets hold.
+    let len: u32 = 64 << 20;
+    site.memory = Memory::alloc(START + len as usize).unwrap();
     site.user(4, 3, len, Payload::ToController, WRITE);
     site.receive(72);
-    // The controller asks for all, reads nothing, and refuses the command.
-    site.write(&[r2t(3, 1, 0, len), response(NONE, 3, Status::INTERNAL_ERROR)].concat());
-    assert_eq!(site.response(), (Cid(3), Status::INTERNAL_ERROR));
-    // What the socket took is the kernel's copy. A PDU that it took in part needs the rest.
-    let released = site.tcp.complete(Qid(1), 4, None).unwrap();
-    if !released {
-        let mut sent = 0;
-        site.peer.set_nonblocking(true).unwrap();
-        let mut bytes = vec![0; 1 << 20];
-        let index = site.until("the release", |site| {
-            sent += std::io::Read::read(&mut site.peer, &mut bytes).unwrap_or(0);
-            match site.arrivals.pop() {
-                Some(Arrival::Released(Qid(1), index)) => Some(index),
-                Some(arrival) => panic!("{arrival:?}"),
-                None => None,
-            }
-        });
-        assert_eq!(index, 4);
-        assert!(sent < len as usize, "what was not handed to the socket is not sent");
+    // The controller asks for all, reads nothing, and refuses the command once the sockets are full.
+    site.write(&r2t(3, 1, 0, len));
+    for _ in 0..100 {
+        site.turn();
     }
+    site.write(&response(NONE, 3, Status::INTERNAL_ERROR));
+    assert_eq!(site.response(), (Cid(3), Status::INTERNAL_ERROR));
+    assert_eq!(site.tcp.complete(Qid(1), 4, None), Ok(false), "PDUs of it wait for the socket");
+    // Those are sent, and nothing more of it.
+    let mut sent = 0;
+    site.peer.set_nonblocking(true).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    let index = site.until("the release", |site| {
+        sent += std::io::Read::read(&mut site.peer, &mut bytes).unwrap_or(0);
+        match site.arrivals.pop() {
+            Some(Arrival::Released(Qid(1), index)) => Some(index),
+            Some(arrival) => panic!("{arrival:?}"),
+            None => None,
+        }
+    });
+    assert_eq!(index, 4);
+    assert!(sent < len as usize, "what was not handed to the socket is not sent");
 }
 
 #[test]
