@@ -109,13 +109,17 @@ disconnect() {
 
 # --- targets in the guest
 
-# `our_target iwarp|verbs`: starts our target. Its disk is a file that stays when the target is killed.
+# `our_target iwarp|verbs|tcp`: starts our target over RDMA with this provider, or over TCP. Its disk is a file that stays when the target is killed.
 our_target() {
     [ -e /root/disk.img ] || truncate -s 512M /root/disk.img
+    case $1 in
+    tcp) listener='transport = "tcp"' ;;
+    *) listener="provider = \"$1\"" ;;
+    esac
     cat >/run/target.toml <<CONFIG
 [[listener]]
 address = "$GUEST:4420"
-provider = "$1"
+$listener
 
 [[subsystem]]
 nqn = "$NQN"
@@ -141,10 +145,11 @@ nvmf_target_answers() {
 
 our_target_kill() { kill -9 "$(cat /run/target.pid)"; }
 
-# Starts the kernel's target on the RDMA device that owns the address, with a memory-backed null_blk.
+# `kernel_target [tcp]`: starts the kernel's target over TCP, else on the RDMA device that owns the address, with a
+# memory-backed null_blk.
 kernel_target() {
     modprobe null_blk nr_devices=1 gb=1 bs=512 memory_backed=1 discard=1 queue_mode=2 irqmode=0 hw_queue_depth=128
-    modprobe -a configfs nvmet nvmet_rdma
+    modprobe -a configfs nvmet "nvmet_${1:-rdma}"
     mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
     nvmet=/sys/kernel/config/nvmet
     mkdir "$nvmet/subsystems/$NQN"
@@ -154,7 +159,7 @@ kernel_target() {
     echo 1 >"$nvmet/subsystems/$NQN/namespaces/1/enable"
     mkdir "$nvmet/ports/1"
     echo ipv4 >"$nvmet/ports/1/addr_adrfam"
-    echo rdma >"$nvmet/ports/1/addr_trtype"
+    echo "${1:-rdma}" >"$nvmet/ports/1/addr_trtype"
     echo "$GUEST" >"$nvmet/ports/1/addr_traddr"
     echo 4420 >"$nvmet/ports/1/addr_trsvcid"
     kernel_target_start

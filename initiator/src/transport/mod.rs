@@ -61,7 +61,8 @@ pub trait Transport: Sized {
     /// Nothing is in flight, and the queue has so many entries from now on: at most those that it was opened with.
     fn resize(&mut self, qid: Qid, entries: u16);
 
-    /// Closes a connected queue; [`Event::Disconnected`] follows. `orderly`: the controller is shut down, and expects it.
+    /// Closes a connected queue; [`Event::Disconnected`] follows. `orderly`: the controller is shut down, and expects
+    /// it.
     fn disconnect(&mut self, qid: Qid, orderly: bool);
 
     /// Ends a queue at once.

@@ -1,4 +1,5 @@
-//! What a hostile controller may send: it ends the connection, and touches no memory but that of the commands under way.
+//! What a hostile controller may send: it ends the connection, and touches no memory but that of the commands under
+//! way.
 
 use crate::site::{BOTH, NONE, Site};
 use nvme_proto::tcp::{C2hData, DataAlignment, Digests, R2t};
