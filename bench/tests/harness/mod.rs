@@ -64,7 +64,9 @@ impl Harness<Rdma<Loopback>, HostRdma<Loopback>> {
     pub(crate) fn over_loopback() -> Self {
         let fabric = Fabric::new();
         let (target, initiator) = (fabric.provider(), fabric.provider());
-        let target = |devices: &mut Devices, settings: &Settings| Rdma::new(target, devices, settings).expect("a transport");
+        let target = |devices: &mut Devices, settings: &Settings| {
+            Rdma::new(target, devices, settings).expect("a transport")
+        };
         Self::new(target, HostRdma::new(initiator), "127.0.0.1:4420", rdma_port())
     }
 }
@@ -73,8 +75,9 @@ impl Harness<Rdma<IwarpProvider>, HostRdma<IwarpProvider>> {
     /// A harness over userspace iWARP, on a TCP connection over the loopback interface.
     pub(crate) fn over_iwarp() -> Self {
         let provider = || IwarpProvider::new(IwarpConfig::default()).expect("a provider");
-        let target =
-            |devices: &mut Devices, settings: &Settings| Rdma::new(provider(), devices, settings).expect("a transport");
+        let target = |devices: &mut Devices, settings: &Settings| {
+            Rdma::new(provider(), devices, settings).expect("a transport")
+        };
         Self::new(target, HostRdma::new(provider()), "127.0.0.1:0", rdma_port())
     }
 }

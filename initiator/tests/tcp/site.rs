@@ -124,7 +124,7 @@ impl Site {
     /// Why the connection ended; the peer's end stays open.
     pub(crate) fn ending(&mut self) -> String {
         match self.event() {
-            Event::Disconnected(qid, cause) if qid == self.qid => cause,
+            Event::Disconnected { qid, cause, .. } if qid == self.qid => cause,
             Event::Failed(qid, failure) if qid == self.qid => failure.to_string(),
             event => panic!("{event:?}"),
         }

@@ -50,7 +50,7 @@ pub(crate) fn settings() -> Settings {
         admin_receives: 0,
         io_receives: SLOTS,
         buffers: BufferPlan { classes: [(16, 4096), (16, 16384), (16, 131_072)] },
-        transfer_timeout: nvmf_target::limits::TRANSFER_TIMEOUT,
+        transfer_timeout: Duration::from_secs(30),
     }
 }
 

@@ -5,8 +5,8 @@ use super::rng::Rng;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockOp, Completion, Tag};
-use nvmf_initiator::transport::Rdma;
 use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
+use nvmf_initiator::transport::Rdma;
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
 use nvmf_rdma::QueuePairId;
@@ -128,7 +128,10 @@ impl Path {
     pub(super) fn cut(&mut self, until: Duration) {
         self.cut_until = self.cut_until.max(until);
         let refuse_connect = 1_000_000;
-        self.driver.transport_mut().provider_mut().set_options(FaultOptions { refuse_connect, ..self.faults });
+        self.driver
+            .transport_mut()
+            .provider_mut()
+            .set_options(FaultOptions { refuse_connect, ..self.faults });
     }
 
     /// The connections of its queues.

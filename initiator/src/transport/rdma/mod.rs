@@ -48,6 +48,12 @@ impl<P: Provider> Rdma<P> {
     }
 
     /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// The same, to change.
     pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
     }

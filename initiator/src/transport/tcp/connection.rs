@@ -48,7 +48,7 @@ impl Ended {
                 error.kind(),
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
             ),
-            Self::Violation(_) | Self::TimedOut => false,
+            Self::Violation(_) | Self::Digests(_) | Self::TimedOut => false,
         }
     }
 }

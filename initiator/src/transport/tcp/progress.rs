@@ -181,11 +181,8 @@ impl Tcp {
             // A command of the shutdown may wait to be sent.
             self.send_to(qid);
         }
-        let event = Event::Disconnected {
-            qid,
-            cause: "closed by this side".to_owned(),
-            peer_has_ended: false,
-        };
+        let event =
+            Event::Disconnected { qid, cause: "closed by this side".to_owned(), peer_has_ended: false };
         match self.take_link(qid) {
             Some(Link::Open(connection)) if orderly && !connection.has_more() => {
                 self.start_linger(qid, *connection, Vec::new(), event);
