@@ -5,7 +5,7 @@ use nvme_proto::nvm::rw::ReadWrite;
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::rdma::{AcceptData, Request};
 use nvme_proto::{Cid, Cntlid, Cqe, Nsid, Qid, SglDescriptor, Sqe, Status};
-use nvmf_iwarp::wire::crc32c::Crc32c;
+use nvmf_memory::Crc32c;
 use nvmf_iwarp::wire::ddp::RawTagged;
 use nvmf_iwarp::wire::mpa::{Enhanced, FRAME_LEN_MAX, Flags, Frame, Kind};
 use nvmf_iwarp::wire::rdmap::{Header, READ_REQUEST_LEN};

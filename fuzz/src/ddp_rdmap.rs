@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use nvmf_iwarp::harness::Established;
-use nvmf_iwarp::wire::crc32c::Crc32c;
+use nvmf_tcp::Crc32c;
 use nvmf_iwarp::wire::mpa::pad_len;
 
 /// Arbitrary bytes or well-framed arbitrary segments, in arbitrary pieces, between posts and sends of ours. The peer

@@ -11,7 +11,7 @@ use super::send_queue::{OutboundRead, Work};
 use super::terminate::{self, TERMINATE_LEN_MAX, Violation};
 use crate::config::{MAX_FPDU, MAX_SGE, MIN_FPDU};
 use crate::handshake::Rtr;
-use crate::wire::crc32c::Crc32c;
+use nvmf_memory::Crc32c;
 use crate::wire::ddp::FIRST_MSN;
 use crate::wire::mpa::{CRC_LEN, pad_len};
 use crate::wire::rdmap::{Header, READ_REQUEST_LEN};

@@ -5,9 +5,7 @@
 //! | [`mpa`] | request and reply frames; the framing of FPDUs |
 //! | [`ddp`] | the control field, tagged and untagged headers |
 //! | [`rdmap`] | the seven messages |
-//! | [`crc32c`] | the checksum |
 
-pub mod crc32c;
 pub mod ddp;
 pub mod mpa;
 pub mod rdmap;
