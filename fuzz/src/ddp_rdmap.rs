@@ -2,8 +2,8 @@
 
 use crate::input::Input;
 use nvmf_iwarp::harness::Established;
-use nvmf_tcp::Crc32c;
 use nvmf_iwarp::wire::mpa::pad_len;
+use nvmf_tcp::Crc32c;
 
 /// Arbitrary bytes or well-framed arbitrary segments, in arbitrary pieces, between posts and sends of ours. The peer
 /// changes no byte that it was not given, and every work request completes once.

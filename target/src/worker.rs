@@ -352,7 +352,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             if queue.poll_timeout().is_some_and(|due| due <= now) {
                 queue.on_timeout(resources, now);
             }
-            if queue.is_stalled(now, transfer_timeout) {
+            if queue.is_stalled(now, transfer_timeout) && !resources.transport.awaits_us(queue.index()) {
                 resources.counters.transfer_timeouts.add(1);
                 if resources.log.allow(now, &resources.counters) {
                     tracing::warn!(parent: queue.span(), "the host has taken nothing for {transfer_timeout:?}: closing the queue");

@@ -49,16 +49,16 @@ impl KeepAlive {
         self.next.into_iter().chain(self.answer_by).chain(self.scan_at).min()
     }
 
-    /// When the controller's own timer has expired, if nothing reached it after what was sent last. The controller rounds
-    /// KATO up to its granularity; where traffic counts, it may take an interval with a command in it for a sign of life,
-    /// and expire one interval later.
-    fn expiry(&self, grain: Duration) -> Option<Duration> {
+    /// When the controller's own timer has expired, if nothing reaches it any more: what was sent may have been on its way
+    /// until the connections were closed, now. The controller rounds KATO up to its granularity; where traffic counts,
+    /// it may take an interval with a command in it for a sign of life, and expire one interval later.
+    fn expiry(&self, now: Duration, grain: Duration) -> Option<Duration> {
         if self.timeout.is_zero() {
             return None;
         }
         let intervals = if self.traffic_counts { 2 } else { 1 };
         let timeout = self.timeout.saturating_add(grain).saturating_mul(intervals);
-        Some(self.last_traffic.saturating_add(timeout))
+        Some(now.saturating_add(timeout))
     }
 
     /// Half of KATO, so that one delayed Keep Alive is not the end.
@@ -78,7 +78,7 @@ impl Association {
     /// for (CQT), from when it knows of the loss, which is at the latest when its keep-alive timer expires.
     #[must_use]
     pub fn quiesce_time(&self, now: Duration, knows_of_loss: bool) -> Duration {
-        let expiry = self.keep_alive.expiry(self.controller.keep_alive_grain).filter(|_| !knows_of_loss);
+        let expiry = self.keep_alive.expiry(now, self.controller.keep_alive_grain).filter(|_| !knows_of_loss);
         let until_known = expiry.map_or(Duration::ZERO, |expiry| expiry.saturating_sub(now));
         self.controller.command_quiesce.saturating_add(until_known)
     }

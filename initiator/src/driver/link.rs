@@ -7,10 +7,23 @@ use core::time::Duration;
 use nvme_proto::Qid;
 use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
 
+/// How long is looked whether a controller that ended an I/O queue ended them all: one that died has.
+const IO_END_GRACE: Duration = Duration::from_millis(20);
+
+/// An I/O queue that the controller ended.
+#[derive(Debug)]
+pub(super) struct IoEnd {
+    pub(super) qid: Qid,
+    pub(super) cause: String,
+    /// Until then its Admin queue may be seen to have ended, too.
+    pub(super) until: Duration,
+}
+
 impl<T: Transport> Driver<T> {
     /// Begins a new association, over a new transport if the device of the last one may be gone.
     pub(super) fn reconnect(&mut self, now: Duration) {
         self.ended_by_controller = false;
+        (self.io_end, self.admin_lost) = (None, false);
         let made = self
             .replace_transport()
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
@@ -80,9 +93,10 @@ impl<T: Transport> Driver<T> {
                 Event::Disconnected { qid, cause, peer_has_ended } => {
                     let Some(queue) = self.queue(qid) else { continue };
                     queue.link = LinkState::Closed;
-                    if let (false, Some(association)) = (self.closing, &mut self.association) {
-                        self.ended_by_controller = peer_has_ended;
-                        association.on_disconnected(now, qid, &cause);
+                    if qid.is_admin() || !peer_has_ended {
+                        self.on_lost(now, qid, &cause, peer_has_ended);
+                    } else if self.io_end.is_none() {
+                        self.io_end = Some(IoEnd { qid, cause, until: now + IO_END_GRACE });
                     }
                 }
                 Event::Other => {}
@@ -91,6 +105,16 @@ impl<T: Transport> Driver<T> {
             self.close_if_gone(now);
         }
         worked
+    }
+
+    /// A queue's connection is lost, and with it the association. `by_controller`: the controller ended its Admin queue,
+    /// and with that all others.
+    pub(super) fn on_lost(&mut self, now: Duration, qid: Qid, cause: &str, by_controller: bool) {
+        self.io_end = None;
+        if let (false, Some(association)) = (self.closing, &mut self.association) {
+            self.ended_by_controller = by_controller;
+            association.on_disconnected(now, qid, cause);
+        }
     }
 
     fn queue(&mut self, qid: Qid) -> Option<&mut Queue> {
@@ -164,6 +188,7 @@ impl<T: Transport> Driver<T> {
             self.transport.destroy(queue.qid);
             for owner in queue.into_owners() {
                 if let Owner::Admin(number) = owner {
+                    self.admin_lost = true;
                     self.events.push_back(DriverEvent::Admin(number, None));
                 }
             }
@@ -174,7 +199,8 @@ impl<T: Transport> Driver<T> {
     /// The association is at its end.
     pub(super) fn on_closed(&mut self, now: Duration) {
         // What was in flight and changes nothing may be carried out at any time.
-        let no_matter = self.ended_by_controller || !self.operations.has_writes_in_flight();
+        let changes = self.operations.has_writes_in_flight() || self.admin_lost;
+        let no_matter = self.ended_by_controller || !changes;
         let quiesce = self
             .association
             .take()

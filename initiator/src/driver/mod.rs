@@ -30,6 +30,7 @@ use crate::transport::{Arrival, Transport, TransportError};
 use admin::{AdminCommands, KeyRefused};
 use core::time::Duration;
 use disks::Disks;
+use link::IoEnd;
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
@@ -97,6 +98,10 @@ pub struct Driver<T: Transport> {
     closing: bool,
     /// The association ended from the controller's side, so that the controller knows of it.
     ended_by_controller: bool,
+    /// The controller ended an I/O queue: whether it ended all of them will be seen.
+    io_end: Option<IoEnd>,
+    /// An admin command of the user's was in flight when the association ended.
+    admin_lost: bool,
     shut: bool,
     factory: Option<Factory<T>>,
     /// How often the transport was replaced.
@@ -130,6 +135,8 @@ impl<T: Transport> Driver<T> {
             rounds: [0; 2],
             closing: false,
             ended_by_controller: false,
+            io_end: None,
+            admin_lost: false,
             shut: false,
             factory: None,
             replaced: 0,
@@ -252,7 +259,8 @@ impl<T: Transport> Driver<T> {
         let waiting = self.operations.poll_timeout();
         let key = self.key_refused.map(KeyRefused::poll_timeout);
         let (recovery, transport) = (self.recovery.poll_timeout(), self.transport.poll_timeout());
-        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout()]
+        let io_end = self.io_end.as_ref().map(|end| end.until);
+        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout(), io_end]
             .into_iter()
             .flatten()
             .min()
@@ -335,6 +343,9 @@ impl<T: Transport> Driver<T> {
             {
                 association.on_command_timeout(now, queue.qid);
             }
+        }
+        if let Some(end) = self.io_end.take_if(|end| end.until <= now) {
+            self.on_lost(now, end.qid, &end.cause, false);
         }
         if let Some(association) = &mut self.association
             && due(association.poll_timeout())

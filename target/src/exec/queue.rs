@@ -316,6 +316,11 @@ impl<T: Transport> Queue<T> {
         self.state = QueueState::Closed;
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
         resources.transport.destroy(self.index);
+        // A controller ends with its Admin queue, whatever a device still has of it.
+        if let Some((association, Qid(0))) = &self.admitted {
+            association.close();
+            resources.deferred.push_back(DeferredAction::CloseIoQueues(association.key()));
+        }
         self.abandon();
         // What no device has yet is not begun any more.
         resources.drop_waiting(self.index, |buffers, place| {

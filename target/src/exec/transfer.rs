@@ -209,7 +209,7 @@ impl<T: Transport> Queue<T> {
     }
 
     /// A request that failed waits for nothing more.
-    fn leave_waits(&mut self, request: u16) {
+    pub(super) fn leave_waits(&mut self, request: u16) {
         if self.request(request).state == RequestState::AwaitBuffer {
             self.await_buffer.iter_mut().for_each(|waiting| waiting.retain(|&other| other != request));
             self.request(request).state = RequestState::Executing;

@@ -117,6 +117,9 @@ pub trait Transport: Sized {
     /// Nothing of the queue is in use any more.
     fn forget(&mut self, queue: u32);
 
+    /// Whether the host's next bytes wait for memory of ours: it is not the host that makes no progress.
+    fn awaits_us(&self, queue: u32) -> bool;
+
     /// Looks what arrived, for [`Transport::next_arrival`].
     fn poll(&mut self);
 

@@ -48,7 +48,9 @@ impl<T: Transport> Queue<T> {
         resources.counters.bytes_in.add(len.into());
         if !intact {
             this.damage();
+            self.leave_waits(request);
         }
+        let this = self.request(request);
         if matches!(this.work, Some(Work::Parameters)) && intact {
             let mut parameters = [0; PARAMETERS_LEN_MAX];
             let into = &mut parameters[..len as usize];

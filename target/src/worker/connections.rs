@@ -196,6 +196,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let slot = &mut self.queues[index as usize];
         let Some(queue) = slot.take_if(|queue| queue.is_over()) else { return };
         self.vacant.push(index);
+        // What was to end it must not end the next that has its place.
+        self.resources.deferred.retain(|&action| action != DeferredAction::Remove(index));
         self.resources.ready_list.retain(|&queued| queued != index);
         self.resources.newly_ready.retain(|&queued| queued != index);
         self.resources.load.remove(self.id);

@@ -159,6 +159,14 @@ impl Target {
         }
     }
 
+    /// Ends the connections of the I/O queues, as a target does whose host broke a rule there. What was held back stays.
+    pub(crate) fn disconnect_io(&mut self) {
+        for (qp, _) in self.queues.extract_if(.., |_, queue| queue.qid != Some(Qid(0))) {
+            self.provider.disconnect(qp);
+            self.provider.destroy_queue_pair(qp);
+        }
+    }
+
     fn forget(&mut self) {
         self.held.clear();
         self.event_requests.clear();

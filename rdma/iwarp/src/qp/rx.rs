@@ -9,10 +9,10 @@ use super::inbound_reads::InboundRead;
 use super::receive::Receive;
 use super::terminate::{TERMINATE_LEN_MAX, Terminated, Violation};
 use crate::memory::Fault;
-use nvmf_memory::Crc32c;
 use crate::wire::ddp::{Control, FIRST_MSN};
 use crate::wire::mpa::{CRC_LEN, pad_len};
 use crate::wire::rdmap::{Header, HeaderError, READ_REQUEST_LEN};
+use nvmf_memory::Crc32c;
 use nvmf_memory::Memory;
 use nvmf_rdma::{Access, WcStatus};
 

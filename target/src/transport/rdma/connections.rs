@@ -238,6 +238,11 @@ impl<P: Provider> Transport for Rdma<P> {
         queue_pair.receives.iter().for_each(|&slot| pool.put(slot));
     }
 
+    /// Its receives are posted before.
+    fn awaits_us(&self, _queue: u32) -> bool {
+        false
+    }
+
     fn poll(&mut self) {
         self.poll_completions();
     }

@@ -138,6 +138,11 @@ impl Transport for Tcp {
         self.capsules.forget(queue);
     }
 
+    fn awaits_us(&self, queue: u32) -> bool {
+        let connection = self.connections.get(queue as usize).and_then(Option::as_ref);
+        connection.is_some_and(|connection| connection.awaits_slot())
+    }
+
     fn poll(&mut self) {
         self.progress();
     }
