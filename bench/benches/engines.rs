@@ -72,7 +72,7 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
     let Step::Connect(request) = queue.on_parameters(NOW, ticket, data.as_bytes()) else {
         panic!("a Connect is passed to the registry")
     };
-    let admission = registry.connect(NOW, &request);
+    let admission = registry.connect(NOW, &request, true);
     assert!(matches!(queue.on_admission(NOW, request, admission), Step::Respond(_)));
     assert!(queue.association().is_some(), "the Connect is accepted");
     queue
