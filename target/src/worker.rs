@@ -106,6 +106,28 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.outbox.pop_front()
     }
 
+    /// Delivers the messages of a whole group that one thread turns, such as a simulation's: each worker is at the place
+    /// of its number. Says whether there were any.
+    ///
+    /// # Panics
+    /// When a message is for a worker that is not there.
+    pub fn exchange_messages(group: &mut [Self]) -> bool {
+        let mut any = false;
+        for from in 0..group.len() {
+            while let Some((to, message)) = group[from].poll_message() {
+                any = true;
+                let Recipient::Worker(to) = to else {
+                    for to in (0..group.len()).filter(|&to| to != from) {
+                        group[to].deliver(message.copy().expect("what is for several can be copied"));
+                    }
+                    continue;
+                };
+                group[to.0].deliver(message);
+            }
+        }
+        any
+    }
+
     /// What it counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {

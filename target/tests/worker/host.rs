@@ -18,7 +18,7 @@ use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::{Recipient, WorkerId, WorkerMessage};
+use nvmf_target::message::{WorkerId, WorkerMessage};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
@@ -122,27 +122,14 @@ impl World {
     /// Turns every worker once and moves the clock.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
-        let mut messages = VecDeque::new();
         for (from, worker) in self.workers.iter_mut().enumerate() {
             if self.occupied == Some(from) {
                 continue;
             }
             worker.backend().advance(self.now);
             worker.turn(self.now);
-            while let Some((to, message)) = worker.poll_message() {
-                messages.push_back((from, to, message));
-            }
         }
-        for (from, to, message) in messages {
-            match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(message),
-                Recipient::Others => {
-                    for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(message.copy().unwrap());
-                    }
-                }
-            }
-        }
+        Worker::exchange_messages(&mut self.workers);
     }
 
     /// Ticks until `done`, which must come.
