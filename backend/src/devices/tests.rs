@@ -210,6 +210,26 @@ fn workers_have_an_open_file_each() {
     }
 }
 
+/// As when the process is killed: its descriptors are closed, and the kernel ends its ring when the last operation is
+/// done.
+#[test]
+fn ring_holds_the_lock_of_its_disks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let spec = DiskSpec::Path { path: path.clone(), create: None };
+    for open in [buffered, file] {
+        let disk = open(&path);
+        let mut devices = devices(8);
+        devices.attach(DEVICE, &disk).unwrap();
+        // What closes the descriptor, and leaves the ring.
+        devices.devices[slot(DEVICE) as usize].as_mut().unwrap().disk = memory(MIB).0;
+        drop(disk);
+        assert!(matches!(Disk::open(&spec, None, false), Err(crate::OpenError::InUse { .. })));
+        drop(devices);
+        assert!(Disk::open(&spec, None, false).is_ok());
+    }
+}
+
 #[test]
 fn close_leaves_nothing_of_syncs_that_were_not_begun() {
     let folder = tempfile::tempdir().unwrap();
