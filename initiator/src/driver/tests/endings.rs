@@ -3,7 +3,7 @@
 use super::super::{DriverConfig, DriverEvent};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::Invalidate;
-use crate::transport::Rdma;
+use crate::transport::{Arrival, Rdma, Transport};
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
@@ -41,6 +41,42 @@ fn key_is_dead_before_the_operation_ends() {
         rig.memory.read(0, &mut bytes);
         assert_eq!(bytes, [0; BLOCK]);
     }
+}
+
+#[test]
+fn key_of_a_command_that_could_not_be_sent_is_ended() {
+    let mut rig = Rig::ready();
+    let keys = |rig: &mut Rig| rig.driver.transport_mut().provider_mut().inner().remote_keys();
+    let refuse = |rig: &mut Rig, refuse_post| {
+        let options = FaultOptions { refuse_post, ..FaultOptions::default() };
+        rig.driver.transport_mut().provider_mut().set_options(options);
+    };
+    refuse(&mut rig, 1_000_000);
+    rig.submit(1, read(0, 1));
+    rig.submit(2, read(1, 1));
+    rig.driver.flush(rig.now);
+    assert_eq!(keys(&mut rig), 2, "one command is under way, and one found no room");
+    rig.run();
+    refuse(&mut rig, 0);
+    rig.run();
+    assert_eq!((rig.result(1), rig.result(2)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(keys(&mut rig), 0);
+}
+
+/// A response may overtake the completion of its command's SEND, whose bytes are in use until then.
+#[test]
+fn memory_is_released_after_the_send_though_the_response_is_there() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.driver.flush(rig.now);
+    assert_eq!(rig.driver.transport_mut().complete(Qid(1), 0, None), Ok(false));
+    rig.target.turn(rig.now);
+    let transport = rig.driver.transport_mut();
+    transport.poll();
+    let released = core::iter::from_fn(|| transport.next_arrival())
+        .any(|arrival| matches!(arrival, Arrival::Released(Qid(1), 0)));
+    assert!(released, "its SEND is done");
 }
 
 #[test]
