@@ -246,3 +246,47 @@ fn h2c_data_that_do_not_end_give_their_buffers_back_in_time() {
     }
     assert_eq!(world.count("transfer_timeouts"), 5, "each is counted");
 }
+
+/// What the host has sent is not read before there is a slot: that is no fault of the host's.
+#[test]
+fn queue_that_waits_for_a_slot_makes_its_host_no_stalled_one() {
+    let mut world = world(1);
+    let (_stuck_admin, _, mut stuck) = hanging(&mut world, 1, 1, 1);
+    assert_eq!(world.slots_out(), 1);
+    let (_admin, cntlid) = Host::admin(&mut world, 2, Ask::default());
+    let mut io = Host::io(&mut world, 2, Ask::default(), 1, cntlid);
+    let data = pattern(1, 65536);
+    let cid = io.start(&mut world, &write(0, SglDescriptor::transport(65536), 65536), &[]);
+    let r2t = io.r2t(&mut world);
+    // The answer comes behind a capsule that waits for the slot.
+    io.start(&mut world, &in_capsule(1, 1024, 512), &[9; 512]);
+    let answer = io.answer(r2t, &data, 65536);
+    io.send(&mut world, &answer);
+    world.pass(Duration::from_secs(50));
+    assert_eq!((world.count("transfer_timeouts"), world.queues()), (0, 4));
+    world.other_disk.borrow_mut().set_hanging(false);
+    for _ in 0..2 {
+        assert!(matches!(io.pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    }
+    assert!(matches!(stuck[0].pdu(&mut world), Pdu::Response(_)));
+    assert!(world.on_disk(0, 65536) == data, "write {cid}");
+}
+
+/// The disk takes the data of a write when it carries it out: long after other capsules came and went.
+#[test]
+fn capsule_of_a_write_on_a_hung_disk_is_not_overwritten() {
+    let mut world = World::new();
+    let (_admin, _, mut stuck) = hanging(&mut world, 1, 1, 4);
+    let (_other, other) = Host::admin(&mut world, 2, Ask::default());
+    let mut io = Host::io(&mut world, 2, Ask::default(), 1, other);
+    for at in 0..100 {
+        assert_eq!(io.write(&mut world, 0, &pattern(at, 4096)), Status::SUCCESS);
+    }
+    world.other_disk.borrow_mut().set_hanging(false);
+    for _ in 0..4 {
+        assert!(matches!(stuck[0].pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    }
+    for lba in 0..8 {
+        assert_eq!(*world.other_disk.borrow().block(lba), [7; 512], "block {lba}");
+    }
+}
