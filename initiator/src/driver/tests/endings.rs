@@ -9,7 +9,7 @@ use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
-use nvmf_host::{AssociationConfig, AssociationError, Violation, admin};
+use nvmf_host::{AssociationConfig, AssociationError, RecoveryPolicy, Violation, admin};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::FaultOptions;
 use nvmf_rdma::{Completion, Opcode, WcStatus, WorkRequestId};
@@ -216,6 +216,25 @@ fn hanging_close_destroys_the_queue_pairs_first() {
     assert_eq!((queue_pairs(&rig), rig.ended.len()), (2, 0), "the connections have their time to close");
     // The loss timeout is over by then: the operation is given back.
     rig.pass(20 * SECOND);
+    assert_eq!((queue_pairs(&rig), rig.result(1)), (0, Some(Err(BlockError::Gone))));
+}
+
+#[test]
+fn operation_in_flight_outlasts_a_fast_failure_until_the_queue_pairs_are_gone() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.run();
+    // From now on no event of a connection's is seen.
+    let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
+    rig.driver.transport_mut().provider_mut().set_options(hold);
+    rig.pass(31 * SECOND);
+    rig.submit(2, read(1, 1));
+    rig.pass(10 * SECOND);
+    assert_eq!(rig.result(2), Some(Err(BlockError::Gone)), "it was never sent");
+    assert_eq!((queue_pairs(&rig), rig.result(1)), (2, None), "the controller can write into its memory");
+    rig.pass(100 * SECOND);
     assert_eq!((queue_pairs(&rig), rig.result(1)), (0, Some(Err(BlockError::Gone))));
 }
 
