@@ -147,10 +147,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
         Command::Serve(serve) => {
+            // The signals are ours before anything else is: a stop or a reload during the start is not lost.
+            let mut control = Control::new().context("cannot take over the signals")?;
             let config = serve.config()?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
-            // The signals are ours before the first worker is: a stop during the start is not lost.
-            let mut control = Control::new().context("cannot take over the signals")?;
             let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())

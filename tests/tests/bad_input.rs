@@ -1,9 +1,10 @@
 //! Error messages of `nvmf`: exit code 1 and one line. `nbd.rs` has more; those of `nvmf-target` are in its own tests.
 
-use nvmf_tests::process::Target;
+use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{HOST_ID, Site, fails, random_file, succeeds};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
@@ -150,4 +151,28 @@ fn short_options_of_blocks_are_explained() {
             assert!(text.contains("nvme-cli's") && text.contains(said), "{command} {option}: {text}");
         }
     }
+}
+
+/// The limit's signal would end the process, and with it every host's connection.
+#[test]
+fn write_beyond_the_file_size_limit_fails_and_ends_nothing() {
+    let site = Site::new("file-size").expect("a site");
+    let disk = site.path("disk.img");
+    std::fs::File::create(&disk).and_then(|file| file.set_len(2 << 20)).expect("a file");
+    let namespace = format!("path = \"{}\"", disk.display());
+    site.configure(&site.subsystem(&[namespace])).expect("a configuration");
+    let mut command = Command::new("bash");
+    // In blocks of 1024 bytes.
+    command.args(["-c", "ulimit -f 1024; exec \"$0\" serve --config \"$1\""]);
+    command.arg(process::program("nvmf-target").expect("nvmf-target")).arg(site.path("target.toml"));
+    let target = Target::start(command, site.address, &site.path("log")).expect("a target");
+    let bytes = site.path("bytes");
+    random_file(&bytes, 8192).expect("a file");
+    let write = |offset: &str| {
+        let options = ["-n", &site.nqn, "--offset", offset, bytes.to_str().expect("UTF-8")];
+        site.call("write", &options).expect("nvmf")
+    };
+    fails(&mut write("1536KiB"), &["write"]).expect("a failed write");
+    succeeds(&mut write("0")).expect("a write");
+    target.stop().expect("a stop in order");
 }

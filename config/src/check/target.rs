@@ -30,7 +30,7 @@ impl Checker<'_> {
         let transfer_max = self.bytes(
             "transfer_max",
             file.transfer_max.as_ref(),
-            4096..=1 << 20,
+            8192..=1 << 20,
             u64::from(default.transfer_max),
         )?;
         if let Some(value) = &file.transfer_max

@@ -161,7 +161,7 @@ mod tests {
                 last: true,
                 success: false,
             };
-            let mut outbox = Outbox::default();
+            let mut outbox = Outbox::with_capacity(1);
             outbox.add_data(to_host.c2h_data(&data).unwrap(), 0..512, &own, None, false, done);
             assert_eq!(outbox.succeed(place(of)), stands, "{done:?}, {of}");
             assert_eq!(bytes(&outbox)[1] & 8 != 0, stands, "SUCCESS");
