@@ -9,6 +9,7 @@
 //! | `series` | medians, ratios, goals |
 //! | `site` | cores, folders, programs and servers |
 //! | `workload` | the workloads, with fio's terms |
+//! | `transport` | the transports, with each program's terms |
 //! | `ours` | this project's target and clients, and bare TCP |
 //! | `fio`, `nbd`, `spdk` | the peers, and parsers of their reports |
 //! | `rxe` | the kernel lab's figures |
@@ -28,6 +29,7 @@ mod series;
 mod site;
 mod spdk;
 mod table;
+mod transport;
 mod workload;
 
 use crate::step;
