@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 use std::net::SocketAddr;
 
 const NQN: &str = "nqn.2026-11.com.example:spdk";
+/// The host's name: the perf tool has an empty one of its own, which only SPDK's target accepts.
+const HOST_NQN: &str = "nqn.2026-11.com.example:perf";
 /// Memory of the target, in MB.
 const MEMORY_MB: u64 = 512;
 const BLOCK: u64 = 512;
@@ -122,7 +124,9 @@ pub(super) fn perf(
     perf.args(["-t", &site.seconds.to_string(), "-a", &site.warm_up().to_string()]);
     perf.args(transport.perf_options());
     let (host, port) = (address.ip(), address.port());
-    perf.args(["-r", &format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{nqn}")]);
+    let remote =
+        format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{nqn} hostnqn:{HOST_NQN}");
+    perf.args(["-r", &remote]);
     Report::parse(&String::from_utf8_lossy(&site.run(&mut perf)?))
 }
 
