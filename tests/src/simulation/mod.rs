@@ -14,6 +14,7 @@
 //! A run depends only on its seed, so that a failure can be reproduced.
 
 mod host;
+mod network;
 mod oracle;
 mod path;
 mod rng;
@@ -21,10 +22,20 @@ mod target;
 mod troubles;
 mod world;
 
+use network::{Network, RdmaNetwork, TcpNetwork};
 use world::World;
 
-/// Results of a seed.
+/// What carries commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// NVMe/RDMA.
+    Rdma,
+    /// NVMe/TCP.
+    Tcp,
+}
+
+/// Results of a seed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations completed.
     pub operations: u64,
@@ -36,6 +47,10 @@ pub struct Outcome {
     pub losses: u64,
     /// Blocks that were read over another path than the one over which they were written.
     pub read_across: u64,
+    /// Connections that the network cut, beside those.
+    pub cut: u32,
+    /// Bits that were flipped under way.
+    pub flipped: u32,
     /// A hash over all events in order, which is the same for the same seed.
     pub trace: u64,
 }
@@ -45,8 +60,15 @@ pub struct Outcome {
 /// # Panics
 /// When a block has wrong contents, a side hangs, or a resource is leaked.
 #[must_use]
-pub fn run(seed: u64) -> Outcome {
-    let mut world = World::new(seed);
+pub fn run(transport: Transport, seed: u64) -> Outcome {
+    match transport {
+        Transport::Rdma => run_over::<RdmaNetwork>(seed),
+        Transport::Tcp => run_over::<TcpNetwork>(seed),
+    }
+}
+
+fn run_over<N: Network>(seed: u64) -> Outcome {
+    let mut world = World::<N>::new(seed);
     world.run();
     world.finish()
 }
