@@ -169,6 +169,7 @@ impl TargetArguments {
                 data_digest: self.data_digest,
                 tos: self.tos,
                 interface: self.host_iface.clone(),
+                ..TcpOptions::default()
             })),
             Transport::Rdma if self.hdr_digest || self.data_digest || self.host_iface.is_some() => {
                 bail!("--hdr-digest, --data-digest and --host-iface are for -t tcp")

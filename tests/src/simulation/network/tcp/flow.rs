@@ -33,8 +33,6 @@ pub(super) struct Travel {
     pub(super) split: u64,
     /// Chance in percent that the first bytes of a PDU come one by one.
     pub(super) drip: u64,
-    /// Most bytes of a direction that are under way.
-    pub(super) room: usize,
 }
 
 /// Bytes that arrive together.
@@ -64,11 +62,6 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Bytes that may be taken.
-    pub(super) fn room(&self, travel: &Travel) -> usize {
-        if self.closed { usize::MAX } else { travel.room.saturating_sub(self.len) }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

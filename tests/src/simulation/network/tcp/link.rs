@@ -78,12 +78,9 @@ impl Link {
         let (from, to) = (side as usize, side.other() as usize);
         let (mut len, mut flipped) = (0, 0);
         let mut buffer = [0; 16 * 1024];
+        let mut had_bytes = false;
         while let Some(socket) = &mut self.sockets[from] {
-            let room = self.flows[to].room(travel).min(buffer.len());
-            if room == 0 {
-                break;
-            }
-            match socket.read(&mut buffer[..room]) {
+            match socket.read(&mut buffer) {
                 Ok(0) if !self.broken[from] => {
                     poller.remove(&*socket);
                     self.flows[to].end(now + Duration::from_micros(rng.below(travel.farthest)), End::Fin);
@@ -93,8 +90,14 @@ impl Link {
                 Ok(n) if n > 0 => {
                     flipped += self.flows[to].push(now, &mut buffer[..n], travel, faults, rng);
                     len += n;
+                    had_bytes = true;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Bytes may wait in the sender's kernel for an acknowledgement, which must not wait for a timer.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && had_bytes => {
+                    let _ = SockRef::from(&*socket).set_tcp_quickack(true);
+                    had_bytes = false;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Ok(_) | Err(_) => {
                     self.sockets[from] = None;
@@ -102,12 +105,6 @@ impl Link {
                     self.target_closed |= side == Side::Target;
                 }
             }
-        }
-        // What waits in the sender's kernel for an acknowledgement must not wait for the machine's clock.
-        if len > 0
-            && let Some(socket) = &self.sockets[from]
-        {
-            let _ = SockRef::from(socket).set_tcp_quickack(true);
         }
         (len, flipped)
     }

@@ -9,8 +9,9 @@
 //! | `flow` | one direction of it: what is under way |
 //! | `framing` | where PDUs begin, what a digest covers |
 //!
-//! A run depends on its seed alone as long as the kernel delivers over loopback what was sent before the sending call
-//! returns, which it does; no buffer of it waits for a timer.
+//! A run depends on its seed alone: over loopback the kernel delivers within the sending call, and the relay takes
+//! and acknowledges in every turn all that was sent. So nothing waits for a timer of the kernel's, which counts by the
+//! machine's clock. Receive buffers and segments of a small size would bring such timers in; small send buffers do not.
 
 mod flow;
 mod framing;
@@ -31,7 +32,7 @@ use nvmf_target::transport::tcp;
 use relay::{ADDRESS, Relay};
 use std::net::SocketAddr;
 
-/// Bytes that the target's sockets take at once where they take little.
+/// Bytes that sockets take at once where they take little.
 const NARROW_SEND_BUFFER: usize = 4096;
 
 /// How a path is, chosen by the seed.
@@ -66,10 +67,9 @@ impl Network for TcpNetwork {
             farthest: 1 + rng.below(farthest),
             split: rng.below(70),
             drip: if rng.percent(50) { rng.below(60) } else { 0 },
-            room: 1 << (9 + rng.below(11)),
         };
         let narrow = rng.percent(40);
-        let relay = Relay::new(travel, narrow, Rng::new(rng.next()));
+        let relay = Relay::new(travel, Rng::new(rng.next()));
         Self {
             relay,
             paths: Vec::new(),
@@ -108,13 +108,14 @@ impl Network for TcpNetwork {
 
     fn add_path(&mut self, machine: u8, rng: &mut Rng, calm: bool) -> Self::Host {
         let mut chance = |most| if calm { 0 } else { rng.below(most) };
-        let faults = Faults { cut: chance(5000), hold: chance(20_000), flip: chance(20_000) };
+        let faults = Faults { cut: chance(10_000), hold: chance(20_000), flip: chance(60_000) };
         let refuse = chance(50_000);
         self.paths.push(Path { flow_control: rng.percent(50), refuse, faults });
         self.relay.add_gate(machine);
         let options = TcpOptions {
             header_digest: rng.percent(50),
             data_digest: rng.percent(50),
+            send_buffer: self.narrow.then_some(NARROW_SEND_BUFFER),
             ..TcpOptions::default()
         };
         transport::Tcp::new(&options).expect("a transport")

@@ -6,15 +6,12 @@ use crate::simulation::network::Side;
 use crate::simulation::rng::Rng;
 use core::time::Duration;
 use nvmf_stream::{Interest, Poller};
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Where everything listens. Other tests use other addresses of this machine, and so other ports.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 83, 0, 1);
-/// Bytes of a segment, and of a receive buffer, where sockets take little at once.
-const NARROW_SEGMENT: u32 = 536;
-const NARROW_BUFFER: usize = 4096;
 /// The token of a path's listener is the path's number and this bit; of a link, its index twice and the side.
 const LISTENER: u64 = 1 << 32;
 
@@ -35,7 +32,6 @@ pub(super) struct Relay {
     gates: Vec<Gate>,
     links: Vec<Option<Link>>,
     travel: Travel,
-    narrow: bool,
     rng: Rng,
     turn: u64,
     pub(super) cuts: u32,
@@ -43,14 +39,13 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(travel: Travel, narrow: bool, rng: Rng) -> Self {
+    pub(super) fn new(travel: Travel, rng: Rng) -> Self {
         Self {
             poller: Poller::new().expect("an epoll descriptor"),
             target: SocketAddr::from((ADDRESS, 0)),
             gates: Vec::new(),
             links: Vec::new(),
             travel,
-            narrow,
             rng,
             turn: 0,
             cuts: 0,
@@ -65,18 +60,14 @@ impl Relay {
 
     /// Opens a gate for a path, of the host machine with this number.
     pub(super) fn add_gate(&mut self, machine: u8) {
-        let listener = self.listener().expect("a listener");
+        let listener = Self::listener().expect("a listener");
         self.poller.add(&listener, LISTENER | self.gates.len() as u64, Interest::Read).expect("a watch");
         let source = Ipv4Addr::new(127, 83, 1 + machine, 1);
         self.gates.push(Gate { listener, source, refuse: 0, faults: Faults::default() });
     }
 
-    fn listener(&self) -> io::Result<TcpListener> {
+    fn listener() -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        if self.narrow {
-            socket.set_recv_buffer_size(NARROW_BUFFER)?;
-            socket.set_tcp_mss(NARROW_SEGMENT)?;
-        }
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::from((ADDRESS, 0)).into())?;
         socket.listen(64)?;
@@ -188,13 +179,8 @@ impl Relay {
     /// Connects to the target. Over loopback that takes no time.
     fn connect(&self, source: Ipv4Addr) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        if self.narrow {
-            socket.set_recv_buffer_size(NARROW_BUFFER)?;
-        }
         socket.bind(&SocketAddr::from((source, 0)).into())?;
         socket.connect(&self.target.into())?;
-        let stream = TcpStream::from(socket);
-        SockRef::from(&stream).set_tcp_quickack(true)?;
-        Ok(stream)
+        Ok(socket.into())
     }
 }
