@@ -1,12 +1,12 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
-use crate::daemon::{read_config, select};
+use crate::daemon::{read_config, select, twins};
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
 use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -58,6 +58,7 @@ impl Findings {
             }
         }
         self.look_for_disks_exported_twice(config);
+        self.look_for_copies(config);
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
                 if forgets(namespace) {
@@ -101,6 +102,22 @@ impl Findings {
                     path.display()
                 ));
             }
+        }
+    }
+
+    /// Disks that bear one UUID. What is one disk under two names has been reported.
+    fn look_for_copies(&mut self, config: &Config) {
+        let mut seen = HashSet::new();
+        let own = config.subsystems.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
+        let own = own.filter_map(|(nqn, namespace)| {
+            let Backing::Path { path, .. } = &namespace.backing else { return None };
+            seen.insert(disk_number(&std::fs::metadata(path).ok()?)).then_some(())?;
+            let identity = nvmf_backend::Identity::of_path(path).ok()??;
+            Some(((nqn, namespace.nsid), *identity.uuid.as_bytes()))
+        });
+        let own: HashMap<_, _> = own.collect();
+        for ((nqn, nsid), fault) in twins::refused(config, |nqn, n| own.get(&(*nqn, n.nsid)).copied()) {
+            self.problems.push(format!("namespace {nsid} of {nqn}: {fault}"));
         }
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `twins` | disks that bear one UUID |
 //! | `listeners` | where it listens, and tries to |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `reload` | a changed configuration |
@@ -15,6 +16,7 @@ mod namespaces;
 mod reload;
 mod start;
 mod status;
+pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
