@@ -3,22 +3,6 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Addresses of this machine that a wildcard covers: others before loopback.
-#[must_use]
-pub fn addresses_of(wildcard: IpAddr) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = addresses()
-        .into_iter()
-        .filter(|ip| match ip {
-            IpAddr::V4(_) => wildcard.is_ipv4(),
-            // Link-local addresses mean nothing without their interface.
-            IpAddr::V6(ip) => wildcard.is_ipv6() && !ip.is_unicast_link_local(),
-        })
-        .collect();
-    addresses.sort_by_key(IpAddr::is_loopback);
-    addresses.dedup();
-    addresses
-}
-
 /// Whether the address is one that this machine can listen on.
 #[must_use]
 pub fn has_address(ip: IpAddr) -> bool {
@@ -124,6 +108,5 @@ mod tests {
     fn loopback_and_wildcards_are_local() {
         assert!(has_address([127, 0, 0, 1].into()) && has_address([0, 0, 0, 0].into()));
         assert!(!has_address([192, 0, 2, 1].into()), "that network is for documentation");
-        assert!(addresses_of([0, 0, 0, 0].into()).iter().all(IpAddr::is_ipv4));
     }
 }

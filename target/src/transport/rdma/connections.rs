@@ -48,12 +48,14 @@ impl<P: Provider> Rdma<P> {
                 listener,
                 request,
                 peer,
+                local,
                 private_data,
                 peer_responder_resources,
                 ..
             } => {
+                let local = local.ip().to_canonical();
                 let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
-                let offer = Offer { port, peer, private_data, peer_responder_resources };
+                let offer = Offer { port, peer, local, private_data, peer_responder_resources };
                 Event::Incoming(Incoming { request, offer })
             }
             CmEvent::Established { queue_pair, .. } => Event::Established(self.queue_of(queue_pair)?),
