@@ -2,6 +2,7 @@
 
 mod check;
 mod copies;
+mod strangers;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

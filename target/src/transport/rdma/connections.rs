@@ -10,6 +10,7 @@ use crate::exec::transport::{Arrival, Event, Fault, Part, Piece, Route, Terms, T
 use crate::limits::{ACCEPT_TIMEOUT, BACKLOG};
 use crate::message::WorkerId;
 use crate::settings::Settings;
+use crate::transport::strangers;
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::BorrowedRead;
@@ -132,7 +133,11 @@ impl<P: Provider> Transport for Rdma<P> {
 
     fn poll_event(&mut self, now: Duration) -> Option<Event<Incoming>> {
         loop {
-            let event = self.provider.poll_cm(now)?;
+            let Some(event) = self.provider.poll_cm(now) else {
+                let stranger = self.provider.next_stranger()?;
+                let cause = strangers::cause(stranger.cause, &stranger.bytes);
+                return Some(Event::Refused { peer: stranger.peer, cause });
+            };
             if let Some(event) = self.on_cm_event(event) {
                 return Some(event);
             }

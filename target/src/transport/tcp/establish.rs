@@ -4,6 +4,7 @@ use super::Tcp;
 use super::connection::{Connection, Ended};
 use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
+use crate::transport::strangers;
 use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, IcReq, Receiver};
@@ -171,7 +172,10 @@ impl Tcp {
                 }
                 Ok((_, None)) => {}
                 Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
-                Err(End::Fatal(error)) => return self.refuse_pending(key, error),
+                Err(End::Fatal(error)) => {
+                    let cause = strangers::cause(&error.to_string(), &staging[..n]);
+                    return self.refuse_pending(key, error, cause);
+                }
             }
         }
     }
@@ -189,9 +193,9 @@ impl Tcp {
     }
 
     /// What is not NVMe/TCP, or not of this version.
-    fn refuse_pending(&mut self, key: u32, error: FatalError) {
+    fn refuse_pending(&mut self, key: u32, error: FatalError, cause: String) {
         let Some(mut pending) = self.take_pending(key) else { return };
-        self.events.push_back(Event::Refused { peer: pending.peer, cause: error.to_string() });
+        self.events.push_back(Event::Refused { peer: pending.peer, cause });
         let last = pending.receiver.terminate(error).as_bytes().to_vec();
         self.start_linger(pending.stream, last);
     }
