@@ -21,7 +21,7 @@ mod worker_group;
 mod workers;
 
 pub use start::StartError;
-pub(crate) use worker_group::select;
+pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
 
 use crate::control::{Control, Event};

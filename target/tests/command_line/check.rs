@@ -91,10 +91,54 @@ fn check_finds_wildcard_beside_address_of_the_same_port() {
         let output = check(first, second);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{first} {second}");
-        assert!(said.contains(&format!("cannot listen on {first} and on {second}")), "{said}");
+        assert!(
+            said.contains(&format!("cannot listen on {first} over rdma and on {second} over rdma")),
+            "{said}"
+        );
     }
     for second in ["127.0.0.1:4421", "[::1]:4420"] {
         let said = String::from_utf8(check("0.0.0.0:4420", second).stderr).unwrap();
         assert!(!said.contains(" and on "), "{second}: {said}");
     }
+}
+
+#[test]
+fn check_finds_rdma_and_tcp_on_one_port() {
+    let folder = TempDir::new().unwrap();
+    let config = |address: &str| {
+        let second = format!("[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"");
+        configuration(folder.path(), "127.0.0.1:4430", &format!("memory = \"1MiB\"\n{second}"))
+    };
+    let parts = ["127.0.0.1:4430 over rdma and on 127.0.0.1:4430 over tcp", "another port"];
+    says(&["check", &config("127.0.0.1:4430")], &parts);
+    says(&["check", &config("0.0.0.0:4430")], &["127.0.0.1:4430 over rdma and on 0.0.0.0:4430 over tcp"]);
+    let output = target(&["check", &config("127.0.0.1:4431")]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("listen on 127.0.0.1:4431 over tcp\n"), "{said}");
+}
+
+#[test]
+fn configuration_that_serves_nobody_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("target.toml");
+    let file = path.to_str().unwrap();
+    let listener = format!("[[listener]]\naddress = \"{ANY_PORT}\"\n");
+    let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:disk1\"\nallow_any_host = true\n\
+        [[subsystem.namespace]]\nnsid = 1\nnull = \"1MiB\"\n";
+    for (text, part) in [
+        (listener.clone(), "no [[subsystem]]"),
+        (format!("{listener}discovery_only = true\n{subsystem}"), "every [[listener]] has discovery_only"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        says(&["check", file], &[part]);
+        says(&["serve", "--config", file], &[part]);
+    }
+    let discovery = "[[listener]]\naddress = \"127.0.0.1:8009\"\ndiscovery_only = true\n";
+    std::fs::write(&path, format!("{listener}{discovery}{subsystem}")).unwrap();
+    let output = target(&["check", file]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("listen on 127.0.0.1:8009 over rdma, discovery only\n"), "{said}");
+    assert!(said.contains("namespace 1: null, 1048576 bytes"), "{said}");
 }

@@ -91,6 +91,8 @@ fn missing_path_is_refused() {
     let sized = ["serve", "--export", device, "--size", "16MiB", "--listen", ANY_PORT];
     says(&sized, &[device, "not created below /dev"]);
     assert!(!Path::new(device).exists());
+    let said = fails(&sized).1;
+    assert!(!said.contains("line 1"), "there is no file: {said}");
     says(&["serve", "--config", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
     says(&["check", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
 }
@@ -101,8 +103,11 @@ fn odd_sized_file_is_refused() {
     let path = image(&folder, 1_000_000);
     says(
         &["serve", "--export", &path, "--listen", ANY_PORT, "--block-size", "4096"],
-        &[&path, "1000000", "4096", "resize"],
+        &[&path, "1000000", "4096", "resize", "choose a smaller block size"],
     );
+    let odd = image(&folder, 1000);
+    let said = fails(&["serve", "--export", &odd, "--listen", ANY_PORT]).1;
+    assert!(said.contains("512-byte blocks: resize it") && !said.contains("smaller"), "{said}");
 }
 
 #[test]
@@ -153,6 +158,30 @@ fn unusable_address_is_refused() {
 }
 
 #[test]
+fn start_that_fails_creates_no_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("new.img");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    for address in ["192.0.2.1:4420", &taken.local_addr().unwrap().to_string()] {
+        let arguments = ["serve", "--export", path.to_str().unwrap(), "--size", "10MiB", "--listen", address];
+        says(&arguments, &[address]);
+        assert!(!path.exists(), "{address}");
+    }
+}
+
+#[test]
+fn every_missing_disk_is_named_in_the_order_of_the_file() {
+    let folder = TempDir::new().unwrap();
+    let more: String = (2..6)
+        .map(|nsid| format!("[[subsystem.namespace]]\nnsid = {nsid}\npath = \"/nonexistent/{nsid}.img\"\n"))
+        .collect();
+    let config = configuration(folder.path(), ANY_PORT, &format!("path = \"/nonexistent/1.img\"\n{more}"));
+    let said = fails(&["serve", "--config", &config]).1;
+    let places: Vec<_> = (1..6).map(|nsid| said.find(&format!("/nonexistent/{nsid}.img does not"))).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{said}");
+}
+
+#[test]
 fn unknown_key_is_refused_with_its_line() {
     let folder = TempDir::new().unwrap();
     let config = folder.path().join("target.toml");
@@ -169,6 +198,8 @@ fn senseless_command_line_is_refused() {
         &[],
         &["serve", "--export", "a", "--config", "b"],
         &["serve", "--export", "a", "--size", "big"],
+        &["serve", "--memory", "1MiB", "--size", "2MiB"],
+        &["serve", "--memory", "1MiB", "--listen", "4455"],
     ] {
         assert_eq!(fails(arguments).0, 2, "{arguments:?}");
     }
