@@ -1,7 +1,7 @@
 //! The built programs over NVMe/TCP.
 
 use nvmf_tests::process::Target;
-use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, succeeds};
 use std::process::Command;
 
 const SIZE: u64 = 8 << 20;
@@ -90,6 +90,8 @@ fn host_finds_the_address_that_it_asked_at() {
         let target = site.serve().expect("a target");
         for address in ["127.0.0.1", "127.0.0.2"] {
             let ask = ["discover", "-t", transport, "-a", address, "-s", &port, "-o", "json"];
+            let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+            let ask = [&ask[..], &["-q", &host, "-I", HOST_ID]].concat();
             let log = json(&mut site.local(&ask).expect("nvmf")).expect("a discovery log");
             let found: Vec<_> =
                 log["records"].as_array().expect("records").iter().map(|r| r["traddr"].as_str()).collect();
