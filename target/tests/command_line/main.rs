@@ -1,6 +1,7 @@
 //! The real binary: what it says, and how it ends, when it cannot serve.
 
 mod check;
+mod control;
 mod copies;
 mod strangers;
 
