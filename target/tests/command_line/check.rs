@@ -119,6 +119,18 @@ fn check_finds_rdma_and_tcp_on_one_port() {
 }
 
 #[test]
+fn port_of_another_listener_is_not_another_programs() {
+    let folder = TempDir::new().unwrap();
+    let free = std::net::TcpListener::bind(ANY_PORT).unwrap().local_addr().unwrap().to_string();
+    let second = format!("[[listener]]\naddress = \"{free}\"\ntransport = \"tcp\"");
+    let config = configuration(folder.path(), &free, &format!("memory = \"1MiB\"\n{second}"));
+    let text = std::fs::read_to_string(&config).unwrap().replace("[target]", "[target]\nstrict = true");
+    std::fs::write(&config, text).unwrap();
+    let parts = [&format!("cannot listen on {free}"), "the listener on", "has the TCP port", "another port"];
+    says(&["serve", "--config", &config], &parts);
+}
+
+#[test]
 fn configuration_that_serves_nobody_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("target.toml");
