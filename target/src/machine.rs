@@ -79,8 +79,8 @@ fn hint(path: &Path) -> Option<&'static str> {
     }
     let open = ["/srv", "/dev", "/var/lib/nvmf"];
     (!open.iter().any(|folder| path.starts_with(folder))).then_some(
-        "to the service, what lies outside /srv and /dev is read-only, unless the unit says otherwise: `systemctl edit nvmf-target`, \
-         [Service], ReadWritePaths=",
+        "to the service, what lies outside /srv and /dev is read-only, unless the unit says otherwise: \
+         `systemctl edit nvmf-target`, [Service], ReadWritePaths=",
     )
 }
 

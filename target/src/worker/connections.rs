@@ -127,8 +127,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         !self.vacant.is_empty() || self.close_anonymous(now, peer, |_, _| true)
     }
 
-    /// Closes a connection that anyone may have, for one from the address `new`: one that has brought no Connect, or else a
-    /// silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
+    /// Closes a connection that anyone may have, for one from the address `new`: one that has brought no Connect, or else
+    /// a silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
     fn close_anonymous(
         &mut self,
         now: Duration,
