@@ -58,7 +58,14 @@ fn registry() -> Registry {
 fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
     let mut queue = Queue::new(
         NOW,
-        Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 },
+        Link {
+            transport: TransportType::RDMA,
+            port: 1,
+            local: [192, 0, 2, 1].into(),
+            qid: None,
+            cntlid: None,
+            entries: 128,
+        },
     );
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();

@@ -195,6 +195,19 @@ impl Config {
         check::check(text, &file)
     }
 
+    /// Why no host could use anything of it, if so. A reload may come to that and back; a start may not.
+    #[must_use]
+    pub fn serves_nothing(&self) -> Option<&'static str> {
+        if self.subsystems.is_empty() {
+            return Some(
+                "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        self.listeners.iter().all(|listener| listener.discovery_only).then_some(
+            "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
+        )
+    }
+
     /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.
     /// Without an `nqn` it gets one from the path and from `machine`, what tells this machine from others: one path on
     /// two machines is two disks.

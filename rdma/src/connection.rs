@@ -116,6 +116,18 @@ pub enum CmEvent {
     DeviceRemoved,
 }
 
+/// A connection that came in and was closed: what the peer sent is no request of the provider's protocol, or did not
+/// come in time. From [`crate::Provider::next_stranger`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stranger {
+    /// Who it was.
+    pub peer: SocketAddr,
+    /// What was wrong.
+    pub cause: &'static str,
+    /// The first bytes that it sent; zeroes behind them.
+    pub bytes: [u8; 20],
+}
+
 /// Why `connect` came to nothing.
 #[derive(Debug, Error)]
 #[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]

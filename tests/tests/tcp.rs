@@ -1,7 +1,7 @@
 //! The built programs over NVMe/TCP.
 
 use nvmf_tests::process::Target;
-use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, succeeds};
 use std::process::Command;
 
 const SIZE: u64 = 8 << 20;
@@ -74,6 +74,31 @@ fn attached_disk_says_its_transport() {
     let said = succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
     assert!(said.contains(&site.nqn), "{said}");
     target.stop().expect("a clean stop");
+}
+
+#[test]
+fn host_finds_the_address_that_it_asked_at() {
+    for transport in ["tcp", "rdma"] {
+        let site = Site::new("tcp-wildcard").expect("a site");
+        let listener = format!("transport = \"{transport}\"\n");
+        let port = site.address.port().to_string();
+        let text = listener + &site.subsystem(&["memory = \"1MiB\"".to_owned()]);
+        site.configure(&text).expect("a configuration");
+        let file = site.path("target.toml");
+        let text = std::fs::read_to_string(&file).expect("a file").replace("127.0.0.1:", "0.0.0.0:");
+        std::fs::write(&file, text).expect("a file");
+        let target = site.serve().expect("a target");
+        for address in ["127.0.0.1", "127.0.0.2"] {
+            let ask = ["discover", "-t", transport, "-a", address, "-s", &port, "-o", "json"];
+            let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+            let ask = [&ask[..], &["-q", &host, "-I", HOST_ID]].concat();
+            let log = json(&mut site.local(&ask).expect("nvmf")).expect("a discovery log");
+            let found: Vec<_> =
+                log["records"].as_array().expect("records").iter().map(|r| r["traddr"].as_str()).collect();
+            assert_eq!(found, [Some(address)], "{transport}: {log}");
+        }
+        target.stop().expect("a clean stop");
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub enum Refusal {
     OtherHostId(Cntlid),
     /// An I/O queue connects through another port than its Admin queue.
     #[error(
-        "a queue for controller {cntlid} connects through port {port}, but its Admin queue through another one"
+        "a queue for controller {cntlid} connects through another listener (port ID {port}) than its Admin queue"
     )]
     OtherPort {
         /// The controller.
@@ -65,7 +65,7 @@ pub enum Refusal {
         port: u16,
     },
     /// No such subsystem on this port.
-    #[error("there is no subsystem {nqn} on port {port}")]
+    #[error("there is no subsystem {nqn} at this listener (port ID {port})")]
     Subsystem {
         /// What the host asked for.
         nqn: Nqn,

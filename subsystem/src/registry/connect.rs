@@ -71,7 +71,7 @@ impl Registry {
         if names.cntlid != Cntlid::DYNAMIC {
             return Err(Refusal::StaticController(names.cntlid));
         }
-        let place = self.place(&names, link.port)?;
+        let place = self.place(&names, link)?;
         *duplicate = self.duplicate_host(place.id, &names);
         if place.controller_type == ControllerType::Io {
             self.end_lost(now, place.id, &names, silence_counts, lost)?;
@@ -96,14 +96,15 @@ impl Registry {
     }
 
     /// The subsystem, if this host may have it through this port.
-    fn place(&self, names: &Names, port: u16) -> Result<Place, Refusal> {
+    fn place(&self, names: &Names, link: Link) -> Result<Place, Refusal> {
+        let Link { port, local, .. } = link;
         let nqn = names.subsystem_nqn;
         if nqn == Nqn::DISCOVERY {
             return Ok(Place {
                 id: DISCOVERY,
                 controller_type: ControllerType::Discovery,
                 identity: Arc::clone(&self.discovery_identity),
-                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn))),
+                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn, local))),
                 counters: Arc::default(),
             });
         }

@@ -6,11 +6,13 @@ use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, Proper
 use nvme_proto::{Cqe, SglDescriptor, Sqe};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::*;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const NOW: Duration = Duration::from_secs(1000);
 pub(crate) const PORT: u16 = 1;
+pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
 pub(crate) const HOST: &str = "nqn.2026-11.com.example:host";
 pub(crate) const HOST_ID: HostId = HostId([7; 16]);
@@ -91,7 +93,14 @@ impl Hello {
             cntlid: 0xffff,
             subnqn: nqn(SUBSYSTEM).to_field(),
             hostnqn: nqn(HOST).to_field(),
-            link: Link { transport: TransportType::RDMA, port: PORT, qid: None, cntlid: None, entries: 128 },
+            link: Link {
+                transport: TransportType::RDMA,
+                port: PORT,
+                local: LOCAL,
+                qid: None,
+                cntlid: None,
+                entries: 128,
+            },
         }
     }
 

@@ -127,22 +127,22 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         !self.vacant.is_empty() || self.close_anonymous(now, peer, |_, _| true)
     }
 
-    /// Closes a connection that anyone may have, for one from `newcomer`: one that has brought no Connect, or else a
-    /// silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
+    /// Closes a connection that anyone may have, for one from the address `new`: one that has brought no Connect, or else
+    /// a silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
     fn close_anonymous(
         &mut self,
         now: Duration,
-        newcomer: IpAddr,
+        new: IpAddr,
         among: impl Fn(IpAddr, Option<Qid>) -> bool,
     ) -> bool {
         let owners = &self.resources.buffers.owners;
-        let of_newcomer = owners.unconnected(newcomer);
+        let of_new = owners.unconnected(new);
         let candidates = self.queues.iter().flatten().filter_map(|queue| {
             let unconnected = queue.unconnected();
             let (since, peer) = unconnected.or_else(|| queue.discovery())?;
             let crowded = || {
                 let count = owners.unconnected(peer);
-                count >= UNCONNECTED_CROWD && count >= 2 * of_newcomer
+                count >= UNCONNECTED_CROWD && count >= 2 * of_new
             };
             let silent = now.saturating_sub(since);
             let yields = match unconnected {

@@ -194,6 +194,7 @@ impl Pair {
         let link = Link {
             transport: TransportType::RDMA,
             port: PORT,
+            local: [127, 0, 0, 1].into(),
             qid: Some(qid.0),
             cntlid: Some(cntlid),
             entries,

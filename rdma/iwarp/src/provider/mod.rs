@@ -25,7 +25,7 @@ use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId,
+    SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
 use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule, Token};
 use std::collections::VecDeque;
@@ -37,6 +37,8 @@ use std::os::fd::BorrowedFd;
 const STAGING: usize = 64 * 1024;
 /// Listeners at once.
 const LISTENERS_MAX: u16 = 1024;
+/// Strangers that wait to be told of; those that come while there are so many are forgotten.
+const STRANGERS_MAX: usize = 1024;
 
 /// Userspace iWARP for one thread.
 ///
@@ -53,6 +55,8 @@ pub struct IwarpProvider {
     lingering: Slots<Lingering>,
     staging: Box<[u8]>,
     events: VecDeque<CmEvent>,
+    /// At most [`STRANGERS_MAX`].
+    strangers: VecDeque<Stranger>,
     /// As of the last call that passed it.
     now: Duration,
     /// Which queue pairs are read in a turn.
@@ -80,6 +84,7 @@ impl IwarpProvider {
             lingering: Slots::new(config.queue_pairs_max),
             staging: vec![0; STAGING].into_boxed_slice(),
             events: VecDeque::new(),
+            strangers: VecDeque::new(),
             now: Duration::ZERO,
             reads: ReadSchedule::default(),
             dirty: SendSchedule::default(),
@@ -304,6 +309,10 @@ impl Provider for IwarpProvider {
         Some(event)
     }
 
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        self.strangers.pop_front()
+    }
+
     fn poll_timeout(&self) -> Option<Duration> {
         self.next_deadline()
     }
@@ -313,7 +322,7 @@ impl Provider for IwarpProvider {
         self.reads.poll_next_turn();
         let sendable = self.dirty.keys().any(|key| self.can_send(key));
         let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());
-        self.events.is_empty() && !completed && !sendable
+        self.events.is_empty() && self.strangers.is_empty() && !completed && !sendable
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

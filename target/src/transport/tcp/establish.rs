@@ -4,6 +4,7 @@ use super::Tcp;
 use super::connection::{Connection, Ended};
 use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
+use crate::transport::strangers;
 use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, IcReq, Receiver};
@@ -11,7 +12,7 @@ use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream, Token};
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Bytes of ICReq.
 const IC_LEN: usize = 128;
@@ -25,6 +26,7 @@ pub(super) struct Pending {
     listener: Option<u32>,
     port: u16,
     peer: SocketAddr,
+    local: IpAddr,
     deadline: Deadline,
     /// Bytes of ICReq that are still to come.
     left: usize,
@@ -44,6 +46,7 @@ pub struct Incoming {
     key: u32,
     port: u16,
     peer: SocketAddr,
+    local: IpAddr,
 }
 
 impl Incoming {
@@ -53,7 +56,8 @@ impl Incoming {
 
     /// What a queue may be: its Connect says the rest.
     pub(super) fn terms(&self, entries: u16) -> Terms {
-        Terms { port: self.port, peer: self.peer, qid: None, cntlid: None, entries, pulls: u16::MAX }
+        let Self { port, peer, local, .. } = *self;
+        Terms { port, peer, local, qid: None, cntlid: None, entries, pulls: u16::MAX }
     }
 }
 
@@ -109,7 +113,7 @@ impl Tcp {
                 }
                 return;
             };
-            let Ok(peer) = stream.peer_address() else { continue };
+            let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
                 self.drop_pending(oldest);
             }
@@ -119,6 +123,7 @@ impl Tcp {
                 listener: Some(key),
                 port,
                 peer,
+                local: local.ip().to_canonical(),
                 deadline: Deadline::After(IC_TIMEOUT),
                 left: IC_LEN,
                 request: None,
@@ -167,7 +172,10 @@ impl Tcp {
                 }
                 Ok((_, None)) => {}
                 Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
-                Err(End::Fatal(error)) => return self.refuse_pending(key, error),
+                Err(End::Fatal(error)) => {
+                    let cause = strangers::cause(&error.to_string(), &staging[..n]);
+                    return self.refuse_pending(key, error, cause);
+                }
             }
         }
     }
@@ -180,14 +188,14 @@ impl Tcp {
         }
         pending.deadline = Deadline::After(IC_TIMEOUT);
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
-        let (port, peer) = (pending.port, pending.peer);
-        self.events.push_back(Event::Incoming(Incoming { key, port, peer }));
+        let Pending { port, peer, local, .. } = *pending;
+        self.events.push_back(Event::Incoming(Incoming { key, port, peer, local }));
     }
 
     /// What is not NVMe/TCP, or not of this version.
-    fn refuse_pending(&mut self, key: u32, error: FatalError) {
+    fn refuse_pending(&mut self, key: u32, error: FatalError, cause: String) {
         let Some(mut pending) = self.take_pending(key) else { return };
-        self.events.push_back(Event::Refused { peer: pending.peer, cause: error.to_string() });
+        self.events.push_back(Event::Refused { peer: pending.peer, cause });
         let last = pending.receiver.terminate(error).as_bytes().to_vec();
         self.start_linger(pending.stream, last);
     }
@@ -239,10 +247,10 @@ impl Tcp {
 
     /// An incoming connection that is gone already has a key that finds nothing.
     pub(super) fn adopt_detached(&mut self, Detached(mut pending): Detached) -> Incoming {
-        let (port, peer) = (pending.port, pending.peer);
+        let Pending { port, peer, local, .. } = *pending;
         pending.deadline = Deadline::After(IC_TIMEOUT);
         let key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
-        Incoming { key, port, peer }
+        Incoming { key, port, peer, local }
     }
 
     /// Answers, as this queue. `false`: the host is gone.
