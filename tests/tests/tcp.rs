@@ -80,7 +80,13 @@ fn attached_disk_says_its_transport() {
 fn other_transport_at_the_port_is_named() {
     let (over_rdma, target) = site("tcp-mixed", "rdma");
     let named = ["-n", over_rdma.nqn.as_str()];
-    fails(&mut call(&over_rdma, "id-ctrl", &named), &["over tcp", "is it an NVMe/TCP target"])
+    fails(&mut call(&over_rdma, "id-ctrl", &named), &["over tcp", "is it NVMe/RDMA (-t rdma)"])
+        .expect("a message");
+    target.stop().expect("a clean stop");
+    let (over_tcp, target) = site("tcp-other", "tcp");
+    // rdma is the default.
+    let mut call = over_tcp.call("id-ctrl", &["-n", &over_tcp.nqn]).expect("nvmf");
+    fails(&mut call, &["over iwarp", "an NVMe/TCP controller: connect over tcp (-t tcp)"])
         .expect("a message");
     target.stop().expect("a clean stop");
 }

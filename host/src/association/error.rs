@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QueueFailure {
     /// No way leads there, or nobody listens.
-    #[error("cannot reach the controller ({0}); check the address, the port and the network")]
+    #[error("cannot reach the controller ({0}); check the address, the port, the transport and the network")]
     Unreachable(String),
     /// The controller's transport rejected the connection.
     #[error("the controller rejected the connection: {0}")]
@@ -41,7 +41,7 @@ pub struct Rejection(pub Option<RejectStatus>);
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(status) = self.0 else {
-            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe target?");
+            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe/RDMA target?");
         };
         let advice = match status {
             RejectStatus::INVALID_QID => "ask for fewer I/O queues",

@@ -30,6 +30,11 @@ impl FrameReader {
         self.have == 0
     }
 
+    /// The first bytes that came; zeroes where none did.
+    pub(crate) fn start(&self) -> [u8; 8] {
+        *self.bytes.first_chunk().expect("the buffer is longer")
+    }
+
     /// `n` bytes were put into [`FrameReader::room`].
     pub(crate) fn on_filled(&mut self, n: usize) -> Result<Option<Frame>, FrameError> {
         self.have += n;
