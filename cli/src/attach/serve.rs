@@ -166,7 +166,7 @@ impl Service<'_> {
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile.
     pub(super) fn place(&mut self, namespace: &Namespace, via: &Via, place: Place) -> Result<()> {
         self.entry = Attachment {
-            transport: via.transport().to_owned(),
+            transport: via.transport().name().to_owned(),
             provider: via.provider(),
             nsid: namespace.nsid.0,
             uuid: crate::namespace::uuid(namespace),

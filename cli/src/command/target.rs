@@ -1,5 +1,6 @@
 //! The flags that name a target: nvme-cli's.
 
+use crate::connect::Transport;
 use crate::namespace::choose;
 use anyhow::{Context, Result, bail};
 use nvme_proto::{HostId, Nqn, Nsid};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The port of NVMe over Fabrics.
-const PORT: u16 = 4420;
+pub(super) const PORT: u16 = 4420;
 /// The port of discovery over NVMe/TCP.
 const DISCOVERY_PORT: u16 = 8009;
 
@@ -75,13 +76,6 @@ pub(crate) struct TargetArguments {
     /// default
     #[arg(long)]
     fast_io_fail_tmo: Option<u32>,
-}
-
-/// What carries the commands.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    Rdma,
-    Tcp,
 }
 
 /// Over which RDMA.

@@ -214,7 +214,7 @@ impl Report<'_> {
         let bad = self.findings.iter().filter(|finding| finding.level == Verdict::Bad).count();
         let _ = match (bad, self.findings.len()) {
             (0, 0) => writeln!(text, "nothing wrong"),
-            (0, _) => writeln!(text, "nothing wrong; what is to be watched stands above"),
+            (0, _) => writeln!(text, "nothing wrong; the lines marked `watch` may become a problem"),
             (1, _) => writeln!(text, "1 thing needs mending"),
             _ => writeln!(text, "{bad} things need mending"),
         };
