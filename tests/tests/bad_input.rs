@@ -138,6 +138,24 @@ fn attach_that_cannot_start_says_why() {
 }
 
 #[test]
+fn attach_at_discovery_only_port_says_where_the_subsystem_is() {
+    let site = Site::new("discovery-only").expect("a site");
+    let port = nvmf_tests::process::free_port().expect("a port");
+    let disk = site.subsystem(&[site.disk("disk.img", 1 << 20)]);
+    let listeners = format!("discovery_only = true\n[[listener]]\naddress = \"127.0.0.1:{port}\"\n");
+    site.configure(&(listeners + &disk)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let log = succeeds(&mut site.call("discover", &[]).expect("nvmf")).expect("a discovery log");
+    assert!(log.contains(&site.nqn) && log.contains(&port.to_string()), "{log}");
+    fails(
+        &mut site.call("attach", &["-n", &site.nqn]).expect("nvmf"),
+        &["SUBNQN", "nvmf discover", "transport, traddr and trsvcid of its entry"],
+    )
+    .expect("the expected error message");
+    target.stop().expect("the target stops");
+}
+
+#[test]
 fn short_options_of_blocks_are_explained() {
     let site = Site::new("short").expect("a site");
     for command in ["read", "write", "compare", "dsm", "write-zeroes"] {
