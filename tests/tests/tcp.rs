@@ -1,7 +1,7 @@
 //! The built programs over NVMe/TCP.
 
 use nvmf_tests::process::Target;
-use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use nvmf_tests::site::{Site, fails, json, random_file, refuses, succeeds};
 use std::process::Command;
 
 const SIZE: u64 = 8 << 20;
@@ -96,9 +96,14 @@ fn options_of_the_other_transport_are_refused() {
     let site = Site::new("tcp-options").expect("a site");
     let named = ["-n", site.nqn.as_str()];
     let mut iwarp = call(&site, "id-ctrl", &[&named[..], &["--provider", "iwarp"]].concat());
-    fails(&mut iwarp, &["--provider is for -t rdma"]).expect("a message");
-    for option in [&["-g"][..], &["-G"], &["--host-iface", "lo"]] {
+    refuses(&mut iwarp, &["--provider is for -t rdma"]).expect("a message");
+    for (option, name) in [
+        (&["-g"][..], "--hdr-digest"),
+        (&["-G"], "--data-digest"),
+        (&["--host-iface", "lo"], "--host-iface"),
+        (&["-f", "lo"], "--host-iface"),
+    ] {
         let mut rdma = site.call("id-ctrl", &[&named[..], option].concat()).expect("nvmf");
-        fails(&mut rdma, &["are for -t tcp"]).expect("a message");
+        refuses(&mut rdma, &[&format!("{name} is for -t tcp")]).expect("a message");
     }
 }

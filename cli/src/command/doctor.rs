@@ -1,6 +1,6 @@
 //! `nvmf doctor`.
 
-use super::target::PORT;
+use super::target::{PORT, port};
 use super::{Format, Output};
 use crate::connect::Transport;
 use crate::doctor::{PING_PORT, Plan, ProviderChoice, Question, SIZES, examine, listen, ping, resolve};
@@ -25,7 +25,7 @@ pub(crate) struct Doctor {
     #[arg(short = 't', long, value_enum, requires = "target")]
     transport: Option<Transport>,
     /// Port of the target, 4420 by default
-    #[arg(short = 's', long, requires = "target")]
+    #[arg(short = 's', long, requires = "target", value_parser = port)]
     trsvcid: Option<u16>,
     /// Seconds between the two readings of the counters
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
