@@ -150,7 +150,7 @@ impl Report<'_> {
         let target = bytes(limits.target_may_pin());
         let _ = writeln!(
             text,
-            "limits     memlock {own}{privileged}, a target here {target}; open files {soft}, up to {hard}"
+            "limits     memlock {own}{privileged}, for the target's service {target}; open files {soft}, up to {hard}"
         );
         let io_uring = match limits.io_uring_disabled {
             None | Some(0) => "allowed",
