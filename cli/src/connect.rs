@@ -7,6 +7,13 @@ use nvmf_host::association::QueueFailure;
 use nvmf_initiator::{Connection, Error, Options, Preference, TransportOptions};
 use nvmf_rdma_any::ProviderSelection;
 
+/// What carries the commands.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Rdma,
+    Tcp,
+}
+
 /// Connects; and over what that is.
 pub(crate) async fn connect(options: Options) -> Result<(Connection, Via)> {
     reach(options, Connection::connect).await
@@ -67,12 +74,22 @@ pub(crate) enum Via {
     Tcp,
 }
 
-impl Via {
-    /// The transport, as nvme-cli calls it.
-    pub(crate) fn transport(&self) -> &'static str {
+impl Transport {
+    /// As nvme-cli calls it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Rdma(_) => "rdma",
+            Self::Rdma => "rdma",
             Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl Via {
+    /// The transport.
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Rdma(_) => Transport::Rdma,
+            Self::Tcp => Transport::Tcp,
         }
     }
 

@@ -144,9 +144,17 @@ pub enum ConnectFailure {
     /// No answer in time.
     #[error("no answer within the set-up time")]
     TimedOut,
-    /// It answers, but not in this protocol.
+    /// It answers in this protocol, but breaks it, or cannot be agreed with.
     #[error("the peer does not speak the protocol: {0}")]
     Protocol(&'static str),
+    /// It does not answer in this protocol, or hangs up.
+    #[error("the peer does not speak the protocol: {text}")]
+    Foreign {
+        /// What it does instead.
+        text: &'static str,
+        /// What it answers begins with these bytes, for the layer above to recognise; zeroes where it hangs up.
+        answer: [u8; 8],
+    },
 }
 
 /// Why a connection ended.

@@ -92,7 +92,7 @@ fn how_to_have(path: &Path) -> String {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            " (the target's user needs to read and write it: check its owner, its group and its folders)"
+            " (the user of this process needs to read and write it: check its owner, its group and its folders)"
         }
         io::ErrorKind::ReadOnlyFilesystem => " (it is write-protected: export it read-only)",
         io::ErrorKind::StorageFull => " (the file system is full)",

@@ -59,7 +59,7 @@ const WHAT: &[OptionSpec] = &[
     known(
         &["rw", "readwrite"],
         "randread",
-        "read, write, trim, rw, randread, randwrite, randtrim, randrw, trimwrite",
+        "read, write, trim, rw, trimwrite, randread, randwrite, randtrim, randrw, randtrimwrite",
         |o, v| put(&mut o.rw, value::access(v)),
     ),
     known(

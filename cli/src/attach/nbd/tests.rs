@@ -115,12 +115,12 @@ struct Serving {
     task: JoinHandle<()>,
 }
 
-async fn serve(disk: Ram, patience: Duration) -> Serving {
+async fn serve(disk: Ram, finish_time_max: Duration) -> Serving {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nbd.sock");
     let server = Server::bind(&path, &socket_options()).await.unwrap();
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, patience));
+    let task = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, finish_time_max));
     Serving { folder, path, stop, task }
 }
 

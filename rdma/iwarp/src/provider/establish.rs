@@ -321,15 +321,21 @@ impl IwarpProvider {
             connecting.reader = Some(FrameReader::new(Kind::Reply));
             return;
         };
-        match read_frame(&connecting.stream, reader) {
+        let read = read_frame(&connecting.stream, reader);
+        let (is_empty, answer) = (reader.is_empty(), reader.beginning());
+        match read {
             Ok(None) => {}
             Ok(Some(reply)) => self.on_reply(key, &reply),
+            Err(ReadError::Frame(error @ FrameError::Key)) => {
+                self.fail_connect(key, ConnectFailure::Foreign { text: error.text(), answer });
+            }
             Err(ReadError::Frame(error)) => {
                 self.fail_connect(key, ConnectFailure::Protocol(error.text()));
             }
-            Err(ReadError::Ended) if reader.is_empty() && self.may_ask_again(key) => self.ask_again(key),
+            Err(ReadError::Ended) if is_empty && self.may_ask_again(key) => self.ask_again(key),
             Err(ReadError::Ended) => {
-                self.fail_connect(key, ConnectFailure::Protocol("it hung up without an MPA reply"));
+                let text = "it hung up without an MPA reply";
+                self.fail_connect(key, ConnectFailure::Foreign { text, answer });
             }
         }
     }
