@@ -7,8 +7,11 @@
 use crate::chunk::{CHUNKS_MAX, Chunk, Chunks};
 use crate::config::StreamConfig;
 use crate::poller::{Interest, Poller};
+use crate::tls::{Secured, Session, TlsAcceptor, TlsConnector, TlsError};
+use core::cell::RefCell;
 use core::mem::MaybeUninit;
 use core::time::Duration;
+use nix::sys::socket::MsgFlags;
 use nvmf_memory::Memory;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
@@ -42,10 +45,22 @@ pub enum Received {
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
+    layer: Layer,
     /// The socket took no more: epoll reports when it does.
     blocked: bool,
     /// Bytes that come are not wanted now.
     paused: bool,
+}
+
+/// What lies between the user's bytes and the socket's.
+#[derive(Debug)]
+enum Layer {
+    /// Nothing.
+    Plain,
+    /// A TLS handshake that is not over.
+    Handshake(Box<Session>),
+    /// TLS, whose records this process handles.
+    Records(Box<RefCell<Session>>),
 }
 
 impl Stream {
@@ -115,7 +130,7 @@ impl Stream {
         if let Some(priority) = config.priority {
             socket.set_priority(priority)?;
         }
-        Ok(Self { socket, blocked: false, paused: false })
+        Ok(Self { socket, layer: Layer::Plain, blocked: false, paused: false })
     }
 
     /// What became of [`Stream::connect`], once.
@@ -173,11 +188,67 @@ impl Stream {
         matches!(self.socket.peek(&mut byte), Ok(1))
     }
 
+    /// The first byte that is there to be received, which stays there.
+    #[must_use]
+    pub fn first_byte(&self) -> Option<u8> {
+        let mut byte = [0];
+        let got = nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK);
+        (got == Ok(1)).then_some(byte[0])
+    }
+
+    /// Begins a TLS handshake as the side that was connected to: [`Stream::handshake`] goes on with it.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn accept_tls(&mut self, acceptor: &TlsAcceptor) -> Result<(), TlsError> {
+        self.layer = Layer::Handshake(Box::new(Session::accept(acceptor, &self.socket)?));
+        Ok(())
+    }
+
+    /// Begins a TLS handshake as the side that has connected.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn connect_tls(&mut self, connector: &TlsConnector) -> Result<(), TlsError> {
+        self.layer = Layer::Handshake(Box::new(Session::connect(connector, &self.socket)?));
+        Ok(())
+    }
+
+    /// Goes on with a TLS handshake, at its begin and when bytes have come; `None` until it is over. Nothing is to be sent
+    /// or received before. What was to be said of an error was said: let the stream [linger](crate::Lingering).
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn handshake(&mut self) -> Result<Option<Secured>, TlsError> {
+        let Layer::Handshake(session) = &mut self.layer else { return Ok(None) };
+        match session.handshake(&self.socket) {
+            Ok(None) => Ok(None),
+            Ok(Some(secured)) => {
+                if let Layer::Handshake(mut session) = core::mem::replace(&mut self.layer, Layer::Plain) {
+                    session.start_records();
+                    self.layer = Layer::Records(Box::new(RefCell::new(*session)));
+                }
+                Ok(Some(secured))
+            }
+            Err(error) => {
+                self.layer = Layer::Plain;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether bytes were received and decrypted that [`Stream::receive`] has not returned: a poller does not report
+    /// them. With 32 KiB of staging there are none.
+    #[must_use]
+    pub fn has_decrypted(&self) -> bool {
+        matches!(&self.layer, Layer::Records(session) if session.borrow().has_plain())
+    }
+
     /// Receives into `direct` (memory, offset, length) first, if given, and what is left over into `staging`, of which
     /// a part is used then: enough for the next headers.
     ///
     /// # Errors
-    /// When the connection is broken. A record of TLS that the kernel handles and that holds no data is `EIO`.
+    /// When the connection is broken; a [`TlsError`] within when TLS is.
     ///
     /// # Panics
     /// When `direct` is not within its memory.
@@ -187,6 +258,11 @@ impl Stream {
         direct: Option<(&Memory, usize, usize)>,
         staging: &mut [u8],
     ) -> io::Result<Received> {
+        match &self.layer {
+            Layer::Plain => {}
+            Layer::Records(session) => return session.borrow_mut().receive(staging),
+            Layer::Handshake(_) => return Ok(Received::Nothing),
+        }
         let mut vectors = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2];
         let (mut count, mut direct_len, mut staging_len) = (0, 0, staging.len());
         if let Some((memory, offset, len)) = direct {
@@ -222,8 +298,8 @@ impl Stream {
     /// When a region is not within its memory.
     #[inline]
     pub fn send(&mut self, chunks: &Chunks<'_>, poller: &Poller, token: impl Into<u64>) -> io::Result<usize> {
-        let taken = self.try_send(chunks.as_slice())?;
-        self.blocked = taken < chunks.len_bytes();
+        let (taken, unsent) = self.give(chunks.as_slice())?;
+        self.blocked = unsent || taken < chunks.len_bytes();
         if self.blocked {
             poller.change(&*self, token, self.interest());
         }
@@ -240,6 +316,11 @@ impl Stream {
     /// The poller reports that the socket can be written; whether it was blocked, and is not now.
     #[inline]
     pub fn on_writable(&mut self, poller: &Poller, token: impl Into<u64>) -> bool {
+        if let Layer::Records(session) = &self.layer
+            && matches!(session.borrow_mut().flush(&self.socket), Ok(false))
+        {
+            return false;
+        }
         let was_blocked = core::mem::replace(&mut self.blocked, false);
         if was_blocked {
             poller.change(&*self, token, self.interest());
@@ -280,6 +361,35 @@ impl Stream {
     /// # Panics
     /// When a region is not within its memory.
     pub fn try_send(&self, chunks: &[Chunk<'_>]) -> io::Result<usize> {
+        self.give(chunks).map(|(taken, _)| taken)
+    }
+
+    /// Whether all that was taken has left this process.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn flush(&self) -> io::Result<bool> {
+        match &self.layer {
+            Layer::Records(session) => session.borrow_mut().flush(&self.socket),
+            Layer::Plain | Layer::Handshake(_) => Ok(true),
+        }
+    }
+
+    /// How many bytes were taken, and whether some of them wait here for the socket.
+    #[inline]
+    fn give(&self, chunks: &[Chunk<'_>]) -> io::Result<(usize, bool)> {
+        match &self.layer {
+            Layer::Plain => self.write(chunks).map(|taken| (taken, false)),
+            Layer::Records(session) => {
+                let (taken, flushed) = session.borrow_mut().send(chunks, &self.socket)?;
+                Ok((taken, !flushed))
+            }
+            Layer::Handshake(_) => Ok((0, false)),
+        }
+    }
+
+    #[inline]
+    fn write(&self, chunks: &[Chunk<'_>]) -> io::Result<usize> {
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; CHUNKS_MAX];
         let count = chunks.len().min(CHUNKS_MAX);
         for (vector, chunk) in vectors.iter_mut().zip(chunks) {
@@ -303,6 +413,9 @@ impl Stream {
 
     /// No more will be sent.
     pub fn shutdown_write(&self) {
+        if let Layer::Records(session) = &self.layer {
+            session.borrow_mut().close(&self.socket);
+        }
         // Fails only when the connection is gone, which is what is wanted.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
