@@ -13,8 +13,14 @@ use nvmf_subsystem::{
 use zerocopy::IntoBytes;
 
 pub(crate) const START: Duration = Duration::from_secs(1000);
-pub(crate) const LINK: Link =
-    Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 };
+pub(crate) const LINK: Link = Link {
+    transport: TransportType::RDMA,
+    port: 1,
+    qid: None,
+    cntlid: None,
+    secure_channel: None,
+    entries: 128,
+};
 /// MDTS in bytes; small, so that transfers exceed it.
 pub(crate) const TRANSFER_LEN_MAX: u32 = 64 * 1024;
 pub(crate) const BLOCK_SIZE: u32 = 512;

@@ -7,10 +7,11 @@
 use crate::chunk::{CHUNKS_MAX, Chunk, Chunks};
 use crate::config::StreamConfig;
 use crate::poller::{Interest, Poller};
-use crate::tls::{Secured, Session, TlsAcceptor, TlsConnector, TlsError};
+use crate::tls::{self, Kernel, Secured, Session, TlsAcceptor, TlsConnector, TlsError};
 use core::cell::RefCell;
 use core::mem::MaybeUninit;
 use core::time::Duration;
+use nix::errno::Errno;
 use nix::sys::socket::MsgFlags;
 use nvmf_memory::Memory;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -61,6 +62,8 @@ enum Layer {
     Handshake(Box<Session>),
     /// TLS, whose records this process handles.
     Records(Box<RefCell<Session>>),
+    /// TLS, whose records the kernel handles.
+    Kernel(Box<RefCell<Kernel>>),
 }
 
 impl Stream {
@@ -188,12 +191,18 @@ impl Stream {
         matches!(self.socket.peek(&mut byte), Ok(1))
     }
 
-    /// The first byte that is there to be received, which stays there.
-    #[must_use]
-    pub fn first_byte(&self) -> Option<u8> {
+    /// The first byte that is there to be received, which stays there; `None` if there is none now.
+    ///
+    /// # Errors
+    /// When none will come.
+    pub fn first_byte(&self) -> io::Result<Option<u8>> {
         let mut byte = [0];
-        let got = nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK);
-        (got == Ok(1)).then_some(byte[0])
+        match nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(Some(byte[0])),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Begins a TLS handshake as the side that was connected to: [`Stream::handshake`] goes on with it.
@@ -223,10 +232,16 @@ impl Stream {
         let Layer::Handshake(session) = &mut self.layer else { return Ok(None) };
         match session.handshake(&self.socket) {
             Ok(None) => Ok(None),
-            Ok(Some(secured)) => {
+            Ok(Some(mut secured)) => {
                 if let Layer::Handshake(mut session) = core::mem::replace(&mut self.layer, Layer::Plain) {
-                    session.start_records();
-                    self.layer = Layer::Records(Box::new(RefCell::new(*session)));
+                    secured.by_kernel = tls::is_possible(&self.socket);
+                    self.layer = if secured.by_kernel {
+                        let kernel = Kernel::new(session.into_traffic(secured.hash)?, &self.socket)?;
+                        Layer::Kernel(Box::new(RefCell::new(kernel)))
+                    } else {
+                        session.start_records();
+                        Layer::Records(Box::new(RefCell::new(*session)))
+                    };
                 }
                 Ok(Some(secured))
             }
@@ -259,7 +274,7 @@ impl Stream {
         staging: &mut [u8],
     ) -> io::Result<Received> {
         match &self.layer {
-            Layer::Plain => {}
+            Layer::Plain | Layer::Kernel(_) => {}
             Layer::Records(session) => return session.borrow_mut().receive(staging),
             Layer::Handshake(_) => return Ok(Received::Nothing),
         }
@@ -278,7 +293,11 @@ impl Stream {
         // call; the second is `staging` or its beginning, borrowed exclusively. The kernel keeps neither beyond the
         // call.
         let n = unsafe { libc::readv(self.socket.as_raw_fd(), vectors.as_ptr(), count as i32 + 1) };
-        Ok(match outcome(n)? {
+        let n = match outcome(n) {
+            Ok(n) => n,
+            Err(error) => return self.after_failure(error),
+        };
+        Ok(match n {
             None => Received::Nothing,
             Some(0) => Received::End,
             Some(n) => {
@@ -286,6 +305,18 @@ impl Stream {
                 Received::Bytes { direct, staged: n - direct, more: n == room }
             }
         })
+    }
+
+    /// What a failed read means: of TLS by the kernel, it may be a record without data.
+    #[cold]
+    fn after_failure(&self, error: io::Error) -> io::Result<Received> {
+        match &self.layer {
+            Layer::Kernel(kernel) if error.raw_os_error() == Some(libc::EIO) => {
+                kernel.borrow_mut().receive_control(&self.socket)
+            }
+            Layer::Kernel(_) => Err(tls::read_error(error)),
+            Layer::Plain | Layer::Handshake(_) | Layer::Records(_) => Err(error),
+        }
     }
 
     /// Sends what the socket takes of `chunks`; how many bytes. If it does not take them all it is
@@ -371,7 +402,7 @@ impl Stream {
     pub fn flush(&self) -> io::Result<bool> {
         match &self.layer {
             Layer::Records(session) => session.borrow_mut().flush(&self.socket),
-            Layer::Plain | Layer::Handshake(_) => Ok(true),
+            Layer::Plain | Layer::Handshake(_) | Layer::Kernel(_) => Ok(true),
         }
     }
 
@@ -379,7 +410,7 @@ impl Stream {
     #[inline]
     fn give(&self, chunks: &[Chunk<'_>]) -> io::Result<(usize, bool)> {
         match &self.layer {
-            Layer::Plain => self.write(chunks).map(|taken| (taken, false)),
+            Layer::Plain | Layer::Kernel(_) => self.write(chunks).map(|taken| (taken, false)),
             Layer::Records(session) => {
                 let (taken, flushed) = session.borrow_mut().send(chunks, &self.socket)?;
                 Ok((taken, !flushed))
@@ -413,8 +444,10 @@ impl Stream {
 
     /// No more will be sent.
     pub fn shutdown_write(&self) {
-        if let Layer::Records(session) = &self.layer {
-            session.borrow_mut().close(&self.socket);
+        match &self.layer {
+            Layer::Records(session) => session.borrow_mut().close(&self.socket),
+            Layer::Kernel(kernel) => kernel.borrow().close(&self.socket),
+            Layer::Plain | Layer::Handshake(_) => {}
         }
         // Fails only when the connection is gone, which is what is wanted.
         let _ = self.socket.shutdown(Shutdown::Write);

@@ -15,12 +15,12 @@ const LEN_MAX: u64 = 64 * 1024;
 #[derive(Debug, Error)]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read the key file {}", .path.display())]
+    #[error("cannot read the key file {}: {cause}", .path.display())]
     Read {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Others may read or write it.
     #[error("others may read or change the key file {} (mode {mode:04o}): chmod 600 {}", .path.display(), .path.display())]
@@ -37,12 +37,12 @@ pub enum FileError {
         path: PathBuf,
     },
     /// What is in it is no key.
-    #[error("the key file {} holds no valid key: {source}", .path.display())]
+    #[error("the key file {} holds no valid key: {cause}", .path.display())]
     Key {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: KeyError,
+        cause: KeyError,
     },
 }
 
@@ -52,7 +52,7 @@ pub enum FileError {
 /// # Errors
 /// [`FileError`].
 pub fn read_key_file(path: &Path) -> Result<Key, FileError> {
-    let failed = |source: io::Error| FileError::Read { path: path.to_owned(), source };
+    let failed = |cause: io::Error| FileError::Read { path: path.to_owned(), cause };
     // A named pipe in its place must not block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
@@ -71,7 +71,7 @@ pub fn read_key_file(path: &Path) -> Result<Key, FileError> {
     let (Some(line), None) = (lines.next(), lines.next()) else { return Err(no_file()) };
     // `nvme tls-key --export` writes the identity before the key.
     let key = line.rsplit(' ').next().unwrap_or(line);
-    Key::parse(key).map_err(|source| FileError::Key { path: path.to_owned(), source })
+    Key::parse(key).map_err(|cause| FileError::Key { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]

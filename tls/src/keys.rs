@@ -57,6 +57,12 @@ impl Keys {
         self.hosts.insert(host, key);
     }
 
+    /// The key of a host.
+    #[must_use]
+    pub fn get(&self, host: &Nqn) -> Option<&Key> {
+        self.hosts.get(host)
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

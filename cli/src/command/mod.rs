@@ -12,6 +12,7 @@ mod list;
 mod nvm;
 mod smart_log;
 mod target;
+mod tls_key;
 mod transfer;
 
 use crate::print::{ERROR_PREFIX, OutputClosed, chain, line};
@@ -64,6 +65,10 @@ enum Command {
     Compare(compare::Compare),
     /// Examines this machine and the way to a target, and says how to fix what is wrong
     Doctor(doctor::Doctor),
+    /// Makes a key for TLS over NVMe/TCP
+    GenTlsKey(tls_key::GenTlsKey),
+    /// Checks a key for TLS, and prints its identity
+    CheckTlsKey(tls_key::CheckTlsKey),
     /// Prints this host's NQN
     ShowHostnqn,
     /// Prints a new host NQN
@@ -112,6 +117,8 @@ impl Arguments {
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Serve(serve) => serve.run(),
             Command::Guard(guard) => guard.run(),
+            Command::GenTlsKey(key) => key.run(),
+            Command::CheckTlsKey(key) => key.run(),
             Command::ShowHostnqn => show_hostnqn(),
             Command::GenHostnqn => gen_hostnqn(),
         };

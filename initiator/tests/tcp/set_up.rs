@@ -2,8 +2,8 @@
 
 use crate::site::{BOTH, ENTRIES, NONE, Site, ic_resp};
 use core::time::Duration;
-use nvme_proto::Qid;
 use nvme_proto::tcp::{Digests, IcReq};
+use nvme_proto::{Nqn, Qid};
 use nvmf_host::QueueFailure;
 use nvmf_initiator::TcpOptions;
 use nvmf_initiator::transport::{Event, OpenQueue, Tcp, Transport};
@@ -88,7 +88,7 @@ fn second_response_ends_the_connection() {
 #[test]
 fn controller_that_says_nothing_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default(), &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
     let timeout = Duration::from_secs(10);
     let address = listener.local_addr().unwrap();
     let queue =
@@ -104,7 +104,7 @@ fn controller_that_says_nothing_times_out() {
 #[test]
 fn nobody_listens_is_unreachable() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default(), &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
     let timeout = Duration::from_secs(10);
     let queue =
         OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };

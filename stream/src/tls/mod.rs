@@ -10,6 +10,7 @@
 //! Certificates, tickets and early data are not used. Nothing blocks: a handshake goes on when its socket has bytes.
 
 mod hello;
+mod kernel;
 mod pipe;
 mod session;
 
@@ -17,11 +18,13 @@ use core::fmt;
 use nvmf_tls::{Hash, Psk};
 use s2n_tls::callbacks::ClientHelloCallback;
 use s2n_tls::config::{self, Config};
+use s2n_tls::enums::SerializationVersion;
 use s2n_tls::security::Policy;
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 
+pub(crate) use kernel::{Kernel, is_possible, read_error};
 pub(crate) use session::Session;
 
 /// The library's policy: TLS 1.3 alone, with the groups secp256r1, X25519 and secp384r1.
@@ -147,6 +150,7 @@ impl fmt::Debug for TlsConnector {
 fn builder() -> Result<config::Builder, TlsError> {
     let mut builder = Config::builder();
     builder.with_system_certs(false)?;
+    builder.set_serialization_version(SerializationVersion::V1)?;
     builder.set_security_policy(&Policy::from_version(POLICY)?)?;
     Ok(builder)
 }
@@ -157,9 +161,14 @@ impl From<s2n_tls::error::Error> for TlsError {
     }
 }
 
-/// Why no key was found, kept with the connection.
+/// What came of the lookup, kept with the connection.
 #[derive(Debug)]
-struct NoKey(String);
+enum Lookup {
+    /// The key of this identity was found.
+    Found(String),
+    /// None was, and why.
+    None(String),
+}
 
 /// Looks up what a ClientHello offers.
 struct Chooser(Arc<FindKey>);
@@ -171,13 +180,14 @@ impl ClientHelloCallback for Chooser {
     ) -> Result<Option<core::pin::Pin<Box<dyn s2n_tls::callbacks::ConnectionFuture>>>, s2n_tls::error::Error>
     {
         let message = connection.client_hello()?.raw_message()?;
-        let mut refusal = None;
-        let mut found = false;
+        let (mut found, mut refusal) = (None, None);
         for identity in hello::offered_identities(&message).take(OFFERS_MAX) {
             match (self.0)(identity) {
                 Ok(psk) => {
                     // One that is offered twice is refused by the library.
-                    found |= session::append(connection, &psk).is_ok();
+                    if session::append(connection, &psk).is_ok() {
+                        found.get_or_insert(psk.identity);
+                    }
                 }
                 Err(why) => {
                     let name: String = String::from_utf8_lossy(identity).chars().take(600).collect();
@@ -185,10 +195,14 @@ impl ClientHelloCallback for Chooser {
                 }
             }
         }
-        if !found {
-            let none = || "the peer offers no pre-shared key; NVMe/TCP has no certificates".to_owned();
-            connection.set_application_context(NoKey(refusal.unwrap_or_else(none)));
-        }
+        let none = || "the peer offers no pre-shared key; NVMe/TCP has no certificates".to_owned();
+        connection.set_application_context(match found {
+            Some(identity) => Lookup::Found(identity),
+            None => Lookup::None(refusal.unwrap_or_else(none)),
+        });
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! A TLS connection by the library: its handshake, and its records.
 
 use super::pipe::SharedPipe;
-use super::{NoKey, Secured, TlsAcceptor, TlsConnector, TlsError};
+use super::{Lookup, Secured, TlsAcceptor, TlsConnector, TlsError};
 use crate::chunk::Chunk;
 use crate::stream::Received;
 use core::fmt;
@@ -32,6 +32,18 @@ pub(crate) struct Session {
     pipe: SharedPipe,
     /// Data on their way into a record.
     plain: Zeroizing<Vec<u8>>,
+}
+
+/// What the records of a connection are protected with.
+pub(crate) struct Traffic {
+    /// The cipher suite.
+    pub(super) hash: Hash,
+    /// The secret and the number of the next record that comes.
+    pub(super) receive: Zeroizing<Vec<u8>>,
+    pub(super) receive_sequence: u64,
+    /// The same of what is sent.
+    pub(super) send: Zeroizing<Vec<u8>>,
+    pub(super) send_sequence: u64,
 }
 
 impl fmt::Debug for Session {
@@ -138,12 +150,14 @@ impl Session {
     }
 
     fn failure(&mut self, error: &Error) -> TlsError {
-        if let Some(NoKey(why)) = self.connection.application_context() {
-            return TlsError::Key(why.clone());
-        }
-        if error.name() == BAD_BINDER {
-            let why = "the peer has another key for this host and subsystem: give both sides the same key";
-            return TlsError::Key(why.to_owned());
+        match self.connection.application_context() {
+            Some(Lookup::None(why)) => return TlsError::Key(why.clone()),
+            Some(Lookup::Found(identity)) if error.name() == BAD_BINDER => {
+                return TlsError::Key(format!(
+                    "the peer has another key than the one known here for {identity:?}: give both the same key"
+                ));
+            }
+            _ => {}
         }
         match (error.kind(), self.connection.alert()) {
             (ErrorType::Alert, Some(alert)) => TlsError::Alert(alert),
@@ -151,6 +165,31 @@ impl Session {
             (ErrorType::ConnectionClosed, _) => TlsError::Closed,
             _ => TlsError::Protocol(format!("{error} ({})", error.name())),
         }
+    }
+
+    /// Takes what protects the records out of the library, which is of no use afterwards.
+    ///
+    /// # Errors
+    /// When the library does not give it, or something of the handshake has not left.
+    pub(crate) fn into_traffic(self, hash: Hash) -> Result<Traffic, TlsError> {
+        if self.pipe.lock().unsent() > 0 {
+            return Err(TlsError::Protocol("the socket does not take the handshake".to_owned()));
+        }
+        let mut bytes = Zeroizing::new(vec![0; self.connection.serialization_length()?]);
+        self.connection.serialize(&mut bytes)?;
+        // As the library documents it: a number, version, cipher suite, sequence numbers of client and server, length
+        // of a fragment; then the secrets of client and server.
+        let part = |at: usize, len: usize| bytes.get(at..at + len);
+        let sequence = |at| part(at, 8)?.try_into().ok().map(u64::from_be_bytes);
+        let secret = |at| part(at, hash.len()).map(|secret| Zeroizing::new(secret.to_vec()));
+        let read = || {
+            let client = (secret(30)?, sequence(12)?);
+            let server = (secret(30 + hash.len())?, sequence(20)?);
+            Some(if self.connection.mode() == Mode::Client { (client, server) } else { (server, client) })
+        };
+        let ours = read().ok_or_else(|| TlsError::Protocol("the library has another format".to_owned()))?;
+        let ((send, send_sequence), (receive, receive_sequence)) = ours;
+        Ok(Traffic { hash, receive, receive_sequence, send, send_sequence })
     }
 
     /// The handshake is over: records follow.

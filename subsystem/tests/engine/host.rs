@@ -91,7 +91,14 @@ impl Hello {
             cntlid: 0xffff,
             subnqn: nqn(SUBSYSTEM).to_field(),
             hostnqn: nqn(HOST).to_field(),
-            link: Link { transport: TransportType::RDMA, port: PORT, qid: None, cntlid: None, entries: 128 },
+            link: Link {
+                transport: TransportType::RDMA,
+                port: PORT,
+                qid: None,
+                cntlid: None,
+                secure_channel: None,
+                entries: 128,
+            },
         }
     }
 

@@ -109,7 +109,8 @@ impl<T: Transport> Queue<T> {
     pub fn new<B: Backend>(resources: &mut Resources<T, B>, now: Duration, index: u32, terms: Terms) -> Self {
         let owner = resources.buffers.owners.add_unconnected(terms.peer.ip());
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
-        let link = Link { transport: T::TYPE, port: terms.port, qid, cntlid, entries: terms.entries };
+        let Terms { port, entries, secure_channel, .. } = terms;
+        let link = Link { transport: T::TYPE, port, qid, cntlid, secure_channel, entries };
         let peer = terms.peer;
         let mut queue = Self {
             index,

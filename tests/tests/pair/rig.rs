@@ -196,6 +196,7 @@ impl Pair {
             port: PORT,
             qid: Some(qid.0),
             cntlid: Some(cntlid),
+            secure_channel: None,
             entries,
         };
         let target = nvmf_subsystem::Queue::new(self.now, link);

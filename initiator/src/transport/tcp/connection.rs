@@ -9,7 +9,7 @@ use nvme_proto::tcp::{
 use nvme_proto::{Cid, Qid};
 use nvmf_host::{Command, DataPointer};
 use nvmf_memory::Memory;
-use nvmf_stream::Stream;
+use nvmf_stream::{Stream, TlsError};
 use nvmf_tcp::host::{Commands, Transfer, agreed};
 use nvmf_tcp::{End, Event, PduReceiver, ToController};
 use std::collections::VecDeque;
@@ -36,6 +36,8 @@ pub(super) enum Ended {
     Digests(FatalError),
     /// It was not set up in time.
     TimedOut,
+    /// TLS could not be had.
+    Tls(TlsError),
 }
 
 impl Ended {
@@ -48,7 +50,7 @@ impl Ended {
                 error.kind(),
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
             ),
-            Self::Violation(_) | Self::Digests(_) | Self::TimedOut => false,
+            Self::Violation(_) | Self::Digests(_) | Self::TimedOut | Self::Tls(_) => false,
         }
     }
 }
@@ -58,6 +60,8 @@ impl Ended {
 pub(super) enum Phase {
     /// TCP connects.
     Connecting,
+    /// The TLS handshake is under way.
+    Securing,
     /// ICReq was sent.
     Initializing,
     /// ICResp was accepted.

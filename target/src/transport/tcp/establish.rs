@@ -2,13 +2,15 @@
 
 use super::Tcp;
 use super::connection::{Connection, Ended};
+use super::security::Security;
 use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
 use core::fmt;
 use core::time::Duration;
-use nvme_proto::tcp::{FatalError, IcReq, Receiver};
+use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
 use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream};
+use nvmf_subsystem::SecureChannel;
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
 use std::net::SocketAddr;
@@ -52,11 +54,12 @@ impl From<u64> for Token {
 /// A connection without a queue.
 #[derive(Debug)]
 pub(super) struct Pending {
-    stream: Stream,
+    pub(super) stream: Stream,
+    pub(super) security: Security,
     receiver: PduReceiver,
     /// `None` for one that another worker handed over.
     listener: Option<u32>,
-    port: u16,
+    pub(super) port: u16,
     peer: SocketAddr,
     deadline: Deadline,
     /// Bytes of ICReq that are still to come.
@@ -66,6 +69,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    fn incoming(&self, key: u32) -> Incoming {
+        let secure_channel = self.security.channel();
+        Incoming { key, port: self.port, peer: self.peer, secure_channel }
+    }
+
     pub(super) fn deadline(&mut self) -> &mut Deadline {
         &mut self.deadline
     }
@@ -77,6 +85,7 @@ pub struct Incoming {
     key: u32,
     port: u16,
     peer: SocketAddr,
+    secure_channel: Option<SecureChannel>,
 }
 
 impl Incoming {
@@ -86,8 +95,20 @@ impl Incoming {
 
     /// What a queue may be: its Connect says the rest.
     pub(super) fn terms(&self, entries: u16) -> Terms {
-        Terms { port: self.port, peer: self.peer, qid: None, cntlid: None, entries, pulls: u16::MAX }
+        let Self { port, peer, secure_channel, .. } = *self;
+        Terms { port, peer, qid: None, cntlid: None, secure_channel, entries, pulls: u16::MAX }
     }
+}
+
+/// Why a connection is refused before its ICReq was accepted.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Its peer has closed it.
+    Gone,
+    /// Something about TLS.
+    Tls(String),
+    /// What it sends is not NVMe/TCP.
+    Protocol(String),
 }
 
 /// A connection on its way to another worker.
@@ -148,6 +169,7 @@ impl Tcp {
             }
             let pending = Pending {
                 stream,
+                security: Security::Undecided,
                 receiver: PduReceiver::new(Receiver::Controller),
                 listener: Some(key),
                 port,
@@ -184,6 +206,10 @@ impl Tcp {
             // Only its end is reported: the host gave up.
             return self.drop_pending(key);
         }
+        if !self.secure(key) {
+            return;
+        }
+        let Some(pending) = self.pendings.get_mut(key) else { return };
         // No byte behind ICReq is taken: it belongs to the queue that there will be.
         while pending.left > 0 {
             let staging = &mut self.staging[..pending.left];
@@ -194,13 +220,18 @@ impl Tcp {
             };
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
+                // They would stay in the memory of TLS, and no host sends them before ICResp.
+                Ok((_, Some(_))) if pending.stream.has_decrypted() => {
+                    let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
+                    return self.refuse_request(key, FatalError { status, information: 0 });
+                }
                 Ok((_, Some(nvmf_tcp::Event::IcReq(request)))) => {
                     pending.request = Some(request);
                     return self.announce(key);
                 }
                 Ok((_, None)) => {}
                 Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
-                Err(End::Fatal(error)) => return self.refuse_pending(key, error),
+                Err(End::Fatal(error)) => return self.refuse_request(key, error),
             }
         }
     }
@@ -213,15 +244,26 @@ impl Tcp {
         }
         pending.deadline = Deadline::After(IC_TIMEOUT);
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
-        let (port, peer) = (pending.port, pending.peer);
-        self.events.push_back(Event::Incoming(Incoming { key, port, peer }));
+        let incoming = pending.incoming(key);
+        self.events.push_back(Event::Incoming(incoming));
     }
 
     /// What is not NVMe/TCP, or not of this version.
-    fn refuse_pending(&mut self, key: u32, error: FatalError) {
-        let Some(mut pending) = self.take_pending(key) else { return };
-        self.events.push_back(Event::Refused { peer: pending.peer, cause: error.to_string() });
+    fn refuse_request(&mut self, key: u32, error: FatalError) {
+        let Some(pending) = self.pendings.get_mut(key) else { return };
         let last = pending.receiver.terminate(error).as_bytes().to_vec();
+        self.refuse_pending(key, Refused::Protocol(error.to_string()), last);
+    }
+
+    /// Ends a connection with `last`.
+    pub(super) fn refuse_pending(&mut self, key: u32, refused: Refused, last: Vec<u8>) {
+        let (cause, at_tls) = match refused {
+            Refused::Gone => return self.drop_pending(key),
+            Refused::Tls(cause) => (cause, true),
+            Refused::Protocol(cause) => (cause, false),
+        };
+        let Some(pending) = self.take_pending(key) else { return };
+        self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
         self.start_linger(pending.stream, last);
     }
 
@@ -243,8 +285,10 @@ impl Tcp {
             }
         }
         if let Some(pending) = self.pendings.get(key).filter(waits) {
-            let cause = format!("no ICReq came within {IC_TIMEOUT:?}");
-            self.events.push_back(Event::Refused { peer: pending.peer, cause });
+            let at_tls = matches!(pending.security, Security::Handshake);
+            let what = if at_tls { "the TLS handshake was not over" } else { "no ICReq came" };
+            let cause = format!("{what} within {IC_TIMEOUT:?}");
+            self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
         }
         self.drop_pending(key);
         true
@@ -272,10 +316,10 @@ impl Tcp {
 
     /// An incoming connection that is gone already has a key that finds nothing.
     pub(super) fn adopt_detached(&mut self, Detached(mut pending): Detached) -> Incoming {
-        let (port, peer) = (pending.port, pending.peer);
         pending.deadline = Deadline::After(IC_TIMEOUT);
-        let key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
-        Incoming { key, port, peer }
+        let mut incoming = pending.incoming(0);
+        incoming.key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
+        incoming
     }
 
     /// Answers, as this queue. `false`: the host is gone.
