@@ -58,7 +58,14 @@ fn registry() -> Registry {
 fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
     let mut queue = Queue::new(
         NOW,
-        Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 },
+        Link {
+            transport: TransportType::RDMA,
+            port: 1,
+            qid: None,
+            cntlid: None,
+            secure_channel: None,
+            entries: 128,
+        },
     );
     let kato_ms = if qid == 0 { 5000 } else { 0 };
     let attributes = ConnectAttributes::default();
@@ -72,7 +79,7 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
     let Step::Connect(request) = queue.on_parameters(NOW, ticket, data.as_bytes()) else {
         panic!("a Connect is passed to the registry")
     };
-    let admission = registry.connect(NOW, &request);
+    let admission = registry.connect(NOW, &request, true);
     assert!(matches!(queue.on_admission(NOW, request, admission), Step::Respond(_)));
     assert!(queue.association().is_some(), "the Connect is accepted");
     queue

@@ -69,7 +69,7 @@ fn connect(registry: &mut Registry, input: &mut Input<'_>) -> Option<Queue> {
         }
         step => panic!("{step:?} before a Connect"),
     };
-    let admission = registry.connect(START, &request);
+    let admission = registry.connect(START, &request, true);
     if let Err(refusal) = &admission.outcome {
         assert!(!refusal.to_string().is_empty() && !refusal.status().is_success());
     }

@@ -93,7 +93,7 @@ pub(crate) fn connect(registry: &mut Registry, now: Duration, qid: u16, cntlid: 
     let Step::Connect(request) = step else {
         panic!("a Connect must be passed to the registry, not {step:?}")
     };
-    let admission = registry.connect(now, &request);
+    let admission = registry.connect(now, &request, true);
     let answer = queue.on_admission(now, request, admission);
     assert!(matches!(answer, Step::Respond(_)));
     queue.association().is_some().then_some(queue)

@@ -158,7 +158,7 @@ impl Pair {
                 self.take(input, qid, next);
             }
             Step::Connect(request) => {
-                let admission = self.registry.connect(self.now, &request);
+                let admission = self.registry.connect(self.now, &request, true);
                 let next = queue.subsystem.on_admission(self.now, request, admission);
                 self.take(input, qid, next);
             }

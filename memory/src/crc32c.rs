@@ -24,6 +24,17 @@ impl Crc32c {
         crc_fast::crc32_iscsi(bytes)
     }
 
+    /// Of `len` bytes of `memory` at `offset`, as [`Crc32c::update_memory`] takes them.
+    ///
+    /// # Panics
+    /// When the range is not within `memory`.
+    #[must_use]
+    pub fn of_memory(memory: &Memory, offset: usize, len: usize) -> u32 {
+        let mut crc = Self::new();
+        crc.update_memory(memory, offset, len);
+        crc.finish()
+    }
+
     /// Goes on with `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);

@@ -5,7 +5,8 @@
 //! | `config` | [`StreamConfig`]: socket options and times |
 //! | `stream` | [`Stream`], a non-blocking connection, and the only unsafe code |
 //! | `chunk` | [`Chunk`], [`Chunks`]: bytes named to a socket, which stay where they are until it takes them |
-//! | `poller` | [`Poller`]: epoll, with tokens of the user's own |
+//! | `outbox` | [`Outbox`]: frames to be sent on a connection, made of such chunks |
+//! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
 //! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
@@ -38,10 +39,12 @@ mod deadline;
 mod half_open;
 mod lingering;
 mod listener;
+mod outbox;
 mod poller;
 mod schedule;
 mod stream;
 mod tls;
+mod token;
 
 pub use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub use config::StreamConfig;
@@ -49,7 +52,9 @@ pub use deadline::Deadline;
 pub use half_open::{HalfOpen, HalfOpenLimits};
 pub use lingering::Lingering;
 pub use listener::Listener;
+pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};
 pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};
 pub use stream::{DIRECT_MIN, Received, Stream};
 pub use tls::{FindKey, Secured, TlsAcceptor, TlsConnector, TlsError};
+pub use token::Token;

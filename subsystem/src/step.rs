@@ -30,7 +30,7 @@ pub enum Step {
     /// The engine keeps the command (an Asynchronous Event Request): nothing to send now, and the transport may reuse
     /// whatever it held for it. The response comes from [`crate::Queue::poll_step`].
     Held,
-    /// A Connect: take the registry, `registry.connect(now, &request)`, then [`crate::Queue::on_admission`].
+    /// A Connect: take the registry, [`crate::Registry::connect`], then [`crate::Queue::on_admission`].
     Connect(Box<ConnectRequest>),
     /// Send what was responded, then disconnect this queue. On an Admin queue that ends the association
     /// ([`crate::Registry::close_queue`] names the I/O queues).

@@ -91,6 +91,10 @@ pub const TRANSFER_CHECKS: u32 = 4;
 pub const STALL: Duration = Duration::from_secs(2);
 /// Then no timer of a host expires for so long.
 pub const STALL_GRACE: Duration = Duration::from_secs(1);
+/// How long a Connect waits for the end of the host's last connection, and of what it left on the devices.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// How often is looked whether they ended.
+pub const CONNECT_RETRY: Duration = Duration::from_millis(2);
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 

@@ -50,8 +50,6 @@ pub struct Worker<T: Transport, B: Backend> {
     timers_due: Duration,
     /// When the last turn was.
     turned_at: Duration,
-    /// No timer expires before: what hosts sent while the worker stood still is read first.
-    no_timer_before: Duration,
     device_removed: bool,
     /// Turns that still count as contended: a short queue came up recently.
     contended_turns: u8,
@@ -82,7 +80,6 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
             turned_at: Duration::MAX,
-            no_timer_before: Duration::ZERO,
             device_removed: false,
             contended_turns: 0,
             settings,
@@ -107,6 +104,28 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     /// A message for another worker.
     pub fn poll_message(&mut self) -> Option<(Recipient, WorkerMessage<T::Detached>)> {
         self.outbox.pop_front()
+    }
+
+    /// Delivers the messages of a whole group that one thread turns, such as a simulation's: each worker is at the place
+    /// of its number. Says whether there were any.
+    ///
+    /// # Panics
+    /// When a message is for a worker that is not there.
+    pub fn exchange_messages(group: &mut [Self]) -> bool {
+        let mut any = false;
+        for from in 0..group.len() {
+            while let Some((to, message)) = group[from].poll_message() {
+                any = true;
+                let Recipient::Worker(to) = to else {
+                    for to in (0..group.len()).filter(|&to| to != from) {
+                        group[to].deliver(message.copy().expect("what is for several can be copied"));
+                    }
+                    continue;
+                };
+                group[to.0].deliver(message);
+            }
+        }
+        any
     }
 
     /// What it counts.
@@ -156,19 +175,20 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         worked |= self.reap_backend(now);
         worked |= self.read_messages(now);
         self.expire_timers(now);
+        self.retry_connects(now);
         worked |= self.grant_buffers(now);
         worked |= self.run_deferred(now);
         self.ring();
         let transport = self.resources.transport.poll_timeout();
-        let timers = (self.queues() > 0).then_some(self.timers_due.max(self.no_timer_before));
-        let timeout = transport.into_iter().chain(timers).min();
+        let timers = (self.queues() > 0).then_some(self.timers_due.max(self.resources.no_timer_before));
+        let timeout = transport.into_iter().chain(timers).chain(self.resources.connects_due).min();
         Progress { worked, timeout, device_removed: self.device_removed }
     }
 
     /// Hosts have not been silent for as long as this worker did not listen.
     fn on_time(&mut self, now: Duration) {
         if now.saturating_sub(self.turned_at) > STALL {
-            self.no_timer_before = now + STALL_GRACE;
+            self.resources.no_timer_before = now + STALL_GRACE;
         }
         self.turned_at = now;
     }
@@ -343,7 +363,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
             });
         }
-        if now < self.timers_due.max(self.no_timer_before) {
+        if now < self.timers_due.max(self.resources.no_timer_before) {
             return;
         }
         let transfer_timeout = self.settings.transfer_timeout;
@@ -362,6 +382,12 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             next = next.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         });
         self.timers_due = next.max(now + TIMER_GRAIN);
+    }
+
+    fn retry_connects(&mut self, now: Duration) {
+        if self.resources.connects_due.take_if(|due| *due <= now).is_some() {
+            self.each_queue(|queue, resources| queue.retry_connect(resources, now));
+        }
     }
 
     /// Gives free buffers to the queues that wait for them, one to each in turn.

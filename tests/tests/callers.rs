@@ -1,7 +1,7 @@
 //! Callers that drive a connection themselves next to others that do not: none depends on a caller that stops polling.
 
 use nvme_proto::Nsid;
-use nvmf_initiator::{Connection, Device, Options, block_on};
+use nvmf_initiator::{Connection, Device, Options, TcpOptions, TransportOptions, block_on};
 use nvmf_tests::process::{self, TIMEOUT, Target};
 use nvmf_tests::site::Site;
 use std::pin::pin;
@@ -195,4 +195,29 @@ fn driving_caller_continues_after_reconnect() {
     block_on(exercise(&disk, 0, 20));
     block_on(connection.close());
     target.stop().expect("the target stops");
+}
+
+/// One command after another: the target may hear of a connection's end behind the next one's Connect, and on another
+/// worker.
+#[test]
+fn host_that_connects_again_at_once_is_admitted() {
+    for (transport, over) in
+        [("rdma", TransportOptions::Rdma), ("tcp", TransportOptions::Tcp(TcpOptions::default()))]
+    {
+        let site = Site::new(&format!("again-{transport}")).expect("a site");
+        let listener = format!("transport = \"{transport}\"\n");
+        site.configure(&(listener + &site.subsystem(&["memory = \"4MiB\"".into()])))
+            .expect("a configuration");
+        let target = site.serve().expect("a target");
+        for round in 0..50 {
+            let mut options = site.options(4).expect("options");
+            options.transport = over.clone();
+            let connection = block_on(Connection::connect(options));
+            let connection = connection.unwrap_or_else(|error| panic!("{transport}, round {round}: {error}"));
+            if round % 2 == 0 {
+                block_on(connection.close());
+            }
+        }
+        target.stop().expect("the target stops");
+    }
 }

@@ -192,18 +192,22 @@ fn failed_sync_fails_all_that_share_it_and_all_after_it() {
 
 /// Each worker must be told of lost data itself.
 #[test]
-fn workers_have_a_file_each_through_the_page_cache() {
+fn workers_have_an_open_file_each() {
     use std::io::{Seek, SeekFrom};
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk.img");
     let position = |mut file: &std::fs::File| file.stream_position().unwrap();
-    let disk = buffered(&path);
-    let Kind::File(backing) = &disk.0.kind else { unreachable!("it is a file") };
-    let own = backing.for_worker().unwrap().expect("a file of its own");
-    (&own).seek(SeekFrom::Start(512)).unwrap();
-    assert_eq!((position(&own), position(&backing.file)), (512, 0), "it is not the same open file");
-    let direct = Disk::open(&DiskSpec::Path { path, create: None }, None, true);
-    assert!(direct.is_err(), "it is locked");
+    for open in [buffered, file] {
+        let path = folder.path().join("disk.img");
+        let disk = open(&path);
+        let Kind::File(backing) = &disk.0.kind else { unreachable!("it is a file") };
+        let own = backing.for_worker().unwrap().expect("a file of its own");
+        (&own).seek(SeekFrom::Start(512)).unwrap();
+        assert_eq!((position(&own), position(&backing.file)), (512, 0), "it is the same open file");
+        let flags = |file| rustix::fs::fcntl_getfl(file).unwrap();
+        assert_eq!(flags(&own), flags(&backing.file));
+        let again = Disk::open(&DiskSpec::Path { path, create: None }, None, true);
+        assert!(again.is_err(), "it is not locked");
+    }
 }
 
 #[test]

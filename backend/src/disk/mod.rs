@@ -11,10 +11,11 @@ pub use error::OpenError;
 pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,16 +78,20 @@ pub(crate) struct FileDisk {
 }
 
 impl FileDisk {
-    /// The file opened once more, for one worker. Through the page cache the kernel reports a failed writeback once per
-    /// open file, and every worker has to hear of it. `None` for a file that all may share.
+    /// The file opened once more, for one worker. The kernel reports a failed writeback once per open file, and every
+    /// worker has to hear of it; past the page cache, too, which file systems fall back to. `None` for a file that all
+    /// may share.
     pub(crate) fn for_worker(&self) -> io::Result<Option<File>> {
         let kind = self.file.metadata()?.file_type();
-        if self.direct || !(kind.is_file() || kind.is_block_device()) {
+        if !(kind.is_file() || kind.is_block_device()) {
             return Ok(None);
         }
-        let writable = rustix::fs::fcntl_getfl(&self.file)?.contains(rustix::fs::OFlags::RDWR);
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        OpenOptions::new().read(true).write(writable).open(path).map(Some)
+        let mut options = OpenOptions::new();
+        options.read(true).write(flags.contains(OFlags::RDWR));
+        options.custom_flags((flags & OFlags::DIRECT).bits().cast_signed());
+        options.open(path).map(Some)
     }
 }
 

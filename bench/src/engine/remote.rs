@@ -12,6 +12,7 @@ use nvmf_initiator::{
     TransportOptions, tls::read_key_file,
 };
 use nvmf_memory::Memory;
+use std::path::Path;
 use std::time::Instant;
 
 /// Longest wait for an orderly disconnect.
@@ -103,8 +104,8 @@ pub(super) fn check_attached(
 }
 
 /// The key, if TLS is wanted.
-fn tls(remote: &Remote) -> Result<Option<TlsOptions>, EngineError> {
-    match (remote.tls, &remote.tls_key_file) {
+fn tls(wanted: bool, key_file: Option<&Path>) -> Result<Option<TlsOptions>, EngineError> {
+    match (wanted, key_file) {
         (false, None) => Ok(None),
         (false, Some(_)) => Err(EngineError::Option("tls_key_file is for tls=1".to_owned())),
         (true, None) => Err(EngineError::Option("tls=1 needs tls_key_file (nvmf gen-tls-key)".to_owned())),
@@ -145,7 +146,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         RemoteTransport::Tcp => TransportOptions::Tcp(TcpOptions {
             header_digest: remote.header_digest,
             data_digest: remote.data_digest,
-            tls: tls(&remote)?,
+            tls: tls(remote.tls, remote.tls_key_file.as_deref())?,
             ..TcpOptions::default()
         }),
     };

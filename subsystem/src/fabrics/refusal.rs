@@ -134,6 +134,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether what refuses is about to pass, mostly within milliseconds: rather than to answer, ask
+    /// [`crate::Registry::connect`] again a little later. A host that was told to connect once gives up at the first
+    /// refusal, and cannot see that its own last connection is the reason.
+    #[must_use]
+    pub fn passes_soon(&self) -> bool {
+        matches!(self, Self::Orphans(_) | Self::Ending(_))
+    }
+
     /// The status of the response. "Do not retry" is set only where time alone changes nothing: hosts give up a
     /// controller for good when they see it.
     #[must_use]

@@ -37,9 +37,13 @@ impl Names {
 impl Registry {
     /// Admits or refuses a Connect. Pass the answer to [`crate::Queue::on_admission`]; if the connection is gone by
     /// then, an admitted queue must still be reported to [`Registry::close_queue`].
-    pub fn connect(&mut self, now: Duration, request: &ConnectRequest) -> Admission {
+    ///
+    /// `silence_counts` is false while the caller may not have read all that hosts have sent, having stood still itself:
+    /// then no association ends because it is silent.
+    pub fn connect(&mut self, now: Duration, request: &ConnectRequest, silence_counts: bool) -> Admission {
         let (mut duplicate_host_id, mut closed, mut lost) = (None, None, Vec::new());
-        let outcome = self.admit(now, request, &mut duplicate_host_id, &mut closed, &mut lost);
+        let outcome =
+            self.admit(now, request, silence_counts, &mut duplicate_host_id, &mut closed, &mut lost);
         Admission { outcome, duplicate_host_id, closed, lost }
     }
 
@@ -47,6 +51,7 @@ impl Registry {
         &mut self,
         now: Duration,
         request: &ConnectRequest,
+        silence_counts: bool,
         duplicate: &mut Option<DuplicateHost>,
         closed: &mut Option<AssociationKey>,
         lost: &mut Vec<AssociationKey>,
@@ -70,7 +75,7 @@ impl Registry {
         let place = self.place(&names, link.port)?;
         *duplicate = self.duplicate_host(place.id, &names);
         if place.controller_type == ControllerType::Io {
-            self.end_lost(now, place.id, &names, lost)?;
+            self.end_lost(now, place.id, &names, silence_counts, lost)?;
         }
         let last = self.last_association(place.id, &names);
         if let Some(last) = last.as_ref().filter(|last| last.orphans.refuse_connect(now)) {
@@ -137,18 +142,24 @@ impl Registry {
         now: Duration,
         subsystem: SubsystemId,
         names: &Names,
+        silence_counts: bool,
         lost: &mut Vec<AssociationKey>,
     ) -> Result<(), Refusal> {
+        let mut ending = None;
         let associations = self.associations.get(&subsystem).into_iter().flat_map(Associations::iter);
         for association in associations.filter(|association| names.is_host_of(association)) {
-            if association.is_silent(now) {
+            let silent = association.is_silent(now);
+            if silent && silence_counts {
                 association.close();
             }
             if association.is_closing() && association.has_connections() {
                 lost.push(association.key);
             }
+            if (silent || association.is_closing()) && association.has_connections() {
+                ending = ending.or(Some(association.key.cntlid));
+            }
         }
-        lost.first().map_or(Ok(()), |key| Err(Refusal::Ending(key.cntlid)))
+        ending.map_or(Ok(()), |cntlid| Err(Refusal::Ending(cntlid)))
     }
 
     /// An I/O controller of the subsystem whose host has this NQN and another Host Identifier. Discovery does not

@@ -242,7 +242,7 @@ fn connect(registry: &mut Registry, qid: u16, changes: &[(usize, u8)]) -> Met {
         step => parameters(step).0,
     };
     let Step::Connect(request) = queue.on_parameters(NOW, ticket, &data) else { panic!("a Connect") };
-    let admission = registry.connect(NOW, &request);
+    let admission = registry.connect(NOW, &request, true);
     let admitted =
         admission.outcome.as_ref().ok().map(|admitted| (admitted.association().key(), admitted.qid()));
     let cqe = responded(queue.on_admission(NOW, request, admission));

@@ -179,7 +179,7 @@ fn refused_connect_may_be_repeated_on_the_connection() {
     let Step::Connect(request) = queue.on_parameters(NOW, ticket, Hello::admin().data().as_bytes()) else {
         panic!("a second Connect is judged as well");
     };
-    let admission = registry.connect(NOW, &request);
+    let admission = registry.connect(NOW, &request, true);
     assert_eq!(code(&responded(queue.on_admission(NOW, request, admission))), OK);
     assert_eq!(queue.qid(), Some(Qid(0)));
 }
@@ -355,7 +355,7 @@ fn connect_takes_every_psdt_that_fabrics_commands_may_have() {
                 let (ticket, _) = parameters(step);
                 let step = queue.on_parameters(NOW, ticket, Hello::admin().data().as_bytes());
                 let Step::Connect(request) = step else { panic!("a Connect goes to the registry") };
-                let admission = registry.connect(NOW, &request);
+                let admission = registry.connect(NOW, &request, true);
                 responded(queue.on_admission(NOW, request, admission))
             }
         };

@@ -140,7 +140,7 @@ impl Hello {
         let Step::Connect(request) = queue.on_parameters(now, ticket, self.data().as_bytes()) else {
             panic!("a Connect goes to the registry");
         };
-        let admission = registry.connect(now, &request);
+        let admission = registry.connect(now, &request, true);
         let duplicate = admission.duplicate_host_id.clone();
         let cqe = responded(queue.on_admission(now, request, admission));
         (queue, cqe, duplicate)

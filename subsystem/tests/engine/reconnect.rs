@@ -19,12 +19,22 @@ fn connect_again(
     registry: &mut Registry,
     hello: &Hello,
 ) -> (Queue, Status, Vec<AssociationKey>) {
+    connect_after(now, registry, hello, true)
+}
+
+/// The same where silence may be the target's fault.
+fn connect_after(
+    now: Duration,
+    registry: &mut Registry,
+    hello: &Hello,
+    silence_counts: bool,
+) -> (Queue, Status, Vec<AssociationKey>) {
     let mut queue = Queue::new(now, hello.link);
     let (ticket, _) = parameters(capsule(&mut queue, &hello.command(), 0));
     let Step::Connect(request) = queue.on_parameters(now, ticket, hello.data().as_bytes()) else {
         panic!("a Connect goes to the registry");
     };
-    let admission = registry.connect(now, &request);
+    let admission = registry.connect(now, &request, silence_counts);
     let lost = admission.lost.clone();
     let status = responded(queue.on_admission(now, request, admission)).status();
     (queue, status, lost)
@@ -60,6 +70,21 @@ fn silent_association_ends_before_its_host_connects_again() {
     assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && lost.is_empty(), "{status}, {lost:?}");
     association.on_orphan_done(DeviceId(101));
     assert!(connect_again(lost_at, &mut fixture.registry, &Hello::admin()).1.is_success());
+}
+
+#[test]
+fn silence_that_may_be_the_targets_fault_holds_back_and_ends_nothing() {
+    let mut fixture = Fixture::new();
+    let (association, lost_at) = (fixture.association(), NOW + Duration::from_secs(20));
+    let (_, status, lost) = connect_after(lost_at, &mut fixture.registry, &Hello::admin(), false);
+    assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && !status.dnr() && lost.is_empty(), "{status}");
+    assert!(!association.is_closing());
+    // It had sent something.
+    let read = with_cid(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)), 1);
+    let step = fixture.io.on_capsule(lost_at, keyed(read, 512).as_bytes().try_into().unwrap(), 0);
+    assert!(connect_again(lost_at, &mut fixture.registry, &Hello::admin()).1.is_success());
+    let Step::Execute { ticket, .. } = step else { panic!("a read is executed") };
+    ticket.abandon();
 }
 
 #[test]

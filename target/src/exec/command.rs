@@ -1,5 +1,6 @@
 //! From a capsule to its response: what the engine says, done.
 
+use super::connect::PendingConnect;
 use super::place::Place;
 use super::queue::{Queue, QueueState, Received};
 use super::request::{RequestState, Stage};
@@ -10,8 +11,7 @@ use core::time::Duration;
 use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::SQE_LEN;
-use nvmf_subsystem::{ControllerType, Notice, Response, Step, Ticket, Transfer, Violation};
-use std::sync::Arc;
+use nvmf_subsystem::{Notice, Response, Step, Ticket, Transfer, Violation};
 
 impl<T: Transport> Queue<T> {
     /// The connection is set up: what arrived early is looked at now.
@@ -160,14 +160,7 @@ impl<T: Transport> Queue<T> {
             }
             Step::Held => self.free_request(resources, request),
             Step::Connect(connect) => {
-                let admission = {
-                    let mut registry =
-                        resources.registry.lock().expect("no panic happened under the registry's lock");
-                    registry.connect(now, &connect)
-                };
-                self.on_admission(resources, now, &admission);
-                let step = self.engine.on_admission(now, connect, admission);
-                self.take_step(resources, now, request, step);
+                self.connect(resources, now, PendingConnect::new(now, request, connect))
             }
             Step::CloseQueue | Step::CloseIoQueues | Step::CloseAssociation(_) => {
                 self.free_request(resources, request);
@@ -214,60 +207,6 @@ impl<T: Transport> Queue<T> {
             let Some(response) = self.unsent.pop_front() else { break };
             let request = self.take_request();
             self.respond(resources, request, &response);
-        }
-    }
-
-    pub(super) fn on_admission<B: Backend>(
-        &mut self,
-        resources: &mut Resources<T, B>,
-        now: Duration,
-        admission: &nvmf_subsystem::Admission,
-    ) {
-        if let Some(duplicate) = &admission.duplicate_host_id {
-            resources.counters.duplicate_host_ids.add(1);
-            if resources.log.allow(now, &resources.counters) {
-                tracing::warn!(parent: &self.span, "{duplicate}");
-            }
-        }
-        if let Some(key) = admission.closed {
-            resources.counters.discovery_closed.add(1);
-            resources.deferred.push_back(DeferredAction::CloseAssociation(key));
-        }
-        for &key in &admission.lost {
-            resources.counters.lost_closed.add(1);
-            resources.deferred.push_back(DeferredAction::CloseAssociation(key));
-        }
-        match &admission.outcome {
-            Ok(admitted) => {
-                self.grow(admitted.entries());
-                resources.transport.resize(self.index, admitted.entries(), admitted.qid().0 == 0);
-                let association = admitted.association().clone();
-                if self.terms.qid.is_none() {
-                    self.span.record("qid", admitted.qid().0);
-                }
-                self.span.record("cntlid", association.key().cntlid.0);
-                self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
-                if resources.log.allow(now, &resources.counters) {
-                    let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
-                    tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
-                }
-                let owner = resources.buffers.owners.add_connected(&association, self.terms.peer.ip());
-                resources.buffers.owners.remove(self.owner);
-                self.owner = owner;
-                let qid = admitted.qid();
-                if qid.0 == 0 && association.controller_type() == ControllerType::Io {
-                    let free = resources.load.io_queues_free();
-                    association.limit_io_queues(u16::try_from(free).unwrap_or(u16::MAX));
-                    resources.load.add_controller(Arc::clone(&association), self.terms.peer.ip());
-                }
-                self.admitted = Some((association, admitted.qid()));
-            }
-            Err(refusal) => {
-                resources.counters.connects_refused.add(1);
-                if resources.log.allow(now, &resources.counters) {
-                    tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
-                }
-            }
         }
     }
 

@@ -9,11 +9,13 @@
 //! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
 //! | `command` | from a capsule to its response |
+//! | `connect` | what the registry says to a Connect |
 //! | `transfer`, `wire` | the chunks: onto the backend and back, pulls and pushes |
 //! | [`place`] | where a command is in its worker |
 
 pub mod buffers;
 mod command;
+mod connect;
 pub mod owners;
 pub mod place;
 pub mod queue;

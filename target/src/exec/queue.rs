@@ -1,6 +1,7 @@
 //! One connection: slots, credits, and a list for every kind of wait.
 
 use super::buffers::{Buffers, Class};
+use super::connect::PendingConnect;
 use super::owners::Owner;
 use super::place::Place;
 use super::request::{Request, Stage};
@@ -49,6 +50,8 @@ pub struct Queue<T: Transport> {
     accepted: Duration,
     /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
+    /// The Connect that is not answered yet.
+    pub(super) pending_connect: Option<PendingConnect>,
     pub(super) requests: Vec<Request<T::Capsule>>,
     pub(super) free: Vec<u16>,
     /// Capsules that wait for a request.
@@ -121,6 +124,7 @@ impl<T: Transport> Queue<T> {
             owner,
             accepted: now,
             admitted: None,
+            pending_connect: None,
             requests: Vec::new(),
             free: Vec::new(),
             received: VecDeque::new(),
@@ -353,6 +357,9 @@ impl<T: Transport> Queue<T> {
     fn abandon(&mut self) {
         for ticket in self.requests.iter_mut().filter_map(|request| request.ticket.take()) {
             ticket.abandon();
+        }
+        if let Some(pending) = self.pending_connect.take() {
+            pending.abandon();
         }
     }
 

@@ -55,6 +55,10 @@ pub struct Resources<T: Transport, B> {
     waiting_devices: VecDeque<u16>,
     /// The time of this turn.
     pub now: Duration,
+    /// No timer expires before: what hosts sent while the worker stood still is read first.
+    pub no_timer_before: Duration,
+    /// When a Connect asks the registry again.
+    pub connects_due: Option<Duration>,
     /// Responses with borrowed data since the doorbells were rung.
     pub borrowed: Borrowed,
     /// What queues want done to other queues.
@@ -182,6 +186,8 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             device_queues: (0..DEVICES_MAX).map(|_| VecDeque::new()).collect(),
             waiting_devices: VecDeque::with_capacity(DEVICES_MAX as usize),
             now: Duration::ZERO,
+            no_timer_before: Duration::ZERO,
+            connects_due: None,
             borrowed: Borrowed::default(),
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),

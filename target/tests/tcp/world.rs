@@ -7,11 +7,10 @@ use nvmf_stream::StreamConfig;
 use nvmf_subsystem::{HostAccess, NamespaceDefinition, Options, Port, Registry, SubsystemDefinition};
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::exec::transport::Transport;
-use nvmf_target::message::{Recipient, WorkerId};
+use nvmf_target::message::WorkerId;
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::tcp::{Tcp, TcpOptions};
 use nvmf_target::worker::{Progress, Worker};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -94,24 +93,11 @@ impl World {
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
         self.last.clear();
-        let mut messages = VecDeque::new();
-        for (from, worker) in self.workers.iter_mut().enumerate() {
+        for worker in &mut self.workers {
             worker.backend().advance(self.now);
             self.last.push(worker.turn(self.now));
-            while let Some((to, message)) = worker.poll_message() {
-                messages.push_back((from, to, message));
-            }
         }
-        for (from, to, message) in messages {
-            match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(message),
-                Recipient::Others => {
-                    for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(message.copy().unwrap());
-                    }
-                }
-            }
-        }
+        Worker::exchange_messages(&mut self.workers);
     }
 
     pub(crate) fn ticks(&mut self, count: usize) {

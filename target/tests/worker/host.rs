@@ -18,7 +18,7 @@ use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::{Recipient, WorkerId, WorkerMessage};
+use nvmf_target::message::{WorkerId, WorkerMessage};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
@@ -39,6 +39,8 @@ const TICK: Duration = Duration::from_micros(50);
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
     pub(crate) workers: Vec<Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>>,
+    /// The worker that does not turn.
+    pub(crate) occupied: Option<usize>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
@@ -113,30 +115,21 @@ impl World {
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
-        Self { fabric, workers, registry, disk, other_disk, address, now: Duration::from_secs(1) }
+        let now = Duration::from_secs(1);
+        Self { fabric, workers, occupied: None, registry, disk, other_disk, address, now }
     }
 
     /// Turns every worker once and moves the clock.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
-        let mut messages = VecDeque::new();
         for (from, worker) in self.workers.iter_mut().enumerate() {
+            if self.occupied == Some(from) {
+                continue;
+            }
             worker.backend().advance(self.now);
             worker.turn(self.now);
-            while let Some((to, message)) = worker.poll_message() {
-                messages.push_back((from, to, message));
-            }
         }
-        for (from, to, message) in messages {
-            match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(message),
-                Recipient::Others => {
-                    for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(message.copy().unwrap());
-                    }
-                }
-            }
-        }
+        Worker::exchange_messages(&mut self.workers);
     }
 
     /// Ticks until `done`, which must come.
@@ -460,13 +453,19 @@ pub(crate) fn admin_in(world: &mut World, host: u8, subsystem: &str, kato_ms: u3
 
 /// Asks for a controller once: the queue, and what the target says.
 pub(crate) fn ask_for_controller(world: &mut World) -> (HostQueue, Status) {
+    let (mut queue, cid) = send_connect(world);
+    let (cqe, _) = queue.response(world, cid);
+    (queue, cqe.status())
+}
+
+/// The same without its answer: the Connect's Command ID.
+pub(crate) fn send_connect(world: &mut World) -> (HostQueue, u16) {
     let mut queue = HostQueue::connected(world, HostQueue::offer(0, 32, 0));
     queue.data.write(0, connect_data(Cntlid::DYNAMIC, SUBSYSTEM).as_bytes());
     let mut sqe = connect_command(0, 32, 10_000);
     sqe.sgl = queue.expose(0, 1024);
     let cid = queue.send(&sqe, &[]);
-    let (cqe, _) = queue.response(world, cid);
-    (queue, cqe.status())
+    (queue, cid)
 }
 
 /// An I/O queue of it.

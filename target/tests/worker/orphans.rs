@@ -4,7 +4,7 @@ use crate::host::*;
 use crate::read_write;
 use nvme_proto::admin::keep_alive::keep_alive;
 use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{Cntlid, SglDescriptor, Status};
+use nvme_proto::{SglDescriptor, Status};
 use std::time::Duration;
 
 /// A disk that hangs keeps its operations for ever. Its host is refused for some seconds; then it has a controller again, and only the
@@ -59,20 +59,6 @@ fn host_of_a_hung_disk_connects_again_and_its_namespace_is_not_ready() {
     assert!(write_again(&mut world, &mut io).is_success());
 }
 
-/// Asks for controllers until there is one: its Admin queue, enabled, and how often there was none.
-fn come_back(world: &mut World) -> (HostQueue, Cntlid, u32) {
-    for refused in 0..1000 {
-        let (mut queue, status) = ask_for_controller(world);
-        queue.drop_connection();
-        if status.is_success() {
-            let (admin, cntlid) = admin(world);
-            return (admin, cntlid, refused);
-        }
-        assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && !status.dnr(), "{status}");
-    }
-    panic!("the host is shut out");
-}
-
 fn block(world: &World, lba: u64) -> u8 {
     world.disk.borrow().block(lba)[0]
 }
@@ -88,7 +74,7 @@ fn write_of_a_half_open_connection_does_not_overwrite_a_newer_one() {
         let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
         // Its Keep Alive Timeout, in which nothing comes.
         world.now += Duration::from_secs(10);
-        let (mut admin, cntlid, refused) = come_back(&mut world);
+        let (mut admin, cntlid) = admin(&mut world);
         let mut io = io(&mut world, 1, cntlid);
         io.run(&mut world, &write, &[2; 4096]);
         for old in &mut old {
@@ -99,9 +85,54 @@ fn write_of_a_half_open_connection_does_not_overwrite_a_newer_one() {
             world.tick();
         }
         assert_eq!(block(&world, 8), 2, "{workers} workers: the old write overwrote the newer one");
-        assert!(refused > 0 && world.count("lost_closed") > 0, "{workers} workers");
+        assert_eq!(world.count("lost_closed"), 1, "{workers} workers");
+        assert_eq!(world.count("connects_refused"), 0, "{workers} workers");
         admin.run(&mut world, &keep_alive(), &[]);
     }
+}
+
+/// As one command after another: the worker of an I/O queue hears later that the host is gone than the worker of the
+/// Admin queue.
+#[test]
+fn host_that_connects_again_at_once_is_not_refused() {
+    let mut world = World::new(2, &settings());
+    let (mut first_admin, cntlid) = admin(&mut world);
+    let of_admin = world.workers.iter().position(|worker| worker.queues() == 1).unwrap();
+    let of_io = 1 - of_admin;
+    let mut first = io(&mut world, 1, cntlid);
+    assert_eq!(world.workers[of_io].queues(), 1);
+    world.occupied = Some(of_io);
+    first_admin.drop_connection();
+    first.drop_connection();
+    world.until("the Admin queue is gone", |world| (world.workers[of_admin].queues() == 0).then_some(()));
+    let (mut second, cid) = send_connect(&mut world);
+    for _ in 0..100 {
+        world.tick();
+        second.poll(world.now);
+    }
+    world.occupied = None;
+    let status = second.response(&mut world, cid).0.status();
+    assert!(status.is_success(), "{status}");
+    assert_eq!(world.count("connects_refused"), 0);
+}
+
+/// Nobody read what hosts sent while the target stood still: they are not silent.
+#[test]
+fn target_that_stood_still_ends_no_other_path_of_a_host_that_connects() {
+    let mut world = World::new(2, &settings());
+    let (mut first_admin, cntlid) = admin(&mut world);
+    let mut first = io(&mut world, 1, cntlid);
+    let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
+    world.now += Duration::from_secs(15);
+    let (mut second, cid) = send_connect(&mut world);
+    for _ in 0..20 {
+        world.tick();
+    }
+    first_admin.run(&mut world, &keep_alive(), &[]);
+    let status = second.response(&mut world, cid).0.status();
+    assert!(status.is_success(), "{status}");
+    first.run(&mut world, &write, &[1; 4096]);
+    assert_eq!(world.count("lost_closed"), 0);
 }
 
 /// Multipath: the same host, twice.

@@ -10,11 +10,9 @@ use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::Registry;
 use nvmf_target::exec::buffers::BufferPlan;
-use nvmf_target::message::Recipient;
 use nvmf_target::settings::Settings;
 use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -152,27 +150,13 @@ impl Target {
     pub(super) fn turn(&mut self, now: Duration) -> (bool, Option<Duration>) {
         let mut worked = false;
         let mut due: Option<Duration> = None;
-        let mut messages = VecDeque::new();
-        for (from, worker) in self.workers.iter_mut().enumerate() {
+        for worker in &mut self.workers {
             worker.backend().advance(now);
             let progress = worker.turn(now);
             worked |= progress.worked;
             due = [due, progress.timeout, worker.backend().next_due()].into_iter().flatten().min();
-            while let Some((to, message)) = worker.poll_message() {
-                worked = true;
-                messages.push_back((from, to, message));
-            }
         }
-        for (from, to, message) in messages {
-            match to {
-                Recipient::Worker(to) => self.workers[to.0].deliver(message),
-                Recipient::Others => {
-                    for to in (0..self.workers.len()).filter(|&to| to != from) {
-                        self.workers[to].deliver(message.copy().expect("a broadcast message can be copied"));
-                    }
-                }
-            }
-        }
+        worked |= Worker::exchange_messages(&mut self.workers);
         (worked, due)
     }
 

@@ -252,7 +252,7 @@ impl Pair {
             }
             Step::Held => {}
             Step::Connect(request) => {
-                let admission = self.registry.connect(self.now, &request);
+                let admission = self.registry.connect(self.now, &request, true);
                 let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;
                 let step = target.on_admission(self.now, request, admission);
                 self.take_one(qid, step, capsule);

@@ -1,17 +1,16 @@
 //! One connection: from commands to PDUs, and from bytes to responses.
 
 use super::super::{Arrival, Data, OpenQueue, Payload, Refused, slot_data_len};
-use super::outbox::{OutData, Outbox};
 use core::time::Duration;
 use nvme_proto::tcp::{
     C2hData, DataAlignment, Digests, FatalError, FatalErrorStatus, IcReq, IcResp, R2t, Receiver,
 };
 use nvme_proto::{Cid, Qid};
 use nvmf_host::{Command, DataPointer};
-use nvmf_memory::Memory;
-use nvmf_stream::{Stream, TlsError};
+use nvmf_memory::{Crc32c, Memory};
+use nvmf_stream::{Frame, Outbox, Region, Stream, TlsError};
 use nvmf_tcp::host::{Commands, Transfer, agreed};
-use nvmf_tcp::{End, Event, PduReceiver, ToController};
+use nvmf_tcp::{End, Event, Head, PduReceiver, ToController};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use zerocopy::transmute;
@@ -93,7 +92,8 @@ struct Target {
 pub(super) struct Connection {
     pub(super) qid: Qid,
     pub(super) stream: Stream,
-    pub(super) outbox: Outbox,
+    /// PDUs to be sent, each with the slot of its command.
+    pub(super) outbox: Outbox<Head, Option<u16>>,
     /// In the list of those with something to send.
     pub(super) listed: bool,
     pub(super) phase: Phase,
@@ -130,7 +130,7 @@ impl Connection {
         Self {
             qid: queue.qid,
             stream,
-            outbox: Outbox::new(entries + H2C_AHEAD),
+            outbox: Outbox::with_capacity(entries + H2C_AHEAD),
             listed: false,
             phase: Phase::Connecting,
             deadline: now.saturating_add(queue.timeout),
@@ -157,7 +157,7 @@ impl Connection {
     /// TCP is connected: ICReq is the first to be sent.
     pub(super) fn on_connected(&mut self) {
         self.phase = Phase::Initializing;
-        self.outbox.add(ToController::ic_req(&self.request), None, None, false);
+        self.send_pdu(ToController::ic_req(&self.request), None, None);
     }
 
     /// Nothing is in flight, and so many commands can be from now on.
@@ -218,18 +218,25 @@ impl Connection {
         let in_capsule = if let DataPointer::InCapsule { len } = pointer { len } else { 0 };
         let sqe = transmute!(command.encode(cid, pointer));
         let head = self.to_controller.command(sqe, in_capsule).ok_or(Refused::NoRoom)?;
-        let out = place.as_ref().filter(|_| in_capsule > 0).map(|(memory, offset)| OutData {
+        let out = place.as_ref().filter(|_| in_capsule > 0).map(|(memory, offset)| Region {
             memory: memory.clone(),
             offset: *offset,
             len: in_capsule as usize,
         });
-        self.outbox.add(head, Some(index), out, self.digests.data);
+        self.send_pdu(head, Some(index), out);
         self.commands.begin(cid, transfer);
         let at = usize::from(cid.0) & (self.slot_of.len() - 1);
         self.slot_of[at] = index;
         let slot = Slot { cid, place, pdus: 1, asked: false, complete: false };
         self.slots[usize::from(index)] = Some(slot);
         Ok(())
+    }
+
+    /// A PDU of the command in this slot, with a digest behind its data where digests are on.
+    fn send_pdu(&mut self, head: Head, slot: Option<u16>, data: Option<Region>) {
+        let digest = |data: &Region| Crc32c::of_memory(&data.memory, data.offset, data.len).to_le_bytes();
+        let trailer = data.as_ref().filter(|_| self.digests.data).map(digest);
+        self.outbox.push(Frame { head, data, trailer, note: slot });
     }
 
     /// The command in this slot is complete; whether its memory is released.
@@ -250,6 +257,7 @@ impl Connection {
     pub(super) fn on_sent(&mut self, bytes: usize, arrivals: &mut VecDeque<Arrival>) {
         let Self { outbox, slots, qid, .. } = self;
         outbox.on_sent(bytes, |index| {
+            let Some(index) = index else { return };
             let slot = &mut slots[usize::from(index)];
             if let Some(slot) = slot {
                 slot.pdus -= 1;
@@ -273,14 +281,16 @@ impl Connection {
             let head = data.and_then(|data| Some((data, self.to_controller.h2c_data(&data)?)));
             if let (Some((data, head)), Some((memory, start))) = (head, &slot.place) {
                 let (offset, len) = (start + data.offset as usize, data.len as usize);
-                let out = OutData { memory: memory.clone(), offset, len };
-                self.outbox.add(head, Some(index), Some(out), self.digests.data);
+                let out = Region { memory: memory.clone(), offset, len };
                 slot.pdus += 1;
+                self.send_pdu(head, Some(index), Some(out));
                 if !data.last {
                     continue;
                 }
             }
-            slot.asked = false;
+            if let Some(slot) = &mut self.slots[usize::from(index)] {
+                slot.asked = false;
+            }
             self.asked.pop_front();
         }
     }

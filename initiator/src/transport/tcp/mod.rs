@@ -3,14 +3,12 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `connection` | from commands to PDUs, and from bytes to responses |
-//! | `outbox` | what is to be sent |
 //! | `progress` | reads and writes sockets, ends connections |
 //!
 //! The memory of a write is in use until its last byte is the kernel's, or the connection is gone. A connection that is
 //! closed for a failure is reset: what the kernel still has of it never leaves.
 
 mod connection;
-mod outbox;
 mod progress;
 
 use super::{Arrival, Data, Event, OpenQueue, Refused, Transport, TransportError, slot_data_len};

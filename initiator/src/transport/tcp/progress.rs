@@ -231,7 +231,9 @@ impl Tcp {
         };
         match ended {
             // In the middle of a PDU nothing else can be said.
-            Ended::Violation(Some(error)) | Ended::Digests(error) if connection.outbox.is_between_pdus() => {
+            Ended::Violation(Some(error)) | Ended::Digests(error)
+                if connection.outbox.is_between_frames() =>
+            {
                 let last = connection.terminate(*error);
                 self.start_linger(qid, *connection, last, event);
             }

@@ -1,11 +1,11 @@
 //! Ends of connections: by this side, by the peer, by errors and by deadlines.
 
 use super::IwarpProvider;
-use super::connection::{Link, Open, Phase, Prompt, Token};
+use super::connection::{Link, Open, Phase, Prompt};
 use crate::qp::{Stop, Violation};
 use core::time::Duration;
 use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, LocalKey, QueuePairId};
-use nvmf_stream::{Deadline, Lingering, Stream};
+use nvmf_stream::{Deadline, Lingering, Stream, Token};
 
 impl Stop {
     pub(super) fn cause(&self) -> DisconnectCause {
@@ -62,7 +62,7 @@ impl IwarpProvider {
         match &mut connection.link {
             Link::Open(Open { phase: phase @ (Phase::Unannounced | Phase::Ready), .. }) => {
                 *phase = Phase::Closing { deadline: Deadline::After(self.config.disconnect_timeout) };
-                self.timed.push(Token::QueuePair(key));
+                self.timed.push(Token::Connection(key));
                 self.mark_dirty(key);
             }
             Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. }) => {
@@ -122,7 +122,7 @@ impl IwarpProvider {
 
     fn deadline_of(&self, token: Token) -> Option<Duration> {
         match token {
-            Token::QueuePair(key) => self.connections.get(key)?.deadline(),
+            Token::Connection(key) => self.connections.get(key)?.deadline(),
             Token::Pending(key) => Some(self.pendings.get(key)?.deadline.at()),
             Token::Lingering(key) => Some(self.lingering.get(key)?.deadline.at()),
             Token::Listener(key) => self.listeners.get(key)?.rest.map(Deadline::at),
@@ -154,7 +154,7 @@ impl IwarpProvider {
     fn start_clock(&mut self, token: Token) {
         let now = self.now;
         match token {
-            Token::QueuePair(key) => {
+            Token::Connection(key) => {
                 if let Some(connection) = self.connections.get_mut(key) {
                     connection.start_clock(now);
                 }
@@ -179,7 +179,7 @@ impl IwarpProvider {
 
     fn on_deadline(&mut self, token: Token) {
         match token {
-            Token::QueuePair(key) => match self.connections.get(key).map(|connection| &connection.link) {
+            Token::Connection(key) => match self.connections.get(key).map(|connection| &connection.link) {
                 Some(Link::Connecting(_)) => self.fail_connect(key, ConnectFailure::TimedOut),
                 Some(Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. })) => {
                     self.end(key, DisconnectCause::Broken, None);
@@ -205,7 +205,7 @@ impl IwarpProvider {
         connection.prompt = connection.prompt.and_then(Prompt::next);
         connection.qp.prompt();
         if connection.prompt.is_some() {
-            self.timed.push(Token::QueuePair(key));
+            self.timed.push(Token::Connection(key));
         }
         self.mark_dirty(key);
     }

@@ -8,39 +8,6 @@ use nvmf_rdma::{ConnectParameters, QueuePairState};
 use nvmf_stream::{Deadline, Stream};
 use std::net::SocketAddr;
 
-/// Who a socket belongs to; a key of the provider's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
-    QueuePair(u32),
-    Pending(u32),
-    Listener(u32),
-    Lingering(u32),
-}
-
-impl From<Token> for u64 {
-    fn from(token: Token) -> Self {
-        let (kind, key) = match token {
-            Token::QueuePair(key) => (0, key),
-            Token::Pending(key) => (1, key),
-            Token::Listener(key) => (2, key),
-            Token::Lingering(key) => (3, key),
-        };
-        kind << 32 | Self::from(key)
-    }
-}
-
-impl From<u64> for Token {
-    fn from(word: u64) -> Self {
-        let key = word as u32;
-        match word >> 32 {
-            0 => Self::QueuePair(key),
-            1 => Self::Pending(key),
-            2 => Self::Listener(key),
-            _ => Self::Lingering(key),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) qp: QueuePair,
@@ -187,17 +154,4 @@ pub struct DetachedRequest {
     pub(super) request: Frame,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_survive_packing() {
-        for token in [Token::QueuePair(7), Token::Pending(u32::MAX), Token::Listener(0), Token::Lingering(9)]
-        {
-            assert_eq!(Token::from(u64::from(token)), token);
-        }
-    }
 }

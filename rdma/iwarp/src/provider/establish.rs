@@ -1,7 +1,7 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
 use super::IwarpProvider;
-use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage, Token};
+use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
 use crate::qp::Role;
@@ -11,7 +11,7 @@ use nvmf_rdma::{
     CmEvent, ConnectError, ConnectFailure, ConnectParameters, ListenerId, PrivateData, QueuePairId,
     QueuePairState, RequestId,
 };
-use nvmf_stream::{Chunk, Deadline, Interest, Listener, Received, Stream};
+use nvmf_stream::{Chunk, Deadline, Interest, Listener, Received, Stream, Token};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
@@ -200,7 +200,7 @@ impl IwarpProvider {
         self.open(key, pending.stream, Role::Responder, &agreement, phase);
         match phase {
             Phase::Unannounced => self.push_established(key, PrivateData::EMPTY, &agreement),
-            _ => self.timed.push(Token::QueuePair(key)),
+            _ => self.timed.push(Token::Connection(key)),
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl IwarpProvider {
         let fpdu_max = self.fpdu_max(&stream, agreement);
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.qp.start(role, agreement, fpdu_max);
-        self.poller.change(&stream, Token::QueuePair(key), Interest::Read);
+        self.poller.change(&stream, Token::Connection(key), Interest::Read);
         connection.link = Link::Open(Open { stream, phase });
         self.mark_dirty(key);
     }
@@ -278,14 +278,14 @@ impl IwarpProvider {
         let request = handshake::request(&self.config, parameters, revision);
         let parameters = *parameters;
         let connecting = Connecting { stream, address, source, parameters, request, reader: None, deadline };
-        self.timed.push(Token::QueuePair(key));
+        self.timed.push(Token::Connection(key));
         self.dial(key, connecting);
         Ok(())
     }
 
     /// Starts TCP.
     fn dial(&mut self, key: u32, connecting: Connecting) {
-        let (stream, token) = (&connecting.stream, Token::QueuePair(key));
+        let (stream, token) = (&connecting.stream, Token::Connection(key));
         let started = stream
             .connect(connecting.address)
             .and_then(|()| self.poller.add(stream, token, Interest::ReadWrite));
@@ -306,7 +306,7 @@ impl IwarpProvider {
             if let Err(error) = sent {
                 return self.fail_connect(key, ConnectFailure::Unreachable(error));
             }
-            self.poller.change(stream, Token::QueuePair(key), Interest::Read);
+            self.poller.change(stream, Token::Connection(key), Interest::Read);
             connecting.reader = Some(FrameReader::new(Kind::Reply));
             return;
         };
@@ -343,7 +343,7 @@ impl IwarpProvider {
                     return;
                 };
                 connection.prompt = Some(Prompt::first());
-                self.timed.push(Token::QueuePair(key));
+                self.timed.push(Token::Connection(key));
                 self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);
                 self.push_established(key, reply.private_data, &agreement);
             }

@@ -17,7 +17,7 @@ pub use connection::DetachedRequest;
 use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN};
 use crate::qp::receive::ReceiveQueue;
 use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
-use connection::{Connection, Link, Pending, Token};
+use connection::{Connection, Link, Pending};
 use core::time::Duration;
 use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
@@ -27,7 +27,7 @@ use nvmf_rdma::{
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
     SendRequest, Sge, SharedReceiveQueueId,
 };
-use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule};
+use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule, Token};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 //! Reading and writing sockets, each within a budget.
 
 use super::IwarpProvider;
-use super::connection::{Connection, Link, Open, Phase, Token};
+use super::connection::{Connection, Link, Open, Phase};
 use nvmf_rdma::DisconnectCause;
-use nvmf_stream::{DIRECT_MIN, Received};
+use nvmf_stream::{DIRECT_MIN, Received, Token};
 use std::io::{self, ErrorKind};
 
 impl IwarpProvider {
@@ -16,7 +16,7 @@ impl IwarpProvider {
             for index in 0..self.poller.poll() {
                 let (token, writable) = self.poller.ready(index);
                 match Token::from(token) {
-                    Token::QueuePair(key) => self.on_ready(key, writable),
+                    Token::Connection(key) => self.on_ready(key, writable),
                     Token::Listener(key) => self.accept_streams(key),
                     Token::Pending(key) => self.read_request(key),
                     Token::Lingering(key) => self.linger(key),
@@ -31,7 +31,7 @@ impl IwarpProvider {
         match &mut connection.link {
             Link::Connecting(_) => return self.advance_connect(key),
             Link::Open(open) => {
-                if writable && open.stream.on_writable(&self.poller, Token::QueuePair(key)) {
+                if writable && open.stream.on_writable(&self.poller, Token::Connection(key)) {
                     self.mark_dirty(key);
                 }
             }
@@ -145,7 +145,7 @@ impl IwarpProvider {
             if chunks.is_empty() {
                 break;
             }
-            let sent = stream.send(&chunks, &self.poller, Token::QueuePair(key));
+            let sent = stream.send(&chunks, &self.poller, Token::Connection(key));
             drop(chunks);
             match sent {
                 Ok(n) => {

@@ -116,7 +116,7 @@ impl Connection {
             maxh2cdata: H2C_DATA_MAX,
         };
         receiver.agree(request.digests, answer.alignment);
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox::with_capacity(1);
         outbox.add(ToHost::ic_resp(&answer), None);
         let mut connection = Self {
             queue,

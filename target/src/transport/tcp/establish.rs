@@ -9,7 +9,7 @@ use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
 use nvmf_rdma::ListenError;
-use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream};
+use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream, Token};
 use nvmf_subsystem::SecureChannel;
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
@@ -17,39 +17,6 @@ use std::net::SocketAddr;
 
 /// Bytes of ICReq.
 const IC_LEN: usize = 128;
-
-/// Who a descriptor belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
-    Queue(u32),
-    Pending(u32),
-    Listener(u32),
-    Lingering(u32),
-}
-
-impl From<Token> for u64 {
-    fn from(token: Token) -> Self {
-        let (kind, key) = match token {
-            Token::Queue(key) => (0, key),
-            Token::Pending(key) => (1, key),
-            Token::Listener(key) => (2, key),
-            Token::Lingering(key) => (3, key),
-        };
-        kind << 32 | Self::from(key)
-    }
-}
-
-impl From<u64> for Token {
-    fn from(word: u64) -> Self {
-        let key = word as u32;
-        match word >> 32 {
-            0 => Self::Queue(key),
-            1 => Self::Pending(key),
-            2 => Self::Listener(key),
-            _ => Self::Lingering(key),
-        }
-    }
-}
 
 /// A connection without a queue.
 #[derive(Debug)]
@@ -332,7 +299,7 @@ impl Tcp {
         if stream.is_local() {
             stream.send_unpaced();
         }
-        self.poller.change(&stream, Token::Queue(queue), Interest::Read);
+        self.poller.change(&stream, Token::Connection(queue), Interest::Read);
         let connection = Connection::new(queue, stream, receiver, &request);
         self.connections[queue as usize] = Some(Box::new(connection));
         self.capsules.add(queue, peer.ip());
@@ -378,7 +345,7 @@ impl Tcp {
                 }
                 None => {}
                 Some(true) => match token {
-                    Token::Queue(queue) => self.end(queue, &Ended::Peer),
+                    Token::Connection(queue) => self.end(queue, &Ended::Peer),
                     Token::Pending(key) => {
                         if !self.give_up_pending(key) {
                             index += 1;
@@ -399,7 +366,7 @@ impl Tcp {
 
     fn deadline(&mut self, token: Token) -> Option<&mut Deadline> {
         match token {
-            Token::Queue(queue) => self.connection(queue)?.closing.as_mut(),
+            Token::Connection(queue) => self.connection(queue)?.closing.as_mut(),
             Token::Pending(key) => self.pendings.get_mut(key).map(Pending::deadline),
             Token::Lingering(key) => self.lingering.get_mut(key).map(|lingering| &mut lingering.deadline),
             Token::Listener(key) => self.listeners.get_mut(key)?.0.rest.as_mut(),
@@ -408,7 +375,7 @@ impl Tcp {
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let at = |token: &Token| match *token {
-            Token::Queue(queue) => self.connections[queue as usize].as_ref()?.closing,
+            Token::Connection(queue) => self.connections[queue as usize].as_ref()?.closing,
             Token::Pending(key) => self.pendings.get(key).map(|pending| pending.deadline),
             Token::Lingering(key) => self.lingering.get(key).map(|lingering| lingering.deadline),
             Token::Listener(key) => self.listeners.get(key)?.0.rest,

@@ -29,11 +29,11 @@ use crate::settings::Settings;
 use capsules::Capsules;
 use connection::Connection;
 use core::time::Duration;
-use establish::{Pending, Token};
+use establish::Pending;
 use nvmf_block::Backend;
 use nvmf_rdma::slots::Slots;
 use nvmf_stream::{
-    Deadline, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule, StreamConfig,
+    Deadline, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule, StreamConfig, Token,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,11 +2,10 @@
 
 use super::Tcp;
 use super::connection::{Connection, Ended};
-use super::establish::Token;
 use crate::exec::transport::{Event, Fault};
 use crate::limits::TRANSFER_CHECKS;
 use core::time::Duration;
-use nvmf_stream::{DIRECT_MIN, Deadline, Received};
+use nvmf_stream::{DIRECT_MIN, Deadline, Received, Token};
 
 /// How long an orderly end waits for the host to take what is left.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,7 +22,7 @@ impl Tcp {
             for index in 0..self.poller.poll() {
                 let (token, writable) = self.poller.ready(index);
                 match Token::from(token) {
-                    Token::Queue(queue) => self.on_ready(queue, writable),
+                    Token::Connection(queue) => self.on_ready(queue, writable),
                     Token::Listener(key) => self.accept_streams(key),
                     Token::Pending(key) => self.read_request(key),
                     Token::Lingering(key) => self.linger(key),
@@ -34,7 +33,7 @@ impl Tcp {
 
     fn on_ready(&mut self, queue: u32, writable: bool) {
         let Some(Some(connection)) = self.connections.get_mut(queue as usize) else { return };
-        if writable && connection.stream.on_writable(&self.poller, Token::Queue(queue)) {
+        if writable && connection.stream.on_writable(&self.poller, Token::Connection(queue)) {
             self.sends.add(queue, &mut connection.listed);
         }
         if connection.stream.is_paused() {
@@ -66,7 +65,7 @@ impl Tcp {
                     if connection.awaits_slot() {
                         self.awaiting.push_back(queue);
                     } else {
-                        connection.stream.pause(false, &self.poller, Token::Queue(queue));
+                        connection.stream.pause(false, &self.poller, Token::Connection(queue));
                         self.reads.poll_next_turn();
                     }
                     if connection.asks() {
@@ -119,7 +118,7 @@ impl Tcp {
             match connection.on_bytes(staged, &mut self.capsules, &mut self.arrivals) {
                 Ok(used) if used < staged.len() || connection.awaits_slot() => {
                     connection.hold(&staged[used..]);
-                    connection.stream.pause(true, &self.poller, Token::Queue(queue));
+                    connection.stream.pause(true, &self.poller, Token::Connection(queue));
                     self.awaiting.push_back(queue);
                 }
                 Ok(_) => {}
@@ -181,7 +180,7 @@ impl Tcp {
                 if chunks.is_empty() {
                     break;
                 }
-                stream.send(&chunks, &self.poller, Token::Queue(queue))
+                stream.send(&chunks, &self.poller, Token::Connection(queue))
             };
             match sent {
                 Ok(sent) => {
@@ -214,7 +213,7 @@ impl Tcp {
         let Some(connection) = self.connection(queue) else { return };
         if connection.closing.is_none() {
             connection.closing = Some(Deadline::After(DISCONNECT_TIMEOUT));
-            self.timed.push(Token::Queue(queue));
+            self.timed.push(Token::Connection(queue));
             self.list_to_send(queue);
         }
     }
