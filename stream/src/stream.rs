@@ -252,11 +252,11 @@ impl Stream {
         }
     }
 
-    /// Whether bytes were received and decrypted that [`Stream::receive`] has not returned: a poller does not report
-    /// them. With 32 KiB of staging there are none.
+    /// Whether bytes of TLS were taken from the socket that [`Stream::receive`] has not returned: a poller does not report
+    /// them. With 64 KiB of staging there are none but of a record that is not there as a whole.
     #[must_use]
-    pub fn has_decrypted(&self) -> bool {
-        matches!(&self.layer, Layer::Records(session) if session.borrow().has_plain())
+    pub fn has_unread(&self) -> bool {
+        matches!(&self.layer, Layer::Records(session) if session.borrow().has_unread())
     }
 
     /// Receives into `direct` (memory, offset, length) first, if given, and what is left over into `staging`, of which

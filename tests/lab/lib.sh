@@ -138,7 +138,10 @@ tls_keys_insert() {
 }
 
 tls_keys_remove() {
-    for serial in $(awk '$8 == "psk" { print $1 }' /proc/keys); do keyctl invalidate 0x$serial; done
+    ring=0x$(awk '$8 == "keyring" && $9 == ".nvme:" { print $1 }' /proc/keys)
+    keyctl link "$ring" @s
+    for serial in $(awk '$8 == "psk" { print $1 }' /proc/keys); do keyctl unlink "0x$serial" "$ring"; done
+    keyctl unlink "$ring" @s
 }
 
 # --- targets in the guest

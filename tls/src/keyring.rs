@@ -37,9 +37,9 @@ pub enum KeyringError {
         /// Which keyring.
         name: String,
         /// The host.
-        host: Nqn,
+        host: String,
         /// The subsystem.
-        subsystem: Nqn,
+        subsystem: String,
     },
 }
 
@@ -114,7 +114,8 @@ impl TlsKeyring {
         let found: Result<Vec<_>, _> = identities.iter().map(|identity| self.find(identity)).collect();
         let mut keys: Vec<Psk> = found?.into_iter().flatten().collect();
         let Some(first) = keys.first().map(|key| key.hash) else {
-            return Err(KeyringError::NoKey { name: self.name.clone(), host: *host, subsystem: *subsystem });
+            let (host, subsystem) = (host.to_string(), subsystem.to_string());
+            return Err(KeyringError::NoKey { name: self.name.clone(), host, subsystem });
         };
         keys.retain(|key| key.hash == first);
         Ok(keys)

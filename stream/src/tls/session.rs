@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pipe: SharedPipe,
     /// Data on their way into a record.
     plain: Zeroizing<Vec<u8>>,
+    /// How the connection ended, behind data that are to be received first.
+    failed: Option<TlsError>,
 }
 
 /// What the records of a connection are protected with.
@@ -90,7 +92,7 @@ impl Session {
         connection.prefer_throughput()?;
         let pipe = SharedPipe::new(socket);
         pipe.attach(&mut connection)?;
-        Ok(Self { connection, pipe, plain: Zeroizing::default() })
+        Ok(Self { connection, pipe, plain: Zeroizing::default(), failed: None })
     }
 
     /// Goes on with the handshake: `None` until more has come.
@@ -198,14 +200,17 @@ impl Session {
         self.plain.reserve_exact(RECORD_MAX);
     }
 
-    /// Whether data were decrypted that nobody has received.
-    pub(crate) fn has_plain(&self) -> bool {
-        self.connection.peek_len() > 0
+    /// Whether something came that nobody has received.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.connection.peek_len() > 0 || self.pipe.lock().pending() > 0
     }
 
     /// Receives into `staging`. With room for a record and more there, nothing stays here that a poller would not
     /// report.
     pub(crate) fn receive(&mut self, staging: &mut [u8]) -> io::Result<Received> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed.into());
+        }
         // Data are never more than the records that they come in.
         let wanted = staging.len().max(RECORD_LEN_MAX);
         let pending = self.pipe.lock().pending();
@@ -219,9 +224,14 @@ impl Session {
                     return Ok(if len == 0 { Received::End } else { bytes(len, true) });
                 }
                 Poll::Ready(Ok(received)) => len += received,
-                // What came before it is received first.
-                Poll::Ready(Err(_)) if len > 0 => return Ok(bytes(len, true)),
-                Poll::Ready(Err(error)) => return Err(self.failure(&error).into()),
+                Poll::Ready(Err(error)) => {
+                    let failure = self.failure(&error);
+                    if len == 0 {
+                        return Err(failure.into());
+                    }
+                    self.failed = Some(failure);
+                    return Ok(bytes(len, true));
+                }
             }
         }
         Ok(match filled {

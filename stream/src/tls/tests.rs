@@ -131,7 +131,12 @@ fn key_update_and_empty_records_are_no_data() {
             site.change_keys(request);
             site.send(DATA, b"");
             site.send(DATA, b"behind");
-            assert_eq!(site.receive().unwrap(), b"behind");
+            match site.receive() {
+                Ok(bytes) => assert_eq!(bytes, b"behind"),
+                // A kernel that handles the records and is older than 6.14.
+                Err(error) if error.to_string().contains("this kernel cannot follow") => break,
+                Err(error) => panic!("{error}"),
+            }
             // The answer to a request leaves with the next data.
             assert_eq!(site.stream.try_send(&[crate::Chunk::Bytes(b"answer")]).unwrap(), 6);
         }

@@ -188,7 +188,7 @@ impl Tcp {
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
                 // They would stay in the memory of TLS, and no host sends them before ICResp.
-                Ok((_, Some(_))) if pending.stream.has_decrypted() => {
+                Ok((_, Some(_))) if pending.stream.has_unread() => {
                     let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
                     return self.refuse_request(key, FatalError { status, information: 0 });
                 }
