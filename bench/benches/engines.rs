@@ -64,6 +64,7 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
             local: [192, 0, 2, 1].into(),
             qid: None,
             cntlid: None,
+            secure_channel: None,
             entries: 128,
         },
     );

@@ -7,7 +7,8 @@ use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Transport, VerbsOptions,
+    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls, Transport,
+    VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -62,7 +63,14 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     checker.at_most("listeners", file.listener.iter().map(Spanned::span), LISTENERS_MAX)?;
     checker.at_most("subsystems", file.subsystem.iter().map(Spanned::span), SUBSYSTEMS_MAX)?;
     checker.at_most("namespaces", namespaces().map(|n| n.nsid.span()), NAMESPACES_MAX)?;
-    Ok(Config { target, listeners, subsystems })
+    let hosts = file.host.iter().map(|h| checker.host(h)).collect::<Result<Vec<_>>>()?;
+    checker.unique(
+        "nqn",
+        file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
+    )?;
+    checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
+    checker.keys_for_tls(file, &hosts)?;
+    Ok(Config { target, listeners, subsystems, hosts })
 }
 
 pub(crate) fn export(
@@ -93,8 +101,14 @@ pub(crate) fn export(
         discovery_only: false,
         provider: ProviderChoice::Auto,
         verbs: VerbsOptions::default(),
+        tls: Tls::Off,
     };
-    Ok(Config { target: Target::default(), listeners: vec![listener], subsystems: vec![subsystem] })
+    Ok(Config {
+        target: Target::default(),
+        listeners: vec![listener],
+        subsystems: vec![subsystem],
+        hosts: Vec::new(),
+    })
 }
 
 struct Checker<'a> {

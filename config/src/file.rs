@@ -13,6 +13,8 @@ pub(crate) struct File {
     pub(crate) listener: Vec<Spanned<Listener>>,
     #[serde(default)]
     pub(crate) subsystem: Vec<Spanned<Subsystem>>,
+    #[serde(default)]
+    pub(crate) host: Vec<Spanned<Host>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +32,7 @@ pub(crate) struct Target {
     pub(crate) transfer_timeout_s: Option<Spanned<i64>>,
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
+    pub(crate) tls_keyring: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,6 +43,14 @@ pub(crate) struct Listener {
     pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
+    pub(crate) tls: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Host {
+    pub(crate) nqn: Spanned<String>,
+    pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

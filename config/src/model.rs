@@ -15,6 +15,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
     pub subsystems: Vec<Subsystem>,
+    /// What is known of hosts: no NQN twice. Others may connect as well.
+    pub hosts: Vec<Host>,
 }
 
 /// The daemon itself.
@@ -45,6 +47,8 @@ pub struct Target {
     pub duplicate_host_id: DuplicateHostId,
     /// A disk or an address that cannot be had keeps the target from starting, instead of being tried again.
     pub strict: bool,
+    /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
+    pub tls_keyring: Option<String>,
 }
 
 /// How a worker waits for work.
@@ -80,6 +84,29 @@ pub struct Listener {
     pub provider: ProviderChoice,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
+    /// Whether connections are encrypted; with [`Transport::Tcp`] only.
+    pub tls: Tls,
+}
+
+/// Whether connections are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tls {
+    /// None is.
+    #[default]
+    Off,
+    /// Those are whose host wants it.
+    Allowed,
+    /// All are.
+    Required,
+}
+
+/// What is known of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Its name.
+    pub nqn: Nqn,
+    /// The file with its key for TLS: an absolute path.
+    pub tls_key_file: Option<PathBuf>,
 }
 
 /// What hosts connect with.
@@ -240,6 +267,7 @@ impl Default for Target {
             transfer_timeout: Duration::from_secs(30),
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
+            tls_keyring: None,
         }
     }
 }

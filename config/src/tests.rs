@@ -99,6 +99,31 @@ fn listener_without_port_gets_4420() {
 }
 
 #[test]
+fn listener_with_tls_has_keys_of_hosts() {
+    let with_tls = |value: &str, host: &str| {
+        let tls = format!("address = \"127.0.0.1:4420\"\ntransport = \"tcp\"\ntls = \"{value}\"");
+        Config::parse(&(GOOD.replacen("address = \"127.0.0.1:4420\"", &tls, 1) + host))
+    };
+    let host = "\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\ntls_key_file = \"/etc/nvmf/h.key\"\n";
+    for (value, tls) in [("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)] {
+        let config = with_tls(value, host).unwrap();
+        assert_eq!((config.listeners[0].tls, config.listeners[1].tls), (tls, Tls::Off));
+        assert_eq!(config.hosts[0].tls_key_file.as_deref(), Some(Path::new("/etc/nvmf/h.key")));
+    }
+    assert!(with_tls("off", "").is_ok());
+    for (config, right) in [
+        (with_tls("required", ""), "tls_key_file"),
+        (with_tls("yes", host), "\"off\", \"allowed\", \"required\""),
+        (with_tls("required", &host.replace("/etc", "etc")), "absolute"),
+        (with_tls("required", &format!("{host}{host}")), "already"),
+        (Config::parse(&(GOOD.replacen("provider", "tls = \"allowed\"\nprovider", 1) + host)), "NVMe/RDMA"),
+    ] {
+        let error = config.unwrap_err();
+        assert!(error.message.contains(right), "{error}");
+    }
+}
+
+#[test]
 fn too_many_hosts_are_refused() {
     let hosts = |count| {
         (0..count).map(|i| format!("\"nqn.2026-11.com.example:host{i}\"")).collect::<Vec<_>>().join(",")

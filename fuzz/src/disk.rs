@@ -19,6 +19,7 @@ pub(crate) const LINK: Link = Link {
     local: IpAddr::V4(Ipv4Addr::LOCALHOST),
     qid: None,
     cntlid: None,
+    secure_channel: None,
     entries: 128,
 };
 /// MDTS in bytes; small, so that transfers exceed it.

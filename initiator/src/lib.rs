@@ -76,5 +76,6 @@ pub use error::Error;
 pub use identity::HostIdentity;
 pub use nvmf_host::Mismatch;
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
+pub use nvmf_tls as tls;
 pub use options::{Options, TransportOptions};
-pub use transport::TcpOptions;
+pub use transport::{TcpOptions, TlsOptions};

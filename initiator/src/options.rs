@@ -125,7 +125,7 @@ impl Options {
                 AnyTransport::Rdma(Rdma::new(self.selection()?.open(open)?))
             }
             TransportOptions::Tcp(options) => {
-                let tcp = Tcp::new(options).map_err(|error| Error::System {
+                let tcp = Tcp::new(options, &self.host.nqn, &self.nqn).map_err(|error| Error::System {
                     what: "cannot start a connection",
                     reason: error.to_string(),
                 })?;

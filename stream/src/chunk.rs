@@ -35,7 +35,7 @@ impl<'a> Chunk<'a> {
 
     /// Its part `[from, to)`.
     #[inline]
-    fn part(self, from: usize, to: usize) -> Self {
+    pub(crate) fn part(self, from: usize, to: usize) -> Self {
         match self {
             Self::Bytes(bytes) => Self::Bytes(&bytes[from..to]),
             Self::Region(memory, offset, _) => Self::Region(memory, offset + from, to - from),

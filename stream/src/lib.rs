@@ -10,6 +10,7 @@
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
 //! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
+//! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
 //! | `deadline` | [`Deadline`]: a time to come, in a layer that does not read the clock |
 //!
 //! The protocol stays with the user, who keeps connections in a table by a `u32` key, and in each turn
@@ -27,8 +28,9 @@
 //! Contract: nothing blocks, reads a clock or has a thread of its own. A turn allocates nothing. How many connections
 //! a peer can hold is bounded by [`HalfOpenLimits`] and by the user's tables.
 //!
-//! What it does not do: framing, TLS. A TLS connection whose records the kernel handles is a [`Stream`] over the same
-//! descriptor.
+//! A connection with TLS is a [`Stream`] like any other once its [handshake](Stream::handshake) is over.
+//!
+//! What it does not do: framing. Of NVMe it knows nothing but the type of a pre-shared key.
 #![deny(unsafe_code)]
 
 mod chunk;
@@ -41,6 +43,7 @@ mod outbox;
 mod poller;
 mod schedule;
 mod stream;
+mod tls;
 mod token;
 
 pub use chunk::{CHUNKS_MAX, Chunk, Chunks};
@@ -53,4 +56,5 @@ pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};
 pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};
 pub use stream::{DIRECT_MIN, Received, Stream};
+pub use tls::{FindKey, Secured, TlsAcceptor, TlsConnector, TlsError};
 pub use token::Token;

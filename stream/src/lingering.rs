@@ -36,7 +36,11 @@ impl Lingering {
                 Err(_) => return true,
             }
         }
-        if self.sent < self.final_bytes.len() {
+        let flushed = match self.stream.flush() {
+            Ok(flushed) => flushed,
+            Err(_) => return true,
+        };
+        if self.sent < self.final_bytes.len() || !flushed {
             poller.change(&self.stream, token, Interest::Write);
             return false;
         }

@@ -7,8 +7,12 @@
 use crate::chunk::{CHUNKS_MAX, Chunk, Chunks};
 use crate::config::StreamConfig;
 use crate::poller::{Interest, Poller};
+use crate::tls::{self, Kernel, Secured, Session, TlsAcceptor, TlsConnector, TlsError};
+use core::cell::RefCell;
 use core::mem::MaybeUninit;
 use core::time::Duration;
+use nix::errno::Errno;
+use nix::sys::socket::MsgFlags;
 use nvmf_memory::Memory;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
@@ -42,10 +46,24 @@ pub enum Received {
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
+    layer: Layer,
     /// The socket took no more: epoll reports when it does.
     blocked: bool,
     /// Bytes that come are not wanted now.
     paused: bool,
+}
+
+/// What lies between the user's bytes and the socket's.
+#[derive(Debug)]
+enum Layer {
+    /// Nothing.
+    Plain,
+    /// A TLS handshake that is not over.
+    Handshake(Box<Session>),
+    /// TLS, whose records this process handles.
+    Records(Box<RefCell<Session>>),
+    /// TLS, whose records the kernel handles.
+    Kernel(Box<RefCell<Kernel>>),
 }
 
 impl Stream {
@@ -115,7 +133,7 @@ impl Stream {
         if let Some(priority) = config.priority {
             socket.set_priority(priority)?;
         }
-        Ok(Self { socket, blocked: false, paused: false })
+        Ok(Self { socket, layer: Layer::Plain, blocked: false, paused: false })
     }
 
     /// What became of [`Stream::connect`], once.
@@ -173,11 +191,79 @@ impl Stream {
         matches!(self.socket.peek(&mut byte), Ok(1))
     }
 
+    /// The first byte that is there to be received, which stays there; `None` if there is none now.
+    ///
+    /// # Errors
+    /// When none will come.
+    pub fn first_byte(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        match nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(Some(byte[0])),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins a TLS handshake as the side that was connected to: [`Stream::handshake`] goes on with it.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn accept_tls(&mut self, acceptor: &TlsAcceptor) -> Result<(), TlsError> {
+        self.layer = Layer::Handshake(Box::new(Session::accept(acceptor, &self.socket)?));
+        Ok(())
+    }
+
+    /// Begins a TLS handshake as the side that has connected.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn connect_tls(&mut self, connector: &TlsConnector) -> Result<(), TlsError> {
+        self.layer = Layer::Handshake(Box::new(Session::connect(connector, &self.socket)?));
+        Ok(())
+    }
+
+    /// Goes on with a TLS handshake, at its begin and when bytes have come; `None` until it is over. Nothing is to be sent
+    /// or received before. What was to be said of an error was said: let the stream [linger](crate::Lingering).
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn handshake(&mut self) -> Result<Option<Secured>, TlsError> {
+        let Layer::Handshake(session) = &mut self.layer else { return Ok(None) };
+        match session.handshake(&self.socket) {
+            Ok(None) => Ok(None),
+            Ok(Some(mut secured)) => {
+                if let Layer::Handshake(mut session) = core::mem::replace(&mut self.layer, Layer::Plain) {
+                    secured.by_kernel = tls::is_possible(&self.socket);
+                    self.layer = if secured.by_kernel {
+                        let kernel = Kernel::new(session.into_traffic(secured.hash)?, &self.socket)?;
+                        Layer::Kernel(Box::new(RefCell::new(kernel)))
+                    } else {
+                        session.start_records();
+                        Layer::Records(Box::new(RefCell::new(*session)))
+                    };
+                }
+                Ok(Some(secured))
+            }
+            Err(error) => {
+                self.layer = Layer::Plain;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether bytes of TLS were taken from the socket that [`Stream::receive`] has not returned: a poller does not report
+    /// them. With 64 KiB of staging there are none but of a record that is not there as a whole.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        matches!(&self.layer, Layer::Records(session) if session.borrow().has_unread())
+    }
+
     /// Receives into `direct` (memory, offset, length) first, if given, and what is left over into `staging`, of which
     /// a part is used then: enough for the next headers.
     ///
     /// # Errors
-    /// When the connection is broken. A record of TLS that the kernel handles and that holds no data is `EIO`.
+    /// When the connection is broken; a [`TlsError`] within when TLS is.
     ///
     /// # Panics
     /// When `direct` is not within its memory.
@@ -187,6 +273,11 @@ impl Stream {
         direct: Option<(&Memory, usize, usize)>,
         staging: &mut [u8],
     ) -> io::Result<Received> {
+        match &self.layer {
+            Layer::Plain | Layer::Kernel(_) => {}
+            Layer::Records(session) => return session.borrow_mut().receive(staging),
+            Layer::Handshake(_) => return Ok(Received::Nothing),
+        }
         let mut vectors = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2];
         let (mut count, mut direct_len, mut staging_len) = (0, 0, staging.len());
         if let Some((memory, offset, len)) = direct {
@@ -202,7 +293,11 @@ impl Stream {
         // call; the second is `staging` or its beginning, borrowed exclusively. The kernel keeps neither beyond the
         // call.
         let n = unsafe { libc::readv(self.socket.as_raw_fd(), vectors.as_ptr(), count as i32 + 1) };
-        Ok(match outcome(n)? {
+        let n = match outcome(n) {
+            Ok(n) => n,
+            Err(error) => return self.after_failure(error),
+        };
+        Ok(match n {
             None => Received::Nothing,
             Some(0) => Received::End,
             Some(n) => {
@@ -210,6 +305,18 @@ impl Stream {
                 Received::Bytes { direct, staged: n - direct, more: n == room }
             }
         })
+    }
+
+    /// What a failed read means: of TLS by the kernel, it may be a record without data.
+    #[cold]
+    fn after_failure(&self, error: io::Error) -> io::Result<Received> {
+        match &self.layer {
+            Layer::Kernel(kernel) if error.raw_os_error() == Some(libc::EIO) => {
+                kernel.borrow_mut().receive_control(&self.socket)
+            }
+            Layer::Kernel(_) => Err(tls::read_error(error)),
+            Layer::Plain | Layer::Handshake(_) | Layer::Records(_) => Err(error),
+        }
     }
 
     /// Sends what the socket takes of `chunks`; how many bytes. If it does not take them all it is
@@ -222,8 +329,8 @@ impl Stream {
     /// When a region is not within its memory.
     #[inline]
     pub fn send(&mut self, chunks: &Chunks<'_>, poller: &Poller, token: impl Into<u64>) -> io::Result<usize> {
-        let taken = self.try_send(chunks.as_slice())?;
-        self.blocked = taken < chunks.len_bytes();
+        let (taken, unsent) = self.give(chunks.as_slice())?;
+        self.blocked = unsent || taken < chunks.len_bytes();
         if self.blocked {
             poller.change(&*self, token, self.interest());
         }
@@ -240,6 +347,11 @@ impl Stream {
     /// The poller reports that the socket can be written; whether it was blocked, and is not now.
     #[inline]
     pub fn on_writable(&mut self, poller: &Poller, token: impl Into<u64>) -> bool {
+        if let Layer::Records(session) = &self.layer
+            && matches!(session.borrow_mut().flush(&self.socket), Ok(false))
+        {
+            return false;
+        }
         let was_blocked = core::mem::replace(&mut self.blocked, false);
         if was_blocked {
             poller.change(&*self, token, self.interest());
@@ -280,6 +392,35 @@ impl Stream {
     /// # Panics
     /// When a region is not within its memory.
     pub fn try_send(&self, chunks: &[Chunk<'_>]) -> io::Result<usize> {
+        self.give(chunks).map(|(taken, _)| taken)
+    }
+
+    /// Whether all that was taken has left this process.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn flush(&self) -> io::Result<bool> {
+        match &self.layer {
+            Layer::Records(session) => session.borrow_mut().flush(&self.socket),
+            Layer::Plain | Layer::Handshake(_) | Layer::Kernel(_) => Ok(true),
+        }
+    }
+
+    /// How many bytes were taken, and whether some of them wait here for the socket.
+    #[inline]
+    fn give(&self, chunks: &[Chunk<'_>]) -> io::Result<(usize, bool)> {
+        match &self.layer {
+            Layer::Plain | Layer::Kernel(_) => self.write(chunks).map(|taken| (taken, false)),
+            Layer::Records(session) => {
+                let (taken, flushed) = session.borrow_mut().send(chunks, &self.socket)?;
+                Ok((taken, !flushed))
+            }
+            Layer::Handshake(_) => Ok((0, false)),
+        }
+    }
+
+    #[inline]
+    fn write(&self, chunks: &[Chunk<'_>]) -> io::Result<usize> {
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; CHUNKS_MAX];
         let count = chunks.len().min(CHUNKS_MAX);
         for (vector, chunk) in vectors.iter_mut().zip(chunks) {
@@ -303,6 +444,11 @@ impl Stream {
 
     /// No more will be sent.
     pub fn shutdown_write(&self) {
+        match &self.layer {
+            Layer::Records(session) => session.borrow_mut().close(&self.socket),
+            Layer::Kernel(kernel) => kernel.borrow().close(&self.socket),
+            Layer::Plain | Layer::Handshake(_) => {}
+        }
         // Fails only when the connection is gone, which is what is wanted.
         let _ = self.socket.shutdown(Shutdown::Write);
     }

@@ -54,7 +54,7 @@ pub use namespace::{NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
-pub use queue::{Link, Queue};
+pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
 pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};

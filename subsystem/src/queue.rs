@@ -8,7 +8,7 @@ use crate::io::Io;
 use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
-use crate::{Association, Cid, Notice, Qid, Ticket, status};
+use crate::{Association, Cid, Notice, Nqn, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -20,6 +20,15 @@ use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
 use nvmf_block::BlockError;
 use zerocopy::FromBytes;
+
+/// Whose key protects a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecureChannel {
+    /// The host that has the key.
+    pub host_nqn: Nqn,
+    /// The subsystem that the key is for; for discovery [`Nqn::DISCOVERY`].
+    pub subsystem_nqn: Nqn,
+}
 
 /// What the transport knows of a connection before its first capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +43,8 @@ pub struct Link {
     pub qid: Option<u16>,
     /// Controller ID that the connection request named; 0 (older hosts) says nothing.
     pub cntlid: Option<u16>,
+    /// Whose key protects the connection, if one does: only this host may connect, and only to this subsystem.
+    pub secure_channel: Option<SecureChannel>,
     /// Capsules that the transport has receives for: a Connect may not ask for a larger queue.
     pub entries: u16,
 }
@@ -53,7 +64,7 @@ pub struct Queue {
 #[derive(Debug)]
 enum State {
     /// Without an accepted Connect.
-    Connecting { link: Link, timeout: Duration, deadline: Duration, connecting: bool, expired: bool },
+    Connecting { link: Box<Link>, timeout: Duration, deadline: Duration, connecting: bool, expired: bool },
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
     /// An I/O queue.
@@ -81,7 +92,13 @@ impl Queue {
         Self {
             transport: link.transport,
             flight: Flight::new(Qid(0), link.entries.max(QUEUE_ENTRIES_MIN), true),
-            state: State::Connecting { link, timeout, deadline, connecting: false, expired: false },
+            state: State::Connecting {
+                link: Box::new(link),
+                timeout,
+                deadline,
+                connecting: false,
+                expired: false,
+            },
             closed: false,
         }
     }
@@ -159,7 +176,7 @@ impl Queue {
         self.check_ticket(&ticket);
         if let (State::Connecting { link, .. }, Kind::Connect(_)) = (&self.state, ticket.kind) {
             let data = ConnectData::read_from_bytes(parameters).expect("Connect data of 1024 bytes");
-            return Step::Connect(Box::new(ConnectRequest { ticket, link: *link, data }));
+            return Step::Connect(Box::new(ConnectRequest { ticket, link: **link, data }));
         }
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {

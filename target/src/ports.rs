@@ -14,6 +14,8 @@ pub struct Served {
     pub in_capsule_data: u32,
     /// It serves discovery and nothing else.
     pub discovery_only: bool,
+    /// Hosts must connect with TLS.
+    pub requires_tls: bool,
 }
 
 impl Served {
@@ -24,7 +26,8 @@ impl Served {
         };
         let subsystems =
             if self.discovery_only { PortSubsystems::Only([].into()) } else { PortSubsystems::All };
-        Port { in_capsule_len: self.in_capsule_data, subsystems, ..port }
+        let Self { in_capsule_data: in_capsule_len, requires_tls, .. } = *self;
+        Port { in_capsule_len, subsystems, requires_tls, ..port }
     }
 }
 
@@ -48,7 +51,8 @@ mod tests {
 
     fn served(address: &str) -> Served {
         let address = address.parse().unwrap();
-        Served { address, rdma: Some(RdmaProviderType::IWARP), in_capsule_data: 4096, discovery_only: false }
+        let rdma = Some(RdmaProviderType::IWARP);
+        Served { address, rdma, in_capsule_data: 4096, discovery_only: false, requires_tls: false }
     }
 
     #[test]

@@ -46,6 +46,10 @@ counters! {
     rejected_resources,
     /// Connection requests rejected because of what they said.
     rejected_parameters,
+    /// Connections accepted whose TLS handshake succeeded.
+    tls_accepted,
+    /// Connections refused because of TLS: they had none and needed it, had no right key, or broke its protocol.
+    tls_refused,
     /// Connections without a Connect that were closed to make room for others.
     unconnected_closed,
     /// Silent discovery controllers that were closed to make room for others.

@@ -11,7 +11,7 @@ folder=$1
 suite=trixie
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 userland=kmod,iproute2,rdma-core,ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,nvme-cli,fio,e2fsprogs,xfsprogs
-userland=$userland,nbd-client,libnbd-bin,strace,ethtool,tcpdump,jq,util-linux,busybox-static,procps,gdb
+userland=$userland,nbd-client,libnbd-bin,strace,ethtool,tcpdump,jq,util-linux,busybox-static,procps,gdb,ktls-utils,keyutils
 
 work=$folder/build
 rm -rf "$work"

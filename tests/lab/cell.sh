@@ -3,6 +3,7 @@
 #   initiator   kernel | ours
 #   transport   rdma | tcp
 #   provider    of our initiator over rdma: iwarp | verbs
+#   tls         options of TLS, of every command that connects
 #   options     further options of the kernel's `nvme connect` and of our `attach`
 #   address, port, nqn
 #   target_kill, target_restart    commands
@@ -10,14 +11,14 @@
 # and calls `cell`.
 
 . "$LAB/lib.sh"
-transport=rdma options=
+transport=rdma options= tls=
 
 # --- the initiators: the same operations and queries for each
 
 connect() {
     case $initiator in
     kernel)
-        nvme connect -t $transport -a "$address" -s "$port" -n "$nqn" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=120 $options
+        nvme connect -t $transport -a "$address" -s "$port" -n "$nqn" -i 2 --reconnect-delay=1 --ctrl-loss-tmo=120 $tls $options
         wait_for 50 kernel_device
         ;;
     ours)
@@ -57,7 +58,7 @@ disconnect() {
 carried() {
     case $transport in
     rdma) echo -t rdma --provider "$provider" ;;
-    tcp) echo -t tcp ;;
+    tcp) echo -t tcp $tls ;;
     esac
 }
 
@@ -68,7 +69,7 @@ TREE="/usr/share/perl5 /usr/sbin"
 
 discover() {
     case $initiator in
-    kernel) nvme discover -t $transport -a "$address" -s "$port" -o json ;;
+    kernel) nvme discover -t $transport -a "$address" -s "$port" $tls -o json ;;
     ours) nvmf discover $(carried) -a "$address" -s "$port" -o json ;;
     esac >/run/discovered.json
     cat /run/discovered.json

@@ -2,18 +2,30 @@
 # BIN is the folder of the programs. PORT is a free port of 127.0.0.1, which the guest reaches as 10.0.2.2. GUEST_PORT
 # leads to port 4420 of the guest.
 
-# `target_start NQN [tcp]`: starts our target on 127.0.0.1, over userspace iWARP or NVMe/TCP. Its disk is a file that
+# `target_start NQN [tcp [HOSTNQN KEY]]`: starts our target on 127.0.0.1, over userspace iWARP or NVMe/TCP, with TLS if a
+# host's key is given. Its disk is a file that
 # stays when the target is killed.
 target_start() {
     case ${2:-iwarp} in
     tcp) carried='transport = "tcp"' ;;
     *) carried='provider = "iwarp"' ;;
     esac
+    known=
+    if [ -n "${4:-}" ]; then
+        (umask 077 && echo "$4" >key)
+        carried="$carried
+tls = \"required\""
+        known="[[host]]
+nqn = \"$3\"
+tls_key_file = \"$PWD/key\""
+    fi
     [ -e disk.img ] || truncate -s 512M disk.img
     cat >target.toml <<CONFIG
 [[listener]]
 address = "127.0.0.1:$PORT"
 $carried
+
+$known
 
 [[subsystem]]
 nqn = "$1"

@@ -107,6 +107,43 @@ disconnect() {
     wait_for 50 no_controller "$@"
 }
 
+# --- TLS: tlshd, which does the kernel's handshakes, and the keys that it finds
+
+tlshd_start() {
+    modprobe nvme-keyring || modprobe nvme_tcp
+    [ -s /etc/nvme/hostnqn ] || { mkdir -p /etc/nvme && nvme gen-hostnqn >/etc/nvme/hostnqn; }
+    [ -s /etc/nvme/hostid ] || cut -d: -f3 /etc/nvme/hostnqn >/etc/nvme/hostid
+    printf '[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n' >/etc/tlshd.conf
+    tlshd -s >/run/tlshd.log 2>&1 &
+    echo $! >/run/tlshd.pid
+    sleep 1
+    kill -0 "$(cat /run/tlshd.pid)" || { cat /run/tlshd.log; return 1; }
+}
+
+# `tls_key 01|02`: a key for SHA-256 or SHA-384.
+tls_key() {
+    case $1 in
+    01) echo NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ: ;;
+    02) echo NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==: ;;
+    esac
+}
+
+# `tls_keys_insert 0|1`: puts what is made of /run/key into the kernel's keyring, for the subsystem and for discovery.
+# (The guest's nvme-cli derives keys in its older way.)
+tls_keys_insert() {
+    for of in "$NQN" nqn.2014-08.org.nvmexpress.discovery; do
+        nvmf check-tls-key --keyfile /run/key -n "$(cat /etc/nvme/hostnqn)" -c "$of" --identity "$1" --insert
+    done
+    grep psk /proc/keys
+}
+
+tls_keys_remove() {
+    ring=0x$(awk '$8 == "keyring" && $9 == ".nvme:" { print $1 }' /proc/keys)
+    keyctl link "$ring" @s
+    for serial in $(awk '$8 == "psk" { print $1 }' /proc/keys); do keyctl unlink "0x$serial" "$ring"; done
+    keyctl unlink "$ring" @s
+}
+
 # --- targets in the guest
 
 # `our_target iwarp|verbs|tcp`: starts our target over RDMA with this provider, or over TCP. Its disk is a file that stays when the target is killed.
@@ -145,7 +182,7 @@ nvmf_target_answers() {
 
 our_target_kill() { kill -9 "$(cat /run/target.pid)"; }
 
-# `kernel_target [tcp]`: starts the kernel's target over TCP, else on the RDMA device that owns the address, with a
+# `kernel_target [tcp [tls1.3]]`: starts the kernel's target over TCP, else on the RDMA device that owns the address, with a
 # memory-backed null_blk.
 kernel_target() {
     modprobe null_blk nr_devices=1 gb=1 bs=512 memory_backed=1 discard=1 queue_mode=2 irqmode=0 hw_queue_depth=128
@@ -162,6 +199,7 @@ kernel_target() {
     echo "${1:-rdma}" >"$nvmet/ports/1/addr_trtype"
     echo "$GUEST" >"$nvmet/ports/1/addr_traddr"
     echo 4420 >"$nvmet/ports/1/addr_trsvcid"
+    case ${2:-} in tls1.3) echo tls1.3 >"$nvmet/ports/1/addr_tsas" && echo required >"$nvmet/ports/1/addr_treq" ;; esac
     kernel_target_start
 }
 

@@ -8,9 +8,11 @@ use nvmf_attached::DiskLock;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions, TransportOptions,
+    ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions, TlsOptions,
+    TransportOptions, tls::read_key_file,
 };
 use nvmf_memory::Memory;
+use std::path::Path;
 use std::time::Instant;
 
 /// Longest wait for an orderly disconnect.
@@ -101,6 +103,19 @@ pub(super) fn check_attached(
     Err(EngineError::Attached { namespace, holder: nvmf_attached::holder(nqn, nsid) })
 }
 
+/// The key, if TLS is wanted.
+fn tls(wanted: bool, key_file: Option<&Path>) -> Result<Option<TlsOptions>, EngineError> {
+    match (wanted, key_file) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(EngineError::Option("tls_key_file is for tls=1".to_owned())),
+        (true, None) => Err(EngineError::Option("tls=1 needs tls_key_file (nvmf gen-tls-key)".to_owned())),
+        (true, Some(path)) => {
+            let key = read_key_file(path).map_err(|error| EngineError::Option(error.to_string()))?;
+            Ok(Some(TlsOptions::new(key)))
+        }
+    }
+}
+
 /// The connection's options, and the namespace if the job names one.
 pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<Nsid>), EngineError> {
     let missing = |what: &str| {
@@ -131,6 +146,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         RemoteTransport::Tcp => TransportOptions::Tcp(TcpOptions {
             header_digest: remote.header_digest,
             data_digest: remote.data_digest,
+            tls: tls(remote.tls, remote.tls_key_file.as_deref())?,
             ..TcpOptions::default()
         }),
     };

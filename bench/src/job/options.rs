@@ -4,6 +4,7 @@ use super::unit::Extent;
 use crate::result::Direction;
 use core::time::Duration;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The kinds of operations and their order (`rw`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +167,10 @@ pub struct Remote {
     pub header_digest: bool,
     /// NVMe/TCP: checksums of data.
     pub data_digest: bool,
+    /// Over NVMe/TCP: TLS.
+    pub tls: bool,
+    /// The file with the key for it.
+    pub tls_key_file: Option<PathBuf>,
     /// Ask for submission queues without flow control.
     pub disable_flow_control: bool,
     /// Address of the controller.
@@ -305,6 +310,8 @@ impl Default for JobOptions {
                 transport: RemoteTransport::Rdma,
                 header_digest: false,
                 data_digest: false,
+                tls: false,
+                tls_key_file: None,
                 disable_flow_control: false,
                 address: None,
                 nqn: None,

@@ -274,6 +274,11 @@ const ENGINES: &[OptionSpec] = &[
     known(&["data_digest"], "", "nvmf over tcp: checksums of data", |o, v| {
         put(&mut o.remote.data_digest, flag(v))
     }),
+    known(&["tls"], "", "nvmf over tcp: TLS, with tls_key_file", |o, v| put(&mut o.remote.tls, flag(v))),
+    known(&["tls_key_file"], "", "nvmf over tcp: the file with the key for TLS", |o, v| {
+        o.remote.tls_key_file = Some(v.into());
+        Ok(())
+    }),
     known(&["disable_sqflow"], "", "nvmf: submission queues without flow control", |o, v| {
         put(&mut o.remote.disable_flow_control, flag(v))
     }),

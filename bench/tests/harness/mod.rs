@@ -94,7 +94,12 @@ impl Harness<Tcp, HostTcp> {
             ..nvmf_initiator::TcpOptions::default()
         };
         let port = Port::tcp(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)));
-        Self::new(target, HostTcp::new(&options).expect("a transport"), "127.0.0.1:0", port)
+        Self::new(
+            target,
+            HostTcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).expect("a transport"),
+            "127.0.0.1:0",
+            port,
+        )
     }
 }
 

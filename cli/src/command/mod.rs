@@ -12,6 +12,7 @@ mod list;
 mod nvm;
 mod smart_log;
 mod target;
+mod tls_key;
 mod transfer;
 
 use crate::print::{ERROR_PREFIX, OutputClosed, WrongArguments, chain, line, wrong_arguments};
@@ -65,6 +66,10 @@ enum Command {
     Compare(compare::Compare),
     /// Examines this machine and the way to a target, and says how to fix what is wrong
     Doctor(doctor::Doctor),
+    /// Makes a key for TLS over NVMe/TCP
+    GenTlsKey(tls_key::GenTlsKey),
+    /// Checks a key for TLS, and prints its identity
+    CheckTlsKey(tls_key::CheckTlsKey),
     /// Prints this host's NQN
     ShowHostnqn,
     /// Prints a new host NQN
@@ -140,6 +145,8 @@ impl Arguments {
             Command::Disconnect(_) => wrong_arguments(
                 "the command is `nvmf detach DEVICE`, or -n NQN, or --all; `nvmf list` shows what is attached",
             ),
+            Command::GenTlsKey(key) => key.run(),
+            Command::CheckTlsKey(key) => key.run(),
             Command::ShowHostnqn => show_hostnqn(),
             Command::GenHostnqn => gen_hostnqn(),
         };

@@ -7,8 +7,12 @@ use anyhow::{Context, Result};
 use nix::net::if_::if_nametoindex;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
-use nvmf_initiator::{HostIdentity, Options, Preference, TcpOptions, TransportOptions, VerbsOptions};
+use nvmf_initiator::{
+    HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
+};
+use nvmf_tls::{Key, NVME_KEYRING, read_key_file};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -59,6 +63,18 @@ pub(crate) struct TargetArguments {
     /// Checksums of data (tcp)
     #[arg(short = 'G', long)]
     data_digest: bool,
+    /// Connect with TLS (tcp): with the key that is given, else with one from the kernel's keyring
+    #[arg(long)]
+    tls: bool,
+    /// File with the key for --tls, in the form NVMeTLSkey-1:…, which only its owner may read
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    tls_key_file: Option<PathBuf>,
+    /// The key for --tls; better is --tls-key-file: others see a command's arguments
+    #[arg(long, alias = "tls_key", value_name = "KEY", requires = "tls", conflicts_with = "tls_key_file")]
+    tls_key: Option<String>,
+    /// The kernel's keyring to look into for --tls
+    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
+    keyring: String,
     /// Ask for submission queues without flow control: over tcp a read then needs no response of its own
     #[arg(short = 'd', long)]
     disable_sqflow: bool,
@@ -218,6 +234,7 @@ impl TargetArguments {
                 data_digest: self.data_digest,
                 tos: self.tos,
                 interface: self.host_iface.clone(),
+                tls: self.tls_options()?,
                 ..TcpOptions::default()
             })),
             Transport::Rdma => match self.option_of_tcp() {
@@ -232,6 +249,7 @@ impl TargetArguments {
     /// An option that was given and is of NVMe/TCP only.
     fn option_of_tcp(&self) -> Option<&'static str> {
         let options = [
+            ("--tls", self.tls),
             ("--hdr-digest", self.hdr_digest),
             ("--data-digest", self.data_digest),
             ("--host-iface", self.host_iface.is_some()),
@@ -254,6 +272,17 @@ impl TargetArguments {
             })?;
         }
         Ok(())
+    }
+
+    /// The key, if TLS is wanted.
+    fn tls_options(&self) -> Result<Option<TlsOptions>> {
+        let key = match (self.tls, &self.tls_key_file, &self.tls_key) {
+            (false, ..) => return Ok(None),
+            (true, Some(path), _) => read_key_file(path)?,
+            (true, None, Some(text)) => Key::parse(text).context("--tls-key")?,
+            (true, None, None) => return Ok(Some(TlsOptions::of_keyring(&self.keyring))),
+        };
+        Ok(Some(TlsOptions::new(key)))
     }
 
     /// How to connect to this subsystem.

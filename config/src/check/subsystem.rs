@@ -3,7 +3,7 @@
 use super::{Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
-use crate::model::{Backing, Hosts, Namespace, Subsystem};
+use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
 use nvme_proto::nqn::Nqn;
 use toml::Spanned;
 use uuid::Uuid;
@@ -40,6 +40,16 @@ impl Checker<'_> {
             nqn,
             namespaces,
         })
+    }
+
+    pub(super) fn host(&self, spanned: &Spanned<file::Host>) -> Result<Host> {
+        let file = spanned.as_ref();
+        let nqn = self.nqn("nqn", &file.nqn)?;
+        if let Some(path) = file.tls_key_file.as_ref().filter(|path| !path.as_ref().is_absolute()) {
+            let shown = path.as_ref().display();
+            return self.error(path, format!("tls_key_file \"{shown}\" must be an absolute path"));
+        }
+        Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
     }
 
     fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {

@@ -2,7 +2,9 @@
 
 use super::{Checker, Result, narrow};
 use crate::file;
-use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Transport, VerbsOptions};
+use crate::model::{
+    DuplicateHostId, Host, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions,
+};
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
@@ -70,6 +72,7 @@ impl Checker<'_> {
             )?,
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
+            tls_keyring: file.tls_keyring.clone(),
             duplicate_host_id: self.word(
                 "duplicate_host_id",
                 file.duplicate_host_id.as_ref(),
@@ -98,6 +101,11 @@ impl Checker<'_> {
                 return self.error(value, message("verbs"));
             }
         }
+        let words = [("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)];
+        let tls = self.word("tls", file.tls.as_ref(), &words, Tls::Off)?;
+        if let Some(value) = file.tls.as_ref().filter(|_| transport != Transport::Tcp && tls != Tls::Off) {
+            return self.error(value, "tls is for transport = \"tcp\": NVMe/RDMA has none");
+        }
         let default = file::Verbs::default();
         Ok(Listener {
             address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
@@ -105,7 +113,23 @@ impl Checker<'_> {
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
+            tls,
         })
+    }
+
+    /// A listener with TLS needs keys to know hosts by.
+    pub(super) fn keys_for_tls(&self, file: &file::File, hosts: &[Host]) -> Result<()> {
+        let has_key =
+            file.target.tls_keyring.is_some() || hosts.iter().any(|host| host.tls_key_file.is_some());
+        let listeners = file.listener.iter().filter_map(|listener| listener.as_ref().tls.as_ref());
+        match listeners.into_iter().find(|tls| tls.as_ref() != "off") {
+            Some(tls) if !has_key => self.error(
+                tls,
+                "tls needs keys of hosts: add a [[host]] with nqn and tls_key_file (nvmf gen-tls-key makes a key), \
+                 or tls_keyring to [target]",
+            ),
+            _ => Ok(()),
+        }
     }
 
     fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {

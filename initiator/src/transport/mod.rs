@@ -13,7 +13,7 @@ mod tcp;
 
 pub use any::{AnyRegion, AnyTransport};
 pub use rdma::Rdma;
-pub use tcp::{Tcp, TcpOptions};
+pub use tcp::{Tcp, TcpOptions, TlsOptions};
 
 use core::fmt::Debug;
 use core::time::Duration;

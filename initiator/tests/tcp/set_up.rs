@@ -2,13 +2,16 @@
 
 use crate::site::{BOTH, ENTRIES, NONE, Site, ic_resp};
 use core::time::Duration;
-use nvme_proto::Qid;
 use nvme_proto::tcp::{Digests, IcReq};
+use nvme_proto::{Nqn, Qid};
 use nvmf_host::QueueFailure;
-use nvmf_initiator::TcpOptions;
 use nvmf_initiator::transport::{Event, OpenQueue, Tcp, Transport};
+use nvmf_initiator::{TcpOptions, TlsOptions};
 use nvmf_tcp::ToHost;
+use nvmf_tls::Key;
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::Instant;
 
 #[test]
 fn request_asks_for_the_digests_and_nothing_else() {
@@ -97,7 +100,7 @@ fn second_response_ends_the_connection() {
 #[test]
 fn controller_that_says_nothing_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default(), &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
     let timeout = Duration::from_secs(10);
     let address = listener.local_addr().unwrap();
     let queue =
@@ -113,7 +116,7 @@ fn controller_that_says_nothing_times_out() {
 #[test]
 fn nobody_listens_is_unreachable() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut tcp = Tcp::new(&TcpOptions::default()).unwrap();
+    let mut tcp = Tcp::new(&TcpOptions::default(), &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
     let timeout = Duration::from_secs(10);
     let queue =
         OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
@@ -127,4 +130,54 @@ fn nobody_listens_is_unreachable() {
         },
     };
     assert!(matches!(failure, QueueFailure::Unreachable(_)), "{failure}");
+}
+
+/// The failure of a queue over TLS whose peer says `answer`, and then closes if it is to.
+fn tls_failure(answer: &[u8], closes: bool) -> QueueFailure {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let key = Key::new(&[7; 32], None).unwrap();
+    let options = TcpOptions { tls: Some(TlsOptions::new(key)), ..TcpOptions::default() };
+    let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
+    let timeout = Duration::from_secs(10);
+    let address = listener.local_addr().unwrap();
+    let queue =
+        OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
+    tcp.open(Duration::ZERO, &queue).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut hello = [0; 4096];
+    let begun = Instant::now();
+    let mut answered = false;
+    loop {
+        tcp.poll();
+        tcp.flush();
+        if !answered && let Ok(len) = peer.read(&mut hello) {
+            assert!(len > 100 && hello[0] == 22, "a ClientHello, and no ICReq before it");
+            peer.write_all(answer).unwrap();
+            answered = true;
+        }
+        if answered && closes {
+            let _ = peer.shutdown(std::net::Shutdown::Both);
+        }
+        // Who says nothing has ten seconds of the clock.
+        let now = if answered && !closes && answer.is_empty() { timeout } else { Duration::ZERO };
+        if let Some(Event::Failed(_, failure)) = tcp.poll_event(now) {
+            return failure;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no failure comes");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn tls_that_cannot_be_had_says_what_to_do() {
+    let text = |answer: &[u8], closes| tls_failure(answer, closes).to_string();
+    let refused = text(&[21, 3, 3, 0, 2, 2, 115], false);
+    assert!(refused.contains("unknown_psk_identity") && refused.contains("same key"), "{refused}");
+    let closed = text(&[], true);
+    assert!(closed.contains("is it a port with TLS"), "{closed}");
+    // A target without TLS takes the ClientHello for a broken ICReq.
+    let plain = text(&[3, 0, 24, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], false);
+    assert!(plain.contains("TLS"), "{plain}");
+    assert!(matches!(tls_failure(&[], false), QueueFailure::TimedOut));
 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use nvme_proto::tcp::{DataAlignment, Digests, IcReq, IcResp};
-use nvme_proto::{Cid, Cqe, Qid, Sqe, Status};
+use nvme_proto::{Cid, Cqe, Nqn, Qid, Sqe, Status};
 use nvmf_host::Command;
 use nvmf_initiator::TcpOptions;
 use nvmf_initiator::transport::{Arrival, Data, Event, OpenQueue, Payload, Tcp, Transport};
@@ -48,7 +48,7 @@ impl Site {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let options =
             TcpOptions { header_digest: digests.header, data_digest: digests.data, ..TcpOptions::default() };
-        let mut tcp = Tcp::new(&options).unwrap();
+        let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
         tcp.prepare(1, ENTRIES).unwrap();
         let queue = OpenQueue {
             qid,

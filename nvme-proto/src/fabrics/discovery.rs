@@ -150,6 +150,12 @@ open_enum! {
     }
 }
 
+/// TREQ bits 1:0: whether a secure channel is needed.
+pub const TREQ_SECURE_CHANNEL: u8 = 0b11;
+/// TREQ bits 1:0, 01b: it is required.
+pub const TREQ_SECURE_CHANNEL_REQUIRED: u8 = 0b01;
+/// SECTYPE, the first byte of TSAS for TCP: TLS 1.3.
+pub const SECTYPE_TLS13: u8 = 2;
 /// TREQ bit 3 (ZHIDS): a host identifier of 0 is accepted.
 pub const TREQ_ZHIDS: u8 = 1 << 3;
 /// TREQ bits 5:4 (TASC), 01b: the host must authenticate.
@@ -203,6 +209,22 @@ impl DiscoveryEntry {
         fill(&mut entry.trsvcid, trsvcid);
         fill(&mut entry.traddr, traddr);
         entry
+    }
+
+    /// The same, over TCP, where hosts must connect with TLS 1.3.
+    #[must_use]
+    pub fn with_required_tls(mut self) -> Self {
+        self.treq = self.treq & !TREQ_SECURE_CHANNEL | TREQ_SECURE_CHANNEL_REQUIRED;
+        self.tsas[0] = SECTYPE_TLS13;
+        self
+    }
+
+    /// Whether hosts must connect with TLS 1.3.
+    #[must_use]
+    pub fn requires_tls(&self) -> bool {
+        self.trtype == TransportType::TCP
+            && self.tsas[0] == SECTYPE_TLS13
+            && self.treq & TREQ_SECURE_CHANNEL == TREQ_SECURE_CHANNEL_REQUIRED
     }
 
     /// The same with this subtype of its RDMA address.
@@ -296,6 +318,17 @@ mod tests {
         assert_eq!(entry.as_bytes()[..12], [1, 1, 2, 4, 7, 0, 0xff, 0xff, 32, 0, 0, 0]);
         assert_eq!((entry.subnqn(), entry.traddr(), entry.trsvcid()), (Ok(nqn), "192.0.2.1", "4420"));
         assert_eq!(entry.tsas[..3], [1, 5, 1]);
+        assert!(!entry.requires_tls());
+    }
+
+    #[test]
+    fn an_entry_says_whether_tls_is_required() {
+        let nqn: Nqn = "nqn.2026-11.com.example:a".parse().unwrap();
+        let (subtype, family) = (SubsystemType::NVM_SUBSYSTEM, AddressFamily::IPV4);
+        let plain = DiscoveryEntry::new(TransportType::TCP, subtype, family, "192.0.2.1", "4420", 7, &nqn);
+        let secure = plain.with_required_tls();
+        assert_eq!((plain.treq, plain.tsas[0], plain.requires_tls()), (4, 0, false));
+        assert_eq!((secure.treq, secure.tsas[0], secure.requires_tls()), (5, 2, true));
     }
 
     #[test]

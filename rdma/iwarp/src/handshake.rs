@@ -31,7 +31,7 @@ impl FrameReader {
     }
 
     /// The bytes that came first; zeroes behind them.
-    pub(crate) fn beginning(&self) -> [u8; FRAME_HEADER_LEN] {
+    pub(crate) fn beginning<const N: usize>(&self) -> [u8; N] {
         *self.bytes.first_chunk().expect("the buffer is longer")
     }
 

@@ -123,5 +123,5 @@ fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
     if port.transport == TransportType::RDMA {
         entry = entry.with_rdma_subtype(RdmaAddressSubtype::new(port.rdma_provider));
     }
-    entry
+    if port.requires_tls { entry.with_required_tls() } else { entry }
 }

@@ -23,6 +23,8 @@ pub struct Port {
     pub service: String,
     /// PRTYPE, for RDMA.
     pub rdma_provider: RdmaProviderType,
+    /// Hosts must connect with TLS 1.3 (SECTYPE, and the secure channel of TREQ), for TCP.
+    pub requires_tls: bool,
     /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`crate::limits::IN_CAPSULE_LEN_MAX`]).
     pub in_capsule_len: u32,
     /// What can be reached here.
@@ -40,6 +42,7 @@ impl Port {
             address: address.ip().to_string(),
             service: address.port().to_string(),
             rdma_provider,
+            requires_tls: false,
             in_capsule_len: 4096,
             subsystems: PortSubsystems::All,
         }

@@ -1,6 +1,7 @@
 //! Why a Connect is refused.
 
-use crate::{Cntlid, DuplicateHost, Nqn, Qid, status};
+use crate::{Cntlid, DuplicateHost, Nqn, Qid, SecureChannel, status};
+use alloc::boxed::Box;
 use nvme_proto::Status;
 use nvme_proto::fabrics::connect::{InvalidParameter, command_offset, data_offset};
 
@@ -71,6 +72,19 @@ pub enum Refusal {
         nqn: Nqn,
         /// Where.
         port: u16,
+    },
+    /// The connection is protected by the key of another host, or by one for another subsystem.
+    #[error(
+        "host {host} connects to {subsystem} with the TLS key of host {} for {}: connect with a key of its own",
+        .key.host_nqn, .key.subsystem_nqn
+    )]
+    OtherKey {
+        /// Who it says it is.
+        host: Nqn,
+        /// What it wants.
+        subsystem: Nqn,
+        /// Whose key it has.
+        key: Box<SecureChannel>,
     },
     /// SUBNQN is no name.
     #[error("SUBNQN is not a valid NQN")]
@@ -145,7 +159,7 @@ impl Refusal {
             // The end of the queue's last connection may not have been noticed yet.
             Self::QueueInUse(_) => Status::COMMAND_SEQUENCE_ERROR,
             Self::Format(_) => status::CONNECT_INCOMPATIBLE_FORMAT,
-            Self::Host { .. } => status::CONNECT_INVALID_HOST,
+            Self::Host { .. } | Self::OtherKey { .. } => status::CONNECT_INVALID_HOST,
             Self::QueueSize { .. }
             | Self::QueueMismatch { .. }
             | Self::QueueId { .. }
@@ -176,6 +190,7 @@ impl Refusal {
             Self::Starting
             | Self::Format(_)
             | Self::Host { .. }
+            | Self::OtherKey { .. }
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
             | Self::HostBusy { .. }

@@ -62,6 +62,7 @@ impl Registry {
         }
         check_command(&command, link, &self.options)?;
         let names = read_names(request)?;
+        check_key(link, &names)?;
         if !command.qid.is_admin() {
             return self.admit_io(now, &command, link, &names);
         }
@@ -323,6 +324,17 @@ fn check_command(command: &Connect, link: Link, options: &Options) -> Result<(),
         return Err(Refusal::QueueSize { qid, sqsize_z: command.sqsize_z, max_z });
     }
     Ok(())
+}
+
+/// Whoever has a key is the host that the key is of.
+fn check_key(link: Link, names: &Names) -> Result<(), Refusal> {
+    let (host, subsystem) = (names.host_nqn, names.subsystem_nqn);
+    match link.secure_channel {
+        Some(key) if (key.host_nqn, key.subsystem_nqn) != (host, subsystem) => {
+            Err(Refusal::OtherKey { host, subsystem, key: Box::new(key) })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_names(request: &ConnectRequest) -> Result<Names, Refusal> {

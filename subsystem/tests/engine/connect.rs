@@ -248,6 +248,7 @@ fn discovery_without_free_controllers_closes_the_one_silent_for_longest() {
 #[test]
 fn refusals_that_time_can_cure_may_be_retried() {
     let name = nqn(SUBSYSTEM);
+    let key = SecureChannel { host_nqn: nqn("nqn.2026-11.com.example:other"), subsystem_nqn: name };
     let duplicate = DuplicateHost { host_nqn: nqn(HOST), known: HOST_ID, new: HostId([8; 16]) };
     for (refusal, time_cures) in [
         (Refusal::Starting, true),
@@ -264,6 +265,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Subsystem { nqn: name, port: 1 }, false),
         (Refusal::SubsystemNqn, false),
         (Refusal::Host { host: nqn(HOST), subsystem: name }, false),
+        (Refusal::OtherKey { host: nqn(HOST), subsystem: name, key: Box::new(key) }, false),
         (Refusal::DuplicateHostId(duplicate), true),
         (Refusal::Busy(1), true),
         (Refusal::HostBusy { host: nqn(HOST), controllers: 9, max: 16 }, true),
@@ -294,10 +296,34 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::OtherPort { .. }
             | Refusal::Subsystem { .. }
             | Refusal::SubsystemNqn
-            | Refusal::Host { .. } => assert!(!time_cures),
+            | Refusal::Host { .. }
+            | Refusal::OtherKey { .. } => assert!(!time_cures),
         }
         assert_eq!(refusal.status().dnr(), !time_cures, "{refusal}");
         assert!(!refusal.status().is(Status::INVALID_FIELD), "Connect never answers that");
+    }
+}
+
+/// A connection that a key protects is that of the host and for the subsystem that the key is of.
+#[test]
+fn connect_with_the_key_of_another_host_or_subsystem_is_refused() {
+    let mut registry = registry(Options::default());
+    let other = nqn("nqn.2026-11.com.example:other");
+    let with = |host_nqn, subsystem_nqn, hello: Hello| {
+        let link = Link { secure_channel: Some(SecureChannel { host_nqn, subsystem_nqn }), ..hello.link };
+        Hello { link, ..hello }
+    };
+    for (hello, subsystem) in [(Hello::admin(), nqn(SUBSYSTEM)), (Hello::discovery(), Nqn::DISCOVERY)] {
+        for (key_host, key_subsystem) in [(other, subsystem), (nqn(HOST), other)] {
+            let (_, cqe, _) = with(key_host, key_subsystem, hello.clone()).connect(&mut registry);
+            assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x84), true));
+        }
+        let (queue, cqe, _) = with(nqn(HOST), subsystem, hello).connect(&mut registry);
+        assert_eq!(code(&cqe), OK);
+        let Some(association) = queue.association() else { panic!("it is admitted") };
+        let cntlid = association.key().cntlid.0;
+        let (_, cqe, _) = with(other, subsystem, Hello::io(1, cntlid)).connect(&mut registry);
+        assert_eq!(code(&cqe), (1, 0x84), "an I/O queue as well");
     }
 }
 

@@ -99,6 +99,7 @@ impl Hello {
                 local: LOCAL,
                 qid: None,
                 cntlid: None,
+                secure_channel: None,
                 entries: 128,
             },
         }

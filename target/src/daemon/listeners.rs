@@ -10,7 +10,7 @@ use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use crate::ports::{Served, port_id, ports};
 use crate::settings::in_capsule_data;
-use nvmf_config::{Listener, ProviderChoice, Target, Transport};
+use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_subsystem::RdmaProviderType;
@@ -67,6 +67,7 @@ impl Listening {
             rdma,
             in_capsule_data: in_capsule_data(target, self.config.transport),
             discovery_only: self.config.discovery_only,
+            requires_tls: self.config.tls == Tls::Required,
         })
     }
 

@@ -6,11 +6,13 @@
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
 //! | `listeners` | where it listens, and tries to |
+//! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `reload` | a changed configuration |
 //! | `status` | the status line and the report |
 
 mod disks;
+mod keys;
 mod listeners;
 mod namespaces;
 mod reload;

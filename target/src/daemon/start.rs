@@ -1,6 +1,7 @@
 //! From a configuration to a daemon that listens.
 
 use super::disks::error_text;
+use super::keys::tls_ports;
 use super::worker_group::{WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_limits};
 use super::{Daemon, Listening};
@@ -70,6 +71,15 @@ pub enum StartError {
         /// The other one.
         other: String,
     },
+    /// A key of TLS cannot be had.
+    #[error(transparent)]
+    Key(#[from] nvmf_tls::FileError),
+    /// The kernel's keyring cannot be had.
+    #[error(transparent)]
+    Keyring(#[from] nvmf_tls::KeyringError),
+    /// TLS cannot be had.
+    #[error("the TLS library does not start")]
+    Tls(#[source] nvmf_stream::TlsError),
     /// The system has no thread or descriptor left.
     #[error("the system refused a thread or a descriptor")]
     System(#[from] io::Error),
@@ -121,6 +131,7 @@ impl Daemon {
             mailboxes: Mailboxes::new(capacity)?,
             clock: Clock::start(),
             waker,
+            tls: tls_ports(&config)?,
         };
         let mut daemon = Self {
             path,

@@ -13,7 +13,7 @@ use crate::thread::{self, Clock, Waiting};
 use crate::transport::Detached;
 use crate::transport::rdma::Rdma;
 use crate::transport::rdma::listener::rejection;
-use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::transport::tcp::{Tcp, TcpOptions, TlsPorts};
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -50,6 +50,8 @@ pub(super) struct Common {
     pub(super) mailboxes: Arc<Mailboxes<Detached>>,
     pub(super) clock: Clock,
     pub(super) waker: Waker,
+    /// Which NVMe/TCP ports have TLS, if one has.
+    pub(super) tls: Option<Arc<TlsPorts>>,
 }
 
 /// A worker that runs.
@@ -121,7 +123,8 @@ fn run(id: WorkerId, common: &Common, selection: &Selection, load: Arc<Load>, te
             run_over(id, common, &settings, load, tell, transport);
         }
         Selection::Tcp => {
-            let transport = |devices: &mut Devices| Ok(Tcp::new(devices, &settings, TcpOptions::default())?);
+            let options = TcpOptions { tls: common.tls.clone(), ..TcpOptions::default() };
+            let transport = |devices: &mut Devices| Ok(Tcp::new(devices, &settings, options)?);
             run_over(id, common, &settings, load, tell, transport);
         }
     }

@@ -112,8 +112,8 @@ impl<T: Transport> Queue<T> {
     pub fn new<B: Backend>(resources: &mut Resources<T, B>, now: Duration, index: u32, terms: Terms) -> Self {
         let owner = resources.buffers.owners.add_unconnected(terms.peer.ip());
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
-        let Terms { port, local, entries, .. } = terms;
-        let link = Link { transport: T::TYPE, port, local, qid, cntlid, entries };
+        let Terms { port, local, entries, secure_channel, .. } = terms;
+        let link = Link { transport: T::TYPE, port, local, qid, cntlid, secure_channel, entries };
         let peer = terms.peer;
         let mut queue = Self {
             index,

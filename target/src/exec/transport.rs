@@ -11,7 +11,7 @@ use nvmf_block::BorrowedRead;
 use nvmf_memory::Memory;
 use nvmf_rdma::ListenError;
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
-use nvmf_subsystem::{Remote, TransportType};
+use nvmf_subsystem::{Remote, SecureChannel, TransportType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -211,6 +211,8 @@ pub struct Terms {
     pub qid: Option<Qid>,
     /// The controller that an I/O queue is for; 0 says nothing.
     pub cntlid: Option<Cntlid>,
+    /// Whose key protects the connection, if one does.
+    pub secure_channel: Option<SecureChannel>,
     /// Commands that the queue takes, at the most.
     pub entries: u16,
     /// Pulls under way at once.
@@ -241,6 +243,8 @@ pub enum Event<I> {
         peer: SocketAddr,
         /// Why, in words.
         cause: String,
+        /// It failed at TLS.
+        at_tls: bool,
     },
     /// The device is gone: nothing comes any more.
     DeviceRemoved,

@@ -54,9 +54,9 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 });
                 self.remove_queue(index);
             }
-            Event::Refused { peer, cause } => {
+            Event::Refused { peer, cause, at_tls } => {
                 let counters = &self.resources.counters;
-                counters.rejected_parameters.add(1);
+                if at_tls { &counters.tls_refused } else { &counters.rejected_parameters }.add(1);
                 if self.resources.log.allow(now, counters) {
                     tracing::warn!(%peer, "connection rejected: {cause}");
                 }
@@ -181,6 +181,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         if !self.resources.transport.accept(now, incoming, index, &terms)? {
             return Ok(());
         }
+        self.resources.counters.tls_accepted.add(terms.secure_channel.is_some().into());
         let queue = Queue::new(&mut self.resources, now, index, terms);
         self.resources.counters.accepted.add(1);
         self.resources.load.add(self.id);

@@ -11,6 +11,8 @@ use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
 use nvme_proto::nvm::rw::ReadWrite;
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Cntlid, Cqe, HostId, Nqn, Nsid, Qid, SglDescriptor, Sqe, Status};
+use nvmf_stream::{Chunk, Received, Secured, Stream, StreamConfig, TlsConnector, TlsError};
+use nvmf_tls::Psk;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -21,6 +23,8 @@ use zerocopy::IntoBytes;
 /// One connection.
 pub(crate) struct Host {
     pub(crate) socket: TcpStream,
+    /// TLS over that socket.
+    tls: Option<Stream>,
     pub(crate) ask: Ask,
     pub(crate) maxh2cdata: u32,
     /// Bytes that arrived.
@@ -52,6 +56,7 @@ impl Host {
         socket.set_nonblocking(true).unwrap();
         Self {
             socket: socket.into(),
+            tls: None,
             ask: Ask::default(),
             maxh2cdata: 0,
             arrived: VecDeque::new(),
@@ -61,6 +66,37 @@ impl Host {
             successes: 0,
             responses: 0,
         }
+    }
+
+    /// A TCP connection on which TLS begins; what becomes of it: [`Host::secure`].
+    pub(crate) fn tls(world: &World, machine: u8, keys: &[Psk]) -> Self {
+        let mut host = Self::tcp(world, machine);
+        let socket = host.socket.try_clone().unwrap();
+        let mut stream = Stream::take_over(&StreamConfig::default(), socket).unwrap();
+        stream.connect_tls(&TlsConnector::new(keys).unwrap()).unwrap();
+        host.tls = Some(stream);
+        host
+    }
+
+    /// Ends the handshake.
+    pub(crate) fn secure(&mut self, world: &mut World) -> Result<Secured, TlsError> {
+        let stream = self.tls.as_mut().unwrap();
+        world.until("a handshake", |_| stream.handshake().transpose())
+    }
+
+    /// The Admin queue of a host with TLS, and its controller's ID.
+    pub(crate) fn secure_admin(world: &mut World, host: u8, keys: &[Psk]) -> (Self, Cntlid) {
+        let mut admin = Self::tls(world, host, keys);
+        admin.secure(world).expect("a handshake");
+        admin.initialize(world, Ask::default());
+        let cntlid = admin.connect(world, host, &Queue::ADMIN).expect("an Admin queue");
+        admin.enable(world);
+        (admin, cntlid)
+    }
+
+    /// The stream of TLS.
+    pub(crate) fn stream(&self) -> &Stream {
+        self.tls.as_ref().unwrap()
     }
 
     /// A connection that ICReq and ICResp opened.
@@ -85,7 +121,14 @@ impl Host {
         let mut sent = 0;
         world.until("the target reads", |_| {
             while sent < bytes.len() {
-                match self.socket.write(&bytes[sent..]) {
+                let written = match &self.tls {
+                    Some(stream) => match stream.try_send(&[Chunk::Bytes(&bytes[sent..])]) {
+                        Ok(0) => return stream.flush().err().map(drop),
+                        written => written,
+                    },
+                    None => self.socket.write(&bytes[sent..]),
+                };
+                match written {
                     Ok(n) => sent += n,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
                     // The test sees that in its own way.
@@ -100,7 +143,16 @@ impl Host {
     pub(crate) fn receive(&mut self) {
         let mut bytes = [0; 65536];
         while !self.ended {
-            match self.socket.read(&mut bytes) {
+            let read = match &self.tls {
+                Some(stream) => match stream.receive(None, &mut bytes) {
+                    Ok(Received::Nothing) => return drop(stream.flush()),
+                    Ok(Received::End) => Ok(0),
+                    Ok(Received::Bytes { staged, .. }) => Ok(staged),
+                    Err(error) => Err(error),
+                },
+                None => self.socket.read(&mut bytes),
+            };
+            match read {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.arrived.extend(&bytes[..n]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,

@@ -13,4 +13,5 @@ mod initialize;
 mod order;
 mod pdu;
 mod strangers;
+mod tls;
 mod world;

@@ -17,11 +17,9 @@ fn row_34_other_protocols_are_refused_and_counted() {
     let mut good = Host::io(&mut world, 9, Ask::default(), 1, cntlid);
     let mut huge = Ask::default().ic_req().to_vec();
     huge[4..8].fill(0xff);
-    let hello: Vec<u8> = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3].into_iter().chain([0x5a; 506]).collect();
-    let others: [(&str, &[u8]); 7] = [
+    let others: [(&str, &[u8]); 6] = [
         ("HTTP", b"GET / HTTP/1.1\r\nHost: target\r\n\r\n"),
         ("MPA", b"MPA ID Req Frame\x40\x01\x00\x20"),
-        ("TLS", &hello),
         ("4 GiB", &huge),
         ("ones", &[0xff; 4096]),
         ("SSH", b"SSH-2.0-OpenSSH_10.0\r\n"),
@@ -40,7 +38,7 @@ fn row_34_other_protocols_are_refused_and_counted() {
     // Zeros are an ICReq whose HLEN is 0.
     let mut peer = Host::tcp(&world, 1);
     peer.send(&mut world, &[0; 4096]);
-    world.until_counted("rejected_parameters", 8);
+    world.until_counted("rejected_parameters", 7);
     assert_eq!(world.queues(), 2);
 }
 

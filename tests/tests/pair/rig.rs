@@ -197,6 +197,7 @@ impl Pair {
             local: [127, 0, 0, 1].into(),
             qid: Some(qid.0),
             cntlid: Some(cntlid),
+            secure_channel: None,
             entries,
         };
         let target = nvmf_subsystem::Queue::new(self.now, link);

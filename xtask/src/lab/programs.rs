@@ -9,6 +9,9 @@ use std::process::{Command, Stdio};
 /// Name of the verbs provider's tests in the guest.
 const CONFORMANCE: &str = "verbs-conformance";
 
+/// Name of the tests of TLS records in the guest.
+const TLS_RECORDS: &str = "tls-records";
+
 /// Built programs, with their names in scenarios.
 pub(super) struct Programs {
     files: Vec<(&'static str, PathBuf)>,
@@ -20,8 +23,9 @@ impl Programs {
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let built = |name: &'static str| (name, step::root().join(".build/release").join(name));
-        let conformance = (CONFORMANCE, build_test("nvmf-verbs", "conformance")?);
-        Ok(Self { files: vec![built("nvmf"), built("nvmf-target"), conformance] })
+        let conformance = (CONFORMANCE, build_test("nvmf-verbs", &["--test", "conformance"], "conformance")?);
+        let records = (TLS_RECORDS, build_test("nvmf-stream", &["--lib"], "nvmf_stream")?);
+        Ok(Self { files: vec![built("nvmf"), built("nvmf-target"), conformance, records] })
     }
 
     /// Copies the programs without debug information, because the guest reads them over an emulated network.
@@ -38,11 +42,12 @@ impl Programs {
     }
 }
 
-/// Builds a package's test (release); returns the path of the executable.
-fn build_test(package: &str, test: &str) -> Result<PathBuf> {
+/// Builds a package's test (release) by cargo's option for it and its name; returns the path of the executable.
+fn build_test(package: &str, option: &[&str], test: &str) -> Result<PathBuf> {
     println!("\n== building the {test} test of {package} (release)");
-    let output = step::cargo(&["test", "--release", "-p", package, "--test", test, "--no-run"])
-        .arg("--message-format=json-render-diagnostics")
+    let output = step::cargo(&["test", "--release", "-p", package])
+        .args(option)
+        .args(["--no-run", "--message-format=json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start cargo")?;

@@ -8,7 +8,7 @@ use nvme_proto::tcp::{
 use nvme_proto::{Cid, Qid};
 use nvmf_host::{Command, DataPointer};
 use nvmf_memory::{Crc32c, Memory};
-use nvmf_stream::{Frame, Outbox, Region, Stream};
+use nvmf_stream::{Frame, Outbox, Region, Stream, TlsError};
 use nvmf_tcp::host::{Commands, Transfer, agreed};
 use nvmf_tcp::{End, Event, Head, PduReceiver, ToController};
 use std::collections::VecDeque;
@@ -35,6 +35,8 @@ pub(super) enum Ended {
     Digests(FatalError),
     /// It was not set up in time.
     TimedOut,
+    /// TLS could not be had.
+    Tls(TlsError),
 }
 
 impl Ended {
@@ -47,7 +49,7 @@ impl Ended {
                 error.kind(),
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
             ),
-            Self::Violation(_) | Self::Digests(_) | Self::TimedOut => false,
+            Self::Violation(_) | Self::Digests(_) | Self::TimedOut | Self::Tls(_) => false,
         }
     }
 }
@@ -57,6 +59,8 @@ impl Ended {
 pub(super) enum Phase {
     /// TCP connects.
     Connecting,
+    /// The TLS handshake is under way.
+    Securing,
     /// ICReq was sent.
     Initializing,
     /// ICResp was accepted.

@@ -16,10 +16,13 @@ use connection::{Connection, Phase};
 use core::time::Duration;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::tcp::Digests;
-use nvme_proto::{Cid, Qid};
+use nvme_proto::{Cid, Nqn, Qid};
 use nvmf_host::{Command, QueueFailure, Violation};
 use nvmf_memory::Memory;
-use nvmf_stream::{Interest, Lingering, Poller, ReadSchedule, SendSchedule, Stream, StreamConfig};
+use nvmf_stream::{
+    Interest, Lingering, Poller, ReadSchedule, SendSchedule, Stream, StreamConfig, TlsConnector,
+};
+use nvmf_tls::{Key, TlsKeyring, Version};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
@@ -41,6 +44,51 @@ pub struct TcpOptions {
     pub interface: Option<String>,
     /// `SO_SNDBUF` in bytes; `None` lets the kernel tune it.
     pub send_buffer: Option<usize>,
+    /// The key to connect with TLS 1.3 with; `None`: without TLS.
+    pub tls: Option<TlsOptions>,
+}
+
+/// With which key to connect over TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsOptions {
+    source: KeySource,
+}
+
+/// Where the key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum KeySource {
+    Configured(Key),
+    Keyring(String),
+}
+
+impl TlsOptions {
+    /// With this key, which the target has for this host. Identities of both versions are offered.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
+        Self { source: KeySource::Configured(key) }
+    }
+
+    /// With a key from the kernel's keyring of that name, mostly [`NVME_KEYRING`](nvmf_tls::NVME_KEYRING).
+    #[must_use]
+    pub fn of_keyring(name: &str) -> Self {
+        Self { source: KeySource::Keyring(name.to_owned()) }
+    }
+
+    /// What a host offers to a subsystem.
+    fn connector(&self, host: &Nqn, subsystem: &Nqn) -> Result<TlsConnector, TransportError> {
+        let failed = |error: &dyn core::fmt::Display| TransportError(error.to_string());
+        let keys: Vec<_> = match &self.source {
+            KeySource::Keyring(name) => TlsKeyring::open(name)
+                .and_then(|keyring| keyring.keys_of(host, subsystem))
+                .map_err(|error| failed(&error))?,
+            KeySource::Configured(key) => {
+                let newer = key.psk(Version::V1, host, subsystem).map_err(|error| failed(&error))?;
+                // Long names have no identity of version 0.
+                [newer].into_iter().chain(key.psk(Version::V0, host, subsystem)).collect()
+            }
+        };
+        TlsConnector::new(&keys).map_err(|error| failed(&error))
+    }
 }
 
 impl TcpOptions {
@@ -61,6 +109,7 @@ impl TcpOptions {
 pub struct Tcp {
     config: StreamConfig,
     digests: Digests,
+    tls: Option<TlsConnector>,
     poller: Poller,
     /// By qid.
     links: Vec<Option<Link>>,
@@ -84,15 +133,17 @@ enum Link {
 }
 
 impl Tcp {
-    /// An access without connections.
+    /// An access without connections, for connections of this host to this subsystem.
     ///
     /// # Errors
-    /// When the system gives no epoll descriptor.
-    pub fn new(options: &TcpOptions) -> Result<Self, TransportError> {
+    /// When the system gives no epoll descriptor, or the names make no identity for TLS.
+    pub fn new(options: &TcpOptions, host: &Nqn, subsystem: &Nqn) -> Result<Self, TransportError> {
+        let tls = options.tls.as_ref().map(|tls| tls.connector(host, subsystem)).transpose()?;
         let poller = Poller::new()
             .map_err(|error| TransportError(format!("the system gives no epoll descriptor: {error}")))?;
         Ok(Self {
             config: options.stream(),
+            tls,
             digests: Digests { header: options.header_digest, data: options.data_digest },
             poller,
             links: Vec::new(),

@@ -6,7 +6,7 @@ use crate::transport::Arrival;
 use core::time::Duration;
 use nvme_proto::Qid;
 use nvmf_host::QueueFailure;
-use nvmf_stream::{DIRECT_MIN, Interest, Lingering, Received};
+use nvmf_stream::{DIRECT_MIN, Interest, Lingering, Received, TlsError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -38,6 +38,10 @@ impl Tcp {
                     self.on_connected(qid);
                     return true;
                 }
+                if connection.phase == Phase::Securing {
+                    self.handshake(qid);
+                    return true;
+                }
                 if writable && connection.stream.on_writable(&self.poller, qid.0) {
                     self.sends.add(qid.0.into(), &mut connection.listed);
                 }
@@ -59,11 +63,31 @@ impl Tcp {
         if connection.stream.is_local() {
             connection.stream.send_unpaced();
         }
-        connection.on_connected();
-        if let Some(Some(Link::Open(connection))) = self.links.get(usize::from(qid.0)) {
+        if let Some(Some(Link::Open(connection))) = self.links.get_mut(usize::from(qid.0)) {
             self.poller.change(&connection.stream, qid.0, Interest::Read);
+            if let Some(connector) = &self.tls {
+                connection.phase = Phase::Securing;
+                if let Err(error) = connection.stream.connect_tls(connector) {
+                    return self.end(qid, &Ended::Tls(error));
+                }
+                return self.handshake(qid);
+            }
+            connection.on_connected();
         }
         self.list_to_send(qid);
+    }
+
+    /// Goes on with the TLS handshake; ICReq follows it.
+    fn handshake(&mut self, qid: Qid) {
+        let Some(connection) = self.connection(qid) else { return };
+        match connection.stream.handshake() {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                connection.on_connected();
+                self.list_to_send(qid);
+            }
+            Err(error) => self.end(qid, &Ended::Tls(error)),
+        }
     }
 
     /// Reads a socket; whether it had bytes.
@@ -146,7 +170,7 @@ impl Tcp {
     fn send_to(&mut self, qid: Qid) -> bool {
         let mut left = self.sends.budget();
         let Some(Some(Link::Open(connection))) = self.links.get_mut(usize::from(qid.0)) else { return false };
-        if connection.phase == Phase::Connecting {
+        if matches!(connection.phase, Phase::Connecting | Phase::Securing) {
             return false;
         }
         while !connection.stream.is_blocked() && left > 0 {
@@ -295,12 +319,22 @@ fn cause(ended: &Ended) -> String {
         }
         Ended::Digests(_) => "the controller's digests are not those that were asked for".to_owned(),
         Ended::TimedOut => "it was not set up in time".to_owned(),
+        Ended::Tls(error) => error.to_string(),
     }
 }
 
 fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
     match (phase, ended) {
         (_, Ended::TimedOut) => QueueFailure::TimedOut,
+        (_, Ended::Tls(TlsError::Alert(_) | TlsError::Key(_))) => QueueFailure::Other(format!(
+            "{}; give host and target the same key (nvmf check-tls-key), and use the host NQN that it is for",
+            cause(ended)
+        )),
+        (_, Ended::Tls(TlsError::Closed)) => QueueFailure::Other(format!(
+            "{}; is it a port with TLS, with room for one more connection?",
+            cause(ended)
+        )),
+        (_, Ended::Tls(_)) => QueueFailure::Other(cause(ended)),
         (Phase::Connecting, Ended::Broken(error)) => QueueFailure::Unreachable(error.to_string()),
         (_, Ended::Digests(_)) => QueueFailure::Other(format!(
             "{}; connect with or without header and data digests as it wants them",
@@ -315,7 +349,8 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
             QueueFailure::Other(format!("{error} before ICResp; is it an NVMe/TCP target?"))
         }
         (_, Ended::Peer | Ended::Broken(_)) => QueueFailure::Other(format!(
-            "{} before ICResp; is it NVMe/RDMA (-t rdma), or an NVMe/TCP target without room for one more connection?",
+            "{} before ICResp; is it NVMe/RDMA (-t rdma), or an NVMe/TCP target that requires TLS (--tls) or has no \
+             room for one more connection?",
             cause(ended)
         )),
     }

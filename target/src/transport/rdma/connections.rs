@@ -136,7 +136,7 @@ impl<P: Provider> Transport for Rdma<P> {
             let Some(event) = self.provider.poll_cm(now) else {
                 let stranger = self.provider.next_stranger()?;
                 let cause = strangers::cause(stranger.cause, &stranger.bytes);
-                return Some(Event::Refused { peer: stranger.peer, cause });
+                return Some(Event::Refused { peer: stranger.peer, cause, at_tls: false });
             };
             if let Some(event) = self.on_cm_event(event) {
                 return Some(event);

@@ -62,6 +62,7 @@ impl Offer {
             local: self.local,
             qid: Some(request.qid),
             cntlid: Some(cntlid),
+            secure_channel: None,
             entries: ours.min(theirs),
             pulls: self.peer_responder_resources.min(read_depth_max).min(READ_DEPTH_MAX),
         })

@@ -12,7 +12,7 @@ use nvme_proto::tcp::{
 };
 use nvme_proto::{Cid, Cqe, Sqe, Status};
 use nvmf_memory::Memory;
-use nvmf_stream::{Deadline, Stream};
+use nvmf_stream::{Deadline, Stream, TlsError};
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_tcp::controller::Transfers;
 use nvmf_tcp::{End, Event, PduReceiver, ToHost};
@@ -25,6 +25,8 @@ pub(super) enum Ended {
     Peer,
     /// Reset, or closed within a PDU.
     Broken,
+    /// TLS broke, or the host ended it with an alert.
+    Tls(String),
     /// The host says that we broke the protocol.
     Terminated(FatalError),
     /// The host broke the protocol: with the termination request that says how, where the standard has one.
@@ -33,6 +35,14 @@ pub(super) enum Ended {
     Overrun,
     /// The data of a capsule did not arrive in time.
     Stalled,
+}
+
+impl Ended {
+    /// How a connection ends whose socket has failed.
+    pub(super) fn of(error: &std::io::Error) -> Self {
+        let tls = error.get_ref().filter(|source| source.is::<TlsError>());
+        tls.map_or(Self::Broken, |error| Self::Tls(error.to_string()))
+    }
 }
 
 /// A part of a command's data that the host is to send: one chunk.

@@ -2,14 +2,16 @@
 
 use super::Tcp;
 use super::connection::{Connection, Ended};
+use super::security::Security;
 use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
 use crate::transport::strangers;
 use core::fmt;
 use core::time::Duration;
-use nvme_proto::tcp::{FatalError, IcReq, Receiver};
+use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
 use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream, Token};
+use nvmf_subsystem::SecureChannel;
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,11 +22,12 @@ const IC_LEN: usize = 128;
 /// A connection without a queue.
 #[derive(Debug)]
 pub(super) struct Pending {
-    stream: Stream,
+    pub(super) stream: Stream,
+    pub(super) security: Security,
     receiver: PduReceiver,
     /// `None` for one that another worker handed over.
     listener: Option<u32>,
-    port: u16,
+    pub(super) port: u16,
     peer: SocketAddr,
     local: IpAddr,
     deadline: Deadline,
@@ -35,6 +38,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    fn incoming(&self, key: u32) -> Incoming {
+        let secure_channel = self.security.channel();
+        Incoming { key, port: self.port, peer: self.peer, local: self.local, secure_channel }
+    }
+
     pub(super) fn deadline(&mut self) -> &mut Deadline {
         &mut self.deadline
     }
@@ -47,6 +55,7 @@ pub struct Incoming {
     port: u16,
     peer: SocketAddr,
     local: IpAddr,
+    secure_channel: Option<SecureChannel>,
 }
 
 impl Incoming {
@@ -56,9 +65,20 @@ impl Incoming {
 
     /// What a queue may be: its Connect says the rest.
     pub(super) fn terms(&self, entries: u16) -> Terms {
-        let Self { port, peer, local, .. } = *self;
-        Terms { port, peer, local, qid: None, cntlid: None, entries, pulls: u16::MAX }
+        let Self { port, peer, local, secure_channel, .. } = *self;
+        Terms { port, peer, local, qid: None, cntlid: None, secure_channel, entries, pulls: u16::MAX }
     }
+}
+
+/// Why a connection is refused before its ICReq was accepted.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Its peer has closed it.
+    Gone,
+    /// Something about TLS.
+    Tls(String),
+    /// What it sends is not NVMe/TCP.
+    Protocol(String),
 }
 
 /// A connection on its way to another worker.
@@ -119,6 +139,7 @@ impl Tcp {
             }
             let pending = Pending {
                 stream,
+                security: Security::Undecided,
                 receiver: PduReceiver::new(Receiver::Controller),
                 listener: Some(key),
                 port,
@@ -156,6 +177,10 @@ impl Tcp {
             // Only its end is reported: the host gave up.
             return self.drop_pending(key);
         }
+        if !self.secure(key) {
+            return;
+        }
+        let Some(pending) = self.pendings.get_mut(key) else { return };
         // No byte behind ICReq is taken: it belongs to the queue that there will be.
         while pending.left > 0 {
             let staging = &mut self.staging[..pending.left];
@@ -166,6 +191,12 @@ impl Tcp {
             };
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
+                // They would stay in the memory of TLS, and no host sends them before ICResp.
+                Ok((_, Some(_))) if pending.stream.has_unread() => {
+                    let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
+                    let error = FatalError { status, information: 0 };
+                    return self.refuse_request(key, error, error.to_string());
+                }
                 Ok((_, Some(nvmf_tcp::Event::IcReq(request)))) => {
                     pending.request = Some(request);
                     return self.announce(key);
@@ -174,7 +205,7 @@ impl Tcp {
                 Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
                 Err(End::Fatal(error)) => {
                     let cause = strangers::cause(&error.to_string(), &staging[..n]);
-                    return self.refuse_pending(key, error, cause);
+                    return self.refuse_request(key, error, cause);
                 }
             }
         }
@@ -188,15 +219,26 @@ impl Tcp {
         }
         pending.deadline = Deadline::After(IC_TIMEOUT);
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
-        let Pending { port, peer, local, .. } = *pending;
-        self.events.push_back(Event::Incoming(Incoming { key, port, peer, local }));
+        let incoming = pending.incoming(key);
+        self.events.push_back(Event::Incoming(incoming));
     }
 
     /// What is not NVMe/TCP, or not of this version.
-    fn refuse_pending(&mut self, key: u32, error: FatalError, cause: String) {
-        let Some(mut pending) = self.take_pending(key) else { return };
-        self.events.push_back(Event::Refused { peer: pending.peer, cause });
+    fn refuse_request(&mut self, key: u32, error: FatalError, cause: String) {
+        let Some(pending) = self.pendings.get_mut(key) else { return };
         let last = pending.receiver.terminate(error).as_bytes().to_vec();
+        self.refuse_pending(key, Refused::Protocol(cause), last);
+    }
+
+    /// Ends a connection with `last`.
+    pub(super) fn refuse_pending(&mut self, key: u32, refused: Refused, last: Vec<u8>) {
+        let (cause, at_tls) = match refused {
+            Refused::Gone => return self.drop_pending(key),
+            Refused::Tls(cause) => (cause, true),
+            Refused::Protocol(cause) => (cause, false),
+        };
+        let Some(pending) = self.take_pending(key) else { return };
+        self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
         self.start_linger(pending.stream, last);
     }
 
@@ -218,8 +260,10 @@ impl Tcp {
             }
         }
         if let Some(pending) = self.pendings.get(key).filter(waits) {
-            let cause = format!("no ICReq came within {IC_TIMEOUT:?}");
-            self.events.push_back(Event::Refused { peer: pending.peer, cause });
+            let at_tls = matches!(pending.security, Security::Handshake);
+            let what = if at_tls { "the TLS handshake was not over" } else { "no ICReq came" };
+            let cause = format!("{what} within {IC_TIMEOUT:?}");
+            self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
         }
         self.drop_pending(key);
         true
@@ -247,10 +291,10 @@ impl Tcp {
 
     /// An incoming connection that is gone already has a key that finds nothing.
     pub(super) fn adopt_detached(&mut self, Detached(mut pending): Detached) -> Incoming {
-        let Pending { port, peer, local, .. } = *pending;
         pending.deadline = Deadline::After(IC_TIMEOUT);
-        let key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
-        Incoming { key, port, peer, local }
+        let mut incoming = pending.incoming(0);
+        incoming.key = self.add_pending(*pending, Interest::HangUp).unwrap_or(0);
+        incoming
     }
 
     /// Answers, as this queue. `false`: the host is gone.

@@ -7,6 +7,7 @@
 //! | `outbox` | what is to be sent |
 //! | `capsules` | the memory that in-capsule data land in |
 //! | `progress` | reads and writes sockets, ends connections |
+//! | `security` | which ports have TLS, and the handshake |
 //! | `wire` | the seam to the worker |
 
 mod capsules;
@@ -14,10 +15,12 @@ mod connection;
 mod establish;
 mod outbox;
 mod progress;
+mod security;
 mod wire;
 
 pub use capsules::Capsule;
 pub use establish::{Detached, Incoming, Refusal};
+pub use security::TlsPorts;
 
 use crate::exec::resources::SetUpError;
 use crate::exec::transport::{Arrival, Event};
@@ -33,17 +36,20 @@ use nvmf_stream::{
     Deadline, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule, StreamConfig, Token,
 };
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Listeners at once.
 const LISTENERS_MAX: u16 = 1024;
 
 /// How a [`Tcp`] behaves.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TcpOptions {
     /// The sockets.
     pub stream: StreamConfig,
     /// Connections that have not sent their ICReq.
     pub half_open: HalfOpenLimits,
+    /// Which ports have TLS; `None`: none has.
+    pub tls: Option<Arc<TlsPorts>>,
 }
 
 /// One thread's access to NVMe/TCP.

@@ -100,8 +100,12 @@ impl Tcp {
                     end = Some(Ended::Peer);
                     break;
                 }
-                Ok(Received::End) | Err(_) => {
+                Ok(Received::End) => {
                     end = Some(Ended::Broken);
+                    break;
+                }
+                Err(error) => {
+                    end = Some(Ended::of(&error));
                     break;
                 }
                 Ok(Received::Bytes { direct, staged, more }) => (direct, staged, more),
@@ -221,6 +225,7 @@ impl Tcp {
             Ended::Peer if connection.closing.is_some() => "closed by this side".into(),
             Ended::Peer => "closed by the peer".into(),
             Ended::Broken => "the connection broke".into(),
+            Ended::Tls(cause) => cause.clone(),
             Ended::Terminated(error) => format!("the peer terminated the connection: {error}"),
             Ended::Violation(Some(error)) => format!("the peer broke the protocol: {error}"),
             Ended::Violation(None) => "the peer broke the protocol: an invalid termination request".into(),
@@ -232,7 +237,7 @@ impl Tcp {
             }
         };
         let fault = match ended {
-            Ended::Violation(_) | Ended::Overrun => Some(Fault::Violation),
+            Ended::Violation(_) | Ended::Overrun | Ended::Tls(_) => Some(Fault::Violation),
             Ended::Stalled => Some(Fault::Stall),
             Ended::Peer | Ended::Broken | Ended::Terminated(_) => None,
         };
@@ -244,9 +249,12 @@ impl Tcp {
                 let last = connection.terminate(*error);
                 self.start_linger(connection.stream, last);
             }
-            Ended::Violation(_) | Ended::Broken | Ended::Terminated(_) | Ended::Overrun | Ended::Stalled => {
-                self.poller.remove(&connection.stream)
-            }
+            Ended::Violation(_)
+            | Ended::Broken
+            | Ended::Tls(_)
+            | Ended::Terminated(_)
+            | Ended::Overrun
+            | Ended::Stalled => self.poller.remove(&connection.stream),
         }
     }
 

@@ -21,8 +21,10 @@ mod relay;
 use super::super::Outcome;
 use super::super::rng::Rng;
 use super::{Network, Side};
+use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use flow::{Faults, Travel};
+use nvme_proto::Nqn;
 use nvmf_backend::simulated::SimulatedDevices;
 use nvmf_initiator::{Options, TcpOptions, transport};
 use nvmf_stream::StreamConfig;
@@ -118,7 +120,9 @@ impl Network for TcpNetwork {
             send_buffer: self.narrow.then_some(NARROW_SEND_BUFFER),
             ..TcpOptions::default()
         };
-        transport::Tcp::new(&options).expect("a transport")
+        // The names are for TLS.
+        let host = Nqn::from_uuid([machine; 16]);
+        transport::Tcp::new(&options, &host, &WorkerSetup::subsystem()).expect("a transport")
     }
 
     fn options(&mut self, path: usize, options: Options) -> Options {

@@ -1,0 +1,141 @@
+//! `nvmf gen-tls-key` and `nvmf check-tls-key`: keys for TLS over NVMe/TCP.
+
+use crate::print::line;
+use anyhow::{Context, Result, bail};
+use nvme_proto::Nqn;
+use nvmf_initiator::HostIdentity;
+use nvmf_tls::{Hash, Key, NVME_KEYRING, Psk, TlsKeyring, Version, read_key_file};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The hash of a key.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Hmac {
+    #[value(name = "0", help = "none: the key is used as it is")]
+    None,
+    #[value(name = "1", help = "SHA-256, 32 bytes")]
+    Sha256,
+    #[value(name = "2", help = "SHA-384, 48 bytes")]
+    Sha384,
+}
+
+/// Whom a key is for.
+#[derive(clap::Args, Clone, Debug)]
+struct Whose {
+    /// NQN of the host; this machine's by default
+    #[arg(short = 'n', long)]
+    hostnqn: Option<Nqn>,
+    /// NQN of the subsystem
+    #[arg(short = 'c', long)]
+    subsysnqn: Option<Nqn>,
+    /// Version of the identity: 0 has the names, 1 a digest of the key as well
+    #[arg(short = 'I', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    identity: u8,
+    /// Put the key of TLS into a keyring of the kernel
+    #[arg(short = 'i', long, requires = "subsysnqn")]
+    insert: bool,
+    /// Name of that keyring
+    #[arg(short = 'k', long, default_value = NVME_KEYRING)]
+    keyring: String,
+    /// Type of that key
+    #[arg(short = 't', long, default_value = "psk", value_parser = ["psk"])]
+    keytype: String,
+}
+
+impl Whose {
+    /// The key of TLS.
+    fn psk(&self, key: &Key) -> Result<Psk> {
+        let subsystem =
+            self.subsysnqn.as_ref().context("-c (--subsysnqn) is missing: whom is the key for?")?;
+        let host = match self.hostnqn {
+            Some(nqn) => nqn,
+            None => HostIdentity::of_this_machine()?.nqn,
+        };
+        let version = if self.identity == 0 { Version::V0 } else { Version::V1 };
+        Ok(key.psk(version, &host, subsystem)?)
+    }
+
+    /// Puts it into the keyring.
+    fn insert(&self, psk: &Psk) -> Result<()> {
+        let serial = TlsKeyring::open(&self.keyring)?.insert(psk)?;
+        line(format_args!("Inserted TLS key {serial:08x}"))
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct GenTlsKey {
+    #[command(flatten)]
+    whose: Whose,
+    /// The key's bytes, in hexadecimal; random by default
+    #[arg(short = 's', long)]
+    secret: Option<String>,
+    /// Hash of the key
+    #[arg(short = 'm', long, value_enum, default_value_t = Hmac::Sha256)]
+    hmac: Hmac,
+    /// Write the key to this file, which only its owner may read; it must not exist
+    #[arg(short = 'f', long)]
+    keyfile: Option<PathBuf>,
+}
+
+impl GenTlsKey {
+    pub(crate) fn run(&self) -> Result<()> {
+        let (len, hash) = match self.hmac {
+            Hmac::None => (32, None),
+            Hmac::Sha256 => (32, Some(Hash::Sha256)),
+            Hmac::Sha384 => (48, Some(Hash::Sha384)),
+        };
+        let key = match &self.secret {
+            None => Key::generate(len, hash)?,
+            Some(secret) => Key::new(&from_hex(secret)?, hash)?,
+        };
+        if let Some(path) = &self.keyfile {
+            write_key(path, &key)?;
+        } else if !self.whose.insert {
+            line(&*key.to_interchange())?;
+        }
+        if self.whose.insert { self.whose.insert(&self.whose.psk(&key)?) } else { Ok(()) }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CheckTlsKey {
+    #[command(flatten)]
+    whose: Whose,
+    /// The key; better is --keyfile: others see a command's arguments
+    #[arg(short = 'd', long, required_unless_present = "keyfile", conflicts_with = "keyfile")]
+    keydata: Option<String>,
+    /// The file that holds the key
+    #[arg(short = 'f', long)]
+    keyfile: Option<PathBuf>,
+}
+
+impl CheckTlsKey {
+    pub(crate) fn run(&self) -> Result<()> {
+        let key = match (&self.keyfile, &self.keydata) {
+            (Some(path), _) => read_key_file(path)?,
+            (None, Some(text)) => Key::parse(text)?,
+            (None, None) => bail!("no key: give --keyfile or --keydata"),
+        };
+        let psk = self.whose.psk(&key)?;
+        if self.whose.insert { self.whose.insert(&psk) } else { line(&psk.identity) }
+    }
+}
+
+/// Writes a new key file.
+fn write_key(path: &Path, key: &Key) -> Result<()> {
+    let context = || format!("cannot write the key file {}", path.display());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.with_context(context)?;
+    writeln!(file, "{}", *key.to_interchange()).with_context(context)?;
+    file.sync_all().with_context(context)
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
+    let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let bytes = is_hex.then(|| digits.map(byte).collect::<Option<Vec<_>>>()).flatten();
+    bytes.context("--secret is not hexadecimal: 64 digits for --hmac 1, 96 for --hmac 2")
+}

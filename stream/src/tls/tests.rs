@@ -1,0 +1,208 @@
+//! Records that no well-behaved peer sends at that place, sealed here with the keys of a real handshake.
+
+use super::session::Traffic;
+use super::{FindKey, Session, TlsAcceptor, TlsConnector, TlsError};
+use crate::{Received, Stream, StreamConfig};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use nvmf_tls::{Hash, Psk};
+use socket2::Socket;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
+
+/// One end of a connection as a stream, the other as a bare socket and the keys to seal records with.
+struct Site {
+    stream: Stream,
+    peer: TcpStream,
+    hash: Hash,
+    secret: Zeroizing<Vec<u8>>,
+    sequence: u64,
+}
+
+fn wait<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing comes");
+        std::thread::yield_now();
+    }
+}
+
+impl Site {
+    /// A handshake, after which the stream is the side that has connected or the one that has accepted.
+    fn new(hash: Hash, stream_connects: bool) -> Self {
+        let psk = Psk { identity: "key".into(), hash, secret: Zeroizing::new(vec![7; hash.len()]) };
+        let connector = TlsConnector::new(std::slice::from_ref(&psk)).unwrap();
+        let find: Arc<FindKey> = Arc::new(move |_| Ok(psk.clone()));
+        let acceptor = TlsAcceptor::new(find).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ours = listener.accept().unwrap().0;
+        let mut stream = Stream::take_over(&StreamConfig::default(), ours).unwrap();
+        let socket = Socket::from(peer.try_clone().unwrap());
+        socket.set_nonblocking(true).unwrap();
+        let mut session = if stream_connects {
+            stream.connect_tls(&connector).unwrap();
+            Session::accept(&acceptor, &socket).unwrap()
+        } else {
+            stream.accept_tls(&acceptor).unwrap();
+            Session::connect(&connector, &socket).unwrap()
+        };
+        let (mut of_stream, mut of_session) = (false, false);
+        wait(|| {
+            of_stream = of_stream || stream.handshake().unwrap().is_some();
+            of_session = of_session || session.handshake(&socket).unwrap().is_some();
+            (of_stream && of_session).then_some(())
+        });
+        let Traffic { send, send_sequence, .. } = session.into_traffic(hash).unwrap();
+        Self { stream, peer, hash, secret: send, sequence: send_sequence }
+    }
+
+    /// A record of this type.
+    fn seal(&mut self, kind: u8, bytes: &[u8]) -> Vec<u8> {
+        let (algorithm, key_len) = match self.hash {
+            Hash::Sha256 => (&AES_128_GCM, 16),
+            Hash::Sha384 => (&AES_256_GCM, 32),
+        };
+        let key = self.hash.expand_label(&self.secret, "key", &[], key_len);
+        let mut nonce = [0; 12];
+        nonce.copy_from_slice(&self.hash.expand_label(&self.secret, "iv", &[], 12));
+        nonce.iter_mut().skip(4).zip(self.sequence.to_be_bytes()).for_each(|(byte, of)| *byte ^= of);
+        self.sequence += 1;
+        let mut inner = [bytes, &[kind]].concat();
+        let len = ((inner.len() + 16) as u16).to_be_bytes();
+        let head = [23, 3, 3, len[0], len[1]];
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, &key).unwrap());
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(nonce, Aad::from(head), &mut inner).unwrap();
+        [&head[..], &inner].concat()
+    }
+
+    fn send(&mut self, kind: u8, bytes: &[u8]) {
+        let record = self.seal(kind, bytes);
+        self.peer.write_all(&record).unwrap();
+    }
+
+    fn change_keys(&mut self, request: u8) {
+        self.send(HANDSHAKE, &[24, 0, 0, 1, request]);
+        self.secret = self.hash.expand_label(&self.secret, "traffic upd", &[], self.hash.len());
+        self.sequence = 0;
+    }
+
+    /// What comes, once something does.
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut staging = vec![0; 64 * 1024];
+        wait(|| match self.stream.receive(None, &mut staging) {
+            Ok(Received::Nothing) => None,
+            Ok(Received::End) => Some(Ok(Vec::new())),
+            Ok(Received::Bytes { staged, .. }) => Some(Ok(staging[..staged].to_vec())),
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn error(&self) -> TlsError {
+        self.receive().unwrap_err().downcast().expect("TLS is to blame")
+    }
+}
+
+/// A ticket of one byte.
+const TICKET: [u8; 4 + 15] = [4, 0, 0, 15, 0, 0, 0, 9, 1, 2, 3, 4, 1, 0, 0, 1, 5, 0, 0];
+
+#[test]
+fn key_update_and_empty_records_are_no_data() {
+    for (hash, stream_connects) in [(Hash::Sha256, false), (Hash::Sha256, true), (Hash::Sha384, false)] {
+        let mut site = Site::new(hash, stream_connects);
+        for request in [0, 1, 0] {
+            site.send(DATA, b"before");
+            assert_eq!(site.receive().unwrap(), b"before");
+            site.send(DATA, b"");
+            if stream_connects {
+                site.send(HANDSHAKE, &TICKET);
+            }
+            site.change_keys(request);
+            site.send(DATA, b"");
+            site.send(DATA, b"behind");
+            match site.receive() {
+                Ok(bytes) => assert_eq!(bytes, b"behind"),
+                // A kernel that handles the records and is older than 6.14.
+                Err(error) if error.to_string().contains("this kernel cannot follow") => break,
+                Err(error) => panic!("{error}"),
+            }
+            // The answer to a request leaves with the next data.
+            assert_eq!(site.stream.try_send(&[crate::Chunk::Bytes(b"answer")]).unwrap(), 6);
+        }
+    }
+}
+
+#[test]
+fn empty_records_without_end_give_control_back() {
+    let mut site = Site::new(Hash::Sha256, false);
+    for _ in 0..1000 {
+        site.send(DATA, b"");
+    }
+    let mut staging = vec![0; 64 * 1024];
+    assert_eq!(site.stream.receive(None, &mut staging).unwrap(), Received::Nothing);
+    site.send(DATA, b"data");
+    assert_eq!(site.receive().unwrap(), b"data");
+}
+
+#[test]
+fn alert_ends_the_stream_behind_the_data_before_it() {
+    for (alert, words) in [(20, "bad_record_mac"), (80, "internal_error"), (200, "200")] {
+        let mut site = Site::new(Hash::Sha256, false);
+        let bytes = [site.seal(DATA, b"last"), site.seal(ALERT, &[2, alert])].concat();
+        site.peer.write_all(&bytes).unwrap();
+        assert_eq!(site.receive().unwrap(), b"last");
+        let error = site.error();
+        assert!(matches!(error, TlsError::Alert(of) if of == alert), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let mut site = Site::new(Hash::Sha256, true);
+    site.send(ALERT, &[1, 0]);
+    assert_eq!(site.receive().unwrap(), b"", "close_notify is an end");
+}
+
+#[test]
+fn record_that_is_not_allowed_ends_the_connection() {
+    type Make = fn(&mut Site) -> Vec<u8>;
+    let wrong: [(&str, Make); 7] = [
+        ("damaged", |site| {
+            let mut record = site.seal(DATA, b"data");
+            record[9] ^= 1;
+            record
+        }),
+        ("twice", |site| site.seal(DATA, b"data").repeat(2)),
+        ("in clear text", |_| vec![23, 3, 3, 0, 4, 1, 2, 3, 4]),
+        ("too long", |_| vec![23, 3, 3, 0xff, 0xff]),
+        ("another handshake", |site| site.seal(HANDSHAKE, &[1, 0, 0, 4, 3, 3, 0, 0])),
+        ("a malformed alert", |site| site.seal(ALERT, &[])),
+        ("no TLS", |_| b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+    ];
+    for (what, make) in wrong {
+        let mut site = Site::new(Hash::Sha384, false);
+        site.send(DATA, b"before");
+        assert_eq!(site.receive().unwrap(), b"before");
+        let bytes = make(&mut site);
+        site.peer.write_all(&bytes).unwrap();
+        site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        if what == "twice" {
+            assert_eq!(site.receive().unwrap(), b"data");
+        }
+        let outcome = site.receive();
+        match (what, &outcome) {
+            // The rest of what it announces does not come.
+            ("too long" | "no TLS", Ok(bytes)) => assert!(bytes.is_empty()),
+            (_, Err(_)) => {}
+            _ => panic!("{what}: {outcome:?}"),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! TLS of connections that come in: which ports have it, whose keys are known, and how far a connection is with it.
+
+use super::Tcp;
+use super::establish::Refused;
+use nvme_proto::Nqn;
+use nvmf_config::Tls;
+use nvmf_stream::{Secured, Stream, TlsAcceptor, TlsError};
+use nvmf_subsystem::SecureChannel;
+use nvmf_tls::{Identity, Key, Keys, Psk, TlsKeyring, Unknown};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The first byte of a TLS record that holds a handshake message. An ICReq begins with 0.
+const HANDSHAKE_RECORD: u8 = 22;
+
+/// Which ports have TLS, and the keys of hosts: of all workers.
+#[derive(Debug)]
+pub struct TlsPorts {
+    acceptor: TlsAcceptor,
+    modes: HashMap<u16, Tls>,
+    keys: Arc<RwLock<Keys>>,
+}
+
+impl TlsPorts {
+    /// These ports, by their number, with these keys, and those of `keyring` for hosts that have none of them.
+    ///
+    /// # Errors
+    /// When the TLS library does not start.
+    pub fn new(
+        modes: impl IntoIterator<Item = (u16, Tls)>,
+        keys: Keys,
+        keyring: Option<TlsKeyring>,
+    ) -> Result<Self, TlsError> {
+        let keys = Arc::new(RwLock::new(keys));
+        let known = Arc::clone(&keys);
+        let acceptor = TlsAcceptor::new(Arc::new(move |identity| {
+            let known = known.read().unwrap_or_else(PoisonError::into_inner);
+            match (known.find(identity), &keyring) {
+                (Err(unknown), Some(keyring)) if matches!(*unknown, Unknown::Host(_)) => {
+                    of_keyring(keyring, identity).ok_or_else(|| unknown.to_string())
+                }
+                (found, _) => found.map_err(|unknown| unknown.to_string()),
+            }
+        }))?;
+        Ok(Self { acceptor, modes: modes.into_iter().collect(), keys })
+    }
+
+    /// Replaces the keys, for connections that come from now on.
+    pub fn set_keys(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// The key of a host, if one is known.
+    #[must_use]
+    pub fn key(&self, host: &Nqn) -> Option<Key> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(host).cloned()
+    }
+}
+
+/// The key of an identity in the kernel's keyring.
+fn of_keyring(keyring: &TlsKeyring, identity: &[u8]) -> Option<Psk> {
+    keyring.find(&Identity::parse(identity).ok()?).ok()?
+}
+
+/// How far a connection is with TLS.
+#[derive(Debug)]
+pub(super) enum Security {
+    /// Its first byte says whether it is to be had.
+    Undecided,
+    /// The handshake is not over.
+    Handshake,
+    /// There is none.
+    Plain,
+    /// The handshake is over.
+    Tls(Box<SecureChannel>),
+}
+
+impl Security {
+    /// Whose key protects the connection.
+    pub(super) fn channel(&self) -> Option<SecureChannel> {
+        match self {
+            Self::Tls(channel) => Some(**channel),
+            Self::Undecided | Self::Handshake | Self::Plain => None,
+        }
+    }
+}
+
+impl Tcp {
+    /// Goes on with the security of a connection: whether its ICReq can be read now.
+    pub(super) fn secure(&mut self, key: u32) -> bool {
+        let tls = self.options.tls.as_deref();
+        let Some(pending) = self.pendings.get_mut(key) else { return false };
+        match advance(&mut pending.stream, &mut pending.security, pending.port, tls) {
+            Ok(done) => done,
+            Err(cause) => {
+                self.refuse_pending(key, cause, Vec::new());
+                false
+            }
+        }
+    }
+}
+
+/// Whether a connection is as secure as its port wants it; not yet if not.
+fn advance(
+    stream: &mut Stream,
+    security: &mut Security,
+    port: u16,
+    tls: Option<&TlsPorts>,
+) -> Result<bool, Refused> {
+    if let Security::Undecided = security {
+        let first = match stream.first_byte() {
+            Ok(Some(first)) => first,
+            Ok(None) => return Ok(false),
+            Err(_) => return Err(Refused::Gone),
+        };
+        let of_port = tls.map(|tls| (tls, tls.modes.get(&port).copied().unwrap_or_default()));
+        *security = match (of_port, first == HANDSHAKE_RECORD) {
+            (Some((tls, Tls::Allowed | Tls::Required)), true) => {
+                stream.accept_tls(&tls.acceptor).map_err(|error| Refused::Tls(error.to_string()))?;
+                Security::Handshake
+            }
+            (None | Some((_, Tls::Off)), true) => {
+                let cause = "a TLS ClientHello on a port without TLS: connect without --tls, or set \
+                             tls = \"allowed\" or \"required\" in its [[listener]]";
+                return Err(Refused::Tls(cause.to_owned()));
+            }
+            (Some((_, Tls::Required)), false) => {
+                let cause = "no TLS on a port that requires it: connect with --tls, or set tls = \"allowed\" \
+                             in its [[listener]]";
+                return Err(Refused::Tls(cause.to_owned()));
+            }
+            (None | Some((_, Tls::Off | Tls::Allowed)), false) => Security::Plain,
+        };
+    }
+    if let Security::Handshake = security {
+        match stream.handshake() {
+            Ok(None) => return Ok(false),
+            Ok(Some(secured)) => *security = Security::Tls(Box::new(channel(&secured)?)),
+            Err(error) => return Err(Refused::Tls(error.to_string())),
+        }
+    }
+    Ok(true)
+}
+
+/// Whose key it is that the handshake used.
+fn channel(secured: &Secured) -> Result<SecureChannel, Refused> {
+    let identity = Identity::parse(&secured.identity).map_err(|error| Refused::Tls(error.to_string()))?;
+    Ok(SecureChannel { host_nqn: identity.host, subsystem_nqn: identity.subsystem })
+}

@@ -1,0 +1,221 @@
+//! TLS: who gets in and who does not, and what breaks it later. Nobody else suffers.
+
+use crate::host::{Ask, Host, Pdu, Queue};
+use crate::world::{SUBSYSTEM, World, settings};
+use nvme_proto::{Nqn, Status};
+use nvmf_config::Tls;
+use nvmf_stream::TlsError;
+use nvmf_target::transport::tcp::{TcpOptions, TlsPorts};
+use nvmf_tls::{Hash, Key, Keys, Psk, Version};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The key of the host with this number.
+fn key(host: u8, len: usize) -> Key {
+    Key::new(&vec![host; len], Hash::of_len(len)).unwrap()
+}
+
+fn nqn(host: u8) -> Nqn {
+    let mut uuid = [0; 16];
+    uuid[15] = host;
+    Nqn::from_uuid(uuid)
+}
+
+/// What that host offers.
+fn offer(host: u8, len: usize, version: Version) -> Vec<Psk> {
+    vec![key(host, len).psk(version, &nqn(host), &SUBSYSTEM.parse().unwrap()).unwrap()]
+}
+
+/// A target that knows the keys of hosts 1 (SHA-256), 2 (SHA-384) and 9.
+fn world(mode: Tls) -> World {
+    let mut keys = Keys::default();
+    for (host, len) in [(1, 32), (2, 48), (9, 32)] {
+        keys.insert(nqn(host), key(host, len));
+    }
+    let ports = TlsPorts::new([(1, mode)], keys, None).unwrap();
+    let options = TcpOptions { tls: Some(Arc::new(ports)), ..TcpOptions::default() };
+    World::with(1, &settings(), &options)
+}
+
+/// A host that must not suffer.
+fn good(world: &mut World) -> (Host, Host) {
+    let keys = offer(9, 32, Version::V1);
+    let (admin, cntlid) = Host::secure_admin(world, 9, &keys);
+    let mut io = Host::tls(world, 9, &keys);
+    io.secure(world).unwrap();
+    io.initialize(world, Ask::default());
+    io.connect(world, 9, &Queue { qid: 1, cntlid, ..Queue::ADMIN }).unwrap();
+    (admin, io)
+}
+
+#[test]
+fn host_with_its_key_uses_the_disk() {
+    for mode in [Tls::Required, Tls::Allowed] {
+        let mut world = world(mode);
+        for (host, len) in [(1, 32), (2, 48)] {
+            for version in [Version::V0, Version::V1] {
+                let keys = offer(host, len, version);
+                let (admin, cntlid) = Host::secure_admin(&mut world, host, &keys);
+                let mut io = Host::tls(&world, host, &keys);
+                assert_eq!(io.secure(&mut world).unwrap().identity, keys[0].identity.as_bytes());
+                let ask = Ask { header: true, data: true, ..Ask::default() };
+                io.initialize(&mut world, ask);
+                io.connect(&mut world, host, &Queue { qid: 1, cntlid, ..Queue::ADMIN }).unwrap();
+                io.check(&mut world, 1);
+                let data = crate::host::pattern(7, 300_032);
+                assert_eq!(io.write_r2t(&mut world, 0, &data), Status::SUCCESS);
+                assert!(io.read(&mut world, 0, data.len()) == data);
+                drop((admin, io));
+                world.until_clean();
+            }
+        }
+        assert_eq!((world.count("tls_accepted"), world.count("tls_refused")), (8, 0));
+    }
+}
+
+#[test]
+fn port_without_the_right_tls_refuses_and_counts() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let mut plain = Host::tcp(&world, 1);
+    plain.send(&mut world, &Ask::default().ic_req());
+    assert_eq!(plain.pdu(&mut world), Pdu::End);
+    world.until_counted("tls_refused", 1);
+    // Unknown hosts, another key in both versions, a key of the other length.
+    let stranger = vec![key(5, 32).psk(Version::V1, &nqn(5), &Nqn::DISCOVERY).unwrap()];
+    let other = |version| vec![key(3, 32).psk(version, &nqn(1), &Nqn::DISCOVERY).unwrap()];
+    let longer = vec![key(1, 48).psk(Version::V0, &nqn(1), &Nqn::DISCOVERY).unwrap()];
+    let foreign = vec![Psk { identity: "somebody".into(), ..stranger[0].clone() }];
+    let wrong =
+        [(stranger, 115), (other(Version::V1), 115), (other(Version::V0), 51), (longer, 115), (foreign, 115)];
+    for (at, (keys, alert)) in wrong.into_iter().enumerate() {
+        let mut host = Host::tls(&world, 1, &keys);
+        let error = host.secure(&mut world).unwrap_err();
+        assert!(matches!(error, TlsError::Alert(of) if of == alert), "{}: {error:?}", keys[0].identity);
+        world.until_counted("tls_refused", at as u64 + 2);
+        good.check(&mut world, at as u32);
+    }
+    assert_eq!(world.queues(), 2);
+}
+
+#[test]
+fn client_hello_on_a_plain_port_is_refused_and_counted() {
+    for mut world in [World::new(), world(Tls::Off)] {
+        let mut host = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+        let error = host.secure(&mut world).unwrap_err();
+        assert!(matches!(error, TlsError::Closed | TlsError::Io(_)), "{error:?}");
+        world.until_counted("tls_refused", 1);
+    }
+}
+
+#[test]
+fn port_that_allows_tls_takes_plain_hosts() {
+    let mut world = world(Tls::Allowed);
+    let (_admin, mut good) = good(&mut world);
+    let (_plain_admin, cntlid) = Host::admin(&mut world, 5, Ask::default());
+    let mut plain = Host::io(&mut world, 5, Ask::default(), 1, cntlid);
+    plain.check(&mut world, 1);
+    good.check(&mut world, 2);
+}
+
+#[test]
+fn host_with_the_key_of_another_is_refused() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let discovery = Queue { subsystem: crate::host::DISCOVERY, ..Queue::ADMIN };
+    for (at, (host, queue)) in [(2, Queue::ADMIN), (1, discovery)].into_iter().enumerate() {
+        let mut thief = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+        thief.secure(&mut world).unwrap();
+        thief.initialize(&mut world, Ask::default());
+        let refusal = thief.connect(&mut world, host, &queue).unwrap_err();
+        assert!(refusal.status().is(Status::CONNECT_INVALID_HOST), "{}", refusal.status());
+        assert_eq!(world.count("connects_refused"), at as u64 + 1);
+        good.check(&mut world, at as u32);
+    }
+}
+
+/// Row 34: a handshake that does not come to its end.
+#[test]
+fn handshake_that_does_not_end_is_given_up_in_time() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    // A record of 200 bytes is announced.
+    let mut slow = Host::tcp(&world, 1);
+    slow.send(&mut world, &[22, 3, 1, 0, 200]);
+    let mut silent = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+    assert!(silent.stream().first_byte().unwrap().is_none());
+    for _ in 0..12 {
+        world.pass(Duration::from_secs(1));
+        slow.send(&mut world, &[1]);
+    }
+    world.until_counted("tls_refused", 1);
+    assert_eq!(slow.pdu(&mut world), Pdu::End);
+    // It has said nothing, so nobody knows that it wanted TLS.
+    assert!(silent.secure(&mut world).is_err());
+    assert_eq!(world.count("rejected_parameters"), 1);
+    good.check(&mut world, 1);
+    assert_eq!(world.queues(), 2);
+}
+
+#[test]
+fn first_bytes_that_are_no_handshake_are_refused() {
+    let mut world = world(Tls::Allowed);
+    let (_admin, mut good) = good(&mut world);
+    let hello: Vec<u8> = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3].into_iter().chain([0x5a; 506]).collect();
+    for (at, bytes) in
+        [&hello[..], &[22; 4096], &[22, 3, 3, 0, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]].into_iter().enumerate()
+    {
+        let mut peer = Host::tcp(&world, 1);
+        peer.send(&mut world, bytes);
+        peer.socket.shutdown(std::net::Shutdown::Write).unwrap();
+        world.until_counted("tls_refused", at as u64 + 1);
+        good.check(&mut world, at as u32);
+    }
+}
+
+/// No host sends anything behind ICReq before ICResp.
+#[test]
+fn bytes_behind_icreq_in_its_record_are_refused() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let mut hasty = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+    hasty.secure(&mut world).unwrap();
+    hasty.send(&mut world, &[&Ask::default().ic_req()[..], &[4; 72]].concat());
+    world.until_counted("rejected_parameters", 1);
+    good.check(&mut world, 1);
+}
+
+/// Row 33.
+#[test]
+fn row_33_what_breaks_tls_ends_its_connection_only() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let breaks: [(&str, &[u8]); 4] = [
+        (
+            "a damaged record",
+            &[
+                23, 3, 3, 0, 32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5,
+                6, 7, 8, 9, 0, 1, 2,
+            ],
+        ),
+        ("data in clear text", &[23, 3, 3, 0, 4, 1, 2, 3, 4]),
+        ("an alert in clear text", &[21, 3, 3, 0, 2, 2, 80]),
+        ("another ClientHello", &[22, 3, 3, 0, 5, 1, 0, 0, 1, 0]),
+    ];
+    for (at, (what, bytes)) in breaks.into_iter().enumerate() {
+        let (host, _) = Host::secure_admin(&mut world, 1, &offer(1, 32, Version::V0));
+        (&host.socket).write_all(bytes).unwrap();
+        world.until_counted("violations", at as u64 + 1);
+        world.until_queues(2);
+        good.check(&mut world, at as u32);
+        drop(host);
+        assert_eq!(world.count("violations"), at as u64 + 1, "{what}");
+    }
+    // An orderly end is none of these.
+    let (host, _) = Host::secure_admin(&mut world, 1, &offer(1, 32, Version::V0));
+    host.stream().shutdown_write();
+    world.until_queues(2);
+    assert_eq!(world.count("violations"), 4);
+    good.check(&mut world, 9);
+}
