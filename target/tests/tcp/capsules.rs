@@ -182,6 +182,31 @@ fn r2t_that_falls_due_in_held_bytes_is_sent() {
     world.other_disk.borrow_mut().set_hanging(false);
 }
 
+/// The header of a capsule came and found no slot; none of its data did. The slot that it gets then is enough to go on.
+#[test]
+fn capsule_of_which_only_the_header_came_gets_its_slot() {
+    let mut world = world(1);
+    let (_admin, _cntlid, mut ios) = hanging(&mut world, 1, 2, 1);
+    // The first has the slot.
+    let waiting = &mut ios[1];
+    let capsule = waiting.capsule(&Sqe { cid: 998.into(), ..in_capsule(1, 8, 4096) }, &[9; 4096]);
+    world.other_disk.borrow_mut().set_hanging(false);
+    assert!(matches!(waiting.pdu(&mut world), Pdu::Response(_)));
+    world.other_disk.borrow_mut().set_hanging(true);
+    ios[0].start(&mut world, &in_capsule(2, 0, 4096), &[7; 4096]);
+    world.ticks(50);
+    assert_eq!(world.slots_out(), 1);
+    ios[1].send(&mut world, &capsule[..72]);
+    world.ticks(50);
+    world.other_disk.borrow_mut().set_hanging(false);
+    world.ticks(100);
+    assert_eq!(world.slots_out(), 1, "it has the slot, and waits for its data");
+    ios[1].send(&mut world, &capsule[72..]);
+    assert!(matches!(ios[1].pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    assert!(world.on_disk(8, 4096) == [9; 4096]);
+    assert_eq!(world.slots_out(), 0);
+}
+
 /// Row 34: half a capsule's data, then a byte a second, then nothing: it holds a slot for a bounded time.
 #[test]
 fn capsule_that_does_not_end_gives_its_slot_back_in_time() {
