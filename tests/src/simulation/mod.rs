@@ -1,5 +1,5 @@
-//! A simulation of the real worker and the real driver under a virtual clock, with a fault-injecting provider and a
-//! disk that loses power.
+//! A simulation of the real worker and the real driver under a virtual clock, over NVMe/RDMA and NVMe/TCP, with a
+//! network that breaks and a disk that loses power.
 //!
 //! | module | contents |
 //! |---|---|
@@ -7,11 +7,13 @@
 //! | `world` | the target, the hosts, and their clock |
 //! | `target` | the workers, their disk, and another disk |
 //! | `host` | a host with random operations on its own blocks |
+//! | `network` | what connects hosts and target, over each transport, and its faults |
 //! | `path` | an association of a host, with its driver |
 //! | `troubles` | power cuts, troubles of the disk, half-open connections |
 //! | `oracle` | the contents that each block may have |
 //!
-//! A run depends only on its seed, so that a failure can be reproduced.
+//! A run depends only on its seed, so that a failure can be reproduced. `network/tcp` says where the kernel's timers
+//! may play a part.
 
 mod host;
 mod network;
@@ -51,6 +53,8 @@ pub struct Outcome {
     pub cut: u32,
     /// Bits that were flipped under way.
     pub flipped: u32,
+    /// The windows of TCP close at times, so that timers of the kernel's may play a part in the other results.
+    pub windows_close: bool,
     /// A hash over all events in order, which is the same for the same seed.
     pub trace: u64,
 }

@@ -20,6 +20,8 @@ pub(super) struct Faults {
     pub(super) cut: u64,
     /// They are held up.
     pub(super) hold: u64,
+    /// Nothing more is taken for a while.
+    pub(super) stall: u64,
     /// A bit that a digest covers is flipped.
     pub(super) flip: u64,
 }

@@ -24,6 +24,8 @@ pub(super) struct Link {
     flows: [Flow; 2],
     /// The side's socket has broken, of which a write was told.
     broken: [bool; 2],
+    /// By side: when the network takes more of what it sends.
+    takes_from: [Duration; 2],
     /// The turn in which the target's end was reset by the network.
     target_reset: Option<u64>,
     /// The target has closed it.
@@ -40,6 +42,7 @@ impl Link {
             sockets: [Some(host), Some(target)],
             flows: Default::default(),
             broken: [false; 2],
+            takes_from: [Duration::ZERO; 2],
             target_reset: None,
             target_closed: false,
             cut: false,
@@ -76,6 +79,10 @@ impl Link {
         rng: &mut Rng,
     ) -> (usize, u32) {
         let (from, to) = (side as usize, side.other() as usize);
+        if now < self.takes_from[from] {
+            self.acknowledge(side);
+            return (0, 0);
+        }
         let (mut len, mut flipped) = (0, 0);
         let mut buffer = [0; 16 * 1024];
         let mut had_bytes = false;
@@ -93,9 +100,8 @@ impl Link {
                     had_bytes = true;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Bytes may wait in the sender's kernel for an acknowledgement, which must not wait for a timer.
                 Err(error) if error.kind() == ErrorKind::WouldBlock && had_bytes => {
-                    let _ = SockRef::from(&*socket).set_tcp_quickack(true);
+                    self.acknowledge(side);
                     had_bytes = false;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -106,7 +112,17 @@ impl Link {
                 }
             }
         }
+        if len > 0 && rng.below(1_000_000) < faults.stall {
+            self.takes_from[from] = now + Duration::from_micros(rng.below(20_000));
+        }
         (len, flipped)
+    }
+
+    /// Acknowledges what a side sent. Its kernel may wait for that, and must not wait for a timer.
+    fn acknowledge(&self, side: Side) {
+        if let Some(socket) = &self.sockets[side as usize] {
+            let _ = SockRef::from(socket).set_tcp_quickack(true);
+        }
     }
 
     /// Hands a side what has arrived; whether there was anything. `resets`: ends in order become resets if both sides

@@ -11,7 +11,9 @@
 //!
 //! A run depends on its seed alone: over loopback the kernel delivers within the sending call, and the relay takes
 //! and acknowledges in every turn all that was sent. So nothing waits for a timer of the kernel's, which counts by the
-//! machine's clock. Receive buffers and segments of a small size would bring such timers in; small send buffers do not.
+//! machine's clock. The exception are seeds in which the windows of TCP close while the relay takes nothing
+//! ([`Outcome::windows_close`]): there a probe of the kernel's may come in between, after 200 ms of the machine's
+//! clock.
 
 mod flow;
 mod framing;
@@ -51,6 +53,7 @@ pub(in super::super) struct TcpNetwork {
     relay: Relay,
     paths: Vec<Path>,
     narrow: bool,
+    windows_close: bool,
     in_capsule_data: u32,
     slots: usize,
     now: Duration,
@@ -71,11 +74,13 @@ impl Network for TcpNetwork {
             drip: if rng.percent(50) { rng.below(60) } else { 0 },
         };
         let narrow = rng.percent(40);
-        let relay = Relay::new(travel, Rng::new(rng.next()));
+        let windows_close = narrow && rng.percent(40);
+        let relay = Relay::new(travel, windows_close, Rng::new(rng.next()));
         Self {
             relay,
             paths: Vec::new(),
             narrow,
+            windows_close,
             in_capsule_data: [0, 4096, 8192, 16384][rng.below(4) as usize],
             slots: 1 + rng.below(24) as usize,
             now: Duration::ZERO,
@@ -110,7 +115,8 @@ impl Network for TcpNetwork {
 
     fn add_path(&mut self, machine: u8, rng: &mut Rng, calm: bool) -> Self::Host {
         let mut chance = |most| if calm { 0 } else { rng.below(most) };
-        let faults = Faults { cut: chance(10_000), hold: chance(20_000), flip: chance(60_000) };
+        let faults =
+            Faults { cut: chance(10_000), hold: chance(20_000), stall: chance(40_000), flip: chance(60_000) };
         let refuse = chance(50_000);
         self.paths.push(Path { flow_control: rng.percent(50), refuse, faults });
         self.relay.add_gate(machine);
@@ -175,6 +181,7 @@ impl Network for TcpNetwork {
     }
 
     fn report(&self, outcome: &mut Outcome) {
+        outcome.windows_close = self.windows_close;
         outcome.cut = self.relay.cuts;
         outcome.flipped = self.relay.flips;
     }

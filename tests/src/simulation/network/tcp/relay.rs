@@ -12,6 +12,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Where everything listens. Other tests use other addresses of this machine, and so other ports.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 83, 0, 1);
+/// Bytes of a receive buffer that fills while the relay takes nothing.
+const NARROW_RECEIVE_BUFFER: usize = 16 * 1024;
 /// The token of a path's listener is the path's number and this bit; of a link, its index twice and the side.
 const LISTENER: u64 = 1 << 32;
 
@@ -32,6 +34,7 @@ pub(super) struct Relay {
     gates: Vec<Gate>,
     links: Vec<Option<Link>>,
     travel: Travel,
+    windows_close: bool,
     rng: Rng,
     turn: u64,
     pub(super) cuts: u32,
@@ -39,13 +42,14 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(travel: Travel, rng: Rng) -> Self {
+    pub(super) fn new(travel: Travel, windows_close: bool, rng: Rng) -> Self {
         Self {
             poller: Poller::new().expect("an epoll descriptor"),
             target: SocketAddr::from((ADDRESS, 0)),
             gates: Vec::new(),
             links: Vec::new(),
             travel,
+            windows_close,
             rng,
             turn: 0,
             cuts: 0,
@@ -60,18 +64,23 @@ impl Relay {
 
     /// Opens a gate for a path, of the host machine with this number.
     pub(super) fn add_gate(&mut self, machine: u8) {
-        let listener = Self::listener().expect("a listener");
+        let listener = self.listener().expect("a listener");
         self.poller.add(&listener, LISTENER | self.gates.len() as u64, Interest::Read).expect("a watch");
         let source = Ipv4Addr::new(127, 83, 1 + machine, 1);
         self.gates.push(Gate { listener, source, refuse: 0, faults: Faults::default() });
     }
 
-    fn listener() -> io::Result<TcpListener> {
+    fn listener(&self) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        self.limit(&socket)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::from((ADDRESS, 0)).into())?;
         socket.listen(64)?;
         Ok(socket.into())
+    }
+
+    fn limit(&self, socket: &Socket) -> io::Result<()> {
+        if self.windows_close { socket.set_recv_buffer_size(NARROW_RECEIVE_BUFFER) } else { Ok(()) }
     }
 
     /// Where a path's host connects to.
@@ -179,6 +188,7 @@ impl Relay {
     /// Connects to the target. Over loopback that takes no time.
     fn connect(&self, source: Ipv4Addr) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        self.limit(&socket)?;
         socket.bind(&SocketAddr::from((source, 0)).into())?;
         socket.connect(&self.target.into())?;
         Ok(socket.into())
