@@ -92,6 +92,7 @@ pub(crate) fn export(
         transport: Transport::Rdma,
         discovery_only: false,
         provider: ProviderChoice::Auto,
+        crc: false,
         verbs: VerbsOptions::default(),
     };
     Ok(Config { target: Target::default(), listeners: vec![listener], subsystems: vec![subsystem] })

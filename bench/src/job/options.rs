@@ -166,6 +166,8 @@ pub struct Remote {
     pub header_digest: bool,
     /// NVMe/TCP: checksums of data.
     pub data_digest: bool,
+    /// NVMe/RDMA: insist on a checksum of the data.
+    pub crc: bool,
     /// Ask for submission queues without flow control.
     pub disable_flow_control: bool,
     /// Address of the controller.
@@ -305,6 +307,7 @@ impl Default for JobOptions {
                 transport: RemoteTransport::Rdma,
                 header_digest: false,
                 data_digest: false,
+                crc: false,
                 disable_flow_control: false,
                 address: None,
                 nqn: None,

@@ -274,6 +274,12 @@ const ENGINES: &[OptionSpec] = &[
     known(&["data_digest"], "", "nvmf over tcp: checksums of data", |o, v| {
         put(&mut o.remote.data_digest, flag(v))
     }),
+    known(
+        &["crc"],
+        "",
+        "nvmf over rdma: insist on a checksum of the data (iwarp: a CRC of each frame)",
+        |o, v| put(&mut o.remote.crc, flag(v)),
+    ),
     known(&["disable_sqflow"], "", "nvmf: submission queues without flow control", |o, v| {
         put(&mut o.remote.disable_flow_control, flag(v))
     }),

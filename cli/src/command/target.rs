@@ -41,6 +41,9 @@ pub(crate) struct TargetArguments {
     /// Of rdma, the provider: auto takes the device on the route to the target, else userspace iWARP over TCP
     #[arg(long, value_enum, default_value_t = Provider::Auto)]
     provider: Provider,
+    /// Insist on a checksum of the data (rdma): of iwarp a CRC of each frame, which is off by default
+    #[arg(long)]
+    crc: bool,
     /// Type of service of connections over tcp or an RDMA device (RoCE: the traffic class)
     #[arg(short = 'T', long)]
     tos: Option<u8>,
@@ -164,6 +167,9 @@ impl TargetArguments {
             Transport::Tcp if self.provider != Provider::Auto => {
                 bail!("--provider is for -t rdma: leave it out, or use that transport")
             }
+            Transport::Tcp if self.crc => {
+                bail!("--crc is for -t rdma: over tcp use --hdr-digest and --data-digest")
+            }
             Transport::Tcp => Ok(TransportOptions::Tcp(TcpOptions {
                 header_digest: self.hdr_digest,
                 data_digest: self.data_digest,
@@ -171,7 +177,9 @@ impl TargetArguments {
                 interface: self.host_iface.clone(),
             })),
             Transport::Rdma if self.hdr_digest || self.data_digest || self.host_iface.is_some() => {
-                bail!("--hdr-digest, --data-digest and --host-iface are for -t tcp")
+                bail!(
+                    "--hdr-digest, --data-digest and --host-iface are for -t tcp; over rdma, --crc asks for checksums"
+                )
             }
             Transport::Rdma => Ok(TransportOptions::Rdma),
         }
@@ -193,6 +201,7 @@ impl TargetArguments {
         Ok(Options {
             transport: self.transport()?,
             provider: self.provider.into(),
+            crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,
