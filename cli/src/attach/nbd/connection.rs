@@ -93,7 +93,7 @@ async fn receive<D: Disk>(
         let begun = match errno {
             Errno::OK => {
                 // A client that has hung up gives way to nobody: all that it sent was sent before that.
-                if !has_hung_up(&reader) {
+                if order.is_shared() && !has_hung_up(&reader) {
                     order.let_others_go().await;
                 }
                 Some(unless_gone(&reader, order.begin(is_alone(&request, &info))).await?)

@@ -42,6 +42,11 @@ impl Order {
         Client(self)
     }
 
+    /// Whether there is more than one client.
+    pub(super) fn is_shared(&self) -> bool {
+        self.clients.load(Ordering::Relaxed) > 1
+    }
+
     /// Ends when everything that was begun before has ended.
     pub(super) async fn settle(&self) {
         drop(self.lock.write().await);
@@ -49,12 +54,10 @@ impl Order {
 
     /// Lets a client settle that went before a request was sent which another client's task has just received.
     pub(super) async fn let_others_go(&self) {
-        if self.clients.load(Ordering::Relaxed) > 1 {
-            // The runtime looks at all sockets before a task that gives way runs again: the client's task then knows
-            // that it is gone, and runs, at the latest when this one gives way once more.
-            yield_now().await;
-            yield_now().await;
-        }
+        // The runtime looks at all sockets before a task that gives way runs again: the client's task then knows that it
+        // is gone, and runs, at the latest when this one gives way once more.
+        yield_now().await;
+        yield_now().await;
     }
 
     /// Ends when the request may begin, which it then has.
