@@ -29,8 +29,9 @@ pub(crate) async fn reach<T>(
         return Ok((connect(options).await.context("over tcp")?, Via::Tcp));
     }
     let source = options.source.map(|source| source.ip());
-    let first = ProviderSelection::towards(options.address, source, options.provider, options.verbs)?;
-    let also_iwarp = options.provider == Preference::Auto && first != ProviderSelection::Iwarp;
+    let crc = options.crc;
+    let first = ProviderSelection::towards(options.address, source, options.provider, crc, options.verbs)?;
+    let also_iwarp = options.provider == Preference::Auto && matches!(first, ProviderSelection::Verbs { .. });
     let over = |selection: &ProviderSelection| format!("over {selection}");
     let failure = match connect(options.clone()).await {
         Ok(connection) => return Ok((connection, Via::Rdma(first))),
@@ -45,7 +46,7 @@ pub(crate) async fn reach<T>(
                 "nobody answers {} ({failure}): iwarp is used; --provider iwarp does so at once",
                 over(&first)
             );
-            Ok((connection, Via::Rdma(ProviderSelection::Iwarp)))
+            Ok((connection, Via::Rdma(ProviderSelection::Iwarp { crc })))
         }
         Err(second) if nobody_answers(&second) => {
             bail!("{}: {}; nor does anybody answer over iwarp", over(&first), chain(&failure.into()))

@@ -100,6 +100,7 @@ pub(crate) fn export(
         transport: Transport::Rdma,
         discovery_only: false,
         provider: ProviderChoice::Auto,
+        crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
     };

@@ -82,6 +82,8 @@ pub struct Listener {
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
     pub provider: ProviderChoice,
+    /// A checksum of what RDMA moves is insisted on; otherwise userspace iWARP has one where the host asks.
+    pub crc: bool,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.

@@ -279,6 +279,12 @@ const ENGINES: &[OptionSpec] = &[
         o.remote.tls_key_file = Some(v.into());
         Ok(())
     }),
+    known(
+        &["crc"],
+        "",
+        "nvmf over rdma: insist on a checksum of the data (iwarp: a CRC of each frame)",
+        |o, v| put(&mut o.remote.crc, flag(v)),
+    ),
     known(&["disable_sqflow"], "", "nvmf: submission queues without flow control", |o, v| {
         put(&mut o.remote.disable_flow_control, flag(v))
     }),

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -68,8 +67,7 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
     let info = disk.info();
-    let mut client =
-        tokio::spawn(async move { transmit(ours, &disk, &Arc::<Order>::default(), closed).await });
+    let mut client = tokio::spawn(async move { transmit(ours, &disk, &Order::default(), closed).await });
     let owner = registry::owner(std::process::id());
     let its_owner = owner.clone();
     let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));

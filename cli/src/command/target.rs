@@ -48,6 +48,9 @@ pub(crate) struct TargetArguments {
     /// Of rdma, the provider: auto takes the device on the route to the target, else userspace iWARP over TCP
     #[arg(long, value_enum, default_value_t = Provider::Auto)]
     provider: Provider,
+    /// Insist on a checksum of the data (rdma): of iwarp a CRC of each frame, which is off by default
+    #[arg(long)]
+    crc: bool,
     /// Type of service of connections over tcp or an RDMA device (RoCE: the traffic class)
     #[arg(short = 'T', long)]
     tos: Option<u8>,
@@ -229,6 +232,9 @@ impl TargetArguments {
             Transport::Tcp if self.provider != Provider::Auto => {
                 wrong_arguments("--provider is for -t rdma: leave it out, or use that transport")
             }
+            Transport::Tcp if self.crc => {
+                wrong_arguments("--crc is for -t rdma: over tcp use --hdr-digest and --data-digest")
+            }
             Transport::Tcp => Ok(TransportOptions::Tcp(TcpOptions {
                 header_digest: self.hdr_digest,
                 data_digest: self.data_digest,
@@ -239,7 +245,7 @@ impl TargetArguments {
             })),
             Transport::Rdma => match self.option_of_tcp() {
                 Some(option) => {
-                    wrong_arguments(format!("{option} is for -t tcp: leave it out, or use that transport"))
+                    wrong_arguments(format!("{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"))
                 }
                 None => Ok(TransportOptions::Rdma),
             },
@@ -303,6 +309,7 @@ impl TargetArguments {
         Ok(Options {
             transport,
             provider: self.provider.into(),
+            crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,

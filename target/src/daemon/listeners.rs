@@ -59,7 +59,7 @@ impl Listening {
         let rdma = match &self.providers[..] {
             [] => return None,
             [Selection::Tcp] => None,
-            [Selection::Rdma(ProviderSelection::Iwarp)] => Some(RdmaProviderType::IWARP),
+            [Selection::Rdma(ProviderSelection::Iwarp { .. })] => Some(RdmaProviderType::IWARP),
             _ => Some(RdmaProviderType::NO_PROVIDER_SPECIFIED),
         };
         Some(Served {
@@ -74,7 +74,7 @@ impl Listening {
     /// Whether it was left to us which provider it takes, and it has userspace iWARP only.
     fn may_find_a_device(&self) -> bool {
         self.config.provider == ProviderChoice::Auto
-            && self.providers == [Selection::Rdma(ProviderSelection::Iwarp)]
+            && matches!(self.providers[..], [Selection::Rdma(ProviderSelection::Iwarp { .. })])
             && !self.address.ip().is_unspecified()
     }
 }
@@ -303,7 +303,7 @@ mod tests {
             let config = Config::parse(&text(address, provider)).expect("a configuration");
             Listening { providers, ..Listening::new(config.listeners[0].clone()) }
         };
-        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp)];
+        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp { crc: false })];
         let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);
         let late = listening("192.0.2.1:4420", "auto", iwarp());
         assert!(late.may_find_a_device());

@@ -72,7 +72,8 @@ pub(crate) fn select(listener: &Listener) -> Result<Selection, OpenError> {
         return Ok(Selection::Tcp);
     }
     let provider = preference(listener.provider);
-    ProviderSelection::of(listener.address.ip(), provider, verbs(listener)).map(Selection::Rdma)
+    let selection = ProviderSelection::of(listener.address.ip(), provider, listener.crc, verbs(listener));
+    selection.map(Selection::Rdma)
 }
 
 /// Whether two listeners want one TCP port: over userspace iWARP, NVMe/RDMA takes one as NVMe/TCP does, and a wildcard
