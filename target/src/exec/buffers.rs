@@ -160,7 +160,7 @@ impl<K: Copy> Buffers<K> {
             classes,
             waiting: std::array::from_fn(|_| VecDeque::with_capacity(queues)),
             recheck: [false; Class::COUNT],
-            owners: Owners::new(queues),
+            owners: Owners::default(),
             devices: vec![[0; Class::COUNT]; DEVICES_MAX as usize].into(),
         })
     }

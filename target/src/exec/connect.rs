@@ -128,9 +128,7 @@ impl<T: Transport> Queue<T> {
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
         }
-        let owner = resources.buffers.owners.add_connected(&association, self.terms.peer.ip());
-        resources.buffers.owners.remove(self.owner);
-        self.owner = owner;
+        resources.buffers.owners.connect(self.index, &mut self.owner, &association);
         if qid.0 == 0 && association.controller_type() == ControllerType::Io {
             let free = resources.load.io_queues_free();
             association.limit_io_queues(u16::try_from(free).unwrap_or(u16::MAX));

@@ -46,8 +46,6 @@ pub struct Queue<T: Transport> {
     pub(super) span: Span,
     /// Whose share of the buffers it uses.
     pub(super) owner: Owner,
-    /// When it was accepted.
-    accepted: Duration,
     /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
     /// The Connect that is not answered yet.
@@ -110,7 +108,8 @@ impl Credits {
 impl<T: Transport> Queue<T> {
     /// The queue of a connection that was accepted.
     pub fn new<B: Backend>(resources: &mut Resources<T, B>, now: Duration, index: u32, terms: Terms) -> Self {
-        let owner = resources.buffers.owners.add_unconnected(terms.peer.ip());
+        let owners = &mut resources.buffers.owners;
+        let owner = owners.add_unconnected(index, terms.peer.ip(), now, terms.is_for_io());
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
         let link = Link { transport: T::TYPE, port: terms.port, qid, cntlid, entries: terms.entries };
         let peer = terms.peer;
@@ -121,7 +120,6 @@ impl<T: Transport> Queue<T> {
             terms,
             span: tracing::info_span!("queue", %peer, qid = qid, cntlid = Empty, hostnqn = Empty),
             owner,
-            accepted: now,
             admitted: None,
             pending_connect: None,
             requests: Vec::new(),
@@ -284,13 +282,6 @@ impl<T: Transport> Queue<T> {
         self.state == QueueState::Live && idle && !whole
     }
 
-    /// Since when it is waited for its Connect, and whose machine is to send it.
-    #[must_use]
-    pub fn unconnected(&self) -> Option<(Duration, IpAddr)> {
-        let waits = self.admitted.is_none() && self.state != QueueState::Closed;
-        waits.then_some((self.accepted, self.terms.peer.ip()))
-    }
-
     /// Since when its discovery controller has been silent, if it is one's queue, and whose machine has it.
     #[must_use]
     pub fn discovery(&self) -> Option<(Duration, IpAddr)> {
@@ -376,7 +367,7 @@ impl<T: Transport> Queue<T> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
         resources.transport.forget(self.index);
         resources.buffers.forget(self.index);
-        resources.buffers.owners.remove(self.owner);
+        resources.buffers.owners.remove(self.index, self.owner);
         self.admitted.take()
     }
 

@@ -4,13 +4,14 @@ use super::Worker;
 use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
 use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
-use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
+use crate::exec::unconnected::Among;
+use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET};
 use crate::message::{Recipient, WorkerMessage};
 use core::cmp::Reverse;
 use core::time::Duration;
 use nvmf_block::Backend;
+use nvmf_subsystem::Cntlid;
 use nvmf_subsystem::limits::DISCOVERY_GRACE;
-use nvmf_subsystem::{Cntlid, Qid};
 use std::net::IpAddr;
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -115,51 +116,53 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let is_host = || self.resources.load.has_controller(Cntlid(0), peer);
         if self.resources.buffers.owners.anonymous(peer) >= share
             && !is_host()
-            && !self.close_anonymous(now, peer, |queue_peer, _| queue_peer == peer)
+            && !self.close_anonymous(now, peer, Among::Newcomer)
         {
             return false;
         }
         while !self.resources.transport.has_room(terms) {
-            if !self.close_anonymous(now, peer, |_, qid| qid.map(is_admin) == terms.qid.map(is_admin)) {
+            if !self.close_anonymous(now, peer, Among::Kind { io: terms.is_for_io() }) {
                 return false;
             }
         }
-        !self.vacant.is_empty() || self.close_anonymous(now, peer, |_, _| true)
+        !self.vacant.is_empty() || self.close_anonymous(now, peer, Among::Any)
     }
 
     /// Closes a connection that anyone may have, for one from `newcomer`: one that has brought no Connect, or else a
-    /// silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
-    fn close_anonymous(
-        &mut self,
-        now: Duration,
-        newcomer: IpAddr,
-        among: impl Fn(IpAddr, Option<Qid>) -> bool,
-    ) -> bool {
-        let owners = &self.resources.buffers.owners;
-        let of_newcomer = owners.unconnected(newcomer);
-        let candidates = self.queues.iter().flatten().filter_map(|queue| {
-            let unconnected = queue.unconnected();
-            let (since, peer) = unconnected.or_else(|| queue.discovery())?;
-            let crowded = || {
-                let count = owners.unconnected(peer);
-                count >= UNCONNECTED_CROWD && count >= 2 * of_newcomer
-            };
-            let silent = now.saturating_sub(since);
-            let yields = match unconnected {
-                Some(_) => silent >= UNCONNECTED_GRACE || crowded(),
-                None => silent >= DISCOVERY_GRACE,
-            };
-            let rank = (unconnected.is_none(), Reverse(owners.anonymous(peer)), since, queue.index());
-            (yields && among(peer, queue.qid())).then_some(rank)
-        });
-        let Some((is_discovery, .., index)) = candidates.min() else { return false };
+    /// silent discovery controller's.
+    fn close_anonymous(&mut self, now: Duration, newcomer: IpAddr, among: Among) -> bool {
         let counters = &self.resources.counters;
-        if is_discovery { &counters.discovery_closed } else { &counters.unconnected_closed }.add(1);
+        let index = if let Some(index) = self.resources.buffers.owners.first_to_yield(now, newcomer, among) {
+            counters.unconnected_closed.add(1);
+            index
+        } else if let Some(index) = self.silent_discovery(now, newcomer, among) {
+            counters.discovery_closed.add(1);
+            index
+        } else {
+            return false;
+        };
         if let Some(queue) = &mut self.queues[index as usize] {
             queue.on_gone(&mut self.resources);
         }
         self.remove_queue(index);
         true
+    }
+
+    /// Of the discovery controllers that are silent, the longest so of the machine that has most anonymous queues.
+    fn silent_discovery(&self, now: Duration, newcomer: IpAddr, among: Among) -> Option<u32> {
+        let owners = &self.resources.buffers.owners;
+        let queues = owners.discovery().filter_map(|index| self.queues[index as usize].as_deref());
+        let silent = queues.filter_map(|queue| {
+            let (since, peer) = queue.discovery()?;
+            let is_among = match among {
+                Among::Newcomer => peer.to_canonical() == newcomer.to_canonical(),
+                Among::Kind { io } => queue.terms().is_for_io() == io,
+                Among::Any => true,
+            };
+            let rank = (Reverse(owners.anonymous(peer)), since, queue.index());
+            (is_among && now.saturating_sub(since) >= DISCOVERY_GRACE).then_some(rank)
+        });
+        silent.min().map(|(.., index)| index)
     }
 
     /// Tells the other workers how many I/O queues would still fit here.
@@ -217,8 +220,4 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             self.resources.deferred.push_back(DeferredAction::CloseIoQueues(association.key()));
         }
     }
-}
-
-fn is_admin(qid: Qid) -> bool {
-    qid.0 == 0
 }
