@@ -1,6 +1,6 @@
 //! The initial state of the stateful targets: a registry with one subsystem, and valid Connects to it.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
@@ -13,8 +13,9 @@ use nvmf_subsystem::{
 use zerocopy::IntoBytes;
 
 pub(crate) const START: Duration = Duration::from_secs(1000);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const LINK: Link =
-    Link { transport: TransportType::RDMA, port: 1, qid: None, cntlid: None, entries: 128 };
+    Link { transport: TransportType::RDMA, port: 1, peer: PEER, qid: None, cntlid: None, entries: 128 };
 /// MDTS in bytes; small, so that transfers exceed it.
 pub(crate) const TRANSFER_LEN_MAX: u32 = 64 * 1024;
 pub(crate) const BLOCK_SIZE: u32 = 512;

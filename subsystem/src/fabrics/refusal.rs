@@ -54,6 +54,9 @@ pub enum Refusal {
     /// The controller is of a host with this NQN, but HOSTID is another one (and not zero, which an I/O queue may say).
     #[error("controller {0} belongs to a host with another HOSTID")]
     OtherHostId(Cntlid),
+    /// An I/O queue connects from another address than its Admin queue: names and IDs are no secret, so others know them.
+    #[error("controller {0} was given to another address of the host, or to another host")]
+    OtherAddress(Cntlid),
     /// An I/O queue connects through another port than its Admin queue.
     #[error(
         "a queue for controller {cntlid} connects through port {port}, but its Admin queue through another one"
@@ -139,7 +142,7 @@ impl Refusal {
             // The other host may disconnect.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
-            Self::Controller(_) | Self::OtherHostId(_) | Self::NotEnabled(_) => {
+            Self::Controller(_) | Self::OtherHostId(_) | Self::OtherAddress(_) | Self::NotEnabled(_) => {
                 Status::CONNECT_INVALID_PARAMETERS
             }
             // The end of the queue's last connection may not have been noticed yet.
@@ -170,6 +173,7 @@ impl Refusal {
             Self::HostId | Self::OtherHostId(_) => InvalidParameter::Data(data_offset::HOSTID),
             Self::StaticController(_)
             | Self::Controller(_)
+            | Self::OtherAddress(_)
             | Self::OtherPort { .. }
             | Self::NotEnabled(_) => InvalidParameter::Data(data_offset::CNTLID),
             Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),

@@ -1,5 +1,6 @@
 //! A scripted host against a registry with one subsystem: what the tests drive the engine with.
 
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, PropertySet};
@@ -11,6 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const NOW: Duration = Duration::from_secs(1000);
 pub(crate) const PORT: u16 = 1;
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
 pub(crate) const HOST: &str = "nqn.2026-11.com.example:host";
 pub(crate) const HOST_ID: HostId = HostId([7; 16]);
@@ -91,7 +93,14 @@ impl Hello {
             cntlid: 0xffff,
             subnqn: nqn(SUBSYSTEM).to_field(),
             hostnqn: nqn(HOST).to_field(),
-            link: Link { transport: TransportType::RDMA, port: PORT, qid: None, cntlid: None, entries: 128 },
+            link: Link {
+                transport: TransportType::RDMA,
+                port: PORT,
+                peer: PEER,
+                qid: None,
+                cntlid: None,
+                entries: 128,
+            },
         }
     }
 

@@ -111,8 +111,9 @@ impl<T: Transport> Queue<T> {
         let owners = &mut resources.buffers.owners;
         let owner = owners.add_unconnected(index, terms.peer.ip(), now, terms.is_for_io());
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
-        let link = Link { transport: T::TYPE, port: terms.port, qid, cntlid, entries: terms.entries };
         let peer = terms.peer;
+        let (port, entries) = (terms.port, terms.entries);
+        let link = Link { transport: T::TYPE, port, peer: peer.ip(), qid, cntlid, entries };
         let mut queue = Self {
             index,
             state: QueueState::Accepting,

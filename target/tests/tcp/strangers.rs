@@ -179,6 +179,18 @@ fn silent_connections_keep_nobody_out() {
     world.until_clean();
 }
 
+/// NQN, Host Identifier and controller ID are no secret.
+#[test]
+fn io_queue_of_another_address_is_refused() {
+    let mut world = World::new();
+    let (_admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+    let queue = Queue { qid: 1, cntlid, ..Queue::ADMIN };
+    let mut other = Host::open(&mut world, 8, Ask::default());
+    let refused = other.connect(&mut world, 1, &queue).expect_err("the controller is not this machine's");
+    assert!(refused.status().is(Status::CONNECT_INVALID_PARAMETERS), "{}", refused.status());
+    Host::io(&mut world, 1, Ask::default(), 1, cntlid).check(&mut world, 1);
+}
+
 /// Connections that broke the protocol and do not close: the table of those that linger fills, and nobody is kept out.
 #[test]
 fn broken_connections_that_never_close_keep_nobody_out() {

@@ -194,6 +194,7 @@ impl Pair {
         let link = Link {
             transport: TransportType::RDMA,
             port: PORT,
+            peer: [192, 0, 2, 1].into(),
             qid: Some(qid.0),
             cntlid: Some(cntlid),
             entries,
