@@ -21,6 +21,14 @@ pub struct Owner {
     association: Option<u32>,
 }
 
+/// Buffers of a class that wait for the owners of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holdings {
+    pub(super) machine: u32,
+    pub(super) host: u32,
+    pub(super) association: u32,
+}
+
 /// Buffers of each class that wait for one owner.
 type Held = [u32; Class::COUNT];
 
@@ -99,13 +107,13 @@ impl Owners {
         self.discovery.iter().copied()
     }
 
-    /// Buffers that wait for the host, and for the association. A machine is the host of its discovery controllers, and
-    /// for queues that are not connected it is one association.
-    pub(super) fn held(&self, owner: Owner, class: Class) -> (u32, u32) {
-        let machine = || self.machines.get(owner.machine).held[class as usize];
-        let host = owner.host.map_or_else(machine, |host| self.hosts.get(host)[class as usize]);
+    /// Buffers that wait for the machine, the host and the association. A machine is the host of its discovery
+    /// controllers, and for queues that are not connected it is one association.
+    pub(super) fn held(&self, owner: Owner, class: Class) -> Holdings {
+        let machine = self.machines.get(owner.machine).held[class as usize];
+        let host = owner.host.map_or(machine, |host| self.hosts.get(host)[class as usize]);
         let association = owner.association.map(|association| self.associations.get(association));
-        (host, association.map_or(host, |held| held[class as usize]))
+        Holdings { machine, host, association: association.map_or(host, |held| held[class as usize]) }
     }
 
     pub(super) fn charge(&mut self, owner: Owner, class: Class) {
@@ -141,10 +149,8 @@ mod tests {
         let other = add(&mut owners, 2, b);
         assert!(first == second && first != other);
         owners.charge(first, Class::Connect);
-        assert_eq!(
-            (owners.held(second, Class::Connect), owners.held(other, Class::Connect)),
-            ((1, 1), (0, 0))
-        );
+        let held = |owner| owners.held(owner, Class::Connect);
+        assert_eq!((held(second).association, held(other).association), (1, 0));
         owners.discharge(second, Class::Connect);
         owners.remove(0, first);
         assert_eq!((owners.anonymous(a), owners.anonymous(b)), (1, 1));

@@ -7,7 +7,7 @@ use super::place::Place;
 use super::request::{Request, Stage};
 use super::resources::{DeferredAction, Resources};
 use super::transport::{Terms, Transport};
-use crate::limits::{ENTRIES_MIN, SPARE_SLOTS};
+use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
@@ -261,7 +261,11 @@ impl<T: Transport> Queue<T> {
     }
 
     /// One of these ended.
-    pub(super) fn on_progress(&mut self, now: Duration) {
+    pub(super) fn on_progress(&mut self, buffers: &mut Buffers<T::Key>, now: Duration) {
+        if self.is_stalled(now, PAUSE) {
+            // Those that waited for that may have their buffers.
+            Class::ALL.iter().for_each(|&class| buffers.recheck(class));
+        }
         self.unfinished -= 1;
         self.progress_at = now;
     }
@@ -271,6 +275,14 @@ impl<T: Transport> Queue<T> {
     pub fn is_stalled(&self, now: Duration, timeout: Duration) -> bool {
         self.state == QueueState::Live
             && self.unfinished > 0
+            && now >= self.progress_at.saturating_add(timeout)
+    }
+
+    /// Whether commands of it wait for buffers, and nothing of it has ended for so long.
+    #[must_use]
+    pub fn waits_in_vain(&self, now: Duration, timeout: Duration) -> bool {
+        self.state == QueueState::Live
+            && self.await_buffer.iter().any(|waiting| !waiting.is_empty())
             && now >= self.progress_at.saturating_add(timeout)
     }
 
