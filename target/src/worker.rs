@@ -84,6 +84,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             contended_turns: 0,
             settings,
         };
+        worker.publish_places();
         worker.publish_room();
         Ok(worker)
     }

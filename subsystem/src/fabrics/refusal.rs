@@ -105,6 +105,12 @@ pub enum Refusal {
         /// How many the subsystem may have.
         max: u16,
     },
+    /// More than half of the connections that the transport takes are in use, and the host's machine has its share of
+    /// them ([`crate::Admission::refused`]).
+    #[error(
+        "the host's address has its share of the connections, and half of all are in use: the rest is for others"
+    )]
+    Share,
     /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue
     /// them again and write on, and the first copies could overwrite that. After some seconds the host is admitted, and
     /// only the namespaces of that device are held back.
@@ -136,9 +142,12 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Orphans(_) | Self::Ending(_) => {
-                Status::CONNECT_CONTROLLER_BUSY
-            }
+            Self::Starting
+            | Self::Busy(_)
+            | Self::HostBusy { .. }
+            | Self::Share
+            | Self::Orphans(_)
+            | Self::Ending(_) => Status::CONNECT_CONTROLLER_BUSY,
             // The other host may disconnect.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
@@ -183,6 +192,7 @@ impl Refusal {
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
             | Self::HostBusy { .. }
+            | Self::Share
             | Self::Orphans(_)
             | Self::Ending(_)
             | Self::QueueInUse(_) => return 0,

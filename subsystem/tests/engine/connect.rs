@@ -274,6 +274,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::DuplicateHostId(duplicate), true),
         (Refusal::Busy(1), true),
         (Refusal::HostBusy { host: nqn(HOST), controllers: 9, max: 16 }, true),
+        (Refusal::Share, true),
         (Refusal::Orphans(Cntlid(1)), true),
         (Refusal::Ending(Cntlid(1)), true),
         (Refusal::NotEnabled(Cntlid(1)), true),
@@ -288,6 +289,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::Starting
             | Refusal::Busy(_)
             | Refusal::HostBusy { .. }
+            | Refusal::Share
             | Refusal::Orphans(_)
             | Refusal::Ending(_)
             | Refusal::NotEnabled(_)

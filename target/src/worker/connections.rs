@@ -7,11 +7,12 @@ use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
 use crate::exec::unconnected::Among;
 use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET};
 use crate::message::{Recipient, WorkerMessage};
+use crate::places::Queues;
 use core::cmp::Reverse;
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_subsystem::Cntlid;
 use nvmf_subsystem::limits::DISCOVERY_GRACE;
+use nvmf_subsystem::{Cntlid, ControllerType};
 use std::net::IpAddr;
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -165,6 +166,14 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         silent.min().map(|(.., index)| index)
     }
 
+    /// Tells the other workers how many queues this one takes.
+    pub(super) fn publish_places(&self) {
+        let all = self.settings.connections;
+        let io = self.resources.transport.io_queues_free(self.settings.queue_entries);
+        let io = u32::try_from(io).unwrap_or(u32::MAX).min(all);
+        self.resources.load.add_places(Queues { all, io });
+    }
+
     /// Tells the other workers how many I/O queues would still fit here.
     pub(super) fn publish_room(&self) {
         let free =
@@ -205,9 +214,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.resources.newly_ready.retain(|&queued| queued != index);
         self.resources.load.remove(self.id);
         self.resources.counters.closed.add(1);
+        let peer = queue.terms().peer.ip();
         let admitted = queue.into_parts(&mut self.resources);
         self.publish_room();
         let Some((association, qid)) = admitted else { return };
+        if association.controller_type() == ControllerType::Io {
+            self.resources.load.give_place_back(peer, qid.0 != 0);
+        }
         if qid.0 == 0 {
             self.resources.load.remove_controller(association.key());
         }
