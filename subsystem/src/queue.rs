@@ -39,6 +39,8 @@ pub struct Link {
     pub port: u16,
     /// Our address on it: what the host connected to.
     pub local: IpAddr,
+    /// The address of the host.
+    pub peer: IpAddr,
     /// Queue ID that the connection request named (RDMA CM private data), where the transport has such.
     pub qid: Option<u16>,
     /// Controller ID that the connection request named; 0 (older hosts) says nothing.

@@ -244,9 +244,9 @@ impl TargetArguments {
                 ..TcpOptions::default()
             })),
             Transport::Rdma => match self.option_of_tcp() {
-                Some(option) => {
-                    wrong_arguments(format!("{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"))
-                }
+                Some(option) => wrong_arguments(format!(
+                    "{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"
+                )),
                 None => Ok(TransportOptions::Rdma),
             },
         }

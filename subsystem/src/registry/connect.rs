@@ -227,6 +227,7 @@ impl Registry {
             host_nqn: names.host_nqn,
             host_id: names.host_id,
             port: link.port,
+            peer: link.peer.to_canonical(),
             transport: link.transport,
             in_capsule_len,
             options: Arc::clone(&self.options),
@@ -271,6 +272,9 @@ impl Registry {
         let association = associations.get(cntlid).filter(same_host).cloned().ok_or(unknown)?;
         if !names.host_id.is_zero() && names.host_id != association.host_id {
             return Err(Refusal::OtherHostId(cntlid));
+        }
+        if link.peer.to_canonical() != association.peer {
+            return Err(Refusal::OtherAddress(cntlid));
         }
         if link.port != association.port {
             return Err(Refusal::OtherPort { cntlid, port: link.port });

@@ -219,6 +219,14 @@ pub struct Terms {
     pub pulls: u16,
 }
 
+impl Terms {
+    /// Whether the host said that it is for an I/O queue.
+    #[must_use]
+    pub fn is_for_io(&self) -> bool {
+        self.qid.is_some_and(|qid| qid.0 != 0)
+    }
+}
+
 /// Something about a connection.
 #[derive(Debug)]
 pub enum Event<I> {

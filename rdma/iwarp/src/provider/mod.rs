@@ -14,7 +14,10 @@ mod progress;
 
 pub use connection::DetachedRequest;
 
-use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN};
+use crate::config::{
+    IwarpConfig, MAX_COMPLETIONS, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN,
+    READY_COMPLETIONS,
+};
 use crate::qp::receive::ReceiveQueue;
 use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
 use connection::{Connection, Link, Pending};
@@ -152,9 +155,9 @@ impl Provider for IwarpProvider {
     }
 
     fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError> {
-        within("completions in a queue", capacity, 64 * MAX_QUEUE_DEPTH)?;
+        within("completions in a queue", capacity, MAX_COMPLETIONS)?;
         let queues = &mut self.domain.completion_queues;
-        queues.push(VecDeque::with_capacity(capacity as usize));
+        queues.push(VecDeque::with_capacity(READY_COMPLETIONS.min(capacity as usize)));
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
 
