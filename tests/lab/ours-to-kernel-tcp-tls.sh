@@ -2,7 +2,7 @@
 # Cell: ours → kernel `nvmet-tcp` | TCP, TLS
 # Seconds: 600
 . "$LAB/cell.sh"
-initiator=ours transport=tcp address=$GUEST port=4420 nqn=$NQN tls='--tls --tls-key-file /run/key'
+initiator=ours transport=tcp address=$GUEST port=4420 nqn=$NQN
 
 modprobe -a tls nvme-tcp
 must 'tlshd starts' tlshd_start
@@ -12,6 +12,8 @@ for hash in 01 02; do
     must "key with hash $hash" keyed
     for version in 0 1; do
         must "keys of version $version" tls_keys_insert $version
+        # tlshd looks at the first identity that is offered, and at no other.
+        tls="--tls --tls-key-file /run/key --tls-identity-version $version"
         step discover discover
         must connect connect
         step identify identify
