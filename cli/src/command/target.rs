@@ -10,7 +10,7 @@ use nvmf_host::Namespace;
 use nvmf_initiator::{
     HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
 };
-use nvmf_tls::{Key, NVME_KEYRING, read_key_file};
+use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +75,9 @@ pub(crate) struct TargetArguments {
     /// The key for --tls; better is --tls-key-file: others see a command's arguments
     #[arg(long, alias = "tls_key", value_name = "KEY", requires = "tls", conflicts_with = "tls_key_file")]
     tls_key: Option<String>,
+    /// Offer only the identity of this version for --tls: needed with a Linux target whose keyring has the older one, 0
+    #[arg(long, value_name = "VERSION", requires = "tls", value_parser = clap::value_parser!(u8).range(0..=1))]
+    tls_identity_version: Option<u8>,
     /// The kernel's keyring to look into for --tls
     #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
     keyring: String,
@@ -288,7 +291,12 @@ impl TargetArguments {
             (true, None, Some(text)) => Key::parse(text).context("--tls-key")?,
             (true, None, None) => return Ok(Some(TlsOptions::of_keyring(&self.keyring))),
         };
-        Ok(Some(TlsOptions::new(key)))
+        let options = TlsOptions::new(key);
+        Ok(Some(match self.tls_identity_version {
+            None => options,
+            Some(0) => options.with_version(Version::V0),
+            Some(_) => options.with_version(Version::V1),
+        }))
     }
 
     /// How to connect to this subsystem.

@@ -176,8 +176,8 @@ fn tls_that_cannot_be_had_says_what_to_do() {
     assert!(refused.contains("unknown_psk_identity") && refused.contains("same key"), "{refused}");
     let closed = text(&[], true);
     assert!(closed.contains("is it a port with TLS"), "{closed}");
-    // A target without TLS takes the ClientHello for a broken ICReq.
-    let plain = text(&[3, 0, 24, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], false);
+    // A target without TLS takes the ClientHello for a broken ICReq: it says so, and closes.
+    let plain = text(&[3, 0, 24, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], true);
     assert!(plain.contains("TLS"), "{plain}");
     assert!(matches!(tls_failure(&[], false), QueueFailure::TimedOut));
 }

@@ -52,6 +52,7 @@ pub struct TcpOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsOptions {
     source: KeySource,
+    version: Option<Version>,
 }
 
 /// Where the key comes from.
@@ -65,13 +66,19 @@ impl TlsOptions {
     /// With this key, which the target has for this host. Identities of both versions are offered.
     #[must_use]
     pub fn new(key: Key) -> Self {
-        Self { source: KeySource::Configured(key) }
+        Self { source: KeySource::Configured(key), version: None }
     }
 
     /// With a key from the kernel's keyring of that name, mostly [`NVME_KEYRING`](nvmf_tls::NVME_KEYRING).
     #[must_use]
     pub fn of_keyring(name: &str) -> Self {
-        Self { source: KeySource::Keyring(name.to_owned()) }
+        Self { source: KeySource::Keyring(name.to_owned()), version: None }
+    }
+
+    /// Offers the identity of this version alone: a target that looks at the first only (tlshd) must know that one.
+    #[must_use]
+    pub fn with_version(self, version: Version) -> Self {
+        Self { version: Some(version), ..self }
     }
 
     /// What a host offers to a subsystem.
@@ -82,9 +89,11 @@ impl TlsOptions {
                 .and_then(|keyring| keyring.keys_of(host, subsystem))
                 .map_err(|error| failed(&error))?,
             KeySource::Configured(key) => {
-                let newer = key.psk(Version::V1, host, subsystem).map_err(|error| failed(&error))?;
+                let psk = |version| key.psk(version, host, subsystem);
+                let first = psk(self.version.unwrap_or(Version::V1)).map_err(|error| failed(&error))?;
                 // Long names have no identity of version 0.
-                [newer].into_iter().chain(key.psk(Version::V0, host, subsystem)).collect()
+                let second = self.version.is_none().then(|| psk(Version::V0).ok()).flatten();
+                [first].into_iter().chain(second).collect()
             }
         };
         TlsConnector::new(&keys).map_err(|error| failed(&error))
