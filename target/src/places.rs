@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 /// The share of a machine: this part (1/n) of all places, or [`SHARE_MIN`].
 const SHARE: u32 = 8;
-/// What a host with 16 processors asks for.
-const SHARE_MIN: Queues = Queues { all: 17, io: 16 };
+/// What a host with 64 processors asks for. A target with few places may be for the hosts of one machine.
+const SHARE_MIN: Queues = Queues { all: 65, io: 64 };
 
 /// A number of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -117,7 +117,7 @@ mod tests {
     fn few_places_are_for_one_host() {
         let mut places = Places::default();
         places.add(Queues { all: 16, io: 3 });
-        assert_eq!(places.left_for(machine(1)), Queues { all: 17, io: 16 });
+        assert_eq!(places.left_for(machine(1)), Queues { all: 65, io: 64 });
         (0..10).for_each(|_| places.take(machine(1), true));
         (0..10).for_each(|_| places.give_back(machine(1), true));
         assert!(places.machines.is_empty());

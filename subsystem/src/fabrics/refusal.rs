@@ -55,7 +55,7 @@ pub enum Refusal {
     /// The controller is of a host with this NQN, but HOSTID is another one (and not zero, which an I/O queue may say).
     #[error("controller {0} belongs to a host with another HOSTID")]
     OtherHostId(Cntlid),
-    /// An I/O queue connects from another address than its Admin queue: names and IDs are no secret, so others know them.
+    /// An I/O queue connects from another address than its Admin queue: others may know names and IDs.
     #[error("controller {0} was given to another address of the host, or to another host")]
     OtherAddress(Cntlid),
     /// An I/O queue connects through another port than its Admin queue.
@@ -122,7 +122,7 @@ pub enum Refusal {
     /// More than half of the connections that the transport takes are in use, and the host's machine has its share of
     /// them ([`crate::Admission::refused`]).
     #[error(
-        "the host's address has its share of the connections, and half of all are in use: the rest is for others"
+        "more than half of all connections are in use, and the host's address has its share: the rest is for others"
     )]
     Share,
     /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue

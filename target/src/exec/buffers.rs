@@ -1,10 +1,11 @@
 //! The data buffers of a worker: allocated once, registered once with the transport and once with the backend, so that
 //! data go between wire and disk without a copy.
 //!
-//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to its machine,
-//! the host and its association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of
-//! a class while it holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`],
-//! [`MACHINE_SHARE`], [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to the others.
+//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host, its
+//! machine and its association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of a
+//! class while it holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`],
+//! [`MACHINE_SHARE`], [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to
+//! the others.
 
 use super::owners::{Owner, Owners};
 use super::resources::SetUpError;
