@@ -57,6 +57,8 @@ pub struct SimulatedDisk {
     fails_next_flush: bool,
     cache_lost: bool,
     hangs: bool,
+    /// Reading it fails.
+    unreadable: Option<u64>,
     rng: Rng,
 }
 
@@ -76,6 +78,7 @@ impl SimulatedDisk {
             fails_next_flush: false,
             cache_lost: false,
             hangs: false,
+            unreadable: None,
             rng: Rng::new(seed),
         }))
     }
@@ -94,6 +97,15 @@ impl SimulatedDisk {
     /// While a disk hangs, none of its operations completes.
     pub fn set_hanging(&mut self, hangs: bool) {
         self.hangs = hangs;
+    }
+
+    /// Fails every operation that reads this block; `None`: all can be read.
+    pub fn set_unreadable(&mut self, lba: Option<u64>) {
+        self.unreadable = lba;
+    }
+
+    fn is_unreadable(&self, range: BlockRange) -> bool {
+        self.unreadable.is_some_and(|lba| (range.start..range.start + range.blocks).contains(&lba))
     }
 
     /// Whether a flush or an operation with FUA succeeds now.
@@ -290,6 +302,9 @@ impl SimulatedDevices {
             disk.sync(.., covers);
             return Ok(());
         };
+        if !op.writes() && disk.is_unreadable(range) {
+            return Err(BlockError::Medium);
+        }
         let buffer = op.buffer().and_then(|buffer| Some((self.memory(&buffer)?, buffer.offset)));
         let mut block = vec![0; size];
         for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
@@ -362,6 +377,9 @@ impl Backend for SimulatedDevices {
             return None;
         }
         let disk = self.disks[device.0 as usize].borrow();
+        if disk.is_unreadable(range) {
+            return None;
+        }
         for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
             self.borrows.write(offset + at * disk.options.block_size as usize, &disk.block(lba));
         }

@@ -1,7 +1,7 @@
 //! Benchmarks of the protocol engines alone, in nanoseconds per command: the target's from capsule to response, the
 //! host's from operation to completion.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
@@ -20,6 +20,7 @@ use std::hint::black_box;
 use zerocopy::IntoBytes;
 
 const NOW: Duration = Duration::from_secs(1000);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 fn nqn() -> Nqn {
     "nqn.2026-11.com.example:bench".parse().expect("an NQN")
@@ -61,6 +62,8 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
         Link {
             transport: TransportType::RDMA,
             port: 1,
+            local: [192, 0, 2, 1].into(),
+            peer: PEER,
             qid: None,
             cntlid: None,
             secure_channel: None,

@@ -7,6 +7,13 @@ use nvmf_host::association::QueueFailure;
 use nvmf_initiator::{Connection, Error, Options, Preference, TransportOptions};
 use nvmf_rdma_any::ProviderSelection;
 
+/// What carries the commands.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Rdma,
+    Tcp,
+}
+
 /// Connects; and over what that is.
 pub(crate) async fn connect(options: Options) -> Result<(Connection, Via)> {
     reach(options, Connection::connect).await
@@ -22,8 +29,9 @@ pub(crate) async fn reach<T>(
         return Ok((connect(options).await.context("over tcp")?, Via::Tcp));
     }
     let source = options.source.map(|source| source.ip());
-    let first = ProviderSelection::towards(options.address, source, options.provider, options.verbs)?;
-    let also_iwarp = options.provider == Preference::Auto && first != ProviderSelection::Iwarp;
+    let crc = options.crc;
+    let first = ProviderSelection::towards(options.address, source, options.provider, crc, options.verbs)?;
+    let also_iwarp = options.provider == Preference::Auto && matches!(first, ProviderSelection::Verbs { .. });
     let over = |selection: &ProviderSelection| format!("over {selection}");
     let failure = match connect(options.clone()).await {
         Ok(connection) => return Ok((connection, Via::Rdma(first))),
@@ -38,7 +46,7 @@ pub(crate) async fn reach<T>(
                 "nobody answers {} ({failure}): iwarp is used; --provider iwarp does so at once",
                 over(&first)
             );
-            Ok((connection, Via::Rdma(ProviderSelection::Iwarp)))
+            Ok((connection, Via::Rdma(ProviderSelection::Iwarp { crc })))
         }
         Err(second) if nobody_answers(&second) => {
             bail!("{}: {}; nor does anybody answer over iwarp", over(&first), chain(&failure.into()))
@@ -67,12 +75,22 @@ pub(crate) enum Via {
     Tcp,
 }
 
-impl Via {
-    /// The transport, as nvme-cli calls it.
-    pub(crate) fn transport(&self) -> &'static str {
+impl Transport {
+    /// As nvme-cli calls it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Rdma(_) => "rdma",
+            Self::Rdma => "rdma",
             Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl Via {
+    /// The transport.
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Rdma(_) => Transport::Rdma,
+            Self::Tcp => Transport::Tcp,
         }
     }
 

@@ -15,6 +15,16 @@ pub(crate) const JSON_VERSION: u32 = 1;
 #[error("the output is closed")]
 pub(crate) struct OutputClosed;
 
+/// The arguments contradict each other, or are not meant for this command.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct WrongArguments(pub(crate) String);
+
+/// Fails with [`WrongArguments`].
+pub(crate) fn wrong_arguments<T>(text: impl Into<String>) -> Result<T> {
+    Err(WrongArguments(text.into()).into())
+}
+
 /// Prints text to the standard output.
 pub(crate) fn text(text: impl Display) -> Result<()> {
     let mut output = std::io::stdout().lock();

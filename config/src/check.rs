@@ -84,7 +84,7 @@ pub(crate) fn export(
     let nqn = nqn.unwrap_or_else(|| Nqn::from_uuid(identity::export_nqn(machine, &whole.to_string_lossy())));
     if create.is_some() && is_device_folder(&whole) {
         let message = "there is no such device, and files are not created below /dev";
-        return Err(ConfigError::at("", &(0..0), message));
+        return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
     let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
@@ -100,6 +100,7 @@ pub(crate) fn export(
         transport: Transport::Rdma,
         discovery_only: false,
         provider: ProviderChoice::Auto,
+        crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
     };

@@ -5,9 +5,9 @@ use thiserror::Error;
 
 /// What is wrong, in which line, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("line {line}: {message}\n  {source_line}")]
+#[error("{}{message}{}", place(*line), text(source_line))]
 pub struct ConfigError {
-    /// The line, from 1.
+    /// The line, from 1; 0 where there is no file.
     pub line: usize,
     /// What is wrong there and what would be right.
     pub message: String,
@@ -24,6 +24,11 @@ impl ConfigError {
         Self { line: line + 1, message: message.into(), source_line }
     }
 
+    /// Where there is no file.
+    pub(crate) fn without_file(message: impl Into<String>) -> Self {
+        Self { line: 0, message: message.into(), source_line: String::new() }
+    }
+
     /// What the TOML reader found: not TOML, an unknown key, a value of the wrong type.
     pub(crate) fn syntax(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
@@ -33,6 +38,14 @@ impl ConfigError {
             None => Self::at(text, &span, found),
         }
     }
+}
+
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}: ") }
+}
+
+fn text(source_line: &str) -> String {
+    if source_line.is_empty() { String::new() } else { format!("\n  {source_line}") }
 }
 
 /// What to write instead, where the TOML reader says only what it expected. `place` is the text that it complains of.

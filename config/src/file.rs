@@ -42,6 +42,7 @@ pub(crate) struct Listener {
     pub(crate) transport: Option<Spanned<String>>,
     pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
+    pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
 }

@@ -82,6 +82,8 @@ pub struct Listener {
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
     pub provider: ProviderChoice,
+    /// A checksum of what RDMA moves is insisted on; otherwise userspace iWARP has one where the host asks.
+    pub crc: bool,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
@@ -220,6 +222,19 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let file: file::File = toml::from_str(text).map_err(|e| ConfigError::syntax(text, &e))?;
         check::check(text, &file)
+    }
+
+    /// Why no host could use anything of it, if so. A reload may come to that and back; a start may not.
+    #[must_use]
+    pub fn serves_nothing(&self) -> Option<&'static str> {
+        if self.subsystems.is_empty() {
+            return Some(
+                "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        self.listeners.iter().all(|listener| listener.discovery_only).then_some(
+            "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
+        )
     }
 
     /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.

@@ -73,6 +73,13 @@ fn listener_says_what_hosts_connect_with() {
         assert!(error.to_string().contains("NVMe/TCP needs none"), "{error}");
     }
     assert!(first("address = \"192.0.2.7\"\ntransport = \"fc\"").is_err());
+    for (line, crc) in [("", false), ("crc = \"auto\"", false), ("crc = \"on\"", true)] {
+        assert_eq!(first(&format!("address = \"192.0.2.7\"\n{line}")).unwrap().crc, crc, "{line}");
+    }
+    let error = first("address = \"192.0.2.7\"\ncrc = \"off\"").unwrap_err().to_string();
+    assert!(error.contains("auto") && error.contains("on"), "{error}");
+    let error = first("address = \"192.0.2.7\"\ntransport = \"tcp\"\ncrc = \"on\"").unwrap_err();
+    assert!(error.to_string().contains("digests"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The initial state of the stateful targets: a registry with one subsystem, and valid Connects to it.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
@@ -13,9 +13,12 @@ use nvmf_subsystem::{
 use zerocopy::IntoBytes;
 
 pub(crate) const START: Duration = Duration::from_secs(1000);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const LINK: Link = Link {
     transport: TransportType::RDMA,
     port: 1,
+    local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+    peer: PEER,
     qid: None,
     cntlid: None,
     secure_channel: None,

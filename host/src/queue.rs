@@ -75,6 +75,8 @@ struct Slot<T> {
     /// Grows by one each time that the slot is taken; the high bits of the CID.
     sequence: u16,
     deadline: Option<Duration>,
+    /// It had a deadline: the controller answers on its own.
+    timed: bool,
     owner: Option<T>,
 }
 
@@ -91,6 +93,8 @@ pub struct Queue<T> {
     entries: u16,
     flow_control: FlowControl,
     in_flight: usize,
+    /// Of these, the ones with a deadline.
+    timed: usize,
     tail: u16,
     head: u16,
     /// Never later than the earliest deadline in flight.
@@ -104,7 +108,12 @@ impl<T> Queue<T> {
         use crate::limits::{QUEUE_ENTRIES_MAX, QUEUE_ENTRIES_MIN};
         let entries = entries.clamp(QUEUE_ENTRIES_MIN, QUEUE_ENTRIES_MAX);
         let mut slots = Vec::new();
-        slots.resize_with(usize::from(entries), || Slot { sequence: 0, deadline: None, owner: None });
+        slots.resize_with(usize::from(entries), || Slot {
+            sequence: 0,
+            deadline: None,
+            timed: false,
+            owner: None,
+        });
         Self {
             qid,
             slots,
@@ -113,6 +122,7 @@ impl<T> Queue<T> {
             entries,
             flow_control,
             in_flight: 0,
+            timed: 0,
             tail: 0,
             head: 0,
             earliest: None,
@@ -179,6 +189,8 @@ impl<T> Queue<T> {
         if let Some(deadline) = deadline {
             self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         }
+        slot.timed = deadline.is_some();
+        self.timed += usize::from(slot.timed);
         self.in_flight += 1;
         self.tail = (self.tail + 1) % self.entries;
         Ok(cid)
@@ -245,7 +257,7 @@ impl<T> Queue<T> {
         let entries = self.entries;
         self.free.clear();
         self.free.extend((0..entries).rev());
-        (self.in_flight, self.head, self.tail, self.earliest) = (0, 0, 0, None);
+        (self.in_flight, self.timed, self.head, self.tail, self.earliest) = (0, 0, 0, 0, None);
         self.slots.iter_mut().filter_map(|slot| {
             slot.deadline = None;
             slot.owner.take()
@@ -270,6 +282,7 @@ impl<T> Queue<T> {
         let owner = slot.owner.take().ok_or(stale)?;
         slot.deadline = None;
         self.in_flight -= 1;
+        self.timed -= usize::from(slot.timed);
         self.free.push(u16::try_from(index).map_err(|_| stale)?);
         if self.in_flight == 0 {
             self.earliest = None;
@@ -282,16 +295,22 @@ impl<T> Queue<T> {
         (self.tail + self.entries - self.head) % self.entries
     }
 
-    /// A head outside what is unread says nothing (some controllers count otherwise): then only the commands in flight bound us, each of which
-    /// takes at most one entry.
+    /// A head outside what is unread says nothing (some controllers count otherwise): then only the commands in flight
+    /// bound us, each of which takes at most one entry. So do they when no completion is owed that could say more: a
+    /// head that stands still would leave no room for ever.
     fn on_head(&mut self, sqhd: u16) {
         if self.flow_control == FlowControl::Disabled {
             return;
         }
         let plausible =
             sqhd < self.entries && (sqhd + self.entries - self.head) % self.entries <= self.unread();
-        let by_count = u16::try_from(self.in_flight).unwrap_or(0);
-        self.head = if plausible { sqhd } else { (self.tail + self.entries - by_count) % self.entries };
+        if plausible {
+            self.head = sqhd;
+        }
+        let in_flight = u16::try_from(self.in_flight).unwrap_or(0);
+        if !plausible || self.timed == 0 {
+            self.head = (self.tail + self.entries - in_flight) % self.entries;
+        }
     }
 }
 

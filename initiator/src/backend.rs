@@ -8,7 +8,7 @@ use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_host::{Mismatch, Namespace};
+use nvmf_host::{AssociationError, Mismatch, Namespace};
 use nvmf_memory::Memory;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -27,6 +27,8 @@ pub struct RemoteBackend<T: Transport> {
     start: Instant,
     regions: u16,
     log: Log,
+    /// Why the association was lost last, or could not be set up again; `None` while it is up.
+    lost: Option<AssociationError>,
 }
 
 impl RemoteBackend<AnyTransport> {
@@ -61,7 +63,7 @@ impl<T: Transport> RemoteBackend<T> {
                 }
             })?;
         let log = Log::default();
-        let mut backend = Self { driver, nqn: options.nqn, start, regions: 0, log };
+        let mut backend = Self { driver, nqn: options.nqn, start, regions: 0, log, lost: None };
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
@@ -98,6 +100,12 @@ impl<T: Transport> RemoteBackend<T> {
         self.driver.state()
     }
 
+    /// Why the controller was lost last, or the last attempt to connect again failed; `None` while it is connected.
+    #[must_use]
+    pub fn loss(&self) -> Option<&AssociationError> {
+        self.lost.as_ref()
+    }
+
     /// The namespaces in use in whose place there is another disk now, and how it differs.
     pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
         self.driver.foreign()
@@ -132,6 +140,11 @@ impl<T: Transport> RemoteBackend<T> {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
             self.log.on_event(&event);
+            match event {
+                DriverEvent::Ready { .. } => self.lost = None,
+                DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => self.lost = Some(error),
+                _ => {}
+            }
         }
         worked
     }

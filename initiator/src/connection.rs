@@ -8,7 +8,7 @@ use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
+use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
@@ -114,6 +114,12 @@ impl Connection {
             Err(_) if known != ConnectionState::Lost => ConnectionState::Lost,
             Err(_) => core::future::pending().await,
         }
+    }
+
+    /// Why the controller was lost last, or the last attempt to connect again failed; `None` while it is connected.
+    #[must_use]
+    pub fn loss(&self) -> Option<AssociationError> {
+        self.shared.lock_snapshot().lost.clone()
     }
 
     /// What the controller says of itself.

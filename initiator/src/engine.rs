@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
     pub(crate) discovery_log: DiscoveryLog,
     /// Opened namespaces that are other disks now.
     pub(crate) foreign: Vec<(Nsid, Mismatch)>,
-    /// Why the association was lost last.
+    /// Why the association was lost last, or could not be set up again; `None` while it is up.
     pub(crate) lost: Option<AssociationError>,
 }
 

@@ -37,7 +37,7 @@ impl HostIdentity {
             Some(identity) => Ok(identity),
             None => Err(Error::Identity {
                 path: folders.first().cloned().unwrap_or_default(),
-                reason: "this machine has no host identity yet; `nvmf attach` and its like make one, or give the host NQN and ID yourself".to_owned(),
+                reason: "this machine has no host identity yet; every command that connects (`nvmf discover`, `nvmf attach`) makes one, or give the host NQN and ID yourself".to_owned(),
             }),
         }
     }
@@ -51,7 +51,19 @@ impl HostIdentity {
     }
 
     fn find(folders: &[PathBuf]) -> Result<Option<Self>, Error> {
-        folders.iter().find_map(|folder| Self::read(folder).transpose()).transpose()
+        let named = folders.iter().find_map(|folder| Self::read(folder).transpose()).transpose()?;
+        match named {
+            Some(identity) => Ok(Some(identity)),
+            None => folders.iter().find_map(|folder| Self::of_id(folder).transpose()).transpose(),
+        }
+    }
+
+    /// Of an identifier without an NQN beside it: the NQN of that UUID, which nvme-cli makes as well.
+    fn of_id(folder: &Path) -> Result<Option<Self>, Error> {
+        let path = folder.join("hostid");
+        let Some(text) = read_line(&path)? else { return Ok(None) };
+        let id = uuid(&path, &text)?.into_bytes();
+        Ok(Some(Self { nqn: Nqn::from_uuid(id), id: HostId(id) }))
     }
 
     fn in_folders(folders: &[PathBuf]) -> Result<Self, Error> {
@@ -79,9 +91,7 @@ impl HostIdentity {
         // As nvme-cli does: the NQN's own UUID.
         let of_nqn = nqn.as_str().rsplit_once(":uuid:").and_then(|(_, uuid)| Uuid::parse_str(uuid).ok());
         let id = match (read_line(&id_path)?, of_nqn) {
-            (Some(text), _) => {
-                Uuid::parse_str(&text).map_err(|e| bad(&id_path, format!("it holds no UUID ({e})")))?
-            }
+            (Some(text), _) => uuid(&id_path, &text)?,
             (None, Some(uuid)) => uuid,
             (None, None) => return Err(bad(&id_path, "it is not there: `uuidgen` makes one".to_owned())),
         };
@@ -105,6 +115,12 @@ fn folders() -> Vec<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
     let user = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
     [PathBuf::from("/etc/nvme")].into_iter().chain(user.map(|folder| folder.join("nvmf"))).collect()
+}
+
+/// The UUID in a file.
+fn uuid(path: &Path, text: &str) -> Result<Uuid, Error> {
+    let bad = |e| Error::Identity { path: path.to_owned(), reason: format!("it holds no UUID ({e})") };
+    Uuid::parse_str(text).map_err(bad)
 }
 
 /// A file's line; `None` when the file is not there.
@@ -171,6 +187,22 @@ mod tests {
         assert_eq!(HostIdentity::in_folders(&folders).unwrap().id.0[15], 9);
         write("hostnqn", "iqn.wrong\n");
         assert!(HostIdentity::in_folders(&folders).unwrap_err().to_string().contains("it holds no NQN"));
+    }
+
+    #[test]
+    fn identifier_without_an_nqn_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("hostid"), "00000000-0000-0000-0000-000000000009\n").unwrap();
+        let folders = [folder.path().to_owned()];
+        let identity = HostIdentity::in_folders(&folders).unwrap();
+        assert_eq!((identity.id.0[15], identity.nqn), (9, Nqn::from_uuid(identity.id.0)));
+        assert_eq!(HostIdentity::find(&folders).unwrap(), Some(identity));
+        assert!(!folder.path().join("hostnqn").exists(), "nothing is written where there is an identity");
+        // A whole identity counts more, wherever it is.
+        let other = tempfile::tempdir().unwrap();
+        let made = HostIdentity::in_folders(&[other.path().to_owned()]).unwrap();
+        let folders = [folder.path().to_owned(), other.path().to_owned()];
+        assert_eq!(HostIdentity::in_folders(&folders).unwrap(), made);
     }
 
     #[test]

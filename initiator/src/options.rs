@@ -18,6 +18,10 @@ pub struct Options {
     pub transport: TransportOptions,
     /// Over which RDMA, if it is RDMA: by default the device's that leads to the address, else userspace iWARP.
     pub provider: Preference,
+    /// Insist on a checksum of what RDMA moves. Without it, data over userspace iWARP have no more than TCP's 16 bits
+    /// unless the target asks: RFC 5044's CRC32C then goes with them, and a wrong one ends the connection. InfiniBand
+    /// and RoCE always have one; a connection over an iWARP device is refused.
+    pub crc: bool,
     /// How connections over an RDMA device are set up.
     pub verbs: VerbsOptions,
     /// From which of our addresses to connect.
@@ -85,6 +89,7 @@ impl Options {
             address,
             transport: TransportOptions::Rdma,
             provider: Preference::Auto,
+            crc: false,
             verbs: VerbsOptions::default(),
             source: None,
             nqn,
@@ -106,7 +111,7 @@ impl Options {
     /// Which provider leads to the controller.
     fn selection(&self) -> Result<ProviderSelection, Error> {
         let source = self.source.map(|source| source.ip());
-        Ok(ProviderSelection::towards(self.address, source, self.provider, self.verbs)?)
+        Ok(ProviderSelection::towards(self.address, source, self.provider, self.crc, self.verbs)?)
     }
 
     /// Whether there is a transport for these options.

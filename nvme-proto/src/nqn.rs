@@ -22,7 +22,7 @@ pub enum NqnError {
     #[error("an NQN has at most 223 bytes")]
     TooLong,
     /// Does not begin with `nqn.`, or has nothing behind it.
-    #[error("an NQN begins with \"nqn.\" and goes on")]
+    #[error("an NQN begins with \"nqn.\", followed by a name")]
     Prefix,
     /// Not UTF-8, or with control characters.
     #[error("an NQN is printable UTF-8 text")]

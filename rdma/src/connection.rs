@@ -116,6 +116,18 @@ pub enum CmEvent {
     DeviceRemoved,
 }
 
+/// A connection that came in and was closed: what the peer sent is no request of the provider's protocol, or did not
+/// come in time. From [`crate::Provider::next_stranger`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stranger {
+    /// Who it was.
+    pub peer: SocketAddr,
+    /// What was wrong.
+    pub cause: &'static str,
+    /// The first bytes that it sent; zeroes behind them.
+    pub bytes: [u8; 20],
+}
+
 /// Why `connect` came to nothing.
 #[derive(Debug, Error)]
 #[expect(clippy::large_enum_variant, reason = "once per connection: no reason to allocate")]
@@ -132,9 +144,17 @@ pub enum ConnectFailure {
     /// No answer in time.
     #[error("no answer within the set-up time")]
     TimedOut,
-    /// It answers, but not in this protocol.
+    /// It answers in this protocol, but breaks it, or cannot be agreed with.
     #[error("the peer does not speak the protocol: {0}")]
     Protocol(&'static str),
+    /// It does not answer in this protocol, or hangs up.
+    #[error("the peer does not speak the protocol: {text}")]
+    Foreign {
+        /// What it does instead.
+        text: &'static str,
+        /// What it answers begins with these bytes, for the layer above to recognise; zeroes where it hangs up.
+        answer: [u8; 8],
+    },
 }
 
 /// Why a connection ended.

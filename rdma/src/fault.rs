@@ -5,7 +5,7 @@ use crate::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     DisconnectCause, ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider,
     QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId,
-    ResourceError, SendRequest, Sge, SharedReceiveQueueId,
+    ResourceError, SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
 use core::time::Duration;
 use nvmf_memory::Memory;
@@ -328,6 +328,10 @@ impl<P: Provider> Provider for Faulty<P> {
                 Some(self.deliver(event))
             }
         }
+    }
+
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        self.inner.next_stranger()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

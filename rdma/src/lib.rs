@@ -31,7 +31,7 @@ pub mod trace;
 pub use completion::{Completion, CompletionQueueId, Opcode, WcStatus};
 pub use connection::{
     CmEvent, ConnectError, ConnectFailure, ConnectParameters, DisconnectCause, ListenError, ListenerId,
-    PrivateData, RequestId,
+    PrivateData, RequestId, Stranger,
 };
 pub use memory::{Access, LocalKey, MemoryRegion, RegisterError, RemoteKey, RemoteMemory, Sge};
 pub use provider::{Capabilities, PostError, Provider, ResourceError};

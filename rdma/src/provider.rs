@@ -3,7 +3,7 @@
 use crate::{
     Access, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters, ListenError, ListenerId,
     LocalKey, MemoryRegion, PrivateData, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest,
-    RegisterError, RemoteMemory, RequestId, SendRequest, Sge, SharedReceiveQueueId,
+    RegisterError, RemoteMemory, RequestId, SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
 use core::time::Duration;
 use nvmf_memory::Memory;
@@ -243,6 +243,12 @@ pub trait Provider {
 
     /// Makes progress on set-up, tear-down and their deadlines; `now` only ever grows. One event a call.
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent>;
+
+    /// A connection that was closed because its peer does not speak the provider's protocol, for the caller's log. A
+    /// provider whose device sets connections up knows of none.
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        None
+    }
 
     /// When [`Provider::poll_cm`] must be called again even if nothing arrives.
     fn poll_timeout(&self) -> Option<Duration>;

@@ -4,7 +4,7 @@ use crate::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, Payload, PostError, PrivateData, Provider,
     QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteKey, RemoteMemory,
-    RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId, WorkRequestId,
+    RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId, Stranger, WorkRequestId,
 };
 use core::fmt;
 use core::time::Duration;
@@ -288,6 +288,10 @@ impl<P: Provider> Provider for Trace<P> {
         let event = self.inner.poll_cm(now)?;
         self.tell(format!("event {event:?}"));
         Some(event)
+    }
+
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        self.inner.next_stranger()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

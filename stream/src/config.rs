@@ -12,7 +12,7 @@ pub struct StreamConfig {
     /// A stream that is dropped resets its connection (`SO_LINGER` 0): what the kernel has not sent by then never
     /// leaves. Without it the kernel goes on sending for up to [`dead_peer_timeout`](Self::dead_peer_timeout).
     pub reset_on_close: bool,
-    /// `SO_SNDBUF` in bytes; `None` lets the kernel tune it, which beats any number below its `net.core.wmem_max`.
+    /// `SO_SNDBUF` in bytes; `None` lets the kernel tune it, up to more than `net.core.wmem_max` allows here.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` in bytes; likewise.
     pub receive_buffer: Option<usize>,

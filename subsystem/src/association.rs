@@ -5,6 +5,7 @@ use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
 use crate::{Cntlid, HostId, Nqn, Options};
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvme_proto::fabrics::discovery::TransportType;
@@ -44,6 +45,8 @@ pub struct Association {
     pub(crate) host_nqn: Nqn,
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
+    /// The address of the Admin queue's connection.
+    pub(crate) peer: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -99,6 +102,7 @@ pub(crate) struct AssociationParts {
     pub(crate) host_nqn: Nqn,
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
+    pub(crate) peer: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -119,6 +123,7 @@ impl Association {
             host_nqn,
             host_id,
             port,
+            peer,
             transport,
             in_capsule_len,
             options,
@@ -144,6 +149,7 @@ impl Association {
             host_nqn,
             host_id,
             port,
+            peer,
             transport,
             in_capsule_len,
             options,

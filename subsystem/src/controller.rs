@@ -202,7 +202,7 @@ impl Controller {
                 }
             }
             (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
-                let new = view.log_for(&self.association.host_nqn);
+                let new = old.renewed(view, &self.association.host_nqn);
                 let changed = !new.finds_the_same(old);
                 *old = Arc::new(new);
                 if changed {

@@ -40,8 +40,9 @@ pub const HOSTS_MAX: usize = 1024;
 
 /// The most in-capsule data that an option may ask for, in bytes.
 pub const IN_CAPSULE_LEN_MAX: u32 = 16 * 1024;
-/// The smallest and the largest data transfer limit (MDTS), in bytes; a keyed SGL cannot name more than 2^24-1.
-pub const TRANSFER_LEN_MIN: u32 = 4096;
+/// The smallest and the largest data transfer limit (MDTS), in bytes. MDTS cannot say one page, as its 0 is no limit;
+/// a keyed SGL cannot name more than 2^24-1.
+pub const TRANSFER_LEN_MIN: u32 = 2 * 4096;
 /// See [`TRANSFER_LEN_MIN`].
 pub const TRANSFER_LEN_MAX: u32 = 8 * 1024 * 1024;
 

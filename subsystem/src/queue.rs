@@ -11,6 +11,7 @@ use crate::ticket::{Kind, Outcome, Reply};
 use crate::{Association, Cid, Notice, Nqn, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectData, Connected, InvalidParameter, command_offset};
 use nvme_proto::fabrics::discovery::TransportType;
@@ -36,6 +37,10 @@ pub struct Link {
     pub transport: TransportType,
     /// The port ([`crate::Port::id`]).
     pub port: u16,
+    /// Our address on it: what the host connected to.
+    pub local: IpAddr,
+    /// The address of the host.
+    pub peer: IpAddr,
     /// Queue ID that the connection request named (RDMA CM private data), where the transport has such.
     pub qid: Option<u16>,
     /// Controller ID that the connection request named; 0 (older hosts) says nothing.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
 use nvmf_config::{Backing, Config, Transport, size};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use uuid::Uuid;
 
@@ -51,7 +51,7 @@ struct Serve {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
     /// If the file is not there, create it (sparse) with this size, such as 10GiB.
-    #[arg(long, value_parser = size::parse, requires = "export")]
+    #[arg(long, value_parser = size::parse, conflicts_with_all = ["memory", "config"])]
     size: Option<u64>,
     /// Where to listen.
     #[arg(
@@ -100,6 +100,11 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
         return Ok(SocketAddr::new(ip, 4420));
     }
+    // The resolver would read a lone number as an IPv4 address: 4455 as 0.0.17.103.
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') && host.parse::<Ipv4Addr>().is_err() {
+        return Err(error());
+    }
     let with_port = if text.contains(':') { text.to_owned() } else { format!("{text}:4420") };
     let found: Vec<SocketAddr> = with_port.to_socket_addrs().map_err(|_| error())?.collect();
     found.iter().find(|address| address.is_ipv4()).or(found.first()).copied().ok_or_else(error)
@@ -147,10 +152,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
         Command::Serve(serve) => {
+            // The signals are ours before anything else is: a stop or a reload during the start is not lost.
+            let mut control = Control::new().context("cannot take over the signals")?;
             let config = serve.config()?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
-            // The signals are ours before the first worker is: a stop during the start is not lost.
-            let mut control = Control::new().context("cannot take over the signals")?;
             let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
@@ -198,6 +203,8 @@ mod tests {
         assert_eq!(address("::1"), Ok("[::1]:4420".parse().unwrap()));
         assert_eq!(address("localhost:5000").map(|a| (a.ip().is_loopback(), a.port())), Ok((true, 5000)));
         assert_eq!(address("localhost").map(|a| a.port()), Ok(4420));
-        assert!(address("127.0.0.1:port").is_err() && address("").is_err());
+        for wrong in ["127.0.0.1:port", "", "4455", "4455:4420", ":4420", "127.1", "192.0.2.300"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
     }
 }

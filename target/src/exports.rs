@@ -43,13 +43,26 @@ pub enum ExportFault {
     /// Which disk it is could not be found out.
     #[error("its UUID cannot be read")]
     Identity(#[source] io::Error),
-    /// Another namespace has the same UUID.
+    /// Another namespace has the same UUID, and it is the one that has it.
     #[error(
-        "its UUID {uuid} is that of namespace {nsid} of {nqn} too: hosts would take the two for one disk. \
-         If it is a copy, give it a \
-         UUID of its own: `uuid =` in the configuration, or setfattr -x user.nvmf.uuid FILE"
+        "its UUID {uuid} is that of namespace {nsid} of {nqn}: hosts would take the two for one disk. If it is a \
+         copy, give it a UUID of its own: `uuid =` in the configuration, or setfattr -x user.nvmf.uuid FILE"
     )]
     Twice {
+        /// Theirs.
+        uuid: Uuid,
+        /// The other's subsystem.
+        nqn: Box<Nqn>,
+        /// The other.
+        nsid: u32,
+    },
+    /// Another namespace has the same UUID, and nothing says which of the two is the copy.
+    #[error(
+        "its UUID {uuid} is that of namespace {nsid} of {nqn}, too: hosts would take the two for one disk, and \
+         which is the copy cannot be told, so neither is served. Give the copy a UUID of its own: `uuid =` in the \
+         configuration, or setfattr -x user.nvmf.uuid FILE"
+    )]
+    Twins {
         /// Theirs.
         uuid: Uuid,
         /// The other's subsystem.
@@ -66,6 +79,17 @@ pub enum ExportFault {
     /// The workers cannot take it.
     #[error("the workers do not take it: {0}")]
     Attach(String),
+}
+
+impl ExportFault {
+    /// Whether there is no file or device at its path.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(OpenError::Missing { .. }) | Self::Hidden { source: OpenError::Missing { .. }, .. }
+        )
+    }
 }
 
 /// An open namespace.

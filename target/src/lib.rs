@@ -7,6 +7,7 @@
 //! | [`transport`] | NVMe/RDMA and NVMe/TCP |
 //! | [`message`] | what workers tell each other |
 //! | [`settings`] | how large a worker is, how queues spread over workers |
+//! | [`places`] | how many queues there may be, and how many of them are one machine's |
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
@@ -32,6 +33,7 @@ pub mod machine;
 pub mod mailbox;
 pub mod message;
 pub mod notify;
+pub mod places;
 pub mod ports;
 pub mod settings;
 pub mod spin;

@@ -17,6 +17,10 @@ pub const CHUNKS_MAX: usize = 4;
 pub const ASSOCIATION_SHARE: usize = 4;
 /// The same for all associations of a host.
 pub const HOST_SHARE: usize = 2;
+/// The same for all hosts that have the address of one machine; those that hold no buffer may have one beyond that.
+pub const MACHINE_SHARE: usize = 2;
+/// A queue whose host has taken and sent nothing for so long, of what is under way, begins no more.
+pub const PAUSE: Duration = Duration::from_secs(1);
 /// The same for a device.
 pub const DEVICE_SHARE: usize = 2;
 

@@ -1,23 +1,13 @@
 //! What this machine has: its name, its addresses, what is mounted, what systemd hides.
 
-use std::net::IpAddr;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-/// Addresses of this machine that a wildcard covers: others before loopback.
-#[must_use]
-pub fn addresses_of(wildcard: IpAddr) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = addresses()
-        .into_iter()
-        .filter(|ip| match ip {
-            IpAddr::V4(_) => wildcard.is_ipv4(),
-            // Link-local addresses mean nothing without their interface.
-            IpAddr::V6(ip) => wildcard.is_ipv6() && !ip.is_unicast_link_local(),
-        })
-        .collect();
-    addresses.sort_by_key(IpAddr::is_loopback);
-    addresses.dedup();
-    addresses
-}
+/// The user that the unit runs the target as (deploy/nvmf-target.service).
+const SERVICE_USER: &str = "nvmf";
 
 /// Whether the address is one that this machine can listen on.
 #[must_use]
@@ -34,6 +24,20 @@ fn addresses() -> Vec<IpAddr> {
         v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
     };
     interfaces.filter_map(address).collect()
+}
+
+/// Whether the address is one of this machine, and nobody listens on its TCP port.
+///
+/// # Errors
+/// Why not.
+pub fn try_address(address: SocketAddr) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    socket::setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    if address.is_ipv6() {
+        socket::setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+    }
+    Ok(socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?)
 }
 
 /// Where the block device of this number is mounted, if it is.
@@ -60,6 +64,12 @@ pub fn sandbox_hint(path: &Path) -> Option<&'static str> {
     hint(path)
 }
 
+/// The same where the unit's user looks at the path without being in the unit: `sudo -u nvmf nvmf-target check`.
+#[must_use]
+pub fn service_hint(path: &Path, user: &str) -> Option<&'static str> {
+    sandbox_hint(path).or_else(|| if user == SERVICE_USER { hint(path) } else { None })
+}
+
 fn hint(path: &Path) -> Option<&'static str> {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     if hidden.iter().any(|folder| path.starts_with(folder)) {
@@ -69,8 +79,8 @@ fn hint(path: &Path) -> Option<&'static str> {
     }
     let open = ["/srv", "/dev", "/var/lib/nvmf"];
     (!open.iter().any(|folder| path.starts_with(folder))).then_some(
-        "to the service, what lies outside of /srv and /dev is read-only: `systemctl edit nvmf-target`, \
-         [Service], ReadWritePaths=",
+        "to the service, what lies outside /srv and /dev is read-only, unless the unit says otherwise: \
+         `systemctl edit nvmf-target`, [Service], ReadWritePaths=",
     )
 }
 
@@ -118,12 +128,14 @@ mod tests {
         assert!(hint(Path::new("/mnt/d.img")).unwrap().contains("ReadWritePaths"));
         assert_eq!(hint(Path::new("/srv/d.img")), None);
         assert_eq!(hint(Path::new("/dev/sda")), None);
+        assert!(service_hint(Path::new("/tmp/d.img"), "nvmf").unwrap().contains("hides"));
+        assert!(service_hint(Path::new("/opt/d.img"), "nvmf").unwrap().contains("read-only"));
+        assert_eq!(service_hint(Path::new("/srv/d.img"), "nvmf"), None);
     }
 
     #[test]
     fn loopback_and_wildcards_are_local() {
         assert!(has_address([127, 0, 0, 1].into()) && has_address([0, 0, 0, 0].into()));
         assert!(!has_address([192, 0, 2, 1].into()), "that network is for documentation");
-        assert!(addresses_of([0, 0, 0, 0].into()).iter().all(IpAddr::is_ipv4));
     }
 }

@@ -1,8 +1,7 @@
 //! What the discovery log says of the listeners.
 
-use crate::machine;
 use nvmf_subsystem::{Port, PortSubsystems, RdmaProviderType};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// What a listener is to hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +19,10 @@ pub struct Served {
 }
 
 impl Served {
-    fn port(&self, id: u16, ip: IpAddr) -> Port {
-        let address = SocketAddr::new(ip, self.address.port());
+    fn port(&self, id: u16) -> Port {
         let port = match self.rdma {
-            Some(provider) => Port::rdma(id, address, provider),
-            None => Port::tcp(id, address),
+            Some(provider) => Port::rdma(id, self.address, provider),
+            None => Port::tcp(id, self.address),
         };
         let subsystems =
             if self.discovery_only { PortSubsystems::Only([].into()) } else { PortSubsystems::All };
@@ -33,28 +31,11 @@ impl Served {
     }
 }
 
-/// The ports of the listeners that listen, by their place in the configuration. A wildcard stands for the addresses
-/// of this machine that it covers.
+/// The ports of the listeners that listen, by their place in the configuration.
 #[must_use]
 pub fn ports(listeners: &[Option<Served>]) -> Vec<Port> {
-    let (mut ports, mut extra) = (Vec::new(), Vec::new());
-    for (at, listener) in listeners.iter().enumerate() {
-        let Some(served) = listener else { continue };
-        let address = served.address;
-        let mut concrete = if address.ip().is_unspecified() {
-            machine::addresses_of(address.ip())
-        } else {
-            vec![address.ip()]
-        };
-        let first = if concrete.is_empty() { address.ip() } else { concrete.remove(0) };
-        ports.push(served.port(port_id(at), first));
-        extra.extend(concrete.into_iter().map(|ip| (served, ip)));
-    }
-    let room = nvmf_subsystem::limits::PORTS_MAX.saturating_sub(ports.len());
-    for ((served, ip), at) in extra.into_iter().take(room).zip(listeners.len()..) {
-        ports.push(served.port(port_id(at), ip));
-    }
-    ports
+    let ports = listeners.iter().enumerate().map(|(at, served)| Some(served.as_ref()?.port(port_id(at))));
+    ports.flatten().collect()
 }
 
 /// The number of the port of a listener.
@@ -81,17 +62,6 @@ mod tests {
         let ports = ports(&[Some(tcp), Some(discovery)]);
         assert_eq!((ports[0].transport, ports[0].in_capsule_len), (TransportType::TCP, 16384));
         assert_eq!(ports[1].subsystems, PortSubsystems::Only([].into()));
-    }
-
-    #[test]
-    fn wildcard_is_not_advertised() {
-        let listeners = ["0.0.0.0:4420", "127.0.0.1:4421"].map(|address| Some(served(address)));
-        let ports = ports(&listeners);
-        assert!(ports.iter().all(|port| port.address != "0.0.0.0"), "{ports:?}");
-        assert_eq!(
-            (ports[1].id, ports[1].address.as_str(), ports[1].service.as_str()),
-            (2, "127.0.0.1", "4421")
-        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::exec::buffers::BufferPlan;
 use crate::exec::queue::slots;
 use crate::limits::{IN_CAPSULE_RDMA, IN_CAPSULE_TCP};
 use crate::message::WorkerId;
+use crate::places::{Places, Queues};
 use crate::transport::rdma::receives::ReceiveSlots;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -89,6 +90,8 @@ pub struct Load {
     io_queues_free: Box<[AtomicU32]>,
     /// Controllers with I/O queues, and the machine that each Admin queue came from.
     controllers: Mutex<Vec<(Arc<Association>, IpAddr)>>,
+    /// The connections of all workers, and who has them.
+    places: Mutex<Places>,
 }
 
 impl Load {
@@ -101,6 +104,7 @@ impl Load {
             queues: counts(),
             io_queues_free: counts(),
             controllers: Mutex::default(),
+            places: Mutex::default(),
         })
     }
 
@@ -156,6 +160,31 @@ impl Load {
             let named = cntlid.0 == 0 || cntlid == association.key().cntlid;
             named && *machine == peer && !association.is_closing()
         })
+    }
+
+    /// A worker has so many places for queues.
+    pub fn add_places(&self, places: Queues) {
+        self.places().add(places);
+    }
+
+    /// A queue of an I/O controller was connected from this machine.
+    pub fn take_place(&self, peer: IpAddr, io: bool) {
+        self.places().take(peer.to_canonical(), io);
+    }
+
+    /// It was removed.
+    pub fn give_place_back(&self, peer: IpAddr, io: bool) {
+        self.places().give_back(peer.to_canonical(), io);
+    }
+
+    /// Queues that this machine may still connect: others need places, too.
+    #[must_use]
+    pub fn places_left_for(&self, peer: IpAddr) -> Queues {
+        self.places().left_for(peer.to_canonical())
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().expect("no panic happened under the lock")
     }
 
     fn controllers(&self) -> MutexGuard<'_, Vec<(Arc<Association>, IpAddr)>> {

@@ -94,6 +94,9 @@ counters! {
 
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.iter().all(|(_, value)| value == 0) {
+            return f.write_str("nothing counted yet");
+        }
         for (at, (name, value)) in self.iter().filter(|&(_, value)| value != 0).enumerate() {
             write!(f, "{}{name}={value}", if at == 0 { "" } else { " " })?;
         }

@@ -22,7 +22,7 @@ use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_rdma::ListenError;
 use nvmf_subsystem::{AssociationKey, Registry};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -84,6 +84,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             contended_turns: 0,
             settings,
         };
+        worker.publish_places();
         worker.publish_room();
         Ok(worker)
     }
@@ -368,6 +369,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         }
         let transfer_timeout = self.settings.transfer_timeout;
         let mut next = now + transfer_timeout / TRANSFER_CHECKS;
+        let mut stalled: HashSet<AssociationKey> = HashSet::new();
         self.each_queue(|queue, resources| {
             if queue.poll_timeout().is_some_and(|due| due <= now) {
                 queue.on_timeout(resources, now);
@@ -378,10 +380,21 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(parent: queue.span(), "the host has taken nothing for {transfer_timeout:?}: closing the queue");
                 }
                 resources.deferred.push_back(DeferredAction::Remove(queue.index()));
+                stalled.extend(queue.association());
             }
             next = next.min(queue.poll_timeout().unwrap_or(Duration::MAX));
         });
         self.timers_due = next.max(now + TIMER_GRAIN);
+        if stalled.is_empty() {
+            return;
+        }
+        // What those had is not for queues of the same associations that have done as little.
+        self.each_queue(|queue, resources| {
+            let is_of_stalled = queue.association().is_some_and(|key| stalled.contains(&key));
+            if is_of_stalled && !queue.is_admin() && queue.waits_in_vain(now, transfer_timeout) {
+                resources.deferred.push_back(DeferredAction::Remove(queue.index()));
+            }
+        });
     }
 
     fn retry_connects(&mut self, now: Duration) {

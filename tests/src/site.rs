@@ -165,9 +165,21 @@ pub fn json(command: &mut Command) -> Result<Value> {
 /// # Errors
 /// When it succeeds or fails in another way.
 pub fn fails(command: &mut Command, parts: &[&str]) -> Result<()> {
+    fails_with(1, command, parts)
+}
+
+/// The same for wrong arguments: exit code 2.
+///
+/// # Errors
+/// When it succeeds or fails in another way.
+pub fn refuses(command: &mut Command, parts: &[&str]) -> Result<()> {
+    fails_with(2, command, parts)
+}
+
+fn fails_with(code: i32, command: &mut Command, parts: &[&str]) -> Result<()> {
     let output = process::run(command)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(1), "{command:?} ended with {}:\n{said}", output.status);
+    ensure!(output.status.code() == Some(code), "{command:?} ended with {}:\n{said}", output.status);
     ensure!(
         output.stdout.is_empty(),
         "standard output is not empty: {}",

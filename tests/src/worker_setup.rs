@@ -98,10 +98,25 @@ impl WorkerSetup {
         registry: &Arc<Mutex<Registry>>,
         parts: Vec<(P, B)>,
     ) -> Vec<Worker<Rdma<P>, B>> {
+        let over_rdma = |(provider, mut backend)| {
+            (Rdma::new(provider, &mut backend, &self.settings).expect("a transport"), backend)
+        };
+        self.workers_over(registry, parts.into_iter().map(over_rdma).collect())
+    }
+
+    /// A group of workers, one for each transport and backend.
+    ///
+    /// # Panics
+    /// When memory or another resource is missing.
+    #[must_use]
+    pub fn workers_over<T: Transport, B: Backend>(
+        &self,
+        registry: &Arc<Mutex<Registry>>,
+        parts: Vec<(T, B)>,
+    ) -> Vec<Worker<T, B>> {
         let load = Load::new(WorkerId(0), parts.len());
-        let worker = |(id, (provider, mut backend))| {
+        let worker = |(id, (transport, backend))| {
             let (load, registry) = (Arc::clone(&load), Arc::clone(registry));
-            let transport = Rdma::new(provider, &mut backend, &self.settings).expect("a transport");
             Worker::new(WorkerId(id), load, self.settings.clone(), registry, transport, backend)
                 .expect("a worker")
         };
@@ -123,9 +138,6 @@ impl WorkerSetup {
     /// When memory is missing.
     #[must_use]
     pub fn worker_over<T: Transport, B: Backend>(&self, transport: T, backend: B) -> Worker<T, B> {
-        let load = Load::new(WorkerId(0), 1);
-        let worker =
-            Worker::new(WorkerId(0), load, self.settings.clone(), self.registry(), transport, backend);
-        worker.expect("a worker")
+        self.workers_over(&self.registry(), vec![(transport, backend)]).pop().expect("one worker")
     }
 }

@@ -322,6 +322,54 @@ fn list_says_which_disk_over_which_provider() {
 }
 
 #[test]
+fn list_says_why_a_disk_cannot_be_used() {
+    let (site, target) = site("reason");
+    let disk = attach(&site, &["--ctrl-loss-tmo", "-1"]);
+    let doomed = attach(
+        &site,
+        &[
+            "--ctrl-loss-tmo",
+            "0",
+            "--duplicate-connect",
+            "--socket",
+            site.path("s").to_str().expect("a path"),
+        ],
+    );
+    let of = |disk: &Value| {
+        let disks = listed(&site);
+        let disk = disks.iter().find(|listed| listed["pid"] == disk["pid"]).expect("it is listed");
+        (
+            disk["state"].as_str().unwrap_or_default().to_owned(),
+            disk["reason"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let until = |disk: &Value, state: &str, part: &str| {
+        process::until(&format!("{state}: {part}"), || {
+            let (now, reason) = of(disk);
+            now == state && reason.contains(part)
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", of(disk)));
+    };
+    assert_eq!(of(&disk), ("live".to_owned(), String::new()));
+    drop(target);
+    until(&disk, "reconnecting", "cannot reach the controller");
+    // No attempt is made to connect it again: the reason is that of the loss.
+    until(&doomed, "lost", "was lost");
+    // The host is not allowed any more: another reason without another state.
+    let text = site.subsystem(&[site.disk("disk.img", SIZE)]);
+    let friend = "allowed_hosts = [\"nqn.2026-11.com.example:friend\"]";
+    site.configure(&text.replace("allow_any_host = true", friend)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    process::until("the refusal is known", || of(&disk).1.contains("allowed_hosts")).expect("a reason");
+    process::signal(pid(&disk), "KILL").expect("it lives");
+    until(&disk, "killed", "was killed");
+    let table = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
+    assert!(table.contains("killed: its server, process") && table.contains("lost: "), "{table}");
+    let _ = process::run(&mut detach(&site, &["--all"]));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn log_says_when_it_is_connected_again() {
     let (site, mut target) = site("again");
     let disk = attach(&site, &[]);

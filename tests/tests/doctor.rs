@@ -1,6 +1,6 @@
 //! `nvmf doctor` as a program: what it says of this machine, and two of them that measure the provider between them.
 
-use nvmf_tests::process::{free_port, program, run};
+use nvmf_tests::process::{Target, free_port, program, run};
 use nvmf_tests::site::Site;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -152,6 +152,63 @@ fn address_is_tried() {
     let target = site.serve().expect("a target");
     let value = json(&doctor(&[&address, "-o", "json"]));
     assert_eq!((&value["target"]["answers"], &value["target"]["provider"]), (&true.into(), &"iwarp".into()));
+    target.stop().expect("a clean stop");
+}
+
+/// A site whose target listens over this transport.
+fn serving(transport: &str) -> (Site, Target) {
+    let site = Site::new("doctor-transport").expect("a site");
+    let disk = site.subsystem(&[site.disk("disk.img", 1 << 20)]);
+    site.configure(&format!("transport = \"{transport}\"\n{disk}")).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+#[test]
+fn transport_that_answers_is_named() {
+    for (right, wrong) in [("tcp", "rdma"), ("rdma", "tcp")] {
+        let (site, target) = serving(right);
+        let address = site.address.to_string();
+        let (ip, port) = (site.address.ip().to_string(), site.address.port().to_string());
+        let output = doctor(&[&address]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(&format!("{address} answers over {right}")), "{text}");
+        assert!(text.contains("1 record in") && text.contains(&format!("(-t {right})")), "{text}");
+        // Either way to name the port.
+        let asked = json(&doctor(&[&ip, "-s", &port, "-t", right, "-o", "json"]));
+        assert_eq!(
+            (&asked["target"]["answers"], &asked["target"]["transport"]),
+            (&true.into(), &right.into()),
+            "{asked}"
+        );
+        assert_eq!(asked["target"]["tried"].as_array().map(Vec::len), Some(1), "{asked}");
+        // Whoever names a transport expects it to be there, on this machine too.
+        let output = doctor(&["-a", &ip, "-s", &port, "-t", wrong, "-o", "json"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = json(&output)["target"]["error"].to_string();
+        assert!(error.contains(&format!("-t {right}")), "{error}");
+        target.stop().expect("a clean stop");
+    }
+}
+
+#[test]
+fn provider_is_used_and_options_that_contradict_are_refused() {
+    let (site, target) = serving("rdma");
+    let address = site.address.to_string();
+    let asked = json(&doctor(&[&address, "--provider", "iwarp", "-o", "json"]));
+    assert_eq!((&asked["target"]["provider"], asked["choice"].is_null()), (&"iwarp".into(), true), "{asked}");
+    let asked = json(&doctor(&["127.0.0.1", "--provider", "verbs", "-o", "json"]));
+    assert_eq!(asked["target"]["answers"], false, "{asked}");
+    assert!(asked["target"]["error"].to_string().contains("verbs"), "{asked}");
+    for arguments in [
+        &[address.as_str(), "-t", "tcp", "--provider", "iwarp"][..],
+        &[&address, "-s", "1"],
+        &["-t", "tcp"],
+        &["-s", "4420"],
+        &["-a", "127.0.0.1", "127.0.0.1"],
+    ] {
+        assert_eq!(doctor(arguments).status.code(), Some(2), "{arguments:?}");
+    }
     target.stop().expect("a clean stop");
 }
 

@@ -1,6 +1,7 @@
-//! Runs a thousand seeds of the simulation. `NVMF_SIMULATION_SEED=n` runs one, `NVMF_SIMULATION_SEEDS=a..b` a range.
+//! Runs a thousand seeds of the simulation over each transport. `NVMF_SIMULATION_SEED=n` runs one,
+//! `NVMF_SIMULATION_SEEDS=a..b` a range.
 
-use nvmf_tests::simulation;
+use nvmf_tests::simulation::{self, Outcome, Transport};
 use std::ops::Range;
 
 fn seeds() -> Range<u64> {
@@ -18,35 +19,67 @@ fn seeds() -> Range<u64> {
     }
 }
 
-#[test]
-fn simulated_blocks_always_have_allowed_contents() {
-    let (mut operations, mut power_cuts, mut half_open, mut losses, mut read_across) = (0, 0, 0, 0, 0);
+/// Runs all seeds with the test of this name, and adds up what happened.
+fn run_all(transport: Transport, test: &str) -> Outcome {
+    let mut sum = Outcome::default();
     for seed in seeds() {
-        let outcome = std::panic::catch_unwind(|| simulation::run(seed));
-        let Ok(outcome) = outcome else {
+        let Ok(outcome) = std::panic::catch_unwind(|| simulation::run(transport, seed)) else {
             panic!(
-                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} cargo test -p nvmf-tests --test simulation replays it"
+                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} cargo test -p nvmf-tests --test simulation {test} \
+                 replays it"
             );
         };
-        operations += outcome.operations;
-        power_cuts += outcome.power_cuts;
-        half_open += outcome.half_open;
-        losses += outcome.losses;
-        read_across += outcome.read_across;
+        sum.operations += outcome.operations;
+        sum.power_cuts += outcome.power_cuts;
+        sum.half_open += outcome.half_open;
+        sum.losses += outcome.losses;
+        sum.read_across += outcome.read_across;
+        sum.cut += outcome.cut;
+        sum.flipped += outcome.flipped;
     }
     println!(
-        "{operations} operations, {power_cuts} power cuts, {half_open} half-open connections, \
-         {losses} lost associations, {read_across} blocks read over another path"
+        "{transport:?}: {} operations, {} power cuts, {} half-open connections, {} lost associations, {} blocks read \
+         over another path, {} connections cut, {} bits flipped",
+        sum.operations, sum.power_cuts, sum.half_open, sum.losses, sum.read_across, sum.cut, sum.flipped
     );
     if seeds().count() >= 1000 {
-        assert!(power_cuts > 100 && losses > 300 && half_open > 300, "too few faults to be meaningful");
-        assert!(read_across > 10_000, "too little is read over another path to be meaningful");
+        let faulty = sum.power_cuts > 100 && sum.losses > 300 && sum.half_open > 300;
+        assert!(faulty, "too few faults to be meaningful");
+        assert!(sum.read_across > 10_000, "too little is read over another path to be meaningful");
+    }
+    sum
+}
+
+#[test]
+fn simulated_blocks_always_have_allowed_contents() {
+    let _ = run_all(Transport::Rdma, "simulated_blocks_always");
+}
+
+#[test]
+fn simulated_blocks_over_tcp_always_have_allowed_contents() {
+    let sum = run_all(Transport::Tcp, "simulated_blocks_over_tcp");
+    if seeds().count() >= 1000 {
+        assert!(sum.cut > 300 && sum.flipped > 300, "too few faults to be meaningful");
     }
 }
 
 #[test]
 fn same_seed_gives_same_outcome() {
     for seed in [1, 2, 3, 5, 8] {
-        assert_eq!(simulation::run(seed), simulation::run(seed), "seed {seed}");
+        let run = || simulation::run(Transport::Rdma, seed);
+        assert_eq!(run(), run(), "seed {seed}");
     }
+}
+
+#[test]
+fn same_seed_over_tcp_gives_same_outcome() {
+    let mut compared = 0;
+    for seed in 0..16 {
+        let outcome = simulation::run(Transport::Tcp, seed);
+        if !outcome.windows_close {
+            assert_eq!(outcome, simulation::run(Transport::Tcp, seed), "seed {seed}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 8, "{compared} seeds of 16");
 }

@@ -1,7 +1,7 @@
 //! The built programs over NVMe/TCP.
 
 use nvmf_tests::process::Target;
-use nvmf_tests::site::{Site, fails, json, random_file, succeeds};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, refuses, succeeds};
 use std::process::Command;
 
 const SIZE: u64 = 8 << 20;
@@ -77,10 +77,41 @@ fn attached_disk_says_its_transport() {
 }
 
 #[test]
+fn host_finds_the_address_that_it_asked_at() {
+    for transport in ["tcp", "rdma"] {
+        let site = Site::new("tcp-wildcard").expect("a site");
+        let listener = format!("transport = \"{transport}\"\n");
+        let port = site.address.port().to_string();
+        let text = listener + &site.subsystem(&["memory = \"1MiB\"".to_owned()]);
+        site.configure(&text).expect("a configuration");
+        let file = site.path("target.toml");
+        let text = std::fs::read_to_string(&file).expect("a file").replace("127.0.0.1:", "0.0.0.0:");
+        std::fs::write(&file, text).expect("a file");
+        let target = site.serve().expect("a target");
+        for address in ["127.0.0.1", "127.0.0.2"] {
+            let ask = ["discover", "-t", transport, "-a", address, "-s", &port, "-o", "json"];
+            let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+            let ask = [&ask[..], &["-q", &host, "-I", HOST_ID]].concat();
+            let log = json(&mut site.local(&ask).expect("nvmf")).expect("a discovery log");
+            let found: Vec<_> =
+                log["records"].as_array().expect("records").iter().map(|r| r["traddr"].as_str()).collect();
+            assert_eq!(found, [Some(address)], "{transport}: {log}");
+        }
+        target.stop().expect("a clean stop");
+    }
+}
+
+#[test]
 fn other_transport_at_the_port_is_named() {
     let (over_rdma, target) = site("tcp-mixed", "rdma");
     let named = ["-n", over_rdma.nqn.as_str()];
-    fails(&mut call(&over_rdma, "id-ctrl", &named), &["over tcp", "is it an NVMe/TCP target"])
+    fails(&mut call(&over_rdma, "id-ctrl", &named), &["over tcp", "is it NVMe/RDMA (-t rdma)"])
+        .expect("a message");
+    target.stop().expect("a clean stop");
+    let (over_tcp, target) = site("tcp-other", "tcp");
+    // rdma is the default.
+    let mut call = over_tcp.call("id-ctrl", &["-n", &over_tcp.nqn]).expect("nvmf");
+    fails(&mut call, &["over iwarp", "an NVMe/TCP controller: connect over tcp (-t tcp)"])
         .expect("a message");
     target.stop().expect("a clean stop");
 }
@@ -90,9 +121,14 @@ fn options_of_the_other_transport_are_refused() {
     let site = Site::new("tcp-options").expect("a site");
     let named = ["-n", site.nqn.as_str()];
     let mut iwarp = call(&site, "id-ctrl", &[&named[..], &["--provider", "iwarp"]].concat());
-    fails(&mut iwarp, &["--provider is for -t rdma"]).expect("a message");
-    for option in [&["-g"][..], &["-G"], &["--host-iface", "lo"]] {
+    refuses(&mut iwarp, &["--provider is for -t rdma"]).expect("a message");
+    for (option, name) in [
+        (&["-g"][..], "--hdr-digest"),
+        (&["-G"], "--data-digest"),
+        (&["--host-iface", "lo"], "--host-iface"),
+        (&["-f", "lo"], "--host-iface"),
+    ] {
         let mut rdma = site.call("id-ctrl", &[&named[..], option].concat()).expect("nvmf");
-        fails(&mut rdma, &["are for -t tcp"]).expect("a message");
+        refuses(&mut rdma, &[&format!("{name} is for -t tcp")]).expect("a message");
     }
 }

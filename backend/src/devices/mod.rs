@@ -181,9 +181,11 @@ impl Devices {
         }
         if let Kind::File(file) = &disk.0.kind {
             let own = file.for_worker().map_err(DevicesError::OpenAgain)?;
-            // The ring holds on to it.
-            let file = own.as_ref().unwrap_or(&file.file);
-            self.ring.set_file(slot, file.as_raw_fd()).map_err(DevicesError::File)?;
+            // The ring holds on to both: to the one with the lock, so that no other process serves the disk while the
+            // kernel still has operations of this one, even if it was killed.
+            let used = own.as_ref().unwrap_or(&file.file);
+            self.ring.set_file(slot, used.as_raw_fd()).map_err(DevicesError::File)?;
+            self.ring.hold_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
         }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
@@ -252,8 +254,9 @@ impl Devices {
         let Some(device) = device.take_if(|d| d.closing && d.in_flight == 0) else { return };
         self.attached -= 1;
         if matches!(device.disk.kind, Kind::File(_)) {
-            // The kernel releases the file. If this fails, the next attach to the slot replaces it.
+            // The kernel releases the files. If this fails, the next attach to the slot replaces them.
             let _ = self.ring.set_file(slot, -1);
+            let _ = self.ring.hold_file(slot, -1);
         }
     }
 

@@ -190,6 +190,34 @@ fn failed_sync_fails_all_that_share_it_and_all_after_it() {
     assert!(results.iter().all(|(_, result)| *result == Err(BlockError::CacheLost)), "{results:?}");
 }
 
+/// The sync that failed is the one that the kernel was asked for again.
+#[test]
+fn interrupted_sync_is_issued_again_for_all_that_share_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = buffered(&folder.path().join("disk.img"));
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let mut devices = devices(8);
+    devices.attach(DEVICE, &disk).unwrap();
+    for tag in 0..3 {
+        devices.submit(Tag(tag), DEVICE, BlockOp::Flush).unwrap();
+    }
+    devices.flush();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let event = loop {
+        assert!(Instant::now() < deadline, "the sync did not complete");
+        devices.ring.wait(Some(Duration::from_millis(100)));
+        if let Some(event) = devices.ring.pop() {
+            break event;
+        }
+    };
+    // A pipe cannot be synced.
+    devices.ring.set_file(slot(DEVICE), pipe.as_raw_fd()).unwrap();
+    let interrupted = crate::uring::Event { result: -libc::EINTR, ..event };
+    assert_eq!(devices.on_event(interrupted), None, "nothing is durable yet");
+    let results = results(&mut devices, 3);
+    assert!(results.iter().all(|(_, result)| *result == Err(BlockError::CacheLost)), "{results:?}");
+}
+
 /// Each worker must be told of lost data itself.
 #[test]
 fn workers_have_an_open_file_each() {
@@ -207,6 +235,26 @@ fn workers_have_an_open_file_each() {
         assert_eq!(flags(&own), flags(&backing.file));
         let again = Disk::open(&DiskSpec::Path { path, create: None }, None, true);
         assert!(again.is_err(), "it is not locked");
+    }
+}
+
+/// As when the process is killed: its descriptors are closed, and the kernel ends its ring when the last operation is
+/// done.
+#[test]
+fn ring_holds_the_lock_of_its_disks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let spec = DiskSpec::Path { path: path.clone(), create: None };
+    for open in [buffered, file] {
+        let disk = open(&path);
+        let mut devices = devices(8);
+        devices.attach(DEVICE, &disk).unwrap();
+        // What closes the descriptor, and leaves the ring.
+        devices.devices[slot(DEVICE) as usize].as_mut().unwrap().disk = memory(MIB).0;
+        drop(disk);
+        assert!(matches!(Disk::open(&spec, None, false), Err(crate::OpenError::InUse { .. })));
+        drop(devices);
+        assert!(Disk::open(&spec, None, false).is_ok());
     }
 }
 
@@ -327,6 +375,28 @@ fn a_short_compare_does_not_wait_for_long_verifies() {
     devices.submit(Tag(0), DEVICE, BlockOp::Compare { range: BlockRange::new(0, 1), with }).unwrap();
     assert_eq!(collect(&mut devices, BOUNCE_BUFFERS + 1)[0], 0);
     assert_eq!(devices.bounce.available(), BOUNCE_BUFFERS);
+}
+
+#[test]
+fn bounce_buffer_is_free_after_each_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let mut devices = devices(8);
+    devices.attach(DEVICE, &buffered(&path)).unwrap();
+    let (memory, with) = register(&mut devices, 4096);
+    let range = BlockRange::new(1, 1);
+    for (byte, op, result) in [
+        (0, BlockOp::Verify { range }, Ok(())),
+        (0, BlockOp::Compare { range, with }, Ok(())),
+        (1, BlockOp::Compare { range, with }, Err(BlockError::CompareFailed)),
+    ] {
+        memory.fill(0, 4096, byte);
+        assert_eq!(run(&mut devices, op), result);
+        assert_eq!(devices.bounce.available(), BOUNCE_BUFFERS, "{op:?}");
+    }
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    assert_eq!(run(&mut devices, BlockOp::Verify { range }), Err(BlockError::Medium));
+    assert_eq!(devices.bounce.available(), BOUNCE_BUFFERS, "after an error");
 }
 
 #[test]

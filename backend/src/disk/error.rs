@@ -27,8 +27,8 @@ pub enum OpenError {
     },
     /// The size is not a multiple of the block size.
     #[error(
-        "{what} has {bytes} bytes, which is no multiple of its {block_size}-byte blocks: resize it, or \
-         choose a smaller block size"
+        "{what} has {bytes} bytes, which is no multiple of its {block_size}-byte blocks: resize it{}",
+        if *block_size > 512 { ", or choose a smaller block size" } else { "" }
     )]
     Size {
         /// The disk.
@@ -83,8 +83,8 @@ fn how_to_have(path: &Path) -> String {
         return "is the device there (lsblk), and its name right?".to_owned();
     }
     format!(
-        "create it (truncate -s 10G {}), or have it created: --size 10GiB, or `size` and `create = true` \
-         in the configuration",
+        "create it (truncate -s 10G {}), or have it created (`size` and `create = true` in the configuration; \
+         with --export: --size 10GiB)",
         path.display()
     )
 }
@@ -92,7 +92,7 @@ fn how_to_have(path: &Path) -> String {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            " (the target's user needs to read and write it: check its owner, its group and its folders)"
+            " (the user of this process needs to read and write it: check its owner, its group and its folders)"
         }
         io::ErrorKind::ReadOnlyFilesystem => " (it is write-protected: export it read-only)",
         io::ErrorKind::StorageFull => " (the file system is full)",

@@ -56,6 +56,21 @@ pub enum IdentitySource {
     Random,
 }
 
+impl Identity {
+    /// The identity that the file or device of this path has, or gets when a disk is opened there; `None` for a device
+    /// without a persistent identifier. Changes nothing, and opens no device.
+    ///
+    /// # Errors
+    /// The path cannot be looked at, a file not be opened for reading, or its attribute holds no UUID.
+    pub fn of_path(path: &Path) -> io::Result<Option<Self>> {
+        let metadata = std::fs::metadata(path)?;
+        if metadata.file_type().is_block_device() {
+            return of_device_number(metadata.rdev(), false);
+        }
+        of_regular_file(&File::open(path)?, false).map(Some)
+    }
+}
+
 fn derived(source: IdentitySource, from: &str) -> Identity {
     Identity { uuid: Uuid::new_v5(&NAMESPACE, from.as_bytes()), source }
 }
@@ -69,11 +84,14 @@ pub(super) fn random() -> Identity {
 pub(super) fn of_file(file: &File, writable: bool) -> io::Result<Option<Identity>> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
-        let number = metadata.rdev();
-        let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
-        return of_device(Path::new(&format!("/sys/dev/block/{major}:{minor}")), writable, LOOPS_MAX);
+        return of_device_number(metadata.rdev(), writable);
     }
     of_regular_file(file, writable).map(Some)
+}
+
+fn of_device_number(number: u64, writable: bool) -> io::Result<Option<Identity>> {
+    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    of_device(Path::new(&format!("/sys/dev/block/{major}:{minor}")), writable, LOOPS_MAX)
 }
 
 fn of_regular_file(file: &File, writable: bool) -> io::Result<Identity> {
@@ -209,6 +227,7 @@ mod tests {
         assert_eq!(identity(&path, true), first);
         std::fs::rename(&path, &renamed).unwrap();
         assert_eq!(identity(&renamed, false), first);
+        assert_eq!(Identity::of_path(&renamed).unwrap(), Some(first));
         std::fs::write(&copy, std::fs::read(&renamed).unwrap()).unwrap();
         assert_ne!(identity(&copy, true).uuid, first.uuid);
         if has_attributes(&copy) {

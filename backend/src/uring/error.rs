@@ -1,6 +1,6 @@
 //! Errors of setting up a ring, with the limit to raise.
 
-use super::FILES_MAX;
+use super::ring::FILE_TABLE;
 use nix::sys::resource::{Resource, getrlimit};
 use std::fmt;
 use std::io;
@@ -31,8 +31,8 @@ pub enum RingError {
     },
     /// The limit of open files is lower than the ring's table of files.
     #[error(
-        "the limit of open files (RLIMIT_NOFILE) is {limit}, and {FILES_MAX} are needed: raise it (LimitNOFILE={FILES_MAX} in the unit, \
-         or ulimit -n {FILES_MAX})"
+        "the limit of open files (RLIMIT_NOFILE) is {limit}, and {FILE_TABLE} are needed: raise it (LimitNOFILE={FILE_TABLE} in the unit, \
+         or ulimit -n {FILE_TABLE})"
     )]
     Files {
         /// The limit now.
@@ -103,7 +103,7 @@ mod tests {
         assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(text(libc::ENOSYS).contains("Linux 5.19"));
         assert!(text(libc::ENOMEM).contains("LimitMEMLOCK="));
-        assert!(text(libc::EMFILE).contains("LimitNOFILE=1024"));
+        assert!(text(libc::EMFILE).contains("LimitNOFILE=2048"));
         let unpinned = Unpinned { bytes: 1 << 20, needed: 2 << 20, limit: 65536 }.to_string();
         for word in ["RLIMIT_MEMLOCK", "65536", "2097152", "LimitMEMLOCK="] {
             assert!(unpinned.contains(word), "{unpinned}");

@@ -5,7 +5,7 @@ use super::error::{RingError, Unpinned, classify};
 use super::file::Command;
 use super::queue::{Queue, Reaped, TaskWork};
 use super::regions::FIXED_LEN_MAX;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmf_block::{BlockError, Buffer, RegionId};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 const REGIONS_MAX: usize = 64;
 /// Fixed buffers that a ring takes: one for every [`FIXED_LEN_MAX`] bytes of a region.
 const FIXED_MAX: u16 = 256;
-/// Files that a ring takes.
+/// Files that a ring takes for operations.
 pub(crate) const FILES_MAX: u32 = 1024;
+/// Entries of its table: behind those files, as many that it only [holds](Ring::hold_file).
+pub(super) const FILE_TABLE: u32 = 2 * FILES_MAX;
 /// Descriptors that a ring watches.
 const WATCHES_MAX: usize = 8;
 /// Operations that are pushed before they are submitted, while the device is slower than we are. A device that
@@ -74,8 +76,9 @@ impl Ring {
     fn with(work: TaskWork, operations: u32) -> Result<Self, RingError> {
         let watches = u32::try_from(WATCHES_MAX).expect("few");
         let entries = (operations + watches).next_power_of_two();
-        let queue =
-            Queue::new(work, entries, FILES_MAX, FIXED_MAX).map_err(|source| classify(source, entries))?;
+        let make = || Queue::new(work, entries, FILE_TABLE, FIXED_MAX);
+        let queue = make().or_else(|error| if raise_files_limit(&error) { make() } else { Err(error) });
+        let queue = queue.map_err(|source| classify(source, entries))?;
         Ok(Self {
             queue,
             fixed_count: 0,
@@ -135,6 +138,12 @@ impl Ring {
 
     pub(crate) fn set_file(&mut self, slot: u32, fd: RawFd) -> io::Result<()> {
         self.queue.set_file(slot, fd)
+    }
+
+    /// Keeps the file open, by the name of a slot, until the slot holds another or none (-1) and no operation is in
+    /// flight in this ring: whatever ends the process. A lock on it lasts as long.
+    pub(crate) fn hold_file(&mut self, slot: u32, fd: RawFd) -> io::Result<()> {
+        self.queue.set_file(FILES_MAX + slot, fd)
     }
 
     /// Adds operation `index` on the file in `slot`.
@@ -237,6 +246,16 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.drain(self.drop_timeout, |_| ());
     }
+}
+
+/// A table of files may be no longer than the limit of open files, whose soft value is mostly 1024. Says whether it was
+/// that, and is raised now.
+fn raise_files_limit(error: &io::Error) -> bool {
+    let needed = u64::from(FILE_TABLE);
+    error.raw_os_error() == Some(libc::EMFILE)
+        && getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(soft, hard)| {
+            soft < needed && hard >= needed && setrlimit(Resource::RLIMIT_NOFILE, needed, hard).is_ok()
+        })
 }
 
 #[cfg(test)]

@@ -158,6 +158,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
             RdmaProvider::Iwarp => Preference::Iwarp,
             RdmaProvider::Verbs => Preference::Verbs,
         },
+        crc: remote.crc,
         io_queues: 1,
         queue_depth: entries.clamp(128, 1024),
         spin: options.spin,

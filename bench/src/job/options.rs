@@ -171,6 +171,8 @@ pub struct Remote {
     pub tls: bool,
     /// The file with the key for it.
     pub tls_key_file: Option<PathBuf>,
+    /// NVMe/RDMA: insist on a checksum of the data.
+    pub crc: bool,
     /// Ask for submission queues without flow control.
     pub disable_flow_control: bool,
     /// Address of the controller.
@@ -312,6 +314,7 @@ impl Default for JobOptions {
                 data_digest: false,
                 tls: false,
                 tls_key_file: None,
+                crc: false,
                 disable_flow_control: false,
                 address: None,
                 nqn: None,

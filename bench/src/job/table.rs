@@ -59,7 +59,7 @@ const WHAT: &[OptionSpec] = &[
     known(
         &["rw", "readwrite"],
         "randread",
-        "read, write, trim, rw, randread, randwrite, randtrim, randrw, trimwrite",
+        "read, write, trim, rw, trimwrite, randread, randwrite, randtrim, randrw, randtrimwrite",
         |o, v| put(&mut o.rw, value::access(v)),
     ),
     known(
@@ -279,6 +279,12 @@ const ENGINES: &[OptionSpec] = &[
         o.remote.tls_key_file = Some(v.into());
         Ok(())
     }),
+    known(
+        &["crc"],
+        "",
+        "nvmf over rdma: insist on a checksum of the data (iwarp: a CRC of each frame)",
+        |o, v| put(&mut o.remote.crc, flag(v)),
+    ),
     known(&["disable_sqflow"], "", "nvmf: submission queues without flow control", |o, v| {
         put(&mut o.remote.disable_flow_control, flag(v))
     }),

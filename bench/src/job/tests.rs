@@ -137,6 +137,16 @@ fn option_example_values_are_accepted() {
     }
 }
 
+#[test]
+fn help_of_rw_names_what_is_accepted() {
+    let rw = TABLE.iter().flat_map(|group| group.options).find(|option| option.names[0] == "rw").unwrap();
+    let refusal = value::access("nothing").unwrap_err();
+    assert_eq!(refusal.split_once("is none of ").map(|(_, accepted)| accepted), Some(rw.help));
+    for name in rw.help.split(", ") {
+        value::access(name).unwrap();
+    }
+}
+
 proptest! {
     #[test]
     fn arbitrary_job_file_does_not_panic(text in "\\PC{0,200}", lines in proptest::collection::vec("(\\[[a-z]{0,4}\\]?|[a-z_]{1,12}=[-0-9a-z%:/,.\"$]{0,12})", 0..8)) {

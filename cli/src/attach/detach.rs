@@ -58,7 +58,7 @@ impl Listed {
         self.clear_away();
         match outcome {
             Outcome::Flushed => Ok(()),
-            Outcome::Failed(reason) => bail!("it is detached, but not in order: {reason}"),
+            Outcome::Failed(reason) => bail!("it is detached, but its server ended with an error: {reason}"),
             Outcome::Killed => bail!("its server was killed: what was not flushed may be lost"),
         }
     }

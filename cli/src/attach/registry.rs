@@ -154,7 +154,11 @@ impl Registry {
             let reason = format!("{} is of another version of nvmf", path.display());
             disk.reason = Some(reason);
         } else if !locked {
+            let pid = disk.pid;
             disk.state = State::Killed;
+            disk.reason = Some(format!(
+                "its server, process {pid}, was killed: what was not flushed may be lost; nvmf detach clears it away"
+            ));
         }
         Some(Listed { disk, registry: self.clone(), id, lock })
     }

@@ -8,7 +8,7 @@ use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvmf_attached::{Attachment, DiskLock, State, VERSION};
-use nvmf_host::Namespace;
+use nvmf_host::{AssociationError, Mismatch, Namespace};
 use nvmf_initiator::ConnectionState;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -146,11 +146,27 @@ pub(super) struct Service<'a> {
 }
 
 /// What has become of a disk's connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) state: ConnectionState,
-    /// How the disk behind the namespace differs, if it is another.
+    /// Why, where the disk cannot be used.
     pub(super) reason: Option<String>,
+}
+
+impl Change {
+    /// `loss`: why the controller is away. `mismatch`: how the disk behind the namespace differs, if it is another.
+    pub(super) fn new(
+        state: ConnectionState,
+        loss: Option<&AssociationError>,
+        mismatch: Option<Mismatch>,
+    ) -> Self {
+        let reason = match state {
+            ConnectionState::Live => None,
+            ConnectionState::Foreign => mismatch.map(|mismatch| mismatch.to_string()),
+            ConnectionState::Connecting | ConnectionState::Lost => loss.map(ToString::to_string),
+        };
+        Self { state, reason }
+    }
 }
 
 /// Where a disk is.
@@ -166,7 +182,7 @@ impl Service<'_> {
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile.
     pub(super) fn place(&mut self, namespace: &Namespace, via: &Via, place: Place) -> Result<()> {
         self.entry = Attachment {
-            transport: via.transport().to_owned(),
+            transport: via.transport().name().to_owned(),
             provider: via.provider(),
             nsid: namespace.nsid.0,
             uuid: crate::namespace::uuid(namespace),

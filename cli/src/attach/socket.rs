@@ -17,7 +17,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -25,6 +24,9 @@ use tokio::time::timeout;
 
 /// How long requests under way may take when the disk is detached, and then a flush.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// How often a connection that is away is asked why.
+const REASON_POLL: Duration = Duration::from_secs(1);
 
 /// What is attached.
 struct Attached {
@@ -65,8 +67,7 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
     let info = disk.info();
-    let mut client =
-        tokio::spawn(async move { transmit(ours, &disk, &Arc::<Order>::default(), closed).await });
+    let mut client = tokio::spawn(async move { transmit(ours, &disk, &Order::default(), closed).await });
     let owner = registry::owner(std::process::id());
     let its_owner = owner.clone();
     let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));
@@ -130,11 +131,23 @@ async fn attach(service: &mut Service<'_>) -> Result<Attached> {
 
 /// What becomes of the connection, one change after the other.
 fn changes(connection: &Connection, nsid: Nsid) -> impl AsyncFnMut() -> Change {
-    let (connection, mut known) = (connection.clone(), ConnectionState::Live);
+    let connection = connection.clone();
+    let mut known = Change { state: ConnectionState::Live, reason: None };
     async move || {
-        known = connection.state_after(known).await;
-        let foreign = connection.foreign().into_iter().find(|(foreign, _)| *foreign == nsid);
-        Change { state: known, reason: foreign.map(|(_, mismatch)| mismatch.to_string()) }
+        loop {
+            let changed = connection.state_after(known.state);
+            // An attempt to connect again may fail for another reason than the last one.
+            let state = match known.state {
+                ConnectionState::Connecting => timeout(REASON_POLL, changed).await.unwrap_or(known.state),
+                _ => changed.await,
+            };
+            let foreign = connection.foreign().into_iter().find(|(foreign, _)| *foreign == nsid);
+            let now = Change::new(state, connection.loss().as_ref(), foreign.map(|(_, mismatch)| mismatch));
+            if now != known {
+                known = now.clone();
+                return now;
+            }
+        }
     }
 }
 

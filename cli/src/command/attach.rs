@@ -3,7 +3,7 @@
 use super::target::NamespaceArguments;
 use super::{Format, Output};
 use crate::attach::{self, AttachOptions, Form, Registry, SocketOptions};
-use crate::print::{ERROR_PREFIX, chain, human, line, print_json};
+use crate::print::{ERROR_PREFIX, chain, human, line, print_json, wrong_arguments};
 use anyhow::{Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::Attachment;
@@ -76,7 +76,7 @@ pub(crate) struct Detach {
     #[arg(short = 'n', long)]
     nqn: Option<Nqn>,
     /// Only this namespace of the subsystem
-    #[arg(long, conflicts_with_all = ["socket", "all"])]
+    #[arg(long, visible_alias = "namespace-id", conflicts_with_all = ["socket", "all"])]
     nsid: Option<u32>,
     /// The NBD socket
     #[arg(long)]
@@ -111,7 +111,7 @@ impl DiskArguments {
             (form, None) => Ok(form),
             (Form::Auto | Form::Socket, Some(_)) => Ok(Form::Socket),
             (Form::Ublk | Form::Nbd, Some(_)) => {
-                bail!("a block device has no --socket: leave out that, or --as")
+                wrong_arguments("a block device has no --socket: leave out that, or --as")
             }
         }
     }

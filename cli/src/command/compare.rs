@@ -3,11 +3,11 @@
 use super::nvm::{BlockArguments, COMPARE, open};
 use crate::print::{ERROR_PREFIX, line};
 use crate::runtime::run;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nvmf_block::BlockError;
 use nvmf_initiator::Device;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -42,6 +42,17 @@ impl Compare {
         Ok(DIFFERENT.into())
     }
 
+    /// The error of a failed read.
+    fn unread(&self, error: io::Error, len: u64) -> anyhow::Error {
+        let file = self.data.display();
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                anyhow!("{file} ends before the {len} bytes that --block-count asks to compare")
+            }
+            _ => anyhow::Error::new(error).context(format!("cannot read {file}")),
+        }
+    }
+
     /// The first block that differs.
     async fn first_difference(&self) -> Result<Option<u64>> {
         let mut file =
@@ -53,8 +64,7 @@ impl Compare {
         let mut difference = None;
         while difference.is_none() && at < end {
             let bytes = &mut bytes[..(end - at).min(CHUNK) as usize];
-            file.read_exact(bytes)
-                .with_context(|| format!("cannot read {len} bytes from {}", self.data.display()))?;
+            file.read_exact(bytes).map_err(|error| self.unread(error, len))?;
             if !equal(&device, at, bytes).await? {
                 difference = Some(first_block(&device, at, bytes).await?);
             }

@@ -62,7 +62,8 @@ impl IdNs {
             connection.close().await;
             Ok(namespace(&page, nsid.0, uuid.as_deref()))
         })?;
-        print(&self.output, "NVME Identify Namespace:", value)
+        let title = format!("NVME Identify Namespace {}:", value["nsid"]);
+        print(&self.output, &title, value)
     }
 }
 
@@ -81,18 +82,51 @@ pub(super) fn page<T: FromBytes>(reply: &AdminReply, what: &str) -> Result<T> {
     }
 }
 
+/// Fields that nvme-cli prints in hexadecimal digits: bits, identifiers, and the namespace's sizes.
+const IN_HEX: [&str; 37] = [
+    "vid", "ssvid", "cmic", "cntlid", "ver", "rtd3r", "rtd3e", "oaes", "ctratt", "rrls", "oacs", "frmw",
+    "lpa", "avscc", "apsta", "rpmbs", "hctma", "sanicap", "sqes", "cqes", "oncs", "fuses", "fna", "vwc",
+    "sgls", "fcatt", "nsze", "ncap", "nuse", "nsfeat", "flbas", "mc", "dpc", "dps", "nmic", "rescap", "fpi",
+];
+
 fn print(output: &Output, title: &str, value: Value) -> Result<()> {
     if output.format == Format::Json {
         return print_json(value);
     }
-    line(format_args!("{title}"))?;
+    line(title)?;
+    let fields = &value;
     for (name, value) in value.as_object().into_iter().flatten() {
-        line(format_args!(
-            "{name:<10}: {}",
-            value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-        ))?;
+        match value {
+            Value::Array(formats) => {
+                let flbas = fields["flbas"].as_u64().unwrap_or_default();
+                let upper = if formats.len() > 16 { flbas >> 1 & 0x30 } else { 0 };
+                for (number, format) in formats.iter().enumerate() {
+                    line(lba_format(number, format, number as u64 == (flbas & 0xf | upper)))?;
+                }
+            }
+            Value::Null => {}
+            value => line(format_args!("{name:<10}: {}", field(name, value)))?,
+        }
     }
     Ok(())
+}
+
+/// A value as nvme-cli prints it.
+fn field(name: &str, value: &Value) -> String {
+    match (value.as_u64(), value) {
+        (Some(number), _) if name == "ieee" => format!("{number:06x}"),
+        // C's `%#x` gives 0 no prefix.
+        (Some(number), _) if number != 0 && IN_HEX.contains(&name) => format!("{number:#x}"),
+        (None, Value::String(text)) => text.clone(),
+        _ => value.to_string(),
+    }
+}
+
+/// An LBA format, one of those that the namespace has.
+fn lba_format(number: usize, format: &Value, is_in_use: bool) -> String {
+    let part = |name: &str| format[name].as_u64().unwrap_or_default();
+    let in_use = if is_in_use { " (in use)" } else { "" };
+    format!("lbaf {number:>2} : ms:{:<3} lbads:{:<2} rp:{:#x}{in_use}", part("ms"), part("ds"), part("rp"))
 }
 
 /// Identify Controller under nvme-cli's names, in its order.
@@ -154,4 +188,34 @@ fn namespace(id: &IdentifyNamespace, nsid: u32, uuid: Option<&str>) -> Value {
         "anagrpid": id.anagrpid.get(), "nsattr": id.nsattr, "nvmsetid": id.nvmsetid.get(),
         "endgid": id.endgid.get(), "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "uuid": uuid, "lbafs": formats,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros as _;
+
+    #[test]
+    fn fields_are_printed_as_nvme_cli_prints_them() {
+        let mut id = IdentifyController::new_zeroed();
+        (id.ver, id.oncs, id.sqes) = (0x0002_0000.into(), 0x1d.into(), 0x66);
+        id.ieee = [0x28, 0x38, 0];
+        let fields = controller(&id);
+        let printed = |name: &str| field(name, &fields[name]);
+        assert_eq!(
+            (printed("ver"), printed("oncs"), printed("sqes")),
+            ("0x20000".into(), "0x1d".into(), "0x66".into())
+        );
+        assert_eq!(
+            (printed("ieee"), printed("cntlid"), printed("mdts")),
+            ("003828".into(), "0".into(), "0".into())
+        );
+        for name in IN_HEX {
+            let there = !fields[name].is_null()
+                || !namespace(&IdentifyNamespace::new_zeroed(), 1, None)[name].is_null();
+            assert!(there, "{name}");
+        }
+        let format = lba_format(1, &json!({ "ms": 0, "ds": 12, "rp": 2 }), true);
+        assert_eq!(format, "lbaf  1 : ms:0   lbads:12 rp:0x2 (in use)");
+    }
 }

@@ -1,7 +1,7 @@
 //! The command line. Its flags are nvme-cli's where nvme-cli has them.
 //!
-//! In commands that read, write or destroy ranges, nvme-cli's `-s` and `-c` are the first block and the number of
-//! blocks. There the port and the delay between reconnects have their long names only.
+//! In commands that read, write or destroy ranges, nvme-cli has other meanings for `-s`, `-c`, `-d` and `-f`. There the
+//! options of the connection have their long names only.
 
 mod attach;
 mod compare;
@@ -15,10 +15,11 @@ mod target;
 mod tls_key;
 mod transfer;
 
-use crate::print::{ERROR_PREFIX, OutputClosed, chain, line};
+use crate::print::{ERROR_PREFIX, OutputClosed, WrongArguments, chain, line, wrong_arguments};
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use nvmf_initiator::HostIdentity;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use target::TargetArguments;
@@ -47,21 +48,21 @@ enum Command {
     /// Shows the SMART / Health log of a controller
     SmartLog(smart_log::SmartLogArguments),
     /// Copies from a namespace to a file or pipe
-    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
+    #[command(mut_args(without_short))]
     Read(transfer::Read),
     /// Copies from a file or pipe to a namespace
-    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
+    #[command(mut_args(without_short))]
     Write(transfer::Write),
     /// Flushes a namespace: what was written is durable afterwards
     Flush(nvm::Flush),
     /// Deallocates ranges of a namespace (Dataset Management)
-    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
+    #[command(mut_args(without_short))]
     Dsm(nvm::Dsm),
     /// Makes a range of a namespace read as zeroes
-    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
+    #[command(mut_args(without_short))]
     WriteZeroes(nvm::WriteZeroes),
     /// Compares a range of a namespace with a file: exit status 0 equal, 1 different, 2 error
-    #[command(mut_arg("trsvcid", |port| port.short(None)), mut_arg("reconnect_delay", |delay| delay.short(None)))]
+    #[command(mut_args(without_short))]
     Compare(compare::Compare),
     /// Examines this machine and the way to a target, and says how to fix what is wrong
     Doctor(doctor::Doctor),
@@ -73,12 +74,33 @@ enum Command {
     ShowHostnqn,
     /// Prints a new host NQN
     GenHostnqn,
+    /// nvme-cli's name for `attach`
+    #[command(hide = true, alias = "connect-all", disable_help_flag = true)]
+    Connect(OtherName),
+    /// nvme-cli's name for `detach`
+    #[command(hide = true, alias = "disconnect-all", disable_help_flag = true)]
+    Disconnect(OtherName),
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
     /// Takes an nbd device away when its server is gone (what `attach` starts)
     #[command(hide = true)]
     Guard(attach::Guard),
+}
+
+/// What follows a command of nvme-cli that has another name here.
+#[derive(Args)]
+struct OtherName {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<OsString>,
+}
+
+/// A flag of the connection without its short name, where that has another meaning.
+fn without_short(argument: Arg) -> Arg {
+    match argument.get_id().as_str() {
+        "trsvcid" | "reconnect_delay" | "host_iface" | "disable_sqflow" => argument.short(None),
+        _ => argument,
+    }
 }
 
 /// How results are printed.
@@ -117,6 +139,12 @@ impl Arguments {
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Serve(serve) => serve.run(),
             Command::Guard(guard) => guard.run(),
+            Command::Connect(_) => wrong_arguments(
+                "the command is `nvmf attach`; it takes nvme-cli's options (one namespace at a time, with --nsid)",
+            ),
+            Command::Disconnect(_) => wrong_arguments(
+                "the command is `nvmf detach DEVICE`, or -n NQN, or --all; `nvmf list` shows what is attached",
+            ),
             Command::GenTlsKey(key) => key.run(),
             Command::CheckTlsKey(key) => key.run(),
             Command::ShowHostnqn => show_hostnqn(),
@@ -128,6 +156,8 @@ impl Arguments {
 
 /// Exit status when the command could not do what was asked.
 const FAILURE: u8 = 1;
+/// Exit status for wrong arguments, as clap's.
+const USAGE: u8 = 2;
 /// Exit status when the standard output is closed: that of a program that SIGPIPE ends.
 const OUTPUT_CLOSED: u8 = 128 + 13;
 
@@ -138,7 +168,7 @@ fn exit(outcome: Result<ExitCode>, failure: u8) -> ExitCode {
         Err(error) if error.is::<OutputClosed>() => OUTPUT_CLOSED.into(),
         Err(error) => {
             eprintln!("{ERROR_PREFIX}{}", chain(&error));
-            failure.into()
+            if error.is::<WrongArguments>() { USAGE.into() } else { failure.into() }
         }
     }
 }

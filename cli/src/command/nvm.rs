@@ -1,8 +1,8 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::target::{NamespaceArguments, NoShortOptions};
+use super::target::{NamespaceArguments, NoShortOptions, NoShortOptionsOfRanges};
 use crate::connect::connect;
-use crate::print::line;
+use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
@@ -32,7 +32,7 @@ pub(crate) struct Dsm {
     #[command(flatten)]
     attached: AttachedArguments,
     #[command(flatten)]
-    _no_short: NoShortOptions,
+    _no_short: NoShortOptionsOfRanges,
 }
 
 #[derive(clap::Args)]
@@ -96,16 +96,18 @@ impl Flush {
 
 impl Dsm {
     pub(crate) fn run(&self) -> Result<()> {
-        ensure!(
-            self.ad,
-            "nothing is asked of these ranges: --ad deallocates them, and what they hold is lost"
-        );
-        ensure!(
-            self.slbs.len() == self.blocks.len(),
-            "--slbs names {} ranges, --blocks {}: give each range its first block and its length",
-            self.slbs.len(),
-            self.blocks.len()
-        );
+        if !self.ad {
+            return wrong_arguments(
+                "nothing is asked of these ranges: --ad deallocates them, and what they hold is lost",
+            );
+        }
+        if self.slbs.len() != self.blocks.len() {
+            return wrong_arguments(format!(
+                "--slbs names {} ranges, --blocks {}: give each range its first block and its length",
+                self.slbs.len(),
+                self.blocks.len()
+            ));
+        }
         run(async {
             let (connection, device) = open(&self.namespace, Some(DATASET_MANAGEMENT)).await?;
             self.attached.check(&connection, &device, &self.namespace.nqn)?;

@@ -1,20 +1,23 @@
 //! The flags that name a target: nvme-cli's.
 
+use crate::connect::Transport;
 use crate::namespace::choose;
-use anyhow::{Context, Result, bail};
+use crate::print::wrong_arguments;
+use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::{
     HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// The port of NVMe over Fabrics.
-const PORT: u16 = 4420;
+pub(super) const PORT: u16 = 4420;
 /// The port of discovery over NVMe/TCP.
 const DISCOVERY_PORT: u16 = 8009;
 
@@ -28,23 +31,26 @@ pub(crate) struct TargetArguments {
     #[arg(short = 'a', long)]
     traddr: String,
     /// Port; 4420 by default, and 8009 for discovery over tcp
-    #[arg(short = 's', long)]
+    #[arg(short = 's', long, value_parser = port)]
     trsvcid: Option<u16>,
     /// NQN of this host, instead of the machine's
     #[arg(short = 'q', long)]
     hostnqn: Option<Nqn>,
     /// Identifier of this host (a UUID), instead of the machine's
-    #[arg(short = 'I', long)]
+    #[arg(short = 'I', long, value_parser = host_id)]
     hostid: Option<Uuid>,
     /// Address of this host to connect from
     #[arg(short = 'w', long)]
     host_traddr: Option<IpAddr>,
     /// Network interface to connect through (tcp)
-    #[arg(long)]
+    #[arg(short = 'f', long)]
     host_iface: Option<String>,
     /// Of rdma, the provider: auto takes the device on the route to the target, else userspace iWARP over TCP
     #[arg(long, value_enum, default_value_t = Provider::Auto)]
     provider: Provider,
+    /// Insist on a checksum of the data (rdma): of iwarp a CRC of each frame, which is off by default
+    #[arg(long)]
+    crc: bool,
     /// Type of service of connections over tcp or an RDMA device (RoCE: the traffic class)
     #[arg(short = 'T', long)]
     tos: Option<u8>,
@@ -76,7 +82,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
     keyring: String,
     /// Ask for submission queues without flow control: over tcp a read then needs no response of its own
-    #[arg(long)]
+    #[arg(short = 'd', long)]
     disable_sqflow: bool,
     /// Commands in an I/O queue
     #[arg(short = 'Q', long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=1024))]
@@ -88,19 +94,13 @@ pub(crate) struct TargetArguments {
     #[arg(short = 'c', long, default_value_t = 1)]
     reconnect_delay: u32,
     /// Seconds to try to reconnect before all I/O fails; -1 is for ever
-    #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true)]
+    #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..))]
     ctrl_loss_tmo: i64,
-    /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on; as long as that goes on by
-    /// default
+    /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on. By default I/O waits as long as
+    /// --ctrl-loss-tmo says
     #[arg(long)]
     fast_io_fail_tmo: Option<u32>,
-}
-
-/// What carries the commands.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    Rdma,
-    Tcp,
 }
 
 /// Over which RDMA.
@@ -130,7 +130,7 @@ pub(crate) struct NamespaceArguments {
     #[arg(short = 'n', long)]
     pub(crate) nqn: Nqn,
     /// Namespace; the first by default
-    #[arg(long)]
+    #[arg(long, visible_alias = "namespace-id")]
     pub(crate) nsid: Option<u32>,
 }
 
@@ -144,13 +144,62 @@ pub(crate) struct NoShortOptions {
 }
 
 fn no_start_block(text: &str) -> Result<u64, String> {
-    Err(format!("-s is nvme-cli's --start-block: for the port, write --trsvcid {text}"))
+    Err(no_short("-s is nvme-cli's --start-block: write that", "port", "--trsvcid", text))
 }
 
 fn no_block_count(text: &str) -> Result<u64, String> {
-    Err(format!(
-        "-c is nvme-cli's --block-count: for the delay between reconnects, write --reconnect-delay {text}"
-    ))
+    let what = "-c is nvme-cli's --block-count: write that";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+/// The same for commands that take bytes in place of blocks.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptionsOfBytes {
+    #[arg(short = 's', hide = true, value_parser = no_start_byte)]
+    _start_block: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_byte_count)]
+    _block_count: Option<u64>,
+}
+
+fn no_start_byte(text: &str) -> Result<u64, String> {
+    let what = "-s is nvme-cli's --start-block: here --offset names the first byte";
+    Err(no_short(what, "port", "--trsvcid", text))
+}
+
+fn no_byte_count(text: &str) -> Result<u64, String> {
+    let what = "-c is nvme-cli's --block-count: here --length is the number of bytes";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+/// The same for `dsm`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptionsOfRanges {
+    #[arg(short = 's', hide = true, value_parser = no_slbs)]
+    _slbs: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_cdw11)]
+    _cdw11: Option<u64>,
+}
+
+fn no_slbs(text: &str) -> Result<u64, String> {
+    Err(no_short("-s is nvme-cli's --slbs: write that", "port", "--trsvcid", text))
+}
+
+fn no_cdw11(text: &str) -> Result<u64, String> {
+    let what = "-c is nvme-cli's --cdw11, which this command does not take";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {
+    format!("{what}; for the {other}, write {option} {text}")
+}
+
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port != 0);
+    port.ok_or_else(|| "a port is a number from 1 to 65535".to_owned())
+}
+
+fn host_id(text: &str) -> Result<Uuid, String> {
+    Uuid::parse_str(text).map_err(|_| "a host identifier is a UUID (`uuidgen` makes one)".to_owned())
 }
 
 /// Address and port, where the text is both: `192.0.2.1:4420`, `[2001:db8::1]:4420`, `name:4420`.
@@ -166,7 +215,10 @@ impl TargetArguments {
         let is_tcp_discovery = self.transport == Transport::Tcp && nqn == Nqn::DISCOVERY;
         let port = self.trsvcid.unwrap_or(if is_tcp_discovery { DISCOVERY_PORT } else { PORT });
         if let Some((address, port)) = with_port(&self.traddr) {
-            bail!("-a {} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}", self.traddr);
+            return wrong_arguments(format!(
+                "-a {} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}",
+                self.traddr
+            ));
         }
         let text = self.traddr.trim_matches(['[', ']']);
         if let Ok(address) = text.parse::<IpAddr>() {
@@ -181,7 +233,10 @@ impl TargetArguments {
     fn transport(&self) -> Result<TransportOptions> {
         match self.transport {
             Transport::Tcp if self.provider != Provider::Auto => {
-                bail!("--provider is for -t rdma: leave it out, or use that transport")
+                wrong_arguments("--provider is for -t rdma: leave it out, or use that transport")
+            }
+            Transport::Tcp if self.crc => {
+                wrong_arguments("--crc is for -t rdma: over tcp use --hdr-digest and --data-digest")
             }
             Transport::Tcp => Ok(TransportOptions::Tcp(TcpOptions {
                 header_digest: self.hdr_digest,
@@ -189,13 +244,43 @@ impl TargetArguments {
                 tos: self.tos,
                 interface: self.host_iface.clone(),
                 tls: self.tls_options()?,
+                ..TcpOptions::default()
             })),
-            Transport::Rdma if self.tls => bail!("--tls is for -t tcp: NVMe/RDMA has none"),
-            Transport::Rdma if self.hdr_digest || self.data_digest || self.host_iface.is_some() => {
-                bail!("--hdr-digest, --data-digest and --host-iface are for -t tcp")
-            }
-            Transport::Rdma => Ok(TransportOptions::Rdma),
+            Transport::Rdma => match self.option_of_tcp() {
+                Some(option) => wrong_arguments(format!(
+                    "{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"
+                )),
+                None => Ok(TransportOptions::Rdma),
+            },
         }
+    }
+
+    /// An option that was given and is of NVMe/TCP only.
+    fn option_of_tcp(&self) -> Option<&'static str> {
+        let options = [
+            ("--tls", self.tls),
+            ("--hdr-digest", self.hdr_digest),
+            ("--data-digest", self.data_digest),
+            ("--host-iface", self.host_iface.is_some()),
+        ];
+        options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+
+    /// Whether this machine has the address and the interface to connect from.
+    fn check_source(&self) -> Result<()> {
+        if let Some(address) = self.host_traddr {
+            UdpSocket::bind((address, 0)).with_context(|| {
+                format!("--host-traddr {address}: this machine has no such address (`ip address` lists them)")
+            })?;
+        }
+        if let Some(name) = &self.host_iface {
+            if_nametoindex(name.as_str()).with_context(|| {
+                format!(
+                    "--host-iface {name}: this machine has no such network interface (`ip link` lists them)"
+                )
+            })?;
+        }
+        Ok(())
     }
 
     /// The key, if TLS is wanted.
@@ -226,10 +311,13 @@ impl TargetArguments {
                 }
             }
         };
+        let transport = self.transport()?;
+        self.check_source()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {
-            transport: self.transport()?,
+            transport,
             provider: self.provider.into(),
+            crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,
@@ -247,6 +335,12 @@ impl TargetArguments {
 
 impl NamespaceArguments {
     pub(crate) fn options(&self) -> Result<Options> {
+        if self.nqn == Nqn::DISCOVERY {
+            return wrong_arguments(format!(
+                "-n {}: the discovery subsystem has no namespaces; `nvmf discover` lists the subsystems that have",
+                self.nqn
+            ));
+        }
         self.target.options(self.nqn)
     }
 

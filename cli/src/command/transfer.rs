@@ -1,7 +1,7 @@
 //! `nvmf read` and `nvmf write`: copy between a namespace and a file or pipe.
 
 use super::nvm::AttachedArguments;
-use super::target::{NamespaceArguments, NoShortOptions};
+use super::target::{NamespaceArguments, NoShortOptionsOfBytes};
 use crate::connect::connect;
 use crate::print::OutputClosed;
 use crate::runtime::run;
@@ -56,7 +56,7 @@ struct Range {
     #[arg(long, value_parser = size::parse)]
     length: Option<u64>,
     #[command(flatten)]
-    _no_short: NoShortOptions,
+    _no_short: NoShortOptionsOfBytes,
 }
 
 impl Range {

@@ -22,8 +22,9 @@ mod report;
 mod target;
 mod towards;
 
-pub(crate) use ping::{PORT, Plan, SIZES, listen, ping};
+pub(crate) use ping::{PORT as PING_PORT, Plan, SIZES, listen, ping};
 
+use crate::connect::Transport;
 use crate::print::{self, print_json};
 use anyhow::{Context, Result};
 use counters::Reading;
@@ -33,7 +34,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-/// Over which provider `ping` and `listen` go.
+/// Over which provider a target is asked, and `ping` and `listen` go.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProviderChoice {
     /// Userspace iWARP over TCP
@@ -44,24 +45,39 @@ pub(crate) enum ProviderChoice {
     All,
 }
 
+/// A target that is asked whether it answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    /// Where its discovery service is.
+    pub(crate) address: SocketAddr,
+    /// Over which transport it is asked; over both where none is named.
+    pub(crate) transport: Option<Transport>,
+    /// Over which provider, if over RDMA.
+    pub(crate) provider: ProviderChoice,
+}
+
 /// Examines this machine, and the way to a target: the report, as JSON or for people, and whether nothing needs
 /// mending.
-pub(crate) fn examine(address: Option<&str>, interval: Duration, json: bool) -> Result<bool> {
+pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: bool) -> Result<bool> {
     let root = Path::new("/");
     let addresses = netdev::addresses().context("cannot read this machine's addresses")?;
     let machine = Machine::read_at(root, &addresses).context("cannot read /sys/class")?;
     let limits = Limits::read(root, Own::read());
-    let address = address.map(|text| resolve(text, target::PORT)).transpose()?;
     let verbs = limits.verbs();
     let verbs = verbs.as_ref().map_err(String::as_str).copied();
-    let towards = address.map(|address| towards::Towards::new(&machine, address.ip(), verbs));
+    let towards = question.map(|question| towards::Towards::new(&machine, question.address.ip(), verbs));
 
-    let target = address.map(|address| {
-        let local = address.ip().is_loopback() || machine.netdev_of(address.ip()).is_some();
-        target::Target::ask(address, local)
+    let target = question.map(|question| {
+        let address = question.address.ip();
+        target::Target::ask(question, address.is_loopback() || machine.netdev_of(address).is_some())
     });
 
     let netdevs = netdevs_to_read(&machine, towards.as_ref().and_then(|towards| towards.source));
+    // What `auto` would take says nothing where it is not asked.
+    let is_auto = question.is_some_and(|question| {
+        question.transport != Some(Transport::Tcp) && question.provider == ProviderChoice::All
+    });
+    let towards = towards.filter(|_| is_auto);
     let ethtool = |netdev: &str| counters::ethtool(netdev);
     let first = Reading::take(root, &machine, &netdevs, &ethtool);
     std::thread::sleep(interval);

@@ -150,7 +150,7 @@ impl Report<'_> {
         let target = bytes(limits.target_may_pin());
         let _ = writeln!(
             text,
-            "limits     memlock {own}{privileged}, a target here {target}; open files {soft}, up to {hard}"
+            "limits     memlock {own}{privileged}, for the target's service {target}; open files {soft}, up to {hard}"
         );
         let io_uring = match limits.io_uring_disabled {
             None | Some(0) => "allowed",
@@ -214,7 +214,7 @@ impl Report<'_> {
         let bad = self.findings.iter().filter(|finding| finding.level == Verdict::Bad).count();
         let _ = match (bad, self.findings.len()) {
             (0, 0) => writeln!(text, "nothing wrong"),
-            (0, _) => writeln!(text, "nothing wrong; what is to be watched stands above"),
+            (0, _) => writeln!(text, "nothing wrong; the lines marked `watch` may become a problem"),
             (1, _) => writeln!(text, "1 thing needs mending"),
             _ => writeln!(text, "{bad} things need mending"),
         };

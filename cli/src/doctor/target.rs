@@ -1,79 +1,143 @@
-//! Whether a target answers at an address.
+//! Whether a target answers at an address, and over which transport.
 
 use super::advice::Finding;
 use super::counters::Verdict;
-use crate::connect::reach;
+use super::{ProviderChoice, Question};
+use crate::connect::{Transport, reach};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::Nqn;
-use nvmf_initiator::{HostIdentity, Options};
+use nvmf_initiator::{HostIdentity, Options, Preference, TcpOptions, TransportOptions};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
-
-/// The port of NVMe over RDMA.
-pub(super) const PORT: u16 = 4420;
 
 /// What came of asking the discovery service at an address.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,
-    /// It is one of this machine's: that nobody listens there may be meant.
-    pub(super) local: bool,
-    pub(super) answer: Result<Answer, String>,
+    /// Nothing says that a target is to be there: it is one of this machine's addresses, and no transport was named.
+    pub(super) may_be_absent: bool,
+    /// Over each transport that was tried.
+    pub(super) tried: Vec<(Transport, Result<Answer, String>)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Over which provider.
-    pub(super) provider: String,
+    /// Over which provider, if over RDMA.
+    pub(super) provider: Option<String>,
     /// Entries of its discovery log.
     pub(super) records: usize,
 }
 
 impl Target {
-    /// Connects as nobody in particular, asks, and disconnects. Takes some seconds where nobody answers.
-    pub(super) fn ask(address: SocketAddr, local: bool) -> Self {
-        let answer = discover(address).map_err(|error| chain(&error));
-        Self { address, local, answer }
+    /// Connects as nobody in particular, asks, and disconnects. Takes some seconds where nobody answers. `local`: the
+    /// address is one of this machine's.
+    pub(super) fn ask(question: &Question, local: bool) -> Self {
+        let mut target = Self {
+            address: question.address,
+            may_be_absent: local && question.transport.is_none(),
+            tried: Vec::new(),
+        };
+        if question.transport != Some(Transport::Tcp) {
+            target.try_over(Transport::Rdma, question.provider);
+        }
+        let may_be_tcp = match question.transport {
+            Some(transport) => transport == Transport::Tcp,
+            // iWARP has the TCP port that answered; a device leaves it to others.
+            None => question.provider == ProviderChoice::All && !target.answers_over("iwarp"),
+        };
+        if may_be_tcp {
+            target.try_over(Transport::Tcp, ProviderChoice::All);
+        }
+        target
+    }
+
+    fn try_over(&mut self, transport: Transport, provider: ProviderChoice) {
+        let answer = discover(self.address, transport, provider).map_err(|error| why(&error));
+        self.tried.push((transport, answer));
+    }
+
+    fn answers(&self) -> impl Iterator<Item = (Transport, &Answer)> {
+        self.tried.iter().filter_map(|(transport, answer)| Some((*transport, answer.as_ref().ok()?)))
+    }
+
+    fn answers_over(&self, provider: &str) -> bool {
+        self.answers().any(|(_, answer)| answer.provider.as_deref() == Some(provider))
+    }
+
+    /// Why nobody answers; `None` when somebody does.
+    fn error(&self) -> Option<String> {
+        let errors: Option<Vec<_>> = self.tried.iter().map(|(_, answer)| answer.as_ref().err()).collect();
+        Some(errors?.into_iter().map(String::as_str).collect::<Vec<_>>().join("; "))
     }
 
     /// That nobody answers.
     pub(super) fn finding(&self) -> Option<Finding> {
-        let error = self.answer.as_ref().err()?;
-        let level = if self.local { Verdict::Watch } else { Verdict::Bad };
-        let mend = "there: systemctl status nvmf-target (does it run, on which address and provider?); between: routes, and a firewall that lets the port through";
+        let error = self.error()?;
+        let level = if self.may_be_absent { Verdict::Watch } else { Verdict::Bad };
+        let mend = "there: systemctl status nvmf-target (does it run, on which address, transport and provider?); between: routes, and a firewall that lets the port through";
         Some(Finding::new(level, &self.address.to_string(), format!("no target answers: {error}"), mend))
     }
 
     pub(super) fn json(&self) -> Value {
-        let answer = self.answer.as_ref().ok();
+        let tried = self.tried.iter().map(|(transport, answer)| {
+            let found = answer.as_ref().ok();
+            json!({
+                "transport": transport.name(), "answers": found.is_some(),
+                "provider": found.map(|answer| &answer.provider), "records": found.map(|answer| answer.records),
+                "error": answer.as_ref().err(),
+            })
+        });
+        let tried: Vec<_> = tried.collect();
+        let first = self.answers().next();
         json!({
-            "address": self.address, "answers": answer.is_some(),
-            "provider": answer.map(|answer| &answer.provider), "records": answer.map(|answer| answer.records),
-            "error": self.answer.as_ref().err(),
+            "address": self.address, "answers": first.is_some(),
+            "transport": first.map(|(transport, _)| transport.name()),
+            "provider": first.and_then(|(_, answer)| answer.provider.as_deref()),
+            "records": first.map(|(_, answer)| answer.records), "error": self.error(), "tried": tried,
         })
     }
 
     pub(super) fn text(&self) -> String {
-        match &self.answer {
-            Ok(Answer { provider, records }) => {
-                format!("{} answers over {provider}: {records} records in its discovery log", self.address)
-            }
-            Err(_) => format!("{} does not answer", self.address),
+        let answers = self.answers().map(|(transport, Answer { provider, records })| {
+            let provider = provider.as_ref().map_or_else(String::new, |provider| format!(" ({provider})"));
+            let name = transport.name();
+            let plural = if *records == 1 { "" } else { "s" };
+            format!("over {name}{provider}: {records} record{plural} in its discovery log (-t {name})")
+        });
+        let answers: Vec<_> = answers.collect();
+        if answers.is_empty() {
+            return format!("{} does not answer", self.address);
         }
+        format!("{} answers {}", self.address, answers.join("; "))
     }
 }
 
-fn discover(address: SocketAddr) -> Result<Answer> {
+/// Over what, and why: without the address, which is said once.
+fn why(error: &anyhow::Error) -> String {
+    let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
+    match &causes[..] {
+        [over, _address, why] => format!("{over}: {why}"),
+        _ => chain(error),
+    }
+}
+
+fn discover(address: SocketAddr, transport: Transport, provider: ProviderChoice) -> Result<Answer> {
     let options = Options {
+        transport: match transport {
+            Transport::Rdma => TransportOptions::Rdma,
+            Transport::Tcp => TransportOptions::Tcp(TcpOptions::default()),
+        },
+        provider: match provider {
+            ProviderChoice::Iwarp => Preference::Iwarp,
+            ProviderChoice::Verbs => Preference::Verbs,
+            ProviderChoice::All => Preference::Auto,
+        },
         ctrl_loss_timeout: Some(Duration::ZERO),
         ..Options::with_host(address, Nqn::DISCOVERY, HostIdentity::generate()?)
     };
     let (log, via) = run(reach(options, nvmf_initiator::discover))?;
-    Ok(Answer {
-        provider: via.provider().unwrap_or_else(|| via.transport().to_owned()),
-        records: log.entries.len(),
-    })
+    Ok(Answer { provider: via.provider(), records: log.entries.len() })
 }

@@ -32,7 +32,7 @@ impl Checker<'_> {
         let transfer_max = self.bytes(
             "transfer_max",
             file.transfer_max.as_ref(),
-            4096..=1 << 20,
+            8192..=1 << 20,
             u64::from(default.transfer_max),
         )?;
         if let Some(value) = &file.transfer_max
@@ -97,6 +97,11 @@ impl Checker<'_> {
             if let Some(value) = &file.provider {
                 return self.error(value, message("provider"));
             }
+            if let Some(value) = &file.crc {
+                let message =
+                    "crc is for transport = \"rdma\": remove it, over NVMe/TCP hosts ask for digests";
+                return self.error(value, message);
+            }
             if let Some(value) = &file.verbs {
                 return self.error(value, message("verbs"));
             }
@@ -112,6 +117,7 @@ impl Checker<'_> {
             transport,
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
+            crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
         })

@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QueueFailure {
     /// No way leads there, or nobody listens.
-    #[error("cannot reach the controller ({0}); check the address, the port and the network")]
+    #[error("cannot reach the controller ({0}); check the address, the port, the transport and the network")]
     Unreachable(String),
     /// The controller's transport rejected the connection.
     #[error("the controller rejected the connection: {0}")]
@@ -41,7 +41,7 @@ pub struct Rejection(pub Option<RejectStatus>);
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(status) = self.0 else {
-            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe target?");
+            return f.write_str("it gave no NVMe/RDMA reason; is it an NVMe/RDMA target?");
         };
         let advice = match status {
             RejectStatus::INVALID_QID => "ask for fewer I/O queues",
@@ -83,7 +83,7 @@ pub enum AssociationError {
         qid: Qid,
         /// The controller's status.
         status: Status,
-        /// Which parameter it did not like.
+        /// Which parameter it refuses.
         parameter: Option<InvalidParameter>,
     },
     /// The controller wants authentication.
@@ -246,11 +246,11 @@ impl fmt::Display for ConnectStatus {
 
 struct Invalid(Option<InvalidParameter>);
 
-/// What it means that the controller does not like this parameter, where that is the user's to mend.
+/// What it means that the controller refuses this parameter, where that is the user's to correct.
 fn meaning(parameter: Option<InvalidParameter>) -> &'static str {
     match parameter.and_then(InvalidParameter::field) {
         Some("SUBNQN") => {
-            "there is no such subsystem at this address (nvmf discover lists those that there are): "
+            "there is no such subsystem at this address and port (nvmf discover lists where each is: use the transport, traddr and trsvcid of its entry): "
         }
         _ => "",
     }
@@ -275,7 +275,7 @@ impl fmt::Display for Invalid {
             InvalidParameter::Data(offset) => ("data", offset),
         };
         let field = parameter.field().unwrap_or("an unnamed field");
-        write!(f, "; it does not like {field} (byte {offset} of the Connect {place})")?;
+        write!(f, "; it refuses {field} (byte {offset} of the Connect {place})")?;
         f.write_str(match field {
             "HOSTNQN" | "HOSTID" => ": the subsystem does not know or allow this host",
             "CNTLID" => ": the controller is gone, or another host's",

@@ -38,7 +38,8 @@ fn flow_control_keeps_one_entry_free() {
 #[test]
 fn unread_entries_take_room() {
     let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
-    let cids: Vec<Cid> = (0..7).map(|owner| queue.submit(owner, None).unwrap()).collect();
+    let soon = Some(Duration::from_secs(1));
+    let cids: Vec<Cid> = (0..7).map(|owner| queue.submit(owner, soon).unwrap()).collect();
     queue.on_completion(&cqe(cids[0], 0)).unwrap();
     assert_eq!(queue.room(), 0, "completed, but its head has not moved");
     queue.on_completion(&cqe(cids[1], 5)).unwrap();
@@ -104,6 +105,24 @@ fn cancelled_command_takes_its_entry_back() {
         queue.on_completion(&cqe(cid, head)).unwrap();
     }
     assert_eq!(queue.room(), 4, "three commands in flight, three entries unread");
+}
+
+#[test]
+fn head_that_stands_still_takes_no_room_from_later_commands() {
+    let soon = Some(Duration::from_secs(1));
+    for stuck in [0, 1, 5] {
+        let mut queue = Queue::new(Qid(1), 8, FlowControl::Sqhd);
+        // As an event request: the controller answers it when there is an event.
+        queue.submit(0, None).unwrap();
+        for owner in 1..100 {
+            let first = queue.submit(owner, soon).unwrap_or_else(|_| panic!("no room for command {owner}"));
+            let second = queue.submit(owner, soon).unwrap();
+            assert!(queue.pop_expired(Duration::from_secs(1)).is_some());
+            queue.on_completion(&cqe(first, stuck)).unwrap();
+            queue.on_completion(&cqe(second, stuck)).unwrap();
+            assert_eq!(queue.room(), 6, "one command is in flight");
+        }
+    }
 }
 
 proptest! {

@@ -2,7 +2,8 @@
 
 use crate::site::{BOTH, MEMORY, NONE, START, Site, ic_resp};
 use nvme_proto::tcp::{C2hData, DataAlignment, Digests, IcResp, R2t};
-use nvme_proto::{Cid, Cqe, Qid, Status};
+use nvme_proto::{Cid, Cqe, Qid, Sqe, Status};
+use nvmf_host::Command;
 use nvmf_initiator::transport::{Arrival, Data, Payload, Transport};
 use nvmf_memory::{Crc32c, Memory};
 use nvmf_tcp::ToHost;
@@ -114,6 +115,25 @@ fn command_without_data_has_a_transport_descriptor_of_none() {
     site.send(0, 1, 0, Data::None);
     let pdu = site.receive(72);
     assert_eq!(pdu[8 + 24..8 + 40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x5a]);
+}
+
+/// Force unit access is one of the bits.
+#[test]
+fn command_is_sent_with_all_its_bits() {
+    let mut sqe = Sqe { mptr: u64::MAX.into(), nsid: 0x0102_0304.into(), ..Sqe::new(WRITE) };
+    (sqe.cdw2, sqe.cdw3) = (5.into(), 6.into());
+    sqe = sqe.with_dwords([u32::MAX; 6]);
+    let mut site = Site::ready(NONE);
+    let memory = site.memory.share();
+    let user = |payload| Data::User { region: &memory, offset: START, len: 512, payload };
+    let all =
+        [user(Payload::FromController), user(Payload::ToController), user(Payload::InCapsule), Data::None];
+    for (slot, data) in (0..).zip(all) {
+        site.tcp.send(Qid(1), slot, Cid(slot), &Command::new(sqe), data).unwrap();
+        let pdu = site.receive(if slot == 2 { 72 + 512 } else { 72 });
+        let expected: [u8; 64] = zerocopy::transmute!(sqe);
+        assert_eq!((pdu[8], &pdu[12..32], &pdu[48..72]), (WRITE, &expected[4..24], &expected[40..]));
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! way.
 
 use crate::site::{BOTH, NONE, Site};
+use core::time::Duration;
 use nvme_proto::tcp::{C2hData, DataAlignment, Digests, R2t};
 use nvme_proto::{Cid, Cqe, Status};
-use nvmf_initiator::transport::Payload;
+use nvmf_initiator::transport::{Event, Payload, Transport};
 use nvmf_memory::Crc32c;
 use nvmf_tcp::ToHost;
 
@@ -189,7 +190,7 @@ fn response_to_no_command_ends_the_connection() {
     let refused = sender().response(Cqe::new(Cid(READ), Status::INTERNAL_ERROR, 0));
     site.write(refused.as_bytes());
     assert_eq!(site.response(), (Cid(READ), Status::INTERNAL_ERROR));
-    assert_eq!(nvmf_initiator::transport::Transport::complete(&mut site.tcp, site.qid, 0, None), Ok(true));
+    assert_eq!(site.tcp.complete(site.qid, 0, None), Ok(true));
     site.write(refused.as_bytes());
     let last = site.rest_after_end();
     assert_eq!((last[0], last[8], last[10]), (2, 1, 20), "a second response");
@@ -200,7 +201,7 @@ fn data_after_the_response_touch_nothing() {
     let mut site = busy(NONE);
     site.write(sender().response(Cqe::new(Cid(READ), Status::INTERNAL_ERROR, 0)).as_bytes());
     assert_eq!(site.response(), (Cid(READ), Status::INTERNAL_ERROR));
-    assert_eq!(nvmf_initiator::transport::Transport::complete(&mut site.tcp, site.qid, 0, None), Ok(true));
+    assert_eq!(site.tcp.complete(site.qid, 0, None), Ok(true));
     let data = C2hData { cid: Cid(READ), offset: 0, len: 4096, last: true, success: false };
     site.write(&[sender().c2h_data(&data).unwrap().as_bytes(), &[0xee; 4096]].concat());
     site.rest_after_end();
@@ -252,4 +253,77 @@ fn end_within_a_pdu_is_a_broken_connection() {
         assert!(!cause.contains("closed it"), "{cut} bytes: {cause}");
         assert!(site.is_untouched_but(LEN as usize) && site.arrivals.is_empty());
     }
+}
+
+/// Whether the controller is said to know of the loss: it then carries out nothing more of the lost commands.
+fn knows(site: &mut Site) -> bool {
+    match site.event() {
+        Event::Disconnected { peer_has_ended, .. } => peer_has_ended,
+        event => panic!("{event:?}"),
+    }
+}
+
+#[test]
+fn controller_knows_of_a_loss_only_if_it_ended_the_connection() {
+    let mut closed = busy(NONE);
+    closed.peer.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(knows(&mut closed), "it closed");
+
+    let mut within = busy(NONE);
+    within.write(&[7]);
+    within.peer.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(knows(&mut within), "it closed within a PDU");
+
+    let mut terminated = busy(NONE);
+    terminated.write(&[&pdu(3, 0, 0, 24 + 8, [0; 16])[..], &[0; 8]].concat());
+    assert!(knows(&mut terminated), "it said so");
+
+    // The bad PDU is the end for the host; the controller may be carrying out what it has.
+    let mut bad = busy(NONE);
+    bad.write(&pdu(9, 0, 0, 24, transfer(WRITE, 1, 0, LEN + 4)));
+    bad.peer.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(!knows(&mut bad), "the host ended it");
+
+    for orderly in [true, false] {
+        let mut ours = busy(NONE);
+        ours.tcp.disconnect(ours.qid, orderly);
+        if orderly {
+            ours.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        assert!(!knows(&mut ours), "the host closed it");
+    }
+}
+
+/// Until then something of the lost commands may still reach the controller.
+#[test]
+fn loss_is_reported_when_the_connection_is_gone_and_not_before() {
+    let mut site = busy(NONE);
+    site.write(&pdu(9, 0, 0, 24, transfer(WRITE, 1, 0, LEN + 4)));
+    let last = site.receive(24);
+    assert_eq!(last[..4], [2, 0, 24, 0], "a termination request");
+    for _ in 0..20 {
+        site.turn();
+        let event = site.tcp.poll_event(Duration::ZERO);
+        assert!(event.is_none(), "the controller has not closed: {event:?}");
+    }
+    site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(!knows(&mut site));
+}
+
+#[test]
+fn nothing_arrives_of_a_destroyed_queue() {
+    let mut site = busy(NONE);
+    let refused = |cid| sender().response(Cqe::new(Cid(cid), Status::INTERNAL_ERROR, 0)).as_bytes().to_vec();
+    site.write(&[refused(READ), refused(WRITE)].concat());
+    let begun = std::time::Instant::now();
+    let first = loop {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no response arrived");
+        site.tcp.poll();
+        if let Some(first) = site.tcp.next_arrival() {
+            break first;
+        }
+    };
+    site.tcp.destroy(site.qid);
+    let second = site.tcp.next_arrival();
+    assert!(second.is_none(), "{first:?}, {second:?}");
 }

@@ -56,7 +56,7 @@ fn bad_response_is_refused() {
         let expected = if what.contains("digest") {
             "digests are not those"
         } else {
-            "before ICResp; is it an NVMe/TCP"
+            "before ICResp; is it an NVMe/TCP target?"
         };
         assert!(cause.contains(expected), "{what}: {cause}");
     }
@@ -79,6 +79,15 @@ fn other_protocols_are_refused() {
         let cause = site.ending();
         assert!(cause.contains("is it an NVMe/TCP target"), "{cause}");
     }
+}
+
+#[test]
+fn hang_up_names_what_it_may_be() {
+    let mut site = Site::asking(Qid(0), NONE);
+    site.peer.shutdown(std::net::Shutdown::Both).unwrap();
+    let cause = site.ending();
+    assert!(cause.contains("before ICResp") && cause.contains("-t rdma"), "{cause}");
+    assert!(cause.contains("room for one more connection"), "{cause}");
 }
 
 #[test]

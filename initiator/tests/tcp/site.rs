@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_MAX: Duration = Duration::from_secs(20);
 /// Entries of the queue.
 pub(crate) const ENTRIES: u16 = 16;
 /// Bytes of the user's memory. Operations use a part in its middle.
@@ -61,7 +61,7 @@ impl Site {
         tcp.open(Duration::ZERO, &queue).unwrap();
         let (peer, _) = listener.accept().unwrap();
         peer.set_nodelay(true).unwrap();
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(TIME_MAX)).unwrap();
         let memory = Memory::alloc(MEMORY).unwrap();
         memory.fill(0, MEMORY, UNTOUCHED);
         let (start, arrivals) = (Instant::now(), Vec::new());
@@ -103,7 +103,7 @@ impl Site {
 
     /// Turns until there is what is looked for.
     pub(crate) fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Option<R>) -> R {
-        while self.now() < PATIENCE {
+        while self.now() < TIME_MAX {
             self.turn();
             if let Some(found) = look(self) {
                 return found;
@@ -161,7 +161,7 @@ impl Site {
     pub(crate) fn receive(&mut self, len: usize) -> Vec<u8> {
         let (mut bytes, mut have) = (vec![0; len], 0);
         self.peer.set_nonblocking(true).unwrap();
-        while have < len && self.now() < PATIENCE {
+        while have < len && self.now() < TIME_MAX {
             self.turn();
             match self.peer.read(&mut bytes[have..]) {
                 Ok(0) => panic!("the host closed after {have} of {len} bytes"),

@@ -7,7 +7,7 @@ use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId,
+    SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
 use nvmf_verbs::VerbsProvider;
 use std::net::SocketAddr;
@@ -175,6 +175,10 @@ impl Provider for AnyProvider {
 
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
         either!(self, it => it.poll_cm(now))
+    }
+
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        either!(self, it => it.next_stranger())
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

@@ -2,7 +2,7 @@
 
 use crate::AnyProvider;
 use core::fmt;
-use nvmf_iwarp::{IwarpConfig, IwarpProvider};
+use nvmf_iwarp::{Crc, IwarpConfig, IwarpProvider};
 use nvmf_rdma::{PrivateData, Provider};
 use nvmf_rdma_devices::{Choice, Machine, Reason, choose, source_towards};
 use nvmf_verbs::{VerbsConfig, VerbsProvider};
@@ -64,7 +64,10 @@ impl Default for OpenOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProviderSelection {
     /// Userspace iWARP over TCP.
-    Iwarp,
+    Iwarp {
+        /// It asks for CRCs; otherwise there are some where the peer asks.
+        crc: bool,
+    },
     /// A port of a device.
     Verbs {
         /// Its name.
@@ -79,7 +82,8 @@ pub enum ProviderSelection {
 impl fmt::Display for ProviderSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Iwarp => f.write_str("iwarp"),
+            Self::Iwarp { crc: false } => f.write_str("iwarp"),
+            Self::Iwarp { crc: true } => f.write_str("iwarp with CRCs"),
             Self::Verbs { device, .. } => write!(f, "verbs on {device}"),
         }
     }
@@ -97,6 +101,14 @@ pub enum OpenError {
         address: IpAddr,
         /// What is missing.
         why: String,
+    },
+    /// CRCs were asked for over an iWARP device.
+    #[error(
+        "{device} is an iWARP device: whether it uses CRCs is its driver's choice. Leave the CRCs to it, or take provider iwarp, which uses them when it is asked to"
+    )]
+    NoCrc {
+        /// The device.
+        device: String,
     },
     /// There is no route to the address.
     #[error("there is no route to {address}")]
@@ -119,21 +131,32 @@ pub enum OpenError {
 }
 
 impl ProviderSelection {
-    /// The selection of a local address.
+    /// The selection of a local address. With `crc`, a checksum that goes with the data is insisted on: userspace iWARP
+    /// asks for MPA's, and InfiniBand and RoCE always have one.
     ///
     /// # Errors
-    /// [`OpenError::NoDevice`] when verbs were asked for.
-    pub fn of(local: IpAddr, preference: Preference, options: VerbsOptions) -> Result<Self, OpenError> {
+    /// [`OpenError::NoDevice`] and [`OpenError::NoCrc`] when verbs were asked for.
+    pub fn of(
+        local: IpAddr,
+        preference: Preference,
+        crc: bool,
+        options: VerbsOptions,
+    ) -> Result<Self, OpenError> {
         if preference == Preference::Iwarp {
-            return Ok(Self::Iwarp);
+            return Ok(Self::Iwarp { crc });
         }
         let machine = Machine::read().map_err(OpenError::Machine)?;
         let usable = nvmf_verbs::usable().map_err(|error| error.to_string());
         let owner = match choose(&machine, local, usable.as_ref().copied().map_err(String::as_str)) {
             Choice::Verbs(owner) => owner,
             // Who asks for verbs gets the device, whatever it is.
-            Choice::Iwarp(Reason::IwarpDevice(owner)) if preference == Preference::Verbs => owner,
-            Choice::Iwarp(_) if preference == Preference::Auto => return Ok(Self::Iwarp),
+            Choice::Iwarp(Reason::IwarpDevice(owner)) if preference == Preference::Verbs => {
+                if crc {
+                    return Err(OpenError::NoCrc { device: owner.device.name.clone() });
+                }
+                owner
+            }
+            Choice::Iwarp(_) if preference == Preference::Auto => return Ok(Self::Iwarp { crc }),
             Choice::Iwarp(why) => {
                 return Err(OpenError::NoDevice { address: local, why: why.to_string() });
             }
@@ -150,21 +173,22 @@ impl ProviderSelection {
         remote: SocketAddr,
         source: Option<IpAddr>,
         preference: Preference,
+        crc: bool,
         options: VerbsOptions,
     ) -> Result<Self, OpenError> {
         if preference == Preference::Iwarp {
-            return Ok(Self::Iwarp);
+            return Ok(Self::Iwarp { crc });
         }
         let local = match source {
             Some(source) => source,
             None => match source_towards(remote) {
                 Ok(local) => local,
                 // Connecting reports better what is wrong with the address.
-                Err(_) if preference == Preference::Auto => return Ok(Self::Iwarp),
+                Err(_) if preference == Preference::Auto => return Ok(Self::Iwarp { crc }),
                 Err(source) => return Err(OpenError::NoRoute { address: remote, source }),
             },
         };
-        Self::of(local, preference, options)
+        Self::of(local, preference, crc, options)
     }
 
     /// A provider for one thread. A selection opens as many as are asked for, one after another where a device went
@@ -174,9 +198,13 @@ impl ProviderSelection {
     /// The device, its libraries or the system refuse.
     pub fn open(&self, open: OpenOptions) -> Result<AnyProvider, OpenError> {
         match self {
-            Self::Iwarp => {
+            Self::Iwarp { crc } => {
                 let default = IwarpConfig::default();
-                let config = IwarpConfig { keys_max: open.keys.unwrap_or(default.keys_max), ..default };
+                let config = IwarpConfig {
+                    crc: if *crc { Crc::On } else { Crc::Auto },
+                    keys_max: open.keys.unwrap_or(default.keys_max),
+                    ..default
+                };
                 IwarpProvider::new(config).map(AnyProvider::from).map_err(OpenError::Iwarp)
             }
             Self::Verbs { device, port, options } => {
@@ -215,11 +243,11 @@ mod tests {
     #[test]
     fn loopback_has_no_device() {
         let local = IpAddr::from([127, 0, 0, 1]);
-        let auto =
-            ProviderSelection::of(local, Preference::Auto, VerbsOptions::default()).expect("a selection");
-        assert_eq!(auto, ProviderSelection::Iwarp);
-        let verbs =
-            ProviderSelection::of(local, Preference::Verbs, VerbsOptions::default()).expect_err("no device");
+        let of = |preference, crc| ProviderSelection::of(local, preference, crc, VerbsOptions::default());
+        for crc in [false, true] {
+            assert_eq!(of(Preference::Auto, crc).expect("a selection"), ProviderSelection::Iwarp { crc });
+        }
+        let verbs = of(Preference::Verbs, false).expect_err("no device");
         assert!(verbs.to_string().contains("provider iwarp"), "{verbs}");
     }
 }

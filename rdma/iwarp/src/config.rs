@@ -12,6 +12,10 @@ pub const MAX_INLINE: usize = 48;
 pub const MAX_READ_DEPTH: u16 = 128;
 /// Work requests on one queue.
 pub const MAX_QUEUE_DEPTH: u32 = 16 * 1024;
+/// Completions that wait in one queue: those of 65535 connections with deep queues.
+pub const MAX_COMPLETIONS: u32 = 1 << 28;
+/// So many of them have memory from the start; the rest when they come.
+pub const READY_COMPLETIONS: usize = 1 << 20;
 /// The largest FPDU that is sent. The length field is 16 bits; what is left is a multiple of four.
 pub const MAX_FPDU: usize = 65_532;
 /// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all

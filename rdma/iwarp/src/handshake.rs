@@ -30,6 +30,11 @@ impl FrameReader {
         self.have == 0
     }
 
+    /// The bytes that came first; zeroes behind them.
+    pub(crate) fn beginning<const N: usize>(&self) -> [u8; N] {
+        *self.bytes.first_chunk().expect("the buffer is longer")
+    }
+
     /// `n` bytes were put into [`FrameReader::room`].
     pub(crate) fn on_filled(&mut self, n: usize) -> Result<Option<Frame>, FrameError> {
         self.have += n;

@@ -69,6 +69,14 @@ fn send_now(side: &mut Side, qp: QueuePairId, text: &[u8]) {
     side.provider.flush();
 }
 
+/// A target may have 65535 connections, each with an Admin queue at the least.
+#[test]
+fn completion_queue_of_very_many_connections() {
+    let mut side = Side::new(IwarpConfig::default());
+    let receives = 65_535 * 36;
+    assert!(side.provider.create_completion_queue(4 * receives).is_ok());
+}
+
 #[test]
 fn hang_up_on_revision_2_is_followed_by_revision_1() {
     let (mut side, qp, listener) = calling(IwarpConfig::default());

@@ -5,6 +5,7 @@ use crate::Nqn;
 use crate::subsystem::HostAccess;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use nvme_proto::fabrics::discovery::{
     DiscoveryEntry, DiscoveryHeader, RdmaAddressSubtype, SubsystemType, TransportType,
 };
@@ -30,19 +31,27 @@ pub(crate) struct Record {
     pub(crate) port: Arc<Port>,
 }
 
-/// The discovery log of one host.
+/// The discovery log of one host that came through one of our addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DiscoveryLog {
     generation: u64,
+    local: IpAddr,
     records: Vec<(Nqn, Arc<Port>)>,
 }
 
 impl DiscoveryView {
-    /// What this host may find.
-    pub(crate) fn log_for(&self, host_nqn: &Nqn) -> DiscoveryLog {
-        let allowed = self.records.iter().filter(|record| record.hosts.allows(host_nqn));
-        let records = allowed.map(|record| (record.nqn, Arc::clone(&record.port))).collect();
-        DiscoveryLog { generation: self.generation, records }
+    /// What this host may find that came through this address of ours.
+    pub(crate) fn log_for(&self, host_nqn: &Nqn, local: IpAddr) -> DiscoveryLog {
+        let mut records = Vec::new();
+        // Records of one port come one after the other.
+        for of_port in self.records.chunk_by(|one, other| Arc::ptr_eq(&one.port, &other.port)) {
+            let Some(port) = of_port.first().and_then(|record| record.port.seen_from(local)) else {
+                continue;
+            };
+            let allowed = of_port.iter().filter(|record| record.hosts.allows(host_nqn));
+            records.extend(allowed.map(|record| (record.nqn, Arc::clone(&port))));
+        }
+        DiscoveryLog { generation: self.generation, local, records }
     }
 }
 
@@ -50,6 +59,11 @@ impl DiscoveryLog {
     /// GENCTR.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The log of the same host in another view.
+    pub(crate) fn renewed(&self, view: &DiscoveryView, host_nqn: &Nqn) -> Self {
+        view.log_for(host_nqn, self.local)
     }
 
     /// Bytes of the whole page.

@@ -3,7 +3,8 @@
 use crate::Nqn;
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
-use core::net::SocketAddr;
+use alloc::sync::Arc;
+use core::net::{IpAddr, SocketAddr};
 pub use nvme_proto::fabrics::discovery::{AddressFamily, RdmaProviderType, TransportType};
 
 /// An address that the target listens on.
@@ -15,7 +16,8 @@ pub struct Port {
     pub transport: TransportType,
     /// ADRFAM.
     pub family: AddressFamily,
-    /// TRADDR: the address in text, without a port. What hosts connect to, so not a wildcard.
+    /// TRADDR: the address in text, without a port. A wildcard is shown to each host as the address that the host
+    /// came through.
     pub address: String,
     /// TRSVCID: the port number in decimal, without leading zeroes.
     pub service: String,
@@ -30,7 +32,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port for NVMe/RDMA that serves all subsystems, at an address that is not a wildcard.
+    /// A port for NVMe/RDMA that serves all subsystems.
     #[must_use]
     pub fn rdma(id: u16, address: SocketAddr, rdma_provider: RdmaProviderType) -> Self {
         Self {
@@ -53,6 +55,19 @@ impl Port {
             transport: TransportType::TCP,
             in_capsule_len: 16 * 1024,
             ..Self::rdma(id, address, RdmaProviderType::NO_PROVIDER_SPECIFIED)
+        }
+    }
+}
+
+impl Port {
+    /// The port as a host finds it that came through this address of ours; `None` if it can't use it: loopback is
+    /// another machine's own, and a wildcard covers addresses of its own family only.
+    pub(crate) fn seen_from(self: &Arc<Self>, local: IpAddr) -> Option<Arc<Self>> {
+        match self.address.parse::<IpAddr>() {
+            Ok(ip) if ip.is_unspecified() => (ip.is_ipv4() == local.is_ipv4())
+                .then(|| Arc::new(Self { address: local.to_string(), ..(**self).clone() })),
+            Ok(ip) if ip.is_loopback() && !local.is_loopback() => None,
+            _ => Some(Arc::clone(self)),
         }
     }
 }

@@ -29,6 +29,18 @@ impl ConnectRequest {
         }
     }
 
+    /// The queue that it asks for.
+    #[must_use]
+    pub fn qid(&self) -> Qid {
+        self.command().qid
+    }
+
+    /// Whether it asks for a discovery controller.
+    #[must_use]
+    pub fn is_for_discovery(&self) -> bool {
+        Nqn::from_field(&self.data.subnqn).is_ok_and(|nqn| nqn == Nqn::DISCOVERY)
+    }
+
     /// The connection is gone.
     pub fn abandon(self) {
         self.ticket.abandon();
@@ -59,6 +71,13 @@ pub struct Admission {
     /// Associations that the host has lost, and that end: destroy the queue pairs of all their queues at once, on
     /// whichever worker they live. Until then the host is refused ([`Refusal::Ending`]).
     pub lost: Vec<AssociationKey>,
+}
+
+impl Admission {
+    /// No, for a reason of the caller's: the registry was not asked.
+    pub fn refused(refusal: Refusal) -> Self {
+        Self { outcome: Err(refusal), duplicate_host_id: None, closed: None, lost: Vec::new() }
+    }
 }
 
 /// A queue that was admitted.

@@ -55,9 +55,12 @@ pub enum Refusal {
     /// The controller is of a host with this NQN, but HOSTID is another one (and not zero, which an I/O queue may say).
     #[error("controller {0} belongs to a host with another HOSTID")]
     OtherHostId(Cntlid),
+    /// An I/O queue connects from another address than its Admin queue: names and IDs are no secret, so others know them.
+    #[error("controller {0} was given to another address of the host, or to another host")]
+    OtherAddress(Cntlid),
     /// An I/O queue connects through another port than its Admin queue.
     #[error(
-        "a queue for controller {cntlid} connects through port {port}, but its Admin queue through another one"
+        "a queue for controller {cntlid} connects through another listener (port ID {port}) than its Admin queue"
     )]
     OtherPort {
         /// The controller.
@@ -66,7 +69,7 @@ pub enum Refusal {
         port: u16,
     },
     /// No such subsystem on this port.
-    #[error("there is no subsystem {nqn} on port {port}")]
+    #[error("there is no subsystem {nqn} at this listener (port ID {port})")]
     Subsystem {
         /// What the host asked for.
         nqn: Nqn,
@@ -116,6 +119,12 @@ pub enum Refusal {
         /// How many the subsystem may have.
         max: u16,
     },
+    /// More than half of the connections that the transport takes are in use, and the host's machine has its share of
+    /// them ([`crate::Admission::refused`]).
+    #[error(
+        "the host's address has its share of the connections, and half of all are in use: the rest is for others"
+    )]
+    Share,
     /// Operations of the host's last connection are still in flight on a device. Admitted now, the host would issue
     /// them again and write on, and the first copies could overwrite that. After some seconds the host is admitted, and
     /// only the namespaces of that device are held back.
@@ -147,13 +156,16 @@ impl Refusal {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Orphans(_) | Self::Ending(_) => {
-                Status::CONNECT_CONTROLLER_BUSY
-            }
+            Self::Starting
+            | Self::Busy(_)
+            | Self::HostBusy { .. }
+            | Self::Share
+            | Self::Orphans(_)
+            | Self::Ending(_) => Status::CONNECT_CONTROLLER_BUSY,
             // The other host may disconnect.
             Self::DuplicateHostId(_) => Status::CONNECT_INVALID_HOST,
             // The Admin queue may be gone or not enabled yet, and its CNTLID in use for another host: a new one helps.
-            Self::Controller(_) | Self::OtherHostId(_) | Self::NotEnabled(_) => {
+            Self::Controller(_) | Self::OtherHostId(_) | Self::OtherAddress(_) | Self::NotEnabled(_) => {
                 Status::CONNECT_INVALID_PARAMETERS
             }
             // The end of the queue's last connection may not have been noticed yet.
@@ -184,6 +196,7 @@ impl Refusal {
             Self::HostId | Self::OtherHostId(_) => InvalidParameter::Data(data_offset::HOSTID),
             Self::StaticController(_)
             | Self::Controller(_)
+            | Self::OtherAddress(_)
             | Self::OtherPort { .. }
             | Self::NotEnabled(_) => InvalidParameter::Data(data_offset::CNTLID),
             Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),
@@ -194,6 +207,7 @@ impl Refusal {
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
             | Self::HostBusy { .. }
+            | Self::Share
             | Self::Orphans(_)
             | Self::Ending(_)
             | Self::QueueInUse(_) => return 0,

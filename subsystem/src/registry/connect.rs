@@ -72,7 +72,7 @@ impl Registry {
         if names.cntlid != Cntlid::DYNAMIC {
             return Err(Refusal::StaticController(names.cntlid));
         }
-        let place = self.place(&names, link.port)?;
+        let place = self.place(&names, link)?;
         *duplicate = self.duplicate_host(place.id, &names);
         if place.controller_type == ControllerType::Io {
             self.end_lost(now, place.id, &names, silence_counts, lost)?;
@@ -97,14 +97,15 @@ impl Registry {
     }
 
     /// The subsystem, if this host may have it through this port.
-    fn place(&self, names: &Names, port: u16) -> Result<Place, Refusal> {
+    fn place(&self, names: &Names, link: Link) -> Result<Place, Refusal> {
+        let Link { port, local, .. } = link;
         let nqn = names.subsystem_nqn;
         if nqn == Nqn::DISCOVERY {
             return Ok(Place {
                 id: DISCOVERY,
                 controller_type: ControllerType::Discovery,
                 identity: Arc::clone(&self.discovery_identity),
-                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn))),
+                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn, local))),
                 counters: Arc::default(),
             });
         }
@@ -226,6 +227,7 @@ impl Registry {
             host_nqn: names.host_nqn,
             host_id: names.host_id,
             port: link.port,
+            peer: link.peer.to_canonical(),
             transport: link.transport,
             in_capsule_len,
             options: Arc::clone(&self.options),
@@ -270,6 +272,9 @@ impl Registry {
         let association = associations.get(cntlid).filter(same_host).cloned().ok_or(unknown)?;
         if !names.host_id.is_zero() && names.host_id != association.host_id {
             return Err(Refusal::OtherHostId(cntlid));
+        }
+        if link.peer.to_canonical() != association.peer {
+            return Err(Refusal::OtherAddress(cntlid));
         }
         if link.port != association.port {
             return Err(Refusal::OtherPort { cntlid, port: link.port });

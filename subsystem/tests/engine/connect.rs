@@ -76,6 +76,12 @@ fn connect_of_an_io_queue_names_status_and_field() {
         ("good", good.clone(), OK, 1),
         ("in use", good.clone(), SEQUENCE, 0),
         ("HOSTID zero", Hello { host_id: HostId([0; 16]), ..Hello::io(4, 1) }, OK, 1),
+        (
+            "other address",
+            link(Link { peer: [192, 0, 2, 2].into(), ..good.link }),
+            INVALID_PARAMETERS,
+            DATA | 16,
+        ),
         ("other port", link(Link { port: 2, ..good.link }), INVALID_PARAMETERS, DATA | 16),
         ("RECFMT", Hello { recfmt: 2, ..Hello::io(3, 1) }, (1, 0x80), 0),
         ("SQSIZE 0", Hello { sqsize_z: 0, ..Hello::io(3, 1) }, INVALID_PARAMETERS, 44),
@@ -261,6 +267,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::StaticController(Cntlid(1)), false),
         (Refusal::Controller(Cntlid(1)), true),
         (Refusal::OtherHostId(Cntlid(1)), true),
+        (Refusal::OtherAddress(Cntlid(1)), true),
         (Refusal::OtherPort { cntlid: Cntlid(1), port: 2 }, false),
         (Refusal::Subsystem { nqn: name, port: 1 }, false),
         (Refusal::SubsystemNqn, false),
@@ -269,6 +276,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::DuplicateHostId(duplicate), true),
         (Refusal::Busy(1), true),
         (Refusal::HostBusy { host: nqn(HOST), controllers: 9, max: 16 }, true),
+        (Refusal::Share, true),
         (Refusal::Orphans(Cntlid(1)), true),
         (Refusal::Ending(Cntlid(1)), true),
         (Refusal::NotEnabled(Cntlid(1)), true),
@@ -278,10 +286,12 @@ fn refusals_that_time_can_cure_may_be_retried() {
         match &refusal {
             Refusal::Controller(_)
             | Refusal::OtherHostId(_)
+            | Refusal::OtherAddress(_)
             | Refusal::DuplicateHostId(_)
             | Refusal::Starting
             | Refusal::Busy(_)
             | Refusal::HostBusy { .. }
+            | Refusal::Share
             | Refusal::Orphans(_)
             | Refusal::Ending(_)
             | Refusal::NotEnabled(_)

@@ -62,6 +62,40 @@ fn discovery_log_lists_what_the_host_may_use_on_every_port() {
     assert_eq!(entry.tsas[..3], [1, 5, 1]);
 }
 
+/// Where a host is told to go that came through this address of ours.
+fn addresses(registry: &mut Registry, local: &str) -> Vec<String> {
+    let hello = Hello::discovery();
+    let link = Link { local: local.parse().unwrap(), ..hello.link };
+    let mut queue = discovery(registry, &Hello { link, ..hello });
+    log(&mut queue, false).1.iter().map(|entry| entry.traddr().to_string()).collect()
+}
+
+#[test]
+fn wildcard_is_listed_as_the_address_that_the_host_came_through() {
+    let mut registry = registry(Options::default());
+    let ports = ["0.0.0.0:4420", "[::]:4420", "192.0.2.9:4421"].map(|address| address.parse().unwrap());
+    let port = |(id, address)| Port::rdma(id, address, RdmaProviderType::IWARP);
+    registry.set_ports((PORT..).zip(ports).map(port).collect()).unwrap();
+    assert_eq!(addresses(&mut registry, "192.0.2.1"), ["192.0.2.1", "192.0.2.9"]);
+    assert_eq!(addresses(&mut registry, "198.51.100.1"), ["198.51.100.1", "192.0.2.9"]);
+    assert_eq!(addresses(&mut registry, "2001:db8::1"), ["2001:db8::1", "192.0.2.9"]);
+    assert_eq!(addresses(&mut registry, "127.0.0.1"), ["127.0.0.1", "192.0.2.9"]);
+    // The same after a change, in a controller that was there before.
+    let mut queue = discovery(&mut registry, &Hello::discovery());
+    registry.set_ports(vec![Port::tcp(2, "0.0.0.0:8009".parse().unwrap())]).unwrap();
+    registry.take_notices().iter().for_each(|notice| queue.on_notice(NOW, notice));
+    assert_eq!(log(&mut queue, false).1[0].traddr(), LOCAL.to_string());
+}
+
+#[test]
+fn loopback_is_listed_to_hosts_of_this_machine_only() {
+    let mut registry = registry(Options::default());
+    let ports = ["127.0.0.1:4420", "[::1]:4420", "192.0.2.1:4420"].map(|address| address.parse().unwrap());
+    registry.set_ports((PORT..).zip(ports).map(|(id, address)| Port::tcp(id, address)).collect()).unwrap();
+    assert_eq!(addresses(&mut registry, "192.0.2.1"), ["192.0.2.1"]);
+    assert_eq!(addresses(&mut registry, "127.0.0.2"), ["127.0.0.1", "::1", "192.0.2.1"]);
+}
+
 #[test]
 fn subsystem_not_on_the_port_refuses_connect() {
     let mut registry = registry(Options::default());

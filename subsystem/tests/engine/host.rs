@@ -1,5 +1,6 @@
 //! A scripted host against a registry with one subsystem: what the tests drive the engine with.
 
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, PropertySet};
@@ -11,6 +12,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const NOW: Duration = Duration::from_secs(1000);
 pub(crate) const PORT: u16 = 1;
+pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
 pub(crate) const HOST: &str = "nqn.2026-11.com.example:host";
 pub(crate) const HOST_ID: HostId = HostId([7; 16]);
@@ -94,6 +97,8 @@ impl Hello {
             link: Link {
                 transport: TransportType::RDMA,
                 port: PORT,
+                local: LOCAL,
+                peer: PEER,
                 qid: None,
                 cntlid: None,
                 secure_channel: None,

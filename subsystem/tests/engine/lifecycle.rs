@@ -281,6 +281,26 @@ fn admin_queue_end_closes_the_association() {
     assert!(fixture.registry.close_queue(&association, Qid(7)).is_empty(), "twice does no harm");
 }
 
+/// Its host may be writing over another controller by now.
+#[test]
+fn command_that_comes_after_the_end_of_the_admin_queue_is_aborted() {
+    let mut fixture = Fixture::new();
+    let association = fixture.association();
+    fixture.registry.close_queue(&association, Qid(0));
+    let write = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::WRITE, Nsid(1)), 512);
+    match capsule(&mut fixture.io, &write, 0) {
+        Step::Respond(response) => {
+            let cqe = responded(Step::Respond(response));
+            assert_eq!(code(&cqe), (0, 0x08), "aborted: the submission queue is deleted");
+        }
+        Step::Execute { ticket, .. } => {
+            ticket.abandon();
+            panic!("it is carried out");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_removed_subsystem_and_a_revoked_host_lose_their_associations() {
     type Change = fn(&mut Registry);

@@ -1,12 +1,12 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
-use crate::daemon::{read_config, select};
+use crate::daemon::{read_config, select, twins, want_one_tcp_port};
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
-use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem};
-use std::collections::HashMap;
+use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, Subsystem, Transport};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -47,30 +47,36 @@ struct Findings {
 
 impl Findings {
     fn look_at(&mut self, config: &Config) {
+        self.problems.extend(config.serves_nothing().map(str::to_owned));
         for (at, listener) in config.listeners.iter().enumerate() {
             self.look_at_listener(listener);
-            for other in config.listeners[..at].iter().filter(|other| take_one_port(other, listener)) {
-                self.problems.push(format!(
-                    "cannot listen on {} and on {}: the wildcard takes the port on every address; remove one \
-                     of the two",
-                    other.address, listener.address
-                ));
+            for other in config.listeners[..at].iter().filter(|other| want_one_tcp_port(other, listener)) {
+                let (shown, other_shown) = (describe(listener), describe(other));
+                let problem = if listener.address == other.address {
+                    "without an RDMA device at the address, NVMe/RDMA takes a TCP port of its own; give one of the \
+                     two another port"
+                } else {
+                    "the wildcard takes the port on every address; remove one of the two"
+                };
+                self.problems.push(format!("cannot listen on {other_shown} and on {shown}: {problem}"));
             }
         }
         self.look_for_disks_exported_twice(config);
+        self.look_for_copies(config);
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
                 if forgets(namespace) {
                     self.warnings
                         .push(format!("namespace {} of {}: {FORGETS}", namespace.nsid, subsystem.nqn));
                 }
-                if let Backing::Path { path, size, create } = &namespace.backing
-                    && let Err(problem) = self.look_at_disk(namespace, path, *size, *create)
-                {
-                    let hint =
-                        machine::sandbox_hint(path).map(|hint| format!(" ({hint})")).unwrap_or_default();
-                    self.problems
-                        .push(format!("namespace {} of {}: {problem}{hint}", namespace.nsid, subsystem.nqn));
+                let Backing::Path { path, size, create } = &namespace.backing else { continue };
+                let hint = machine::service_hint(path, &user());
+                let name = format!("namespace {} of {}", namespace.nsid, subsystem.nqn);
+                match (self.look_at_disk(namespace, path, *size, *create), hint) {
+                    (Ok(()), None) => {}
+                    (Ok(()), Some(hint)) => self.warnings.push(format!("{name}: {}: {hint}", path.display())),
+                    (Err(problem), None) => self.problems.push(format!("{name}: {problem}")),
+                    (Err(problem), Some(hint)) => self.problems.push(format!("{name}: {problem} ({hint})")),
                 }
             }
         }
@@ -101,6 +107,22 @@ impl Findings {
                     path.display()
                 ));
             }
+        }
+    }
+
+    /// Disks that bear one UUID. What is one disk under two names has been reported.
+    fn look_for_copies(&mut self, config: &Config) {
+        let mut seen = HashSet::new();
+        let own = config.subsystems.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
+        let own = own.filter_map(|(nqn, namespace)| {
+            let Backing::Path { path, .. } = &namespace.backing else { return None };
+            seen.insert(disk_number(&std::fs::metadata(path).ok()?)).then_some(())?;
+            let identity = nvmf_backend::Identity::of_path(path).ok()??;
+            Some(((nqn, namespace.nsid), *identity.uuid.as_bytes()))
+        });
+        let own: HashMap<_, _> = own.collect();
+        for ((nqn, nsid), fault) in twins::refused(config, |nqn, n| own.get(&(*nqn, n.nsid)).copied()) {
+            self.problems.push(format!("namespace {nsid} of {nqn}: {fault}"));
         }
     }
 
@@ -178,21 +200,6 @@ impl Findings {
     }
 }
 
-/// Whether one of the two listens on the port of every address, the other's too. The wildcard of IPv6 leaves IPv4 alone.
-fn take_one_port(one: &Listener, other: &Listener) -> bool {
-    let (a, b) = (one.address, other.address);
-    let providers = (one.provider, other.provider);
-    let apart = matches!(
-        providers,
-        (ProviderChoice::Iwarp, ProviderChoice::Verbs) | (ProviderChoice::Verbs, ProviderChoice::Iwarp)
-    );
-    a.port() == b.port()
-        && a.port() != 0
-        && a.is_ipv4() == b.is_ipv4()
-        && (a.ip().is_unspecified() || b.ip().is_unspecified())
-        && !apart
-}
-
 /// What the kernel knows a disk by, whatever its name.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum DiskNumber {
@@ -226,11 +233,21 @@ fn user() -> String {
     nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
+/// A listener, for the user.
+fn describe(listener: &Listener) -> String {
+    let transport = match listener.transport {
+        Transport::Rdma => "rdma",
+        Transport::Tcp => "tcp",
+    };
+    format!("{} over {transport}", listener.address)
+}
+
 /// What would be served.
 fn summary(config: &Config) -> String {
     let mut text = String::new();
     for listener in &config.listeners {
-        let _ = writeln!(text, "listen on {}", listener.address);
+        let only = if listener.discovery_only { ", discovery only" } else { "" };
+        let _ = writeln!(text, "listen on {}{only}", describe(listener));
     }
     for subsystem in &config.subsystems {
         let hosts = match &subsystem.hosts {
@@ -245,7 +262,7 @@ fn summary(config: &Config) -> String {
                 }
                 Backing::Path { path, .. } => path.display().to_string(),
                 Backing::Memory { size } => format!("{size} bytes of memory"),
-                Backing::Null { size } => format!("{size} bytes of nothing"),
+                Backing::Null { size } => format!("null, {size} bytes (writes are discarded)"),
             };
             let mode = if namespace.read_only { ", read-only" } else { "" };
             let _ = writeln!(text, "  namespace {}: {what}{mode}", namespace.nsid);

@@ -41,6 +41,8 @@ pub struct Control {
     interrupt: Signal,
     hangup: Signal,
     user: Signal,
+    /// A file that may not grow as far fails the write; its default ends the process.
+    _file_size: Signal,
     waker: Waker,
 }
 
@@ -52,14 +54,15 @@ impl Control {
     pub fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
-        let [terminate, interrupt, hangup, user] = [
+        let [terminate, interrupt, hangup, user, _file_size] = [
             signal(SignalKind::terminate())?,
             signal(SignalKind::interrupt())?,
             signal(SignalKind::hangup())?,
             signal(SignalKind::user_defined1())?,
+            signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?,
         ];
         drop(inside);
-        Ok(Self { runtime, terminate, interrupt, hangup, user, waker: Waker::default() })
+        Ok(Self { runtime, terminate, interrupt, hangup, user, _file_size, waker: Waker::default() })
     }
 
     /// What wakes [`Control::next`].
@@ -70,7 +73,7 @@ impl Control {
 
     /// The next thing asked for, if it comes within `wait`.
     pub fn next(&mut self, wait: Duration) -> Event {
-        let Self { runtime, terminate, interrupt, hangup, user, waker } = self;
+        let Self { runtime, terminate, interrupt, hangup, user, waker, .. } = self;
         runtime.block_on(async {
             let event = async {
                 tokio::select! {

@@ -32,10 +32,11 @@ impl Daemon {
         loop {
             faults.append(&mut self.advance_disks());
             let now = self.common.clock.now();
-            let mut pending = self.namespaces.pending(&self.config.subsystems, now);
-            let is_allocating = self.namespaces.is_allocating();
-            if pending.is_empty() || deadline.is_over(now, pending.len(), is_allocating) {
-                faults.append(&mut pending);
+            let pending = self.namespaces.pending(&self.config.subsystems, now).len();
+            let to_open = pending.saturating_sub(self.namespaces.held());
+            if pending == 0 || deadline.is_over(now, to_open, self.namespaces.is_allocating()) {
+                faults.append(&mut self.settle());
+                faults.append(&mut self.namespaces.pending(&self.config.subsystems, now));
                 return faults;
             }
             self.keep_alive();
@@ -47,8 +48,18 @@ impl Daemon {
     pub(super) fn advance_disks(&mut self) -> Vec<ExportError> {
         let now = self.common.clock.now();
         let wanted = &self.config.subsystems;
+        let mut faults = self.namespaces.collect(wanted, now);
         self.namespaces.begin(wanted, now, &self.common.waker);
-        let (opened, mut faults) = self.namespaces.collect(wanted, now);
+        if !self.namespaces.is_settling(now) {
+            faults.append(&mut self.settle());
+        }
+        faults
+    }
+
+    /// Serves what is open, except for disks that have the UUID of another.
+    fn settle(&mut self) -> Vec<ExportError> {
+        let now = self.common.clock.now();
+        let (opened, mut faults) = self.namespaces.settle(&self.config.subsystems, now);
         if !opened.is_empty() {
             faults.append(&mut self.take_up(opened));
         }

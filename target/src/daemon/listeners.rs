@@ -1,15 +1,16 @@
 //! Where the daemon listens, and tries to.
 
 use super::disks::error_text;
-use super::worker_group::{Selection, WorkerGroup, select};
+use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::WorkerThread;
 use super::{Daemon, StartError};
 use crate::limits::ANSWER_TIMEOUT;
+use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use crate::ports::{Served, port_id, ports};
 use crate::settings::in_capsule_data;
-use nvmf_config::{Listener, ProviderChoice, Target, Tls};
+use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_subsystem::RdmaProviderType;
@@ -45,7 +46,10 @@ impl Listening {
     pub(super) fn describe(&self) -> String {
         let providers: Vec<_> = self.providers.iter().map(ToString::to_string).collect();
         match &providers[..] {
-            [] => format!("{} (down)", self.address),
+            [] => match self.config.transport {
+                Transport::Rdma => format!("{} (rdma, down)", self.address),
+                Transport::Tcp => format!("{} (NVMe/TCP, down)", self.address),
+            },
             _ => format!("{} ({})", self.address, providers.join(", ")),
         }
     }
@@ -55,7 +59,7 @@ impl Listening {
         let rdma = match &self.providers[..] {
             [] => return None,
             [Selection::Tcp] => None,
-            [Selection::Rdma(ProviderSelection::Iwarp)] => Some(RdmaProviderType::IWARP),
+            [Selection::Rdma(ProviderSelection::Iwarp { .. })] => Some(RdmaProviderType::IWARP),
             _ => Some(RdmaProviderType::NO_PROVIDER_SPECIFIED),
         };
         Some(Served {
@@ -70,12 +74,31 @@ impl Listening {
     /// Whether it was left to us which provider it takes, and it has userspace iWARP only.
     fn may_find_a_device(&self) -> bool {
         self.config.provider == ProviderChoice::Auto
-            && self.providers == [Selection::Rdma(ProviderSelection::Iwarp)]
+            && matches!(self.providers[..], [Selection::Rdma(ProviderSelection::Iwarp { .. })])
             && !self.address.ip().is_unspecified()
     }
 }
 
 impl Daemon {
+    /// Whether a start could listen anywhere, or with `strict` everywhere, as far as can be told without listening.
+    pub(super) fn try_addresses(&self) -> Result<(), StartError> {
+        let mut fault = None;
+        for listener in self.listeners.iter().map(|listener| &listener.config) {
+            let address = listener.address;
+            if !takes_tcp_port(listener) {
+                // Of a device, only listening itself tells.
+                return Ok(());
+            }
+            match machine::try_address(address).map_err(|source| StartError::Listen { address, source }) {
+                Ok(()) if !self.config.target.strict => return Ok(()),
+                Ok(()) => {}
+                Err(error) if self.config.target.strict => return Err(error),
+                Err(error) => fault = fault.or(Some(error)),
+            }
+        }
+        fault.map_or(Ok(()), Err)
+    }
+
     /// Listens where it does not yet, and returns the places of the listeners that could not, and why.
     pub(super) fn listen_where_down(&mut self) -> Vec<(usize, StartError)> {
         let down: Vec<usize> = (0..self.listeners.len()).filter(|&at| !self.listeners[at].is_up()).collect();
@@ -83,10 +106,24 @@ impl Daemon {
             let address = self.listeners[at].config.address;
             let selection = select(&self.listeners[at].config);
             let selection = selection.map_err(|source| StartError::Provider { address, source })?;
-            self.listen(at, selection)
+            self.listen(at, selection).map_err(|error| self.explained(at, error))
         };
         let results = down.iter().copied().map(listen);
         results.zip(&down).filter_map(|(result, &at)| Some((at, result.err()?))).collect()
+    }
+
+    /// A port that another listener of ours has is not another program's.
+    fn explained(&self, at: usize, error: StartError) -> StartError {
+        let listener = &self.listeners[at].config;
+        let has_it = |it: &&Listening| it.is_up() && want_one_tcp_port(&it.config, listener);
+        match (error, self.listeners.iter().find(has_it)) {
+            (StartError::Listen { address, source }, Some(other))
+                if source.kind() == io::ErrorKind::AddrInUse =>
+            {
+                StartError::OwnPort { address, other: other.describe() }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Tries again where it is down.
@@ -266,7 +303,7 @@ mod tests {
             let config = Config::parse(&text(address, provider)).expect("a configuration");
             Listening { providers, ..Listening::new(config.listeners[0].clone()) }
         };
-        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp)];
+        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp { crc: false })];
         let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);
         let late = listening("192.0.2.1:4420", "auto", iwarp());
         assert!(late.may_find_a_device());

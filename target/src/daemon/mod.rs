@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `twins` | disks that bear one UUID |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
@@ -17,11 +18,12 @@ mod namespaces;
 mod reload;
 mod start;
 mod status;
+pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
 pub use start::StartError;
-pub(crate) use worker_group::select;
+pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
 
 use crate::control::{Control, Event};

@@ -1,22 +1,18 @@
 //! The namespaces that are served, and those that cannot be served yet.
 
+use super::twins::{Claim, Key};
 use crate::control::Waker;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::{NSID_REST, RETRY_INTERVAL};
+use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_INTERVAL};
 use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Namespace, Subsystem};
-use nvmf_subsystem::Nqn;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use uuid::Uuid;
 
 /// Disks that are opened at the same time, at the most.
 const OPENING_MAX: usize = 32;
-
-/// Which namespace.
-type Key = (Nqn, u32);
 
 /// The namespaces, by how far they are: wanted, being opened, open, leaving.
 #[derive(Default)]
@@ -24,6 +20,8 @@ pub(super) struct Namespaces {
     /// Served.
     pub(super) open: Vec<Export>,
     opening: Vec<Opening>,
+    /// Open, and not served until it is known whether another disk has the same UUID.
+    held: Vec<Export>,
     /// Taken from the hosts; workers may still have operations on their disks.
     leaving: Vec<Export>,
     /// What was taken away lately, and until when no other disk takes its NSID.
@@ -36,6 +34,7 @@ pub(super) struct Namespaces {
 struct Opening {
     key: Key,
     namespace: Namespace,
+    since: Duration,
     told: Receiver<Result<Export, ExportFault>>,
 }
 
@@ -43,6 +42,8 @@ struct Opening {
 struct Fault {
     text: String,
     retry_at: Duration,
+    /// What was found of its disk, which had another's UUID.
+    twin: Option<Claim>,
 }
 
 impl Namespaces {
@@ -56,8 +57,10 @@ impl Namespaces {
             let key = (nqn, namespace.nsid);
             // One that was begun for another disk, and may never end, is no reason to wait.
             let is_opening = self.opening.iter().any(|o| o.key == key && o.namespace == *namespace);
+            let is_held = self.held.iter().any(|e| e.is(&nqn, namespace.nsid) && e.namespace == *namespace);
             if self.is_open(&key)
                 || is_opening
+                || is_held
                 || self.is_waiting(&key, now)
                 || self.is_leaving(&key, namespace)
                 || self.is_resting(&key, namespace)
@@ -74,14 +77,14 @@ impl Namespaces {
             };
             // No thread: it is tried again.
             if std::thread::Builder::new().name("open-disk".into()).spawn(body).is_ok() {
-                self.opening.push(Opening { key, namespace: namespace.clone(), told });
+                self.opening.push(Opening { key, namespace: namespace.clone(), since: now, told });
             }
         }
     }
 
-    /// What has been opened since, if it is still wanted, and what could not be.
-    pub(super) fn collect(&mut self, wanted: &[Subsystem], now: Duration) -> (Vec<Export>, Vec<ExportError>) {
-        let (mut opened, mut faults) = (Vec::<Export>::new(), Vec::new());
+    /// Takes in what has been opened since, and returns what could not be.
+    pub(super) fn collect(&mut self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
+        let mut faults = Vec::new();
         for at in (0..self.opening.len()).rev() {
             let result = match self.opening[at].told.try_recv() {
                 Ok(result) => result,
@@ -89,28 +92,56 @@ impl Namespaces {
                 Err(TryRecvError::Disconnected) => Err(ExportFault::Attach("the opening thread died".into())),
             };
             let Opening { key, namespace, .. } = self.opening.swap_remove(at);
-            let is_wanted = wanted
-                .iter()
-                .any(|subsystem| subsystem.nqn == key.0 && subsystem.namespaces.contains(&namespace));
-            if !is_wanted {
+            if !is_wanted(wanted, &key, &namespace) {
                 continue;
             }
-            let unique =
-                result.and_then(|export| match self.same_disk(&export).or(find_uuid(&opened, &export)) {
-                    None => Ok(export),
-                    Some(other) => Err(ExportFault::Twice {
-                        uuid: Uuid::from_bytes(export.uuid),
-                        nqn: Box::new(other.nqn),
-                        nsid: other.namespace.nsid,
-                    }),
-                });
-            match unique {
-                Ok(export) => opened.push(export),
+            match result {
+                Ok(export) => self.held.push(export),
                 Err(source) => faults.push(ExportError { nqn: Box::new(key.0), nsid: key.1, source }),
             }
         }
         for fault in &faults {
             self.retry_later(fault, now);
+        }
+        faults
+    }
+
+    /// Whether a disk may still turn out to have the UUID of one that is open: all of those that are opened at about
+    /// the same time are looked at together. One that hangs is waited for no longer than at a start.
+    pub(super) fn is_settling(&self, now: Duration) -> bool {
+        self.opening.iter().any(|opening| {
+            let Namespace { backing, uuid, .. } = &opening.namespace;
+            matches!(backing, Backing::Path { .. }) && uuid.is_none() && now < opening.since + OPEN_TIMEOUT
+        })
+    }
+
+    /// How many wait for that.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// What of it is to be served, in the order of the file, and what is not because another has its UUID.
+    pub(super) fn settle(&mut self, wanted: &[Subsystem], now: Duration) -> (Vec<Export>, Vec<ExportError>) {
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|e| is_wanted(wanted, &(e.nqn, e.namespace.nsid), &e.namespace));
+        let place = |export: &Export| wanted.iter().position(|subsystem| subsystem.nqn == export.nqn);
+        held.sort_by_key(|export| (place(export), export.namespace.nsid));
+        let served: Vec<Claim> = self.open.iter().map(Claim::of).collect();
+        let twins = self.faults.values().filter_map(|fault| fault.twin);
+        let twins = twins.filter(|twin| !held.iter().any(|export| export.is(&twin.key.0, twin.key.1)));
+        let found: Vec<Claim> = held.iter().map(Claim::of).chain(twins).collect();
+        let (mut opened, mut faults) = (Vec::new(), Vec::new());
+        for export in held {
+            let claim = Claim::of(&export);
+            let Some(source) = claim.refused(&served, wanted, &found) else {
+                opened.push(export);
+                continue;
+            };
+            let (nqn, nsid) = claim.key;
+            let error = ExportError { nqn: Box::new(nqn), nsid, source };
+            self.retry_later(&error, now);
+            self.faults.entry(claim.key).and_modify(|fault| fault.twin = Some(claim));
+            faults.push(error);
         }
         (opened, faults)
     }
@@ -138,8 +169,12 @@ impl Namespaces {
     /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
-        let fault = self.faults.entry(key).or_insert(Fault { text: String::new(), retry_at: now });
+        let new = || Fault { text: String::new(), retry_at: now, twin: None };
+        let fault = self.faults.entry(key).or_insert_with(new);
         fault.retry_at = now + RETRY_INTERVAL;
+        if error.source.is_missing() {
+            fault.twin = None;
+        }
     }
 
     /// Whether this text is another than the last of that namespace: then it is worth a line.
@@ -215,12 +250,8 @@ impl Namespaces {
         };
         self.leaving.iter().any(|export| export.is(&key.0, key.1) || same_path(&export.namespace))
     }
-
-    fn same_disk(&self, export: &Export) -> Option<&Export> {
-        find_uuid(&self.open, export)
-    }
 }
 
-fn find_uuid<'a>(exports: &'a [Export], export: &Export) -> Option<&'a Export> {
-    exports.iter().find(|other| other.uuid == export.uuid)
+fn is_wanted(wanted: &[Subsystem], key: &Key, namespace: &Namespace) -> bool {
+    wanted.iter().any(|subsystem| subsystem.nqn == key.0 && subsystem.namespaces.contains(namespace))
 }

@@ -1,5 +1,6 @@
 //! From a configuration to a daemon that listens.
 
+use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_limits};
@@ -26,6 +27,12 @@ pub enum StartError {
     /// A disk could not be opened.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// None of the disks could be opened, or with `strict` not all of them.
+    #[error("these namespaces cannot be served:{}", lines(.0))]
+    Exports(Vec<ExportError>),
+    /// The configuration has nothing that a host could use.
+    #[error("{0}")]
+    Nothing(&'static str),
     /// The engine does not take the configuration.
     #[error("the configuration cannot be served")]
     Definition(#[source] Box<DefinitionError>),
@@ -53,6 +60,17 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// Another listener of the configuration has the port.
+    #[error(
+        "cannot listen on {address}: the listener on {other} has the TCP port, which NVMe/RDMA needs where there is no \
+         RDMA device at the address; give one of the two another port"
+    )]
+    OwnPort {
+        /// Which.
+        address: SocketAddr,
+        /// The other one.
+        other: String,
+    },
     /// A key of TLS cannot be had.
     #[error(transparent)]
     Key(#[from] nvmf_tls::FileError),
@@ -65,6 +83,11 @@ pub enum StartError {
     /// The system has no thread or descriptor left.
     #[error("the system refused a thread or a descriptor")]
     System(#[from] io::Error),
+}
+
+/// Each in a line of its own.
+fn lines(errors: &[ExportError]) -> String {
+    errors.iter().map(|error| format!("\n  {}", error_text(error))).collect()
 }
 
 fn listen_hint(error: &io::Error) -> &'static str {
@@ -135,13 +158,22 @@ impl Daemon {
     /// The disks come before the workers, and the workers before the listeners: whoever connects finds everything.
     fn bring_up(&mut self) -> Result<(), StartError> {
         let strict = self.config.target.strict;
-        let faults = self.open_disks(OPEN_TIMEOUT);
-        let nothing = self.exports().is_empty();
-        for fault in faults {
-            if strict || nothing {
-                return Err(fault.into());
-            }
-            self.log_export_fault(&fault);
+        if let Some(reason) = self.config.serves_nothing() {
+            return Err(StartError::Nothing(reason));
+        }
+        // Before a disk is created that nobody could reach.
+        self.try_addresses()?;
+        let mut faults = self.open_disks(OPEN_TIMEOUT);
+        if !faults.is_empty() && (strict || self.exports().is_empty()) {
+            let place = |fault: &ExportError| self.config.subsystems.iter().position(|s| s.nqn == *fault.nqn);
+            faults.sort_by_key(|fault| (place(fault), fault.nsid));
+            return Err(match faults.len() {
+                1 => StartError::Export(faults.remove(0)),
+                _ => StartError::Exports(faults),
+            });
+        }
+        for fault in &faults {
+            self.log_export_fault(fault);
         }
         let mut selections = Vec::new();
         // A listener without a provider is heard of when it listens.
@@ -174,7 +206,7 @@ impl Daemon {
         let addresses: Vec<_> = up.map(Listening::describe).collect();
         let (settings, workers) = (Settings::new(&self.config.target, Transport::Rdma), self.workers.len());
         tracing::info!(
-            "listening on {}, {workers} worker(s), poll {}, {} MiB pinned a worker: {} MiB data buffers, \
+            "listening on {}, {workers} worker(s), poll {}, {} MiB of memory a worker: {} MiB data buffers, \
              {} MiB receives \
              ({} I/O queues of {} entries)",
             addresses.join(", "),

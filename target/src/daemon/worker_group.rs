@@ -72,7 +72,26 @@ pub(crate) fn select(listener: &Listener) -> Result<Selection, OpenError> {
         return Ok(Selection::Tcp);
     }
     let provider = preference(listener.provider);
-    ProviderSelection::of(listener.address.ip(), provider, verbs(listener)).map(Selection::Rdma)
+    let selection = ProviderSelection::of(listener.address.ip(), provider, listener.crc, verbs(listener));
+    selection.map(Selection::Rdma)
+}
+
+/// Whether two listeners want one TCP port: over userspace iWARP, NVMe/RDMA takes one as NVMe/TCP does, and a wildcard
+/// takes it on every address of its family.
+pub(crate) fn want_one_tcp_port(one: &Listener, other: &Listener) -> bool {
+    let (a, b) = (one.address, other.address);
+    let overlap = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    let same_port = a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4();
+    same_port && overlap && takes_tcp_port(one) && takes_tcp_port(other)
+}
+
+/// Whether it listens over TCP: all do but those on an RDMA device.
+pub(super) fn takes_tcp_port(listener: &Listener) -> bool {
+    match select(listener) {
+        Ok(Selection::Rdma(ProviderSelection::Verbs { .. })) => false,
+        Ok(_) => true,
+        Err(_) => listener.provider != ProviderChoice::Verbs,
+    }
 }
 
 /// Workers of each of so many groups: the first ones get what does not come out even.

@@ -1,17 +1,17 @@
 //! The data buffers of a worker: allocated once, registered once with the transport and once with the backend, so that
 //! data go between wire and disk without a copy.
 //!
-//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to the host
-//! and its association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of a
-//! class while it holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`],
-//! [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to the others.
+//! Buffers are shared out by who can delay their return. While a buffer waits for the host it is charged to its machine,
+//! the host and its association ([`Owner`]), while it waits for a device, to the device. Each may take another buffer of
+//! a class while it holds less than a part of those that are free ([`ASSOCIATION_SHARE`], [`HOST_SHARE`],
+//! [`MACHINE_SHARE`], [`DEVICE_SHARE`]): one that is alone may have many, and one that stops leaves most of the rest to the others.
 
 use super::owners::{Owner, Owners};
 use super::resources::SetUpError;
 use super::transport::{Part, Transport};
 use crate::limits::{
-    ASSOCIATION_SHARE, DEVICE_SHARE, HOST_SHARE, LARGE_BUFFER_LEN, RESERVED_BUFFER_LEN, RESERVED_BUFFERS,
-    SMALL_BUFFER_LEN,
+    ASSOCIATION_SHARE, DEVICE_SHARE, HOST_SHARE, LARGE_BUFFER_LEN, MACHINE_SHARE, RESERVED_BUFFER_LEN,
+    RESERVED_BUFFERS, SMALL_BUFFER_LEN,
 };
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::{Backend, DeviceId, RegionId};
@@ -160,7 +160,7 @@ impl<K: Copy> Buffers<K> {
             classes,
             waiting: std::array::from_fn(|_| VecDeque::with_capacity(queues)),
             recheck: [false; Class::COUNT],
-            owners: Owners::new(queues),
+            owners: Owners::default(),
             devices: vec![[0; Class::COUNT]; DEVICES_MAX as usize].into(),
         })
     }
@@ -185,10 +185,15 @@ impl<K: Copy> Buffers<K> {
     #[must_use]
     pub fn may_take(&self, class: Class, owner: Owner, device: Option<DeviceId>) -> bool {
         let free = self.of(class).pool.available();
-        let (of_host, of_association) = self.owners.held(owner, class);
+        let held = self.owners.held(owner, class);
         let of_device = device.map_or(0, |device| self.devices[usize::from(slot(device))][class as usize]);
-        is_within(of_host, free, HOST_SHARE)
-            && is_within(of_association, free, ASSOCIATION_SHARE)
+        // Names are free, addresses are not. Behind one address there may be many hosts all the same: each has one
+        // buffer, as long as others have as many as all of them.
+        let of_machine = is_within(held.machine, free, MACHINE_SHARE)
+            || held.host == 0 && is_within(held.machine, free, 1);
+        of_machine
+            && is_within(held.host, free, HOST_SHARE)
+            && is_within(held.association, free, ASSOCIATION_SHARE)
             && is_within(of_device, free, DEVICE_SHARE)
     }
 

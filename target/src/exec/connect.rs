@@ -6,7 +6,7 @@ use super::transport::Transport;
 use crate::limits::{CONNECT_RETRY, CONNECT_WAIT};
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_subsystem::{Admission, Admitted, AssociationKey, ConnectRequest, ControllerType};
+use nvmf_subsystem::{Admission, Admitted, AssociationKey, ConnectRequest, ControllerType, Refusal};
 use std::sync::Arc;
 
 /// A Connect that the registry is asked about, again while what refuses it is about to pass: hosts give up at the first
@@ -42,10 +42,12 @@ impl<T: Transport> Queue<T> {
         now: Duration,
         mut pending: PendingConnect,
     ) {
-        let admission = {
+        let admission = if self.has_place(resources, &pending.connect) {
             let mut registry =
                 resources.registry.lock().expect("no panic happened under the registry's lock");
             registry.connect(now, &pending.connect, now >= resources.no_timer_before)
+        } else {
+            Admission::refused(Refusal::Share)
         };
         self.act_on(resources, now, &mut pending, &admission);
         match &admission.outcome {
@@ -64,6 +66,12 @@ impl<T: Transport> Queue<T> {
         }
         let step = self.engine.on_admission(now, pending.connect, admission);
         self.take_step(resources, now, pending.request, step);
+    }
+
+    /// Whether the machine may have one more queue: others need places, too.
+    fn has_place<B: Backend>(&self, resources: &Resources<T, B>, connect: &ConnectRequest) -> bool {
+        let left = || resources.load.places_left_for(self.terms.peer.ip());
+        connect.is_for_discovery() || if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
     }
 
     fn await_registry<B: Backend>(&mut self, resources: &mut Resources<T, B>, pending: PendingConnect) {
@@ -128,13 +136,15 @@ impl<T: Transport> Queue<T> {
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
         }
-        let owner = resources.buffers.owners.add_connected(&association, self.terms.peer.ip());
-        resources.buffers.owners.remove(self.owner);
-        self.owner = owner;
-        if qid.0 == 0 && association.controller_type() == ControllerType::Io {
-            let free = resources.load.io_queues_free();
-            association.limit_io_queues(u16::try_from(free).unwrap_or(u16::MAX));
-            resources.load.add_controller(Arc::clone(&association), self.terms.peer.ip());
+        resources.buffers.owners.connect(self.index, &mut self.owner, &association);
+        if association.controller_type() == ControllerType::Io {
+            let (load, peer) = (&resources.load, self.terms.peer.ip());
+            load.take_place(peer, qid.0 != 0);
+            if qid.0 == 0 {
+                let served = load.io_queues_free().min(load.places_left_for(peer).io);
+                association.limit_io_queues(u16::try_from(served).unwrap_or(u16::MAX));
+                load.add_controller(Arc::clone(&association), peer);
+            }
         }
         self.admitted = Some((association, qid));
     }

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`transport`] | [`transport::Transport`]: the seam to what carries commands |
 //! | [`buffers`] | the data buffers of a worker, in classes, and who may have how many |
-//! | [`owners`] | the hosts and associations that queues belong to |
+//! | [`owners`] | the machines, hosts and associations that queues belong to |
+//! | [`accounts`] | what is kept for each of them |
+//! | [`unconnected`] | queues without a Connect: which makes way for others |
 //! | [`request`] | a command under way, and the chunks that its data travel in |
 //! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
@@ -13,6 +15,7 @@
 //! | `transfer`, `wire` | the chunks: onto the backend and back, pulls and pushes |
 //! | [`place`] | where a command is in its worker |
 
+pub mod accounts;
 pub mod buffers;
 mod command;
 mod connect;
@@ -23,4 +26,5 @@ pub mod request;
 pub mod resources;
 mod transfer;
 pub mod transport;
+pub mod unconnected;
 mod wire;

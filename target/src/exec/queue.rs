@@ -7,7 +7,7 @@ use super::place::Place;
 use super::request::{Request, Stage};
 use super::resources::{DeferredAction, Resources};
 use super::transport::{Terms, Transport};
-use crate::limits::{ENTRIES_MIN, SPARE_SLOTS};
+use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
@@ -46,8 +46,6 @@ pub struct Queue<T: Transport> {
     pub(super) span: Span,
     /// Whose share of the buffers it uses.
     pub(super) owner: Owner,
-    /// When it was accepted.
-    accepted: Duration,
     /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
     /// The Connect that is not answered yet.
@@ -110,11 +108,13 @@ impl Credits {
 impl<T: Transport> Queue<T> {
     /// The queue of a connection that was accepted.
     pub fn new<B: Backend>(resources: &mut Resources<T, B>, now: Duration, index: u32, terms: Terms) -> Self {
-        let owner = resources.buffers.owners.add_unconnected(terms.peer.ip());
+        let owners = &mut resources.buffers.owners;
+        let owner = owners.add_unconnected(index, terms.peer.ip(), now, terms.is_for_io());
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
-        let Terms { port, entries, secure_channel, .. } = terms;
-        let link = Link { transport: T::TYPE, port, qid, cntlid, secure_channel, entries };
         let peer = terms.peer;
+        let Terms { port, local, entries, secure_channel, .. } = terms;
+        let link =
+            Link { transport: T::TYPE, port, local, peer: peer.ip(), qid, cntlid, secure_channel, entries };
         let mut queue = Self {
             index,
             state: QueueState::Accepting,
@@ -122,7 +122,6 @@ impl<T: Transport> Queue<T> {
             terms,
             span: tracing::info_span!("queue", %peer, qid = qid, cntlid = Empty, hostnqn = Empty),
             owner,
-            accepted: now,
             admitted: None,
             pending_connect: None,
             requests: Vec::new(),
@@ -263,7 +262,11 @@ impl<T: Transport> Queue<T> {
     }
 
     /// One of these ended.
-    pub(super) fn on_progress(&mut self, now: Duration) {
+    pub(super) fn on_progress(&mut self, buffers: &mut Buffers<T::Key>, now: Duration) {
+        if self.is_stalled(now, PAUSE) {
+            // Those that waited for that may have their buffers.
+            Class::ALL.iter().for_each(|&class| buffers.recheck(class));
+        }
         self.unfinished -= 1;
         self.progress_at = now;
     }
@@ -276,6 +279,14 @@ impl<T: Transport> Queue<T> {
             && now >= self.progress_at.saturating_add(timeout)
     }
 
+    /// Whether commands of it wait for buffers, and nothing of it has ended for so long.
+    #[must_use]
+    pub fn waits_in_vain(&self, now: Duration, timeout: Duration) -> bool {
+        self.state == QueueState::Live
+            && self.await_buffer.iter().any(|waiting| !waiting.is_empty())
+            && now >= self.progress_at.saturating_add(timeout)
+    }
+
     /// Whether it has no command under way and yet not all its credits.
     #[must_use]
     pub fn has_lost_credits(&self) -> bool {
@@ -283,13 +294,6 @@ impl<T: Transport> Queue<T> {
         let free = Credits { pulls: self.pull_credits, pushes: self.push_credits };
         let whole = free == self.credits && self.unfinished == 0;
         self.state == QueueState::Live && idle && !whole
-    }
-
-    /// Since when it is waited for its Connect, and whose machine is to send it.
-    #[must_use]
-    pub fn unconnected(&self) -> Option<(Duration, IpAddr)> {
-        let waits = self.admitted.is_none() && self.state != QueueState::Closed;
-        waits.then_some((self.accepted, self.terms.peer.ip()))
     }
 
     /// Since when its discovery controller has been silent, if it is one's queue, and whose machine has it.
@@ -377,7 +381,7 @@ impl<T: Transport> Queue<T> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
         resources.transport.forget(self.index);
         resources.buffers.forget(self.index);
-        resources.buffers.owners.remove(self.owner);
+        resources.buffers.owners.remove(self.index, self.owner);
         self.admitted.take()
     }
 

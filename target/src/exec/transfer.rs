@@ -8,7 +8,7 @@ use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
 use super::resources::Resources;
 use super::transport::Transport;
-use crate::limits::IN_CAPSULE_ALIGN;
+use crate::limits::{IN_CAPSULE_ALIGN, PAUSE};
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
@@ -126,10 +126,11 @@ impl<T: Transport> Queue<T> {
 
     /// Whether the next chunk of a request can go on its way: there is a buffer for it, and a pull if it needs
     /// one. Both are taken together, so that no buffer waits for a pull that cannot begin yet.
-    fn may_begin(&self, buffers: &Buffers<T::Key>, request: u16, class: Class) -> bool {
+    fn may_begin(&self, now: Duration, buffers: &Buffers<T::Key>, request: u16, class: Class) -> bool {
         let request = &self.requests[usize::from(request)];
         let reads = matches!(request.transfer, Transfer::FromHost { source: Source::Remote(_), .. });
-        (!reads || self.pull_credits > 0) && buffers.may_take(class, self.owner, request.device())
+        let goes_on = !self.is_stalled(now, PAUSE);
+        goes_on && (!reads || self.pull_credits > 0) && buffers.may_take(class, self.owner, request.device())
     }
 
     /// Takes a buffer for the next chunk, or waits for one.
@@ -140,13 +141,13 @@ impl<T: Transport> Queue<T> {
         chunk: u8,
         granted: bool,
     ) -> bool {
-        let buffers = &mut resources.buffers;
+        let (now, buffers) = (resources.now, &mut resources.buffers);
         let class = self.class(request, buffers);
         let at = class as usize;
         // Whoever comes while others of its queue wait goes behind them.
         let in_turn = granted || self.await_buffer[at].is_empty();
         if in_turn
-            && self.may_begin(buffers, request, class)
+            && self.may_begin(now, buffers, request, class)
             && let Some(buffer) = buffers.take(class, self.owner)
         {
             let len_max = buffers.len(class);
@@ -186,7 +187,7 @@ impl<T: Transport> Queue<T> {
         // Not always the first: one whose device has its share already lets the others go.
         let buffers = &resources.buffers;
         let position =
-            self.await_buffer[at].iter().position(|&request| self.may_begin(buffers, request, class));
+            self.await_buffer[at].iter().position(|&request| self.may_begin(now, buffers, request, class));
         let request = position.and_then(|position| self.await_buffer[at].remove(position));
         if let Some(request) = request {
             self.request(request).state = RequestState::Executing;

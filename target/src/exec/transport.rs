@@ -12,7 +12,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::ListenError;
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_subsystem::{Remote, SecureChannel, TransportType};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 /// One thread's access to a transport. A connection is named by the index that its queue has in the worker.
@@ -205,6 +205,8 @@ pub struct Terms {
     pub port: u16,
     /// The address of the host.
     pub peer: SocketAddr,
+    /// Ours, that the host connected to.
+    pub local: IpAddr,
     /// The queue that the host means to open, where the transport knows before the Connect.
     pub qid: Option<Qid>,
     /// The controller that an I/O queue is for; 0 says nothing.
@@ -215,6 +217,14 @@ pub struct Terms {
     pub entries: u16,
     /// Pulls under way at once.
     pub pulls: u16,
+}
+
+impl Terms {
+    /// Whether the host said that it is for an I/O queue.
+    #[must_use]
+    pub fn is_for_io(&self) -> bool {
+        self.qid.is_some_and(|qid| qid.0 != 0)
+    }
 }
 
 /// Something about a connection.

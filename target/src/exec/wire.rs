@@ -42,7 +42,7 @@ impl<T: Transport> Queue<T> {
     ) {
         let (request, chunk) = (place.slot, place.chunk);
         self.return_pull_credit(&mut resources.buffers);
-        self.on_progress(now);
+        self.on_progress(&mut resources.buffers, now);
         let this = self.request(request);
         let len = this.chunk(chunk).len;
         resources.counters.bytes_in.add(len.into());
@@ -160,7 +160,7 @@ impl<T: Transport> Queue<T> {
 
     /// A push left: its buffer can carry the next chunk.
     pub fn on_pushed<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
-        self.on_progress(now);
+        self.on_progress(&mut resources.buffers, now);
         self.push_credits += 1;
         self.release_chunk(&mut resources.buffers, place.slot, place.chunk);
         self.begin_pushes(resources, now);

@@ -1,6 +1,7 @@
 //! What carries commands.
 
 pub mod rdma;
+mod strangers;
 pub mod tcp;
 
 /// A connection on its way from one worker of the daemon to another, over whatever transport. Workers of one group, which

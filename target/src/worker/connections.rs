@@ -4,13 +4,15 @@ use super::Worker;
 use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
 use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
-use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, UNCONNECTED_CROWD, UNCONNECTED_GRACE};
+use crate::exec::unconnected::Among;
+use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET};
 use crate::message::{Recipient, WorkerMessage};
+use crate::places::Queues;
 use core::cmp::Reverse;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::DISCOVERY_GRACE;
-use nvmf_subsystem::{Cntlid, Qid};
+use nvmf_subsystem::{Cntlid, ControllerType};
 use std::net::IpAddr;
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -115,51 +117,61 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let is_host = || self.resources.load.has_controller(Cntlid(0), peer);
         if self.resources.buffers.owners.anonymous(peer) >= share
             && !is_host()
-            && !self.close_anonymous(now, peer, |queue_peer, _| queue_peer == peer)
+            && !self.close_anonymous(now, peer, Among::Newcomer)
         {
             return false;
         }
         while !self.resources.transport.has_room(terms) {
-            if !self.close_anonymous(now, peer, |_, qid| qid.map(is_admin) == terms.qid.map(is_admin)) {
+            if !self.close_anonymous(now, peer, Among::Kind { io: terms.is_for_io() }) {
                 return false;
             }
         }
-        !self.vacant.is_empty() || self.close_anonymous(now, peer, |_, _| true)
+        !self.vacant.is_empty() || self.close_anonymous(now, peer, Among::Any)
     }
 
-    /// Closes a connection that anyone may have, for one from `newcomer`: one that has brought no Connect, or else a
-    /// silent discovery controller's; of the machine that has most of both, the one that has been silent for longest.
-    fn close_anonymous(
-        &mut self,
-        now: Duration,
-        newcomer: IpAddr,
-        among: impl Fn(IpAddr, Option<Qid>) -> bool,
-    ) -> bool {
-        let owners = &self.resources.buffers.owners;
-        let of_newcomer = owners.unconnected(newcomer);
-        let candidates = self.queues.iter().flatten().filter_map(|queue| {
-            let unconnected = queue.unconnected();
-            let (since, peer) = unconnected.or_else(|| queue.discovery())?;
-            let crowded = || {
-                let count = owners.unconnected(peer);
-                count >= UNCONNECTED_CROWD && count >= 2 * of_newcomer
-            };
-            let silent = now.saturating_sub(since);
-            let yields = match unconnected {
-                Some(_) => silent >= UNCONNECTED_GRACE || crowded(),
-                None => silent >= DISCOVERY_GRACE,
-            };
-            let rank = (unconnected.is_none(), Reverse(owners.anonymous(peer)), since, queue.index());
-            (yields && among(peer, queue.qid())).then_some(rank)
-        });
-        let Some((is_discovery, .., index)) = candidates.min() else { return false };
+    /// Closes a connection that anyone may have, for one from the address `new`: one that has brought no Connect, or else a
+    /// silent discovery controller's.
+    fn close_anonymous(&mut self, now: Duration, new: IpAddr, among: Among) -> bool {
         let counters = &self.resources.counters;
-        if is_discovery { &counters.discovery_closed } else { &counters.unconnected_closed }.add(1);
+        let index = if let Some(index) = self.resources.buffers.owners.first_to_yield(now, new, among) {
+            counters.unconnected_closed.add(1);
+            index
+        } else if let Some(index) = self.silent_discovery(now, new, among) {
+            counters.discovery_closed.add(1);
+            index
+        } else {
+            return false;
+        };
         if let Some(queue) = &mut self.queues[index as usize] {
             queue.on_gone(&mut self.resources);
         }
         self.remove_queue(index);
         true
+    }
+
+    /// Of the discovery controllers that are silent, the longest so of the machine that has most anonymous queues.
+    fn silent_discovery(&self, now: Duration, new: IpAddr, among: Among) -> Option<u32> {
+        let owners = &self.resources.buffers.owners;
+        let queues = owners.discovery().filter_map(|index| self.queues[index as usize].as_deref());
+        let silent = queues.filter_map(|queue| {
+            let (since, peer) = queue.discovery()?;
+            let is_among = match among {
+                Among::Newcomer => peer.to_canonical() == new.to_canonical(),
+                Among::Kind { io } => queue.terms().is_for_io() == io,
+                Among::Any => true,
+            };
+            let rank = (Reverse(owners.anonymous(peer)), since, queue.index());
+            (is_among && now.saturating_sub(since) >= DISCOVERY_GRACE).then_some(rank)
+        });
+        silent.min().map(|(.., index)| index)
+    }
+
+    /// Tells the other workers how many queues this one takes.
+    pub(super) fn publish_places(&self) {
+        let all = self.settings.connections;
+        let io = self.resources.transport.io_queues_free(self.settings.queue_entries);
+        let io = u32::try_from(io).unwrap_or(u32::MAX).min(all);
+        self.resources.load.add_places(Queues { all, io });
     }
 
     /// Tells the other workers how many I/O queues would still fit here.
@@ -203,9 +215,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.resources.newly_ready.retain(|&queued| queued != index);
         self.resources.load.remove(self.id);
         self.resources.counters.closed.add(1);
+        let peer = queue.terms().peer.ip();
         let admitted = queue.into_parts(&mut self.resources);
         self.publish_room();
         let Some((association, qid)) = admitted else { return };
+        if association.controller_type() == ControllerType::Io {
+            self.resources.load.give_place_back(peer, qid.0 != 0);
+        }
         if qid.0 == 0 {
             self.resources.load.remove_controller(association.key());
         }
@@ -218,8 +234,4 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             self.resources.deferred.push_back(DeferredAction::CloseIoQueues(association.key()));
         }
     }
-}
-
-fn is_admin(qid: Qid) -> bool {
-    qid.0 == 0
 }

@@ -182,6 +182,31 @@ fn r2t_that_falls_due_in_held_bytes_is_sent() {
     world.other_disk.borrow_mut().set_hanging(false);
 }
 
+/// The header of a capsule came and found no slot; none of its data did. The slot that it gets then is enough to go on.
+#[test]
+fn capsule_of_which_only_the_header_came_gets_its_slot() {
+    let mut world = world(1);
+    let (_admin, _cntlid, mut ios) = hanging(&mut world, 1, 2, 1);
+    // The first has the slot.
+    let waiting = &mut ios[1];
+    let capsule = waiting.capsule(&Sqe { cid: 998.into(), ..in_capsule(1, 8, 4096) }, &[9; 4096]);
+    world.other_disk.borrow_mut().set_hanging(false);
+    assert!(matches!(waiting.pdu(&mut world), Pdu::Response(_)));
+    world.other_disk.borrow_mut().set_hanging(true);
+    ios[0].start(&mut world, &in_capsule(2, 0, 4096), &[7; 4096]);
+    world.ticks(50);
+    assert_eq!(world.slots_out(), 1);
+    ios[1].send(&mut world, &capsule[..72]);
+    world.ticks(50);
+    world.other_disk.borrow_mut().set_hanging(false);
+    world.ticks(100);
+    assert_eq!(world.slots_out(), 1, "it has the slot, and waits for its data");
+    ios[1].send(&mut world, &capsule[72..]);
+    assert!(matches!(ios[1].pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    assert!(world.on_disk(8, 4096) == [9; 4096]);
+    assert_eq!(world.slots_out(), 0);
+}
+
 /// Row 34: half a capsule's data, then a byte a second, then nothing: it holds a slot for a bounded time.
 #[test]
 fn capsule_that_does_not_end_gives_its_slot_back_in_time() {
@@ -245,4 +270,48 @@ fn h2c_data_that_do_not_end_give_their_buffers_back_in_time() {
         good.check(&mut world, 1);
     }
     assert_eq!(world.count("transfer_timeouts"), 5, "each is counted");
+}
+
+/// What the host has sent is not read before there is a slot: that is no fault of the host's.
+#[test]
+fn queue_that_waits_for_a_slot_makes_its_host_no_stalled_one() {
+    let mut world = world(1);
+    let (_stuck_admin, _, mut stuck) = hanging(&mut world, 1, 1, 1);
+    assert_eq!(world.slots_out(), 1);
+    let (_admin, cntlid) = Host::admin(&mut world, 2, Ask::default());
+    let mut io = Host::io(&mut world, 2, Ask::default(), 1, cntlid);
+    let data = pattern(1, 65536);
+    let cid = io.start(&mut world, &write(0, SglDescriptor::transport(65536), 65536), &[]);
+    let r2t = io.r2t(&mut world);
+    // The answer comes behind a capsule that waits for the slot.
+    io.start(&mut world, &in_capsule(1, 1024, 512), &[9; 512]);
+    let answer = io.answer(r2t, &data, 65536);
+    io.send(&mut world, &answer);
+    world.pass(Duration::from_secs(50));
+    assert_eq!((world.count("transfer_timeouts"), world.queues()), (0, 4));
+    world.other_disk.borrow_mut().set_hanging(false);
+    for _ in 0..2 {
+        assert!(matches!(io.pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    }
+    assert!(matches!(stuck[0].pdu(&mut world), Pdu::Response(_)));
+    assert!(world.on_disk(0, 65536) == data, "write {cid}");
+}
+
+/// The disk takes the data of a write when it carries it out: long after other capsules came and went.
+#[test]
+fn capsule_of_a_write_on_a_hung_disk_is_not_overwritten() {
+    let mut world = World::new();
+    let (_admin, _, mut stuck) = hanging(&mut world, 1, 1, 4);
+    let (_other, other) = Host::admin(&mut world, 2, Ask::default());
+    let mut io = Host::io(&mut world, 2, Ask::default(), 1, other);
+    for at in 0..100 {
+        assert_eq!(io.write(&mut world, 0, &pattern(at, 4096)), Status::SUCCESS);
+    }
+    world.other_disk.borrow_mut().set_hanging(false);
+    for _ in 0..4 {
+        assert!(matches!(stuck[0].pdu(&mut world), Pdu::Response(cqe) if cqe.status() == Status::SUCCESS));
+    }
+    for lba in 0..8 {
+        assert_eq!(*world.other_disk.borrow().block(lba), [7; 512], "block {lba}");
+    }
 }

@@ -2,8 +2,9 @@
 
 use crate::beside::Beside;
 use crate::host::{Ask, Host, Pdu, Queue, R2t, pattern, read, write};
-use crate::world::{BLOCKS, World};
-use nvme_proto::nvm::rw::flush;
+use crate::world::{BLOCK, BLOCKS, World};
+use nvme_proto::nvm::rw::{ReadWrite, flush};
+use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Nsid, SglDescriptor, Sqe, Status};
 
 #[test]
@@ -226,4 +227,37 @@ fn errors_of_the_disk_are_the_commands_status() {
     assert!(!status.is_success() && found.is_empty());
     beside.alone("errors");
     beside.end();
+}
+
+#[test]
+fn writes_and_zeroes_with_fua_survive_a_power_cut() {
+    for ask in [Ask::default(), Ask::BOTH] {
+        let mut world = World::new();
+        let (admin, cntlid) = Host::admin(&mut world, 1, ask);
+        let mut io = Host::io(&mut world, 1, ask, 1, cntlid);
+        let with_fua = |opcode, lba, len: usize, sgl| {
+            let rw = ReadWrite { fua: true, ..ReadWrite::new(lba, len as u32 / BLOCK) };
+            Sqe { sgl, ..rw.emit(opcode, Nsid(1)) }
+        };
+        for len in [8192usize, 131_072, 1 << 20] {
+            let data = pattern(len as u32, len);
+            let sgl = SglDescriptor::transport(len as u32);
+            let cid = io.start(&mut world, &with_fua(NvmOpcode::WRITE, 0, len, sgl), &[]);
+            assert!(io.finish(&mut world, cid, &data).0.unwrap().status().is_success());
+            world.disk.borrow_mut().crash();
+            assert!(world.on_disk(0, len) == data, "{len} bytes by R2T were not all durable");
+        }
+        let data = pattern(1, 8192);
+        let sgl = SglDescriptor::in_capsule(0, 8192);
+        let write = with_fua(NvmOpcode::WRITE, 4096, 8192, sgl);
+        assert!(io.run(&mut world, &write, &data).0.is_success());
+        world.disk.borrow_mut().crash();
+        assert!(world.on_disk(4096, 8192) == data, "data in the capsule were not all durable");
+        let zeroes = with_fua(NvmOpcode::WRITE_ZEROES, 4096, 8192, SglDescriptor::transport(0));
+        assert!(io.run(&mut world, &zeroes, &[]).0.is_success());
+        world.disk.borrow_mut().crash();
+        assert!(world.on_disk(4096, 8192) == [0; 8192], "zeroes were not all durable");
+        drop((admin, io));
+        world.until_clean();
+    }
 }

@@ -1,8 +1,10 @@
 //! Header and data digests, right and wrong.
 
-use crate::host::{Ask, Host, Pdu, pattern, write};
-use crate::world::World;
+use crate::host::{Ask, Host, Pdu, R2t, pattern, write};
+use crate::world::{World, settings};
 use nvme_proto::{Nsid, SglDescriptor, Sqe, Status};
+use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::settings::Settings;
 
 #[test]
 fn digests_none_header_data_and_both_carry_data() {
@@ -176,4 +178,40 @@ fn connect_with_a_wrong_data_digest_may_be_tried_again() {
     let (cqe, _) = host.finish(&mut world, cid, &[]);
     assert_eq!(cqe.unwrap().status(), Status::TRANSIENT_TRANSPORT_ERROR);
     assert!(host.connect(&mut world, 1, &Queue::ADMIN).is_ok());
+}
+
+/// The rest of a write whose data were damaged needs no buffer, so it waits for none.
+#[test]
+fn write_with_a_wrong_digest_is_answered_though_another_has_the_last_buffer() {
+    let buffers = BufferPlan { classes: [(16, 4096), (16, 16384), (1, 131_072)] };
+    let mut world = World::with(1, &Settings { buffers, ..settings() }, &Default::default());
+    let (_admin, cntlid) = Host::admin(&mut world, 1, Ask::BOTH);
+    let mut io = Host::io(&mut world, 1, Ask::BOTH, 1, cntlid);
+    let data = pattern(1, 3 << 17);
+    let long = io.start(&mut world, &write(0, SglDescriptor::transport(3 << 17), 3 << 17), &[]);
+    let first = io.r2t(&mut world);
+    let short = io.start(&mut world, &write(2048, SglDescriptor::transport(1 << 17), 1 << 17), &[]);
+    world.ticks(50);
+    // The one buffer goes to the next chunk of the long one, and from there to the short one.
+    let answer = io.answer(first, &data, 1 << 17);
+    io.send(&mut world, &answer);
+    let second = io.r2t(&mut world);
+    assert_eq!((second.cid, second.offset, second.len), (long, 1 << 17, 1 << 17));
+    let mut answer = io.answer(second, &data, 1 << 17);
+    *answer.last_mut().unwrap() ^= 1;
+    io.send(&mut world, &answer);
+    let (mut r2t, mut status) = (None, None);
+    while r2t.is_none() || status.is_none() {
+        match io.pdu(&mut world) {
+            Pdu::R2t { cid, ttag, offset, len } => r2t = Some(R2t { cid, ttag, offset, len }),
+            Pdu::Response(cqe) => status = Some((cqe.cid().0, cqe.status())),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(status, Some((long, Status::TRANSIENT_TRANSPORT_ERROR)));
+    let answer = io.answer(r2t.unwrap(), &data[..1 << 17], 1 << 17);
+    io.send(&mut world, &answer);
+    assert!(
+        matches!(io.pdu(&mut world), Pdu::Response(cqe) if (cqe.cid().0, cqe.status()) == (short, Status::SUCCESS))
+    );
 }

@@ -2,6 +2,7 @@
 
 use crate::host::{Ask, Host, Pdu, Queue, pattern, read, write};
 use crate::world::{World, narrow, settings};
+use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
 use nvme_proto::nvm::rw::flush;
 use nvme_proto::{Nsid, SglDescriptor, Sqe, Status};
 use std::net::Shutdown;
@@ -293,4 +294,40 @@ fn disconnect_is_answered_before_the_end() {
         world.until_queues(1);
     }
     assert_eq!(world.count("violations"), 0);
+}
+
+#[test]
+fn silent_host_is_cut_off_though_its_disk_hangs() {
+    let mut world = World::new();
+    let queue = Queue { kato_ms: 5000, ..Queue::ADMIN };
+    let (mut admin, cntlid) = Host::admin_with(&mut world, 1, Ask::default(), &queue);
+    let mut io = Host::io(&mut world, 1, Ask::default(), 1, cntlid);
+    world.disk.borrow_mut().set_hanging(true);
+    io.start(&mut world, &write(0, SglDescriptor::in_capsule(0, 4096), 4096), &[1; 4096]);
+    io.start(&mut world, &write(8, SglDescriptor::transport(65536), 65536), &[]);
+    io.r2t(&mut world);
+    world.pass(Duration::from_secs(20));
+    assert_eq!(admin.pdu(&mut world), Pdu::End);
+    assert_eq!(io.pdu(&mut world), Pdu::End);
+    assert_eq!((world.count("keep_alive_expired"), world.queues()), (1, 1), "the disk has a write of it");
+    world.disk.borrow_mut().set_hanging(false);
+    world.until_clean();
+}
+
+/// A shutdown flushes the disk on behalf of the Admin queue.
+#[test]
+fn io_queues_end_with_their_admin_queue_though_a_disk_has_something_of_it() {
+    let mut world = World::new();
+    let (mut admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+    let mut io = Host::io(&mut world, 1, Ask::default(), 1, cntlid);
+    world.disk.borrow_mut().set_hanging(true);
+    let normal = Configuration::ENABLE.with_normal_shutdown().0;
+    let shutdown = PropertySet { property: Property::CC, size: 0, value: normal.into() };
+    admin.start(&mut world, &shutdown.emit(), &[]);
+    world.ticks(50);
+    admin.reset();
+    assert_eq!(io.pdu(&mut world), Pdu::End);
+    world.until_queues(1);
+    world.disk.borrow_mut().set_hanging(false);
+    world.until_clean();
 }

@@ -176,6 +176,29 @@ fn read_with_a_failed_chunk_is_no_success() {
     }
 }
 
+/// The disk has read what comes behind the failed chunk, before it or after it.
+#[test]
+fn read_with_a_failed_chunk_in_its_middle_is_answered() {
+    let mut world = World::new();
+    for flow_control in [true, false] {
+        let (admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+        let queue = Queue { qid: 1, cntlid, flow_control, ..Queue::ADMIN };
+        let mut io = Host::io_with(&mut world, 1, Ask::default(), &queue);
+        for chunk in (0..8).cycle().take(64) {
+            let good = chunk * LARGE_BUFFER_LEN;
+            world.disk.borrow_mut().set_unreadable(Some(good as u64 / 512 + 3));
+            let cid = io.start(&mut world, &read(0, 1 << 20), &[]);
+            let (cqe, found) = io.finish(&mut world, cid, &[]);
+            let status = cqe.expect("a failure is never said by SUCCESS").status();
+            assert!(!status.is_success() && found.len() <= good, "chunk {chunk}: {status}");
+            world.disk.borrow_mut().set_unreadable(None);
+            io.check(&mut world, 1);
+        }
+        drop((admin, io));
+        world.until_clean();
+    }
+}
+
 #[test]
 fn success_only_without_flow_control_and_with_nothing_else_to_say() {
     let mut world = World::new();

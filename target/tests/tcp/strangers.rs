@@ -177,6 +177,75 @@ fn silent_connections_keep_nobody_out() {
     world.until_clean();
 }
 
+/// NQN, Host Identifier and controller ID are no secret.
+#[test]
+fn io_queue_of_another_address_is_refused() {
+    let mut world = World::new();
+    let (_admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+    let queue = Queue { qid: 1, cntlid, ..Queue::ADMIN };
+    let mut other = Host::open(&mut world, 8, Ask::default());
+    let refused = other.connect(&mut world, 1, &queue).expect_err("the controller is not this machine's");
+    assert!(refused.status().is(Status::CONNECT_INVALID_PARAMETERS), "{}", refused.status());
+    Host::io(&mut world, 1, Ask::default(), 1, cntlid).check(&mut world, 1);
+}
+
+/// Names cost nothing: controllers of one machine under many names, without Keep Alive.
+#[test]
+fn machine_with_its_share_of_the_connections_is_told_to_come_back() {
+    let settings = Settings { connections: 64, ..settings() };
+    let mut world = World::with(1, &settings, &Default::default());
+    let connect = |world: &mut World, machine: u8, host: u8| {
+        let mut queue = Host::open(world, machine, Ask::default());
+        let connected = queue.connect(world, host, &Queue { kato_ms: 0, ..Queue::ADMIN });
+        (queue, connected)
+    };
+    let mut held = Vec::new();
+    let refused = loop {
+        let (queue, connected) = connect(&mut world, 9, 100 + held.len() as u8);
+        match connected {
+            Ok(_) => held.push(queue),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(held.len(), 32, "half of the places");
+    assert_eq!(refused.status(), Status::CONNECT_CONTROLLER_BUSY, "and no Do Not Retry");
+    assert_eq!(world.count("connects_refused"), 1);
+    // Another one has room, and the first again when it has less.
+    let (_admin, cntlid) = Host::admin(&mut world, 1, Ask::default());
+    for qid in 1..=8 {
+        Host::io(&mut world, 1, Ask::default(), qid, cntlid).check(&mut world, qid.into());
+    }
+    held.truncate(16);
+    world.until("they are gone", |world| (world.queues() < 32).then_some(()));
+    assert!(connect(&mut world, 9, 99).1.is_ok());
+}
+
+/// The host that is granted the most leaves some for the next.
+#[test]
+fn io_queues_are_granted_so_that_others_have_some() {
+    let settings = Settings { connections: 40, ..settings() };
+    let mut world = World::with(1, &settings, &Default::default());
+    let mut held = Vec::new();
+    let grant = |world: &mut World, machine: u8| {
+        let (mut admin, cntlid) = Host::admin(world, machine, Ask::default());
+        let wish = Sqe { cdw10: 7.into(), cdw11: 0x0007_0007.into(), ..Sqe::new(9) };
+        let cid = admin.start(world, &wish, &[]);
+        let granted = admin.finish(world, cid, &[]).0.unwrap().dw0.get() as u16 + 1;
+        let ios: Vec<Host> =
+            (1..=granted).map(|qid| Host::io(world, machine, Ask::default(), qid, cntlid)).collect();
+        (granted, admin, ios)
+    };
+    let granted: Vec<u16> = [9, 9, 9, 1, 2]
+        .into_iter()
+        .map(|machine| {
+            let (granted, admin, ios) = grant(&mut world, machine);
+            held.push((admin, ios));
+            granted
+        })
+        .collect();
+    assert_eq!(granted, [8, 8, 1, 8, 8]);
+}
+
 /// Connections that broke the protocol and do not close: the table of those that linger fills, and nobody is kept out.
 #[test]
 fn broken_connections_that_never_close_keep_nobody_out() {

@@ -47,6 +47,32 @@ fn compare_with_fua_uses_its_own_capsule() {
     }
 }
 
+/// The disk takes the data of a write when it carries it out: long after the queue's other receives were used again.
+#[test]
+fn capsule_of_a_write_on_a_hung_disk_is_not_overwritten() {
+    let mut world = World::new(1, &settings());
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    let write = |nsid: u32, lba| {
+        let sqe = read_write(NvmOpcode::WRITE, lba, 4096, SglDescriptor::in_capsule(0, 4096));
+        Sqe { nsid: nsid.into(), ..sqe }
+    };
+    world.other_disk.borrow_mut().set_hanging(true);
+    let slow: Vec<_> = (0..4).map(|at| io.send(&write(2, u64::from(at) * 8), &pattern(at, 4096))).collect();
+    for at in 0..100 {
+        io.run(&mut world, &write(1, 0), &pattern(100 + at, 4096));
+    }
+    world.other_disk.borrow_mut().set_hanging(false);
+    for cid in slow {
+        assert!(io.response(&mut world, cid).0.status().is_success());
+    }
+    for at in 0..4u32 {
+        let disk = world.other_disk.borrow();
+        let written = (0..8).flat_map(|block| disk.block(u64::from(at) * 8 + block).to_vec());
+        assert!(written.eq(pattern(at, 4096)), "write {at}");
+    }
+}
+
 /// The command that needs no data of the capsule it brings is answered like any other.
 #[test]
 fn every_opcode_with_fua_and_in_capsule_data_is_answered() {

@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) disk: SharedDisk,
     pub(crate) other_disk: SharedDisk,
     pub(crate) address: SocketAddr,
+    /// The machine that all hosts are on; `None`: each on the machine of its number.
+    pub(crate) machine: Option<u8>,
     pub(crate) now: Duration,
 }
 
@@ -116,7 +118,7 @@ impl World {
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
         let now = Duration::from_secs(1);
-        Self { fabric, workers, occupied: None, registry, disk, other_disk, address, now }
+        Self { fabric, workers, occupied: None, registry, disk, other_disk, address, machine: None, now }
     }
 
     /// Turns every worker once and moves the clock.
@@ -438,7 +440,8 @@ pub(crate) fn admin_of(world: &mut World, host: u8) -> (HostQueue, Cntlid) {
 
 /// The same in any subsystem, with a Keep Alive Timeout.
 pub(crate) fn admin_in(world: &mut World, host: u8, subsystem: &str, kato_ms: u32) -> (HostQueue, Cntlid) {
-    let mut queue = HostQueue::connect_from(world, host, HostQueue::offer(0, 32, 0)).unwrap();
+    let machine = world.machine.unwrap_or(host);
+    let mut queue = HostQueue::connect_from(world, machine, HostQueue::offer(0, 32, 0)).unwrap();
     assert_eq!(queue.entries, 32);
     queue.data.write(0, connect_data_of(host, Cntlid::DYNAMIC, subsystem).as_bytes());
     let mut sqe = connect_command(0, 32, kato_ms);
@@ -477,7 +480,9 @@ pub(crate) fn io(world: &mut World, qid: u16, cntlid: Cntlid) -> HostQueue {
 /// them.
 pub(crate) fn io_of(world: &mut World, host: u8, qid: u16, cntlid: Cntlid, entries: u16) -> HostQueue {
     let offer = HostQueue::offer(qid, entries, cntlid.0);
-    let mut queue = HostQueue::connect_from(world, host, offer).unwrap_or_else(|failure| panic!("{failure}"));
+    let machine = world.machine.unwrap_or(host);
+    let mut queue =
+        HostQueue::connect_from(world, machine, offer).unwrap_or_else(|failure| panic!("{failure}"));
     let data = connect_data_of(host, cntlid, SUBSYSTEM);
     let mut sqe = connect_command(qid, entries, 0);
     sqe.sgl = SglDescriptor::in_capsule(0, 1024);

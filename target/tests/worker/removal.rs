@@ -95,3 +95,20 @@ fn revoked_host_is_cut_off_though_its_disk_hangs() {
     other.drop_connection();
     world.until_clean();
 }
+
+/// Its buffers may serve others at once, so nothing of its host's may reach them any more.
+#[test]
+fn queue_that_broke_a_rule_is_cut_off_though_its_disk_hangs() {
+    let mut world = World::new(1, &settings());
+    let (mut admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    world.disk.borrow_mut().set_hanging(true);
+    io.send(&write_block(1, 0), &pattern(5, BLOCK as usize));
+    world.until("the disk has it", |world| (world.workers[0].backend().in_flight(DISK) == 1).then_some(()));
+    io.send_bytes(60, &[0; 63]);
+    io.until_disconnected(&mut world);
+    admin.until_disconnected(&mut world);
+    assert_eq!((world.count("violations"), world.workers[0].backend().in_flight(DISK)), (1, 1));
+    world.disk.borrow_mut().set_hanging(false);
+    world.until_clean();
+}

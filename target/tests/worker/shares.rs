@@ -76,6 +76,73 @@ fn many_stopped_hosts_leave_buffers_for_another() {
     works(&mut world, &mut io, 1);
 }
 
+/// Names cost nothing: what a machine may hold does not grow with the names that it gives itself.
+#[test]
+fn many_stopped_hosts_of_one_machine_leave_buffers_for_another() {
+    for opcode in [NvmOpcode::READ, NvmOpcode::WRITE] {
+        let mut settings =
+            Settings { connections: 128, admin_receives: 128 * 36, io_receives: 64 * 36, ..roomy() };
+        settings.buffers.classes = [(64, 4096), (32, 16_384), (32, LARGE as usize)];
+        let mut world = World::new(1, &settings);
+        world.machine = Some(9);
+        let _stopped: Vec<_> =
+            (20..44).map(|host| stopped_host(&mut world, host, 1, opcode, LARGE)).collect();
+        let out = world.workers[0].buffers_out();
+        assert!(out <= 20, "one machine holds {out} of 32 buffers");
+        world.machine = None;
+        let (_admin, mut io) = connected(&mut world);
+        works(&mut world, &mut io, 1);
+    }
+}
+
+/// Behind one address there may be many hosts.
+#[test]
+fn stopped_hosts_leave_buffers_for_another_of_their_machine() {
+    let mut settings = roomy();
+    settings.buffers.classes = [(64, 4096), (32, 16_384), (32, LARGE as usize)];
+    let mut world = World::new(1, &settings);
+    world.machine = Some(9);
+    let _stopped: Vec<_> =
+        (20..24).map(|host| stopped_host(&mut world, host, 2, NvmOpcode::WRITE, LARGE)).collect();
+    let (_admin, mut io) = connected(&mut world);
+    works(&mut world, &mut io, 1);
+}
+
+/// Otherwise they take the buffers that come back, and stop in their turn.
+#[test]
+fn queues_that_wait_end_with_the_one_that_stopped() {
+    let mut world = World::new(1, &roomy());
+    let mut stopped = stopped_host(&mut world, 2, 3, NvmOpcode::WRITE, LARGE);
+    assert!(world.workers[0].buffers_out() < 3, "a queue has no buffer");
+    let begun = world.now;
+    while !stopped[1..].iter().all(|queue| queue.disconnected) {
+        assert!(world.now - begun < Duration::from_secs(45), "a queue is still there");
+        world.now += Duration::from_secs(1);
+        let (admin, queues) = stopped.split_first_mut().unwrap();
+        admin.run(&mut world, &Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
+        queues.iter_mut().for_each(|queue| queue.poll(world.now));
+    }
+    world.until("the buffers are back", |world| (world.workers[0].buffers_out() == 0).then_some(()));
+}
+
+/// It would take more for nothing.
+#[test]
+fn queue_that_takes_nothing_is_given_no_more_buffers() {
+    let mut settings = roomy();
+    settings.buffers.classes = [(64, 4096), (32, 16_384), (32, LARGE as usize)];
+    let mut world = World::new(1, &settings);
+    let mut others: Vec<_> =
+        (4..9).map(|host| stopped_host(&mut world, host, 1, NvmOpcode::WRITE, LARGE)).collect();
+    let _stopped: Vec<_> =
+        (2..4).map(|host| stopped_host(&mut world, host, 1, NvmOpcode::WRITE, LARGE)).collect();
+    world.now += Duration::from_secs(2);
+    others.iter_mut().flatten().for_each(HostQueue::drop_connection);
+    world.until("they are gone", |world| (world.queues() == 4).then_some(()));
+    (0..200).for_each(|_| world.tick());
+    let left = world.workers[0].buffers_out();
+    assert!(left <= 6, "{left} of 32 buffers are out");
+}
+
 #[test]
 fn associations_of_one_host_share_what_a_host_may_hold() {
     let mut settings = roomy();

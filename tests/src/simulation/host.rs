@@ -5,6 +5,7 @@
 //! covers it, and the contents that a power cut left. The second path is another association of the same host, or of
 //! another host that takes part in the first one's work as members of a cluster do.
 
+use super::network::Network;
 use super::oracle::{FlushPoint, Oracle};
 use super::path::Path;
 use super::rng::Rng;
@@ -52,9 +53,9 @@ struct Running {
 }
 
 /// A simulated host.
-pub(super) struct Host {
+pub(super) struct Host<N: Network> {
     number: u64,
-    pub(super) paths: Vec<Path>,
+    pub(super) paths: Vec<Path<N>>,
     pub(super) oracle: Oracle,
     memory: Memory,
     running: Vec<Option<Running>>,
@@ -74,8 +75,8 @@ pub(super) struct Host {
     completions: Vec<Completion>,
 }
 
-impl Host {
-    pub(super) fn new(number: u64, mut paths: Vec<Path>, mut rng: Rng) -> Self {
+impl<N: Network> Host<N> {
+    pub(super) fn new(number: u64, mut paths: Vec<Path<N>>, mut rng: Rng) -> Self {
         let memory = Memory::alloc(SLOTS * SLOT_LEN).expect("memory");
         paths.iter_mut().for_each(|path| path.register(&memory));
         Self {
@@ -107,11 +108,11 @@ impl Host {
     }
 
     /// Runs one turn of each driver and of the host; `true` if something happened.
-    pub(super) fn turn(&mut self, now: Duration) -> bool {
+    pub(super) fn turn(&mut self, now: Duration, network: &mut N) -> bool {
         let mut worked = false;
         let mut completions = core::mem::take(&mut self.completions);
         for path in &mut self.paths {
-            worked |= path.turn(now, &mut completions);
+            worked |= path.turn(now, network, &mut completions);
         }
         for completion in completions.drain(..) {
             worked = true;

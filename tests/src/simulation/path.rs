@@ -1,29 +1,27 @@
 //! A path of a simulated host to its disk: an association with a driver of its own.
 
 use super::host::{REGION, SLOTS};
+use super::network::Network;
 use super::rng::Rng;
+use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockOp, Completion, Tag};
 use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
-use nvmf_initiator::transport::Rdma;
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
-use nvmf_rdma::QueuePairId;
-use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::Loopback;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Keep Alive Timeout of every association.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// A path.
-pub(super) struct Path {
+pub(super) struct Path<N: Network> {
     /// Its host and itself, for messages.
     name: String,
-    driver: Driver<Rdma<Faulty<Loopback>>>,
-    /// The faults of its provider, after its first connect.
-    faults: FaultOptions,
+    /// Its number in the network.
+    number: usize,
+    driver: Driver<N::Host>,
     /// It cannot connect before, because its network is cut.
     cut_until: Duration,
     /// Whether it has been connected.
@@ -32,16 +30,16 @@ pub(super) struct Path {
     pub(super) losses: u64,
 }
 
-impl Path {
+impl<N: Network> Path<N> {
     /// A path of the host with this identifier, which begins to connect.
     pub(super) fn new(
         name: String,
         id: [u8; 16],
-        (address, subsystem): (SocketAddr, Nqn),
-        (provider, faults): (Faulty<Loopback>, FaultOptions),
+        (network, number, transport): (&mut N, usize, N::Host),
         now: Duration,
         rng: &mut Rng,
     ) -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let identity = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
         let options = Options {
             io_queues: 1 + rng.below(3) as u16,
@@ -51,8 +49,9 @@ impl Path {
             keep_alive: KEEP_ALIVE,
             reconnect_delay: Duration::from_millis(20),
             ctrl_loss_timeout: None,
-            ..Options::with_host(address, subsystem, identity)
+            ..Options::with_host(nowhere, WorkerSetup::subsystem(), identity)
         };
+        let options = network.options(number, options);
         let mut config =
             DriverConfig { operations: SLOTS as u32, seed: rng.next(), ..options.driver_config() };
         config.recovery.reconnect_delay_max = Duration::from_millis(200);
@@ -60,8 +59,8 @@ impl Path {
         config.recovery.retries_max = u8::MAX;
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
-        let driver = Driver::new(Rdma::new(provider), config, now).expect("a driver");
-        Self { name, driver, faults, cut_until: Duration::ZERO, ready: false, closed: false, losses: 0 }
+        let driver = Driver::new(transport, config, now).expect("a driver");
+        Self { name, number, driver, cut_until: Duration::ZERO, ready: false, closed: false, losses: 0 }
     }
 
     pub(super) fn register(&mut self, memory: &Memory) {
@@ -69,10 +68,10 @@ impl Path {
     }
 
     /// Runs one turn of the driver; `true` if something happened.
-    pub(super) fn turn(&mut self, now: Duration, completions: &mut Vec<Completion>) -> bool {
+    pub(super) fn turn(&mut self, now: Duration, network: &mut N, completions: &mut Vec<Completion>) -> bool {
         if !self.cut_until.is_zero() && now >= self.cut_until {
             self.cut_until = Duration::ZERO;
-            self.set_faulty(true);
+            self.set_faulty(network, true);
         }
         let worked = self.driver.turn(now);
         while let Some(event) = self.driver.poll_event() {
@@ -119,23 +118,18 @@ impl Path {
     }
 
     /// Injects its faults from now on, or no more.
-    pub(super) fn set_faulty(&mut self, faulty: bool) {
-        let faults = if faulty { self.faults } else { FaultOptions::default() };
-        self.driver.transport_mut().provider_mut().set_options(faults);
+    pub(super) fn set_faulty(&mut self, network: &mut N, faulty: bool) {
+        network.set_path_faulty(self.number, self.driver.transport_mut(), faulty);
     }
 
     /// Lets it not connect before this time.
-    pub(super) fn cut(&mut self, until: Duration) {
+    pub(super) fn cut(&mut self, network: &mut N, until: Duration) {
         self.cut_until = self.cut_until.max(until);
-        let refuse_connect = 1_000_000;
-        self.driver
-            .transport_mut()
-            .provider_mut()
-            .set_options(FaultOptions { refuse_connect, ..self.faults });
+        network.cut(self.number, self.driver.transport_mut());
     }
 
     /// The connections of its queues.
-    pub(super) fn queue_pairs(&self) -> Vec<QueuePairId> {
-        self.driver.transport().provider().established().collect()
+    pub(super) fn connections(&self, network: &N) -> Vec<N::Connection> {
+        network.connections(self.number, self.driver.transport())
     }
 }

@@ -1,19 +1,16 @@
 //! The simulated target: its workers, its disk, and another disk that may take its place.
 
 use super::host::BLOCK;
+use super::network::Network;
 use super::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::Geometry;
-use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_subsystem::Registry;
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::settings::Settings;
-use nvmf_target::transport::rdma::Rdma;
 use nvmf_target::worker::Worker;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 /// Contents of the blocks that no host may write to.
@@ -37,31 +34,22 @@ pub(super) enum Mask {
 }
 
 /// The target.
-pub(super) struct Target {
-    fabric: Fabric,
+pub(super) struct Target<N: Network> {
     setup: WorkerSetup,
-    pub(super) workers: Vec<Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>>,
+    pub(super) workers: Vec<Worker<N::Target, SimulatedDevices>>,
     worker_count: usize,
     registry: Arc<Mutex<Registry>>,
-    pub(super) address: SocketAddr,
     blocks: u64,
     pub(super) disk: SharedDisk,
     /// Another disk, which must not change.
     other: SharedDisk,
     served: Served,
-    faults: FaultOptions,
     rng: Rng,
 }
 
-impl Target {
+impl<N: Network> Target<N> {
     /// A target that runs. The hosts use all blocks of its disk but `unused`.
-    pub(super) fn new(
-        fabric: Fabric,
-        blocks: u64,
-        unused: impl Iterator<Item = u64>,
-        faults: FaultOptions,
-        mut rng: Rng,
-    ) -> Self {
+    pub(super) fn new(network: &mut N, blocks: u64, unused: impl Iterator<Item = u64>, mut rng: Rng) -> Self {
         // A quarter of the disks are slower than a reconnect: a write of a lost connection must not overwrite a later
         // one.
         let slowest = if rng.percent(25) { 80_000 } else { 2_000 };
@@ -75,27 +63,25 @@ impl Target {
         unused.for_each(|lba| disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
         let other = SimulatedDisk::new(options, rng.next());
         (0..blocks).for_each(|lba| other.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
-        let setup = setup(&mut rng);
+        let mut setup = setup(&mut rng);
+        network.set_up(&mut setup.settings, &mut setup.port);
         let mut target = Self {
-            fabric,
             registry: setup.registry(),
             setup,
             workers: Vec::new(),
             worker_count: 1 + rng.below(3) as usize,
-            address: "127.0.0.1:4420".parse().expect("an address"),
             blocks,
             disk,
             other,
             served: Served::Disk,
-            faults,
             rng,
         };
-        target.start(Served::Disk);
+        target.start(network, Served::Disk);
         target
     }
 
     /// Starts its process.
-    fn start(&mut self, served: Served) {
+    fn start(&mut self, network: &mut N, served: Served) {
         let (mut uuid, mut block_size, mut blocks) = ([1; 16], BLOCK as u32, self.blocks);
         match served {
             Served::Disk => {}
@@ -114,12 +100,12 @@ impl Target {
         self.registry = self.setup.registry();
         let disk = if served == Served::Disk { &self.disk } else { &self.other };
         let parts = (0..self.worker_count).map(|_| {
-            let faults = FaultOptions { seed: self.rng.next(), ..FaultOptions::default() };
-            let devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
-            (Faulty::new(self.fabric.provider(), faults), devices)
+            let seed = self.rng.next();
+            let mut devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
+            (network.target(seed, &self.setup.settings, &mut devices), devices)
         });
-        self.workers = self.setup.workers(&self.registry, parts.collect());
-        self.address = self.workers[0].listen(self.address, PORT).expect("a listener");
+        self.workers = self.setup.workers_over(&self.registry, parts.collect());
+        network.on_listening(self.workers[0].listen(network.listen_address(), PORT).expect("a listener"));
     }
 
     /// Stops its process. Some operations in flight are carried out, none is answered.
@@ -132,18 +118,17 @@ impl Target {
 
     /// Cuts the power of its machine and starts it again, or one with another disk at its address. The disk is opened
     /// anew, and answers.
-    pub(super) fn cut_power(&mut self, then: Served) {
+    pub(super) fn cut_power(&mut self, network: &mut N, then: Served) {
         self.disk.borrow_mut().set_hanging(false);
         self.stop();
         self.disk.borrow_mut().reopen();
-        self.start(then);
-        self.set_faulty(true);
+        self.start(network, then);
+        self.set_faulty(network, true);
     }
 
     /// Injects faults from now on, or no more.
-    pub(super) fn set_faulty(&mut self, faulty: bool) {
-        let faults = if faulty { self.faults } else { FaultOptions::default() };
-        self.workers.iter_mut().for_each(|worker| worker.transport().provider.set_options(faults));
+    pub(super) fn set_faulty(&mut self, network: &mut N, faulty: bool) {
+        self.workers.iter_mut().for_each(|worker| network.set_target_faulty(worker.transport(), faulty));
     }
 
     /// Runs one turn of each worker. Returns whether something happened, and when the next turn is due.
@@ -166,8 +151,9 @@ impl Target {
     }
 
     /// Checks that nothing is leaked, and no block changed that no host writes to.
-    pub(super) fn check(&self, unused: impl Iterator<Item = u64>) {
+    pub(super) fn check(&mut self, unused: impl Iterator<Item = u64>) {
         assert!(self.workers.iter().all(|worker| worker.buffers_out() == 0), "a buffer was leaked");
+        self.workers.iter_mut().for_each(|worker| N::check_target(worker.transport()));
         let is_unchanged =
             |disk: &SharedDisk, lba| disk.borrow().block(lba).iter().all(|&byte| byte == UNUSED);
         for lba in unused {

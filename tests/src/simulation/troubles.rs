@@ -1,9 +1,9 @@
 //! What befalls the target, its disk and the connections.
 
+use super::network::{Network, Side};
 use super::rng::Rng;
 use super::target::{Mask, Served};
 use super::world::World;
-use nvmf_rdma::fault::FaultOptions;
 use std::time::Duration;
 
 /// How many troubles are left, and which one there is.
@@ -48,23 +48,7 @@ impl Troubles {
     }
 }
 
-/// Faults of one provider.
-pub(super) fn faults(rng: &mut Rng, calm: bool) -> FaultOptions {
-    let mut chance = |most| if calm { 0 } else { rng.below(most) as u32 };
-    FaultOptions {
-        seed: 0,
-        drop_connection: chance(1500),
-        hold_completions: chance(50_000),
-        hold_event: chance(50_000),
-        hold_polls_max: 8,
-        refuse_connect: chance(50_000),
-        refuse_register: chance(10_000),
-        refuse_receive: 0,
-        refuse_post: chance(20_000),
-    }
-}
-
-impl World {
+impl<N: Network> World<N> {
     /// Begins and ends troubles.
     pub(super) fn trouble(&mut self) {
         self.trouble_disk();
@@ -121,7 +105,7 @@ impl World {
             println!("{:?}: power cut", self.now);
         }
         self.hosts.iter_mut().for_each(|host| host.oracle.crash());
-        self.target.cut_power(then);
+        self.target.cut_power(&mut self.network, then);
     }
 
     /// Breaks the connections of one path, or one of them, so that one side notices at once and the other later. Does
@@ -129,15 +113,14 @@ impl World {
     fn break_half_open(&mut self) -> bool {
         let host = self.rng.below(self.hosts.len() as u64) as usize;
         let path = self.rng.below(self.hosts[host].paths.len() as u64) as usize;
-        let mut queue_pairs = self.hosts[host].paths[path].queue_pairs();
-        if self.rng.percent(30) && !queue_pairs.is_empty() {
-            queue_pairs = vec![queue_pairs[self.rng.below(queue_pairs.len() as u64) as usize]];
+        let mut connections = self.hosts[host].paths[path].connections(&self.network);
+        if self.rng.percent(30) && !connections.is_empty() {
+            connections = vec![connections[self.rng.below(connections.len() as u64) as usize]];
         }
         let host_notices = self.rng.percent(70);
-        if !host_notices {
-            queue_pairs = queue_pairs.into_iter().filter_map(|host| self.fabric.peer(host)).collect();
-        }
-        if !queue_pairs.iter().any(|&first| self.fabric.has_under_way(first)) {
+        let (first, other) =
+            if host_notices { (Side::Host, Side::Target) } else { (Side::Target, Side::Host) };
+        if !connections.iter().any(|&connection| self.network.has_under_way(connection, other)) {
             return false;
         }
         // Short and long times are equally likely: less than a reconnect takes, or many operations.
@@ -146,19 +129,18 @@ impl World {
         if host_notices {
             // What is under way arrives before the host can connect again, or after that.
             let back = if self.rng.percent(50) { late } else { Duration::ZERO };
-            self.hosts[host].paths[path].cut(self.now + back);
+            self.hosts[host].paths[path].cut(&mut self.network, self.now + back);
         }
         let notice = late + Duration::from_millis(self.rng.below(2000));
         if super::prints_events() {
-            let side = if host_notices { "host" } else { "target" };
-            println!("{:?}: {queue_pairs:?} of host {host}, path {path}: the {side} notices", self.now);
+            println!("{:?}: {connections:?} of host {host}, path {path}: the {first:?} notices", self.now);
             println!(
                 "  a loss; {late:?} later the rest arrives, and {notice:?} later the other side notices"
             );
         }
         self.troubles.half_open_until = self.troubles.half_open_until.max(self.now + notice);
-        for first in queue_pairs {
-            self.half_open += u32::from(self.fabric.break_half_open(first, late, notice));
+        for connection in connections {
+            self.half_open += u32::from(self.network.break_half_open(connection, first, late, notice));
         }
         true
     }

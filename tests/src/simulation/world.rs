@@ -2,13 +2,11 @@
 
 use super::Outcome;
 use super::host::{BLOCKS, Host, STRIDE};
+use super::network::Network;
 use super::path::Path;
 use super::rng::Rng;
 use super::target::Target;
-use super::troubles::{Troubles, faults};
-use crate::worker_setup::WorkerSetup;
-use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::{Fabric, FabricOptions};
+use super::troubles::Troubles;
 use std::time::Duration;
 
 /// Turns after which the simulation counts as hung.
@@ -22,12 +20,13 @@ fn unused_blocks(hosts: u64) -> impl Iterator<Item = u64> {
 }
 
 /// The state of a simulation.
-pub(super) struct World {
+pub(super) struct World<N: Network> {
     seed: u64,
     pub(super) rng: Rng,
-    pub(super) fabric: Fabric,
-    pub(super) target: Target,
-    pub(super) hosts: Vec<Host>,
+    pub(super) network: N,
+    pub(super) target: Target<N>,
+    pub(super) hosts: Vec<Host<N>>,
+    paths: usize,
     pub(super) now: Duration,
     pub(super) troubles: Troubles,
     pub(super) power_cuts: u32,
@@ -37,34 +36,24 @@ pub(super) struct World {
     trace: u64,
 }
 
-impl World {
+impl<N: Network> World<N> {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        // Over a distance, in a third of the seeds, there is more under way.
-        let farthest = if rng.percent(33) { 5000 } else { 300 };
-        let latency = Duration::ZERO..=Duration::from_micros(1 + rng.below(farthest));
-        let fabric = Fabric::with_options(FabricOptions {
-            latency,
-            seed: rng.next(),
-            descriptor: false,
-            ..FabricOptions::default()
-        });
+        let mut network = N::new(&mut rng);
         let host_count = 1 + rng.below(3);
         // A third of the seeds run without faults and troubles.
         let calm = rng.percent(33);
-        let target = Target::new(
-            fabric.clone(),
-            host_count * STRIDE,
-            unused_blocks(host_count),
-            faults(&mut rng, calm),
-            Rng::new(rng.next()),
-        );
+        network.prepare_target(&mut rng, calm);
+        let target_rng = Rng::new(rng.next());
+        let unused = unused_blocks(host_count);
+        let target = Target::new(&mut network, host_count * STRIDE, unused, target_rng);
         let now = Duration::from_secs(1);
         let mut world = Self {
             seed,
-            fabric,
+            network,
             target,
             hosts: Vec::new(),
+            paths: 0,
             now,
             troubles: Troubles::new(&mut rng, calm),
             power_cuts: 0,
@@ -78,18 +67,18 @@ impl World {
     }
 
     /// A host with one path, or with two. The second one belongs to the same host or to another.
-    fn host(&mut self, number: u64, calm: bool) -> Host {
+    fn host(&mut self, number: u64, calm: bool) -> Host<N> {
         let mut ids = vec![[number as u8 + 1; 16]];
         match self.rng.below(4) {
             0 => ids.push(ids[0]),
             1 => ids.push([number as u8 + 101; 16]),
             _ => {}
         }
-        let endpoint = (self.target.address, WorkerSetup::subsystem());
-        let path = |(at, id)| {
-            let options = FaultOptions { seed: self.rng.next(), ..FaultOptions::default() };
-            let provider = (Faulty::new(self.fabric.provider(), options), faults(&mut self.rng, calm));
-            Path::new(format!("host {number}, path {at}"), id, endpoint, provider, self.now, &mut self.rng)
+        let path = |(at, id): (usize, [u8; 16])| {
+            let transport = self.network.add_path(id[0], &mut self.rng, calm);
+            let over = (&mut self.network, self.paths, transport);
+            self.paths += 1;
+            Path::new(format!("host {number}, path {at}"), id, over, self.now, &mut self.rng)
         };
         let paths = ids.into_iter().enumerate().map(path).collect();
         Host::new(number, paths, Rng::new(self.rng.next()))
@@ -97,8 +86,9 @@ impl World {
 
     /// Injects faults from now on, or no more, on both sides.
     fn set_faulty(&mut self, faulty: bool) {
-        self.target.set_faulty(faulty);
-        self.hosts.iter_mut().flat_map(|host| &mut host.paths).for_each(|path| path.set_faulty(faulty));
+        let Self { network, target, hosts, .. } = self;
+        target.set_faulty(network, faulty);
+        hosts.iter_mut().flat_map(|host| &mut host.paths).for_each(|path| path.set_faulty(network, faulty));
     }
 
     /// Runs one turn of each part and advances the clock to the next deadline.
@@ -113,13 +103,14 @@ impl World {
         let (mut worked, mut due) = self.target.turn(self.now);
         for host in &mut self.hosts {
             let ended = host.ended;
-            worked |= host.turn(self.now);
+            worked |= host.turn(self.now, &mut self.network);
             due = [due, host.poll_timeout()].into_iter().flatten().min();
             self.trace = (self.trace ^ (host.ended - ended) ^ self.now.as_nanos() as u64)
                 .wrapping_mul(0x100_0000_01b3)
                 .rotate_left(5);
         }
-        due = [due, self.fabric.next_due()].into_iter().flatten().min();
+        worked |= self.network.turn(self.now);
+        due = [due, self.network.next_due()].into_iter().flatten().min();
         // Delayed polls are counted in turns, not in time, so a turn without work also advances the clock a little.
         let step = Duration::from_micros(if worked { 1 } else { 20 });
         let least = self.now + step;
@@ -137,7 +128,7 @@ impl World {
             self.turn();
         }
         self.set_faulty(true);
-        let busy = |host: &Host| host.left > 0 || !host.idle();
+        let busy = |host: &Host<N>| host.left > 0 || !host.idle();
         while self.hosts.iter().any(busy) || self.troubles.last(self.now) {
             self.turn();
             self.trouble();
@@ -156,17 +147,20 @@ impl World {
         while self.hosts.iter().flat_map(|host| &host.paths).any(|path| !path.closed) {
             self.turn();
         }
-        while self.target.has_queues() {
+        while self.target.has_queues() || !self.network.is_idle() {
             self.turn();
         }
         self.target.check(unused_blocks(self.hosts.len() as u64));
-        Outcome {
+        let mut outcome = Outcome {
             operations: self.hosts.iter().map(|host| host.ended).sum(),
             power_cuts: self.power_cuts,
             half_open: self.half_open,
             losses: self.hosts.iter().flat_map(|host| &host.paths).map(|path| path.losses).sum(),
             read_across: self.hosts.iter().map(|host| host.read_across).sum(),
             trace: self.trace,
-        }
+            ..Outcome::default()
+        };
+        self.network.report(&mut outcome);
+        outcome
     }
 }

@@ -17,9 +17,10 @@ pub(super) struct Peer<'a> {
 
 /// A measurement of this project and its peers.
 pub(super) struct Comparison<'a> {
-    pub(super) what: &'static str,
+    pub(super) what: String,
     pub(super) unit: Unit,
-    pub(super) ours: Measure<'a>,
+    /// The measurement, or what to install first.
+    pub(super) ours: Result<Measure<'a>, String>,
     /// Goal for our figure itself, if there is no peer.
     pub(super) goal: Option<Goal>,
     pub(super) peers: Vec<Peer<'a>>,
@@ -58,7 +59,8 @@ impl Comparison<'_> {
         let mut theirs: Vec<Vec<f64>> = self.peers.iter().map(|_| Vec::new()).collect();
         for round in 1..=rounds {
             let mut line = format!("{}, round {round} of {rounds}:", self.what);
-            let figure = (self.ours)().with_context(|| format!("{}, ours", self.what))?;
+            let Ok(ours_once) = &mut self.ours else { break };
+            let figure = ours_once().with_context(|| format!("{}, ours", self.what))?;
             line += &format!(" ours {}", self.unit.show(figure));
             ours.push(figure);
             for (peer, figures) in self.peers.iter_mut().zip(&mut theirs) {
@@ -83,7 +85,7 @@ impl Comparison<'_> {
 
     fn entries(&self, ours: &[f64], theirs: &[Vec<f64>]) -> Vec<Entry> {
         let alone = Entry {
-            what: self.what.to_owned(),
+            what: self.what.clone(),
             unit: self.unit,
             ours: Spread::of(ours.iter().copied()),
             peer: None,
@@ -100,7 +102,7 @@ impl Comparison<'_> {
             theirs: Spread::of(theirs.iter().copied()),
             ratio: Spread::of_ratios(ours, theirs),
             goal: peer.goal,
-            missing: peer.measure.as_ref().err().cloned(),
+            missing: self.ours.as_ref().err().or(peer.measure.as_ref().err()).cloned(),
             ..alone.clone()
         });
         against.collect()
@@ -133,8 +135,13 @@ mod tests {
             })
         };
         let peers = vec![peer("b", Ok(side('b', 50.0))), peer("c", Err("not here: install c".into()))];
-        let comparison =
-            Comparison { what: "reads", unit: Unit::Iops, ours: side('a', 100.0), goal: None, peers };
+        let comparison = Comparison {
+            what: "reads".into(),
+            unit: Unit::Iops,
+            ours: Ok(side('a', 100.0)),
+            goal: None,
+            peers,
+        };
         let entries = comparison.run(2).unwrap();
         assert_eq!(*order.borrow(), "abab");
         assert_eq!(entries[0].ratio.unwrap().median, 2.0);
@@ -148,14 +155,29 @@ mod tests {
         let fails = || -> Measure<'static> { Box::new(|| anyhow::bail!("what was called\nit broke\n")) };
         let good = || -> Measure<'static> { Box::new(|| Ok(1.0)) };
         let comparison = |ours, theirs| Comparison {
-            what: "reads",
+            what: "reads".into(),
             unit: Unit::Iops,
-            ours,
+            ours: Ok(ours),
             goal: None,
             peers: vec![peer("b", Ok(theirs))],
         };
         let entries = comparison(good(), fails()).run(2).unwrap();
         assert_eq!(entries[0].missing.as_deref(), Some("did not run: it broke"));
         assert!(comparison(fails(), good()).run(2).is_err());
+    }
+
+    #[test]
+    fn own_side_that_is_not_installed_measures_nothing() {
+        let not_measured: Measure<'_> = Box::new(|| unreachable!("the peer is not measured alone"));
+        let comparison = Comparison {
+            what: "reads".into(),
+            unit: Unit::Iops,
+            ours: Err("not here: install b".into()),
+            goal: None,
+            peers: vec![peer("b", Ok(not_measured))],
+        };
+        let entries = comparison.run(2).unwrap();
+        assert_eq!((entries[0].ours, entries[0].theirs), (None, None));
+        assert_eq!(entries[0].missing.as_deref(), Some("not here: install b"));
     }
 }

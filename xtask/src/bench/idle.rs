@@ -2,6 +2,7 @@
 
 use super::ours::{self, Export};
 use super::site::Site;
+use super::transport::Transport;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{self, Target};
 use std::io::{BufRead, BufReader};
@@ -46,7 +47,7 @@ impl Drop for IdleConnections {
 /// `io_queues` I/O queues.
 pub(super) fn processor(site: &Site, hosts: u16, io_queues: u16) -> Result<f64> {
     let settings = "poll = \"adaptive\"\nqueue_depth = 32\nbuffer_memory = \"512MiB\"\nconnections = 2048";
-    let export = Export { target: settings.into(), ..Export::memory() };
+    let export = Export { target: settings.into(), ..Export::memory(Transport::Iwarp) };
     let target = ours::serve(site, &export)?;
     let connections = IdleConnections::connect(site, &target, hosts, io_queues, 32)?;
     let before = process::cpu_time(target.pid())?;
@@ -77,7 +78,7 @@ fn resident(site: &Site, io_queues: u16) -> Result<u64> {
         "poll = \"adaptive\"\nqueue_depth = 128\nin_capsule_data = \"8KiB\"\nbuffer_memory = \"512MiB\"\nconnections = {}",
         io_queues + hosts
     );
-    let export = Export { target: settings, ..Export::memory() };
+    let export = Export { target: settings, ..Export::memory(Transport::Iwarp) };
     let target = ours::serve(site, &export)?;
     let connections = IdleConnections::connect(site, &target, hosts, EACH, 128)?;
     let resident = process::resident(target.pid())?;

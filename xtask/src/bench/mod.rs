@@ -9,25 +9,27 @@
 //! | `series` | medians, ratios, goals |
 //! | `site` | cores, folders, programs and servers |
 //! | `workload` | the workloads, with fio's terms |
+//! | `transport` | the transports, with each program's terms |
 //! | `ours` | this project's target and clients, and bare TCP |
 //! | `fio`, `nbd`, `spdk` | the peers, and parsers of their reports |
-//! | `rxe` | the kernel lab's figures |
+//! | `kernel` | the kernel lab's figures |
 //! | `idle` | the cost of idle connections |
 //! | `machine`, `table`, `plot` | the output: description of the machine, table and chart |
 
 mod comparison;
 mod fio;
 mod idle;
+mod kernel;
 mod machine;
 mod nbd;
 mod ours;
 mod plot;
 mod row;
-mod rxe;
 mod series;
 mod site;
 mod spdk;
 mod table;
+mod transport;
 mod workload;
 
 use crate::step;
@@ -55,7 +57,7 @@ pub(crate) struct Bench {
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
-    /// Also run the kernel lab's scenario figures-rxe
+    /// Also run the kernel lab's scenarios figures-rxe and figures-tcp
     #[arg(long)]
     lab: bool,
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder
@@ -85,7 +87,7 @@ impl Bench {
             }
         }
         if self.lab {
-            entries.extend(rxe::measure()?);
+            entries.extend(kernel::measure()?);
         }
         let machine = machine::facts(self.cores)?;
         let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries };

@@ -1,13 +1,16 @@
 //! The rows of the table: workloads, peers and goals.
 
 use super::comparison::{Comparison, Measure, Peer};
+use super::fio::Report;
 use super::nbd::Kind;
 use super::ours::{self, Export};
 use super::series::{Goal, Unit};
 use super::site::Site;
+use super::transport::Transport;
 use super::workload::Workload;
 use super::{fio, idle, nbd, spdk};
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +25,16 @@ pub(super) enum Row {
     Nbd,
     /// 128 KiB sequential reads and writes, against a bare TCP stream
     Stream,
+    /// `latency` over NVMe/TCP
+    TcpLatency,
+    /// 4 KiB random reads and writes of SPDK's perf tool, 32 in flight, on our target against SPDK's
+    TcpTarget,
+    /// `spdk` over NVMe/TCP, 32 and 128 in flight
+    TcpSpdk,
+    /// `spdk` over NVMe/TCP, both with both digests
+    TcpDigests,
+    /// `stream` over NVMe/TCP
+    TcpStream,
     /// 4 KiB random reads of a file, against fio's `io_uring` on the same file
     File,
     /// 4 KiB random reads, one at a time, with and without a second host with 128 in flight
@@ -36,9 +49,10 @@ pub(super) enum Row {
 const FILE: u64 = 1 << 30;
 /// Most warm-up reads of the file before the measurement.
 const SETTLING_MAX: usize = 10;
+const STREAMS: [Workload; 2] = [Workload::STREAM_IN, Workload::STREAM_OUT];
 
-fn measure<'a>(act: impl FnMut() -> Result<f64> + 'a) -> Measure<'a> {
-    Box::new(act)
+fn measure<'a>(act: impl FnMut() -> Result<f64> + 'a) -> Result<Measure<'a>, String> {
+    unless(None, act)
 }
 
 /// Like `measure`, unless something is not installed.
@@ -50,12 +64,47 @@ fn unless<'a>(missing: Option<String>, act: impl FnMut() -> Result<f64> + 'a) ->
 }
 
 impl Row {
+    /// The name of the HTML page of a job, which no other job has.
+    fn page(self, workload: &Workload) -> String {
+        let row = self.to_possible_value().map(|row| row.get_name().to_owned()).unwrap_or_default();
+        format!("{row}-{}-{}", workload.rw, workload.iodepth)
+    }
+
     pub(super) fn comparisons(self, site: &Site) -> Result<Vec<Comparison<'_>>> {
+        let over = |transport, workload| Job { row: self, transport, workload };
+        let iwarp = |workload| over(Transport::Iwarp, workload);
+        let tcp = |workload| over(Transport::TCP, workload);
         Ok(match self {
-            Self::Latency => vec![latency(site)],
-            Self::Spdk => vec![against_spdk(site)],
-            Self::Nbd => vec![against_nbd(site)],
-            Self::Stream => streams(site),
+            Self::Latency => {
+                vec![latency(site, iwarp(Workload::READS_ONE), Goal { least: 1.5, aim: 1.15 })]
+            }
+            Self::Spdk => {
+                vec![against_spdk(site, iwarp(Workload::READS_MANY), Goal { least: 1.2, aim: 2.0 })]
+            }
+            Self::Nbd => vec![against_nbd(site, iwarp(Workload::READS_MANY))],
+            Self::Stream => {
+                let jobs = STREAMS.map(iwarp);
+                jobs.map(|job| stream(site, job, Goal { least: 0.8, aim: 0.95 })).into()
+            }
+            Self::TcpLatency => {
+                vec![latency(site, tcp(Workload::READS_ONE), Goal { least: 1.3, aim: 1.1 })]
+            }
+            Self::TcpTarget => {
+                let jobs = [Workload::READS_MANY, Workload::WRITES_MANY].map(tcp);
+                jobs.map(|job| under_perf(site, job, Goal { least: 1.15, aim: 1.5 })).into()
+            }
+            Self::TcpSpdk => {
+                let jobs = [Workload::READS_MANY, Workload::READS_DEEP].map(tcp);
+                jobs.map(|job| against_spdk(site, job, Goal { least: 1.2, aim: 1.5 })).into()
+            }
+            Self::TcpDigests => {
+                let job = over(Transport::Tcp { digests: true }, Workload::READS_MANY);
+                vec![against_spdk(site, job, Goal { least: 1.2, aim: 1.5 })]
+            }
+            Self::TcpStream => {
+                let jobs = STREAMS.map(tcp);
+                jobs.map(|job| stream(site, job, Goal { least: 0.85, aim: 0.95 })).into()
+            }
             Self::File => vec![file(site)?],
             Self::Fairness => vec![fairness(site)],
             Self::Idle => idle_target(site),
@@ -64,60 +113,94 @@ impl Row {
     }
 }
 
-fn latency(site: &Site) -> Comparison<'_> {
-    let ours = move || {
-        let report = ours::run(site, &Export::memory(), &Workload::READS_ONE, "latency")?;
-        report.latency_p50.context("nvmf-bench reported no latency")
-    };
+/// A workload of a row on a memory disk.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    row: Row,
+    transport: Transport,
+    workload: Workload,
+}
+
+impl Job {
+    fn what(&self) -> String {
+        format!("{}, {}, memory backend", self.workload, self.transport)
+    }
+
+    /// Runs it with our initiator on our target.
+    fn run(&self, site: &Site) -> Result<Report> {
+        ours::run(site, &Export::memory(self.transport), &self.workload, &self.row.page(&self.workload))
+    }
+}
+
+fn latency(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
+    let ours = move || job.run(site)?.latency_p50.context("nvmf-bench reported no latency");
     Comparison {
-        what: "4 KiB random read, depth 1, memory backend, round trip at the median",
+        what: format!("{}, round trip at the median", job.what()),
         unit: Unit::RoundTrip,
         ours: measure(ours),
         goal: None,
         peers: vec![Peer {
             name: "bare TCP ping-pong of the same sizes, busy polling",
-            goal: Some(Goal { least: 1.5, aim: 1.15 }),
-            measure: Ok(measure(move || ours::bare_round_trip(site))),
+            goal: Some(goal),
+            measure: measure(move || ours::bare_round_trip(site, job.transport)),
         }],
     }
 }
 
-fn many_reads<'a>(site: &'a Site, page: &'static str) -> Measure<'a> {
-    measure(move || Ok(ours::run(site, &Export::memory(), &Workload::READS_MANY, page)?.iops))
-}
-
-fn against_spdk(site: &Site) -> Comparison<'_> {
-    let spdk = move || Ok(spdk::run(site, &Workload::READS_MANY)?.iops);
+fn against_spdk(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
+    let spdk = move || Ok(spdk::run(site, job.transport, &job.workload)?.iops);
     Comparison {
-        what: "4 KiB random read, depth 32, memory backend",
+        what: job.what(),
         unit: Unit::Iops,
-        ours: many_reads(site, "spdk"),
+        ours: measure(move || Ok(job.run(site)?.iops)),
         goal: None,
         peers: vec![Peer {
             name: "SPDK's NVMe/TCP target and its perf tool",
-            goal: Some(Goal { least: 1.2, aim: 2.0 }),
+            goal: Some(goal),
             measure: unless(spdk::missing(), spdk),
         }],
     }
 }
 
-fn against_nbd(site: &Site) -> Comparison<'_> {
+/// SPDK's perf tool on our target and on SPDK's.
+fn under_perf(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
+    let ours = move || {
+        let target = ours::serve(site, &Export::memory(job.transport))?;
+        let report = spdk::perf(site, target.address, ours::NQN, job.transport, &job.workload)?;
+        target.stop()?;
+        Ok(report.iops)
+    };
+    let spdk = move || Ok(spdk::run(site, job.transport, &job.workload)?.iops);
+    Comparison {
+        what: format!("{}, under SPDK's perf tool", job.what()),
+        unit: Unit::Iops,
+        ours: unless(spdk::missing(), ours),
+        goal: None,
+        peers: vec![Peer {
+            name: "SPDK's NVMe/TCP target under the same",
+            goal: Some(goal),
+            measure: unless(spdk::missing(), spdk),
+        }],
+    }
+}
+
+fn against_nbd(site: &Site, job: Job) -> Comparison<'_> {
     let with_fio = move |kind: nbd::Kind| {
         let missing = kind.missing().or_else(|| fio::missing("nbd"));
         unless(missing, move || {
-            let report = kind
-                .with(site, |uri| fio::run(site, "nbd", &[format!("--uri={uri}")], &Workload::READS_MANY));
+            let report =
+                kind.with(site, |uri| fio::run(site, "nbd", &[format!("--uri={uri}")], &job.workload));
             Ok(report?.iops)
         })
     };
     let with_ours = move || {
-        let report = Kind::Nbdkit.with(site, |uri| ours::run_nbd(site, uri, &Workload::READS_MANY));
+        let report = Kind::Nbdkit.with(site, |uri| ours::run_nbd(site, uri, &job.workload));
         Ok(report?.iops)
     };
     Comparison {
-        what: "4 KiB random read, depth 32, memory backend",
+        what: job.what(),
         unit: Unit::Iops,
-        ours: many_reads(site, "nbd"),
+        ours: measure(move || Ok(job.run(site)?.iops)),
         goal: None,
         peers: vec![
             Peer {
@@ -139,31 +222,23 @@ fn against_nbd(site: &Site) -> Comparison<'_> {
     }
 }
 
-fn streams(site: &Site) -> Vec<Comparison<'_>> {
-    let goal = Some(Goal { least: 0.8, aim: 0.95 });
+fn stream(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     let (target, initiator) = (site.cores.target, site.cores.initiator);
-    let shapes = [
-        ("128 KiB sequential read, depth 8, memory backend", Workload::STREAM_IN, "read", target, initiator),
-        (
-            "128 KiB sequential write, depth 8, memory backend",
-            Workload::STREAM_OUT,
-            "write",
-            initiator,
-            target,
-        ),
-    ];
-    let comparison = |(what, workload, page, from, to)| Comparison {
-        what,
+    let (from, to) = match job.workload {
+        Workload::STREAM_OUT => (initiator, target),
+        _ => (target, initiator),
+    };
+    Comparison {
+        what: job.what(),
         unit: Unit::Bandwidth,
-        ours: measure(move || Ok(ours::run(site, &Export::memory(), &workload, page)?.bytes_per_second)),
+        ours: measure(move || Ok(job.run(site)?.bytes_per_second)),
         goal: None,
         peers: vec![Peer {
             name: "bare TCP stream the same way",
-            goal,
-            measure: Ok(measure(move || ours::bare_stream(site, from, to))),
+            goal: Some(goal),
+            measure: measure(move || ours::bare_stream(site, from, to)),
         }],
-    };
-    shapes.into_iter().map(comparison).collect()
+    }
 }
 
 fn file(site: &Site) -> Result<Comparison<'_>> {
@@ -172,10 +247,11 @@ fn file(site: &Site) -> Result<Comparison<'_>> {
         settle(site, &path)?;
     }
     let (mine, theirs) = (path.clone(), path);
-    let ours = move || Ok(ours::run(site, &Export::file(&mine), &Workload::READS_MANY, "file")?.iops);
+    let page = Row::File.page(&Workload::READS_MANY);
+    let ours = move || Ok(ours::run(site, &Export::file(&mine), &Workload::READS_MANY, &page)?.iops);
     let fio = move || Ok(fio::on_file(site, &theirs, &Workload::READS_MANY)?.iops);
     Ok(Comparison {
-        what: "4 KiB random read, depth 32, a file on the local disk",
+        what: format!("{}, {}, a file on the local disk", Workload::READS_MANY, Transport::Iwarp),
         unit: Unit::Iops,
         ours: measure(ours),
         goal: None,
@@ -218,14 +294,14 @@ fn make_file(folder: &Path) -> Result<PathBuf> {
 fn fairness(site: &Site) -> Comparison<'_> {
     const HEAVY: u16 = 128;
     Comparison {
-        what: "4 KiB random read, depth 1, beside a host with 128 in flight, round trip at the median",
+        what: "4 KiB random read, depth 1, beside a host with 128 in flight, round trip at the median".into(),
         unit: Unit::RoundTrip,
         ours: measure(move || ours::beside(site, HEAVY)),
         goal: None,
         peers: vec![Peer {
             name: "the same without that host",
             goal: Some(Goal { least: 3.0, aim: 2.0 }),
-            measure: Ok(measure(move || ours::beside(site, 0))),
+            measure: measure(move || ours::beside(site, 0)),
         }],
     }
 }
@@ -236,8 +312,8 @@ fn idle_target(site: &Site) -> Vec<Comparison<'_>> {
         ("idle target, 1,000 queue pairs connected (10 hosts, 100 each)", 10, 99),
         ("idle target, 1,000 queue pairs connected (500 hosts, 2 each)", 500, 1),
     ];
-    let comparison = |(what, hosts, io_queues)| Comparison {
-        what,
+    let comparison = |(what, hosts, io_queues): (&str, _, _)| Comparison {
+        what: what.into(),
         unit: Unit::Core,
         ours: measure(move || idle::processor(site, hosts, io_queues)),
         goal,
@@ -248,7 +324,7 @@ fn idle_target(site: &Site) -> Vec<Comparison<'_>> {
 
 fn memory(site: &Site) -> Comparison<'_> {
     Comparison {
-        what: "resident memory of a connected queue pair, depth 128, 8 KiB in-capsule data",
+        what: "resident memory of a connected queue pair, depth 128, 8 KiB in-capsule data".into(),
         unit: Unit::Memory,
         ours: measure(move || idle::memory(site)),
         // The aim is an estimate: with shared receive queues, the memory is a fraction of the minimum goal.

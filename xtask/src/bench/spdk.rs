@@ -1,12 +1,15 @@
 //! SPDK as a peer, if its programs are on the PATH: its NVMe/TCP target with a memory disk, and its perf tool.
 
-use super::site::{Site, free_address};
+use super::site::{Server, Site, free_address};
+use super::transport::Transport;
 use super::workload::Workload;
 use crate::step;
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 
 const NQN: &str = "nqn.2026-11.com.example:spdk";
+/// The host's name: the perf tool has an empty one of its own, which only SPDK's target accepts.
+const HOST_NQN: &str = "nqn.2026-11.com.example:perf";
 /// Memory of the target, in MB.
 const MEMORY_MB: u64 = 512;
 const BLOCK: u64 = 512;
@@ -85,8 +88,14 @@ impl Report {
     }
 }
 
-/// Runs the perf tool on a new target.
-pub(super) fn run(site: &Site, workload: &Workload) -> Result<Report> {
+/// Runs the perf tool on a new target of SPDK's.
+pub(super) fn run(site: &Site, transport: Transport, workload: &Workload) -> Result<Report> {
+    let (_server, address) = serve(site)?;
+    perf(site, address, NQN, transport, workload)
+}
+
+/// Starts the target, bound to its core.
+fn serve(site: &Site) -> Result<(Server, SocketAddr)> {
     let address = free_address()?;
     let (file, socket) = (site.folder.join("spdk.json"), site.folder.join("spdk.sock"));
     std::fs::write(&file, config(address))?;
@@ -98,13 +107,26 @@ pub(super) fn run(site: &Site, workload: &Workload) -> Result<Report> {
         .arg(&socket)
         .arg("-c")
         .arg(&file);
-    let _server = site.serve(&mut serve, address)?;
+    Ok((site.serve(&mut serve, address)?, address))
+}
+
+/// Runs the perf tool on the target at this address.
+pub(super) fn perf(
+    site: &Site,
+    address: SocketAddr,
+    nqn: &str,
+    transport: Transport,
+    workload: &Workload,
+) -> Result<Report> {
     let mut perf = std::process::Command::new("spdk_nvme_perf");
     perf.args(["-c", &mask(site.cores.initiator)]).args(memory(MEMORY_MB / 2));
     perf.args(["-q", &workload.iodepth.to_string(), "-o", &workload.bs.to_string(), "-w", workload.rw]);
     perf.args(["-t", &site.seconds.to_string(), "-a", &site.warm_up().to_string()]);
+    perf.args(transport.perf_options());
     let (host, port) = (address.ip(), address.port());
-    perf.args(["-r", &format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{NQN}")]);
+    let remote =
+        format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{nqn} hostnqn:{HOST_NQN}");
+    perf.args(["-r", &remote]);
     Report::parse(&String::from_utf8_lossy(&site.run(&mut perf)?))
 }
 

@@ -1,6 +1,7 @@
 //! The workloads of the measurements, with fio's terms.
 
 use super::Site;
+use core::fmt;
 
 /// A job of fio or of `nvmf-bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub(super) struct Workload {
 impl Workload {
     pub(super) const READS_ONE: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 1 };
     pub(super) const READS_MANY: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 32 };
+    pub(super) const READS_DEEP: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 128 };
+    pub(super) const WRITES_MANY: Self = Self { rw: "randwrite", bs: 4 << 10, iodepth: 32 };
     pub(super) const STREAM_IN: Self = Self { rw: "read", bs: 128 << 10, iodepth: 8 };
     pub(super) const STREAM_OUT: Self = Self { rw: "write", bs: 128 << 10, iodepth: 8 };
 
@@ -27,5 +30,24 @@ impl Workload {
             format!("--ramp_time={}", site.warm_up()),
             "--time_based".into(),
         ]
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (order, direction) =
+            self.rw.strip_prefix("rand").map_or(("sequential", self.rw), |direction| ("random", direction));
+        write!(f, "{} KiB {order} {direction}, depth {}", self.bs >> 10, self.iodepth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workload_is_described() {
+        assert_eq!(Workload::READS_MANY.to_string(), "4 KiB random read, depth 32");
+        assert_eq!(Workload::STREAM_OUT.to_string(), "128 KiB sequential write, depth 8");
     }
 }

@@ -9,18 +9,36 @@ use nix::unistd::Pid;
 use nvmf_bench::result::histogram;
 use std::time::Instant;
 
-/// Bytes sent to the target for a 4 KiB read over iWARP: a SEND in one FPDU, of length (2), untagged header (18),
-/// command (64) and CRC field (4).
-const REQUEST: usize = 88;
-/// Bytes sent back: a WRITE in one FPDU, of length (2), tagged header (14), data (4096) and CRC field (4); and a SEND
-/// in one FPDU, of 2, 18, response (16) and 4.
-const REPLY: usize = 4116 + 40;
 /// Bytes per write of the stream.
 const BLOCK: usize = 128 << 10;
 /// A measurement with fewer round trips is rejected.
 const ROUND_TRIPS_MIN: u64 = 100;
 /// Socket reads between two readings of the clock.
 const BATCH: u32 = 64;
+
+/// The transport whose 4 KiB read the round trip imitates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Imitated {
+    /// NVMe/RDMA over iWARP
+    Iwarp,
+    /// NVMe/TCP without digests and without flow control of submission queues
+    Tcp,
+}
+
+impl Imitated {
+    /// Bytes sent to the target and bytes sent back.
+    fn sizes(self) -> (usize, usize) {
+        match self {
+            // There: a SEND in one FPDU, of length (2), untagged header (18), command (64) and CRC field (4). Back: a
+            // WRITE in one FPDU, of length (2), tagged header (14), data (4096) and CRC field (4); and a SEND in one
+            // FPDU, of 2, 18, response (16) and 4.
+            Self::Iwarp => (88, 4116 + 40),
+            // There: a command capsule of header (8) and command (64). Back: a C2HData of header (24) and data (4096)
+            // whose SUCCESS flag stands for the response.
+            Self::Tcp => (72, 24 + 4096),
+        }
+    }
+}
 
 /// The cores to use and the duration.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -41,8 +59,9 @@ impl Measure {
     ///
     /// # Errors
     /// As [`Measure::ping_pong`].
-    pub(crate) fn print_ping_pong(&self) -> Result<()> {
-        let times = self.ping_pong(REQUEST, REPLY)?;
+    pub(crate) fn print_ping_pong(&self, imitated: Imitated) -> Result<()> {
+        let (request, reply) = imitated.sizes();
+        let times = self.ping_pong(request, reply)?;
         let figures = serde_json::json!({ "round_trip_ns": {
             "mean": times.mean(),
             "p50": times.value_at_quantile(0.5),
@@ -179,7 +198,8 @@ mod tests {
     fn ping_pong_and_stream_return_figures() {
         // Both sides share one core, so only a few hundred round trips are made.
         let measure = Measure { from: a_core(), to: a_core(), runtime: 1 };
-        match measure.ping_pong(REQUEST, REPLY) {
+        let (request, reply) = Imitated::Tcp.sizes();
+        match measure.ping_pong(request, reply) {
             Ok(times) => assert!(times.value_at_quantile(0.5) > 0),
             Err(error) => assert!(error.to_string().contains("not free"), "{error:#}"),
         }

@@ -15,7 +15,13 @@ use std::process::ExitCode;
 #[command(name = "nvmf-baseline")]
 enum Command {
     /// Measures TCP round trips of the sizes of a 4 KiB read: `round_trip_ns` (`mean`, `p50`, `p99`)
-    PingPong(bare::Measure),
+    PingPong {
+        #[command(flatten)]
+        measure: bare::Measure,
+        /// Transport whose messages have these sizes
+        #[arg(long, default_value = "iwarp")]
+        transport: bare::Imitated,
+    },
     /// Measures TCP throughput in one direction: `bytes_per_second`
     Stream(bare::Measure),
     /// Connects idle hosts and holds the connections until standard input ends
@@ -26,7 +32,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
-        Command::PingPong(measure) => measure.print_ping_pong(),
+        Command::PingPong { measure, transport } => measure.print_ping_pong(transport),
         Command::Stream(measure) => measure.print_stream(),
         Command::Hold(hold) => hold.run(),
         Command::Neighbour(neighbour) => neighbour.run(),

@@ -4,8 +4,10 @@ use super::disk::{Disk, DiskInfo};
 use crate::attach::errno::errno;
 use nbd_proto::{self as wire, Command, Errno, Request};
 use nvmf_block::BlockError;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tokio::task::yield_now;
 
 /// What orders the requests of all clients of a disk.
 ///
@@ -13,26 +15,66 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// meanwhile: for a request of less than a block, which is read, changed and written; and when a client goes whose
 /// requests have not ended, so that none of them overtakes what is asked for after it.
 #[derive(Debug, Default)]
-pub(crate) struct Order(RwLock<()>);
+pub(crate) struct Order {
+    lock: Arc<RwLock<()>>,
+    clients: AtomicUsize,
+}
 
 /// A request that has begun, until it ends.
-pub(super) enum Begun<'a> {
-    BesideOthers { _guard: RwLockReadGuard<'a, ()> },
-    Alone { _guard: RwLockWriteGuard<'a, ()> },
+pub(super) enum Begun {
+    BesideOthers { _guard: OwnedRwLockReadGuard<()> },
+    Alone { _guard: OwnedRwLockWriteGuard<()> },
+}
+
+/// A client, until it is gone.
+pub(super) struct Client<'a>(&'a Order);
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Order {
-    /// Ends when everything that was begun before has ended.
-    pub(super) async fn settle(&self) {
-        drop(self.0.write().await);
+    /// Counts a client.
+    pub(super) fn enter(&self) -> Client<'_> {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        Client(self)
     }
 
-    async fn begin(&self, alone: bool) -> Begun<'_> {
+    /// Whether there is more than one client.
+    pub(super) fn is_shared(&self) -> bool {
+        self.clients.load(Ordering::Relaxed) > 1
+    }
+
+    /// Ends when everything that was begun before has ended.
+    pub(super) async fn settle(&self) {
+        drop(self.lock.write().await);
+    }
+
+    /// Lets a client settle that went before a request was sent which another client's task has just received.
+    pub(super) async fn let_others_go(&self) {
+        // The runtime looks at all sockets before a task that gives way runs again: the client's task then knows that it
+        // is gone, and runs, at the latest when this one gives way once more.
+        yield_now().await;
+        yield_now().await;
+    }
+
+    /// Ends when the request may begin, which it then has.
+    pub(super) async fn begin(&self, alone: bool) -> Begun {
+        let lock = Arc::clone(&self.lock);
         match alone {
-            true => Begun::Alone { _guard: self.0.write().await },
-            false => Begun::BesideOthers { _guard: self.0.read().await },
+            true => Begun::Alone { _guard: lock.write_owned().await },
+            false => Begun::BesideOthers { _guard: lock.read_owned().await },
         }
     }
+}
+
+/// Whether a request must have the disk for itself: it changes a part of a block.
+pub(super) fn is_alone(request: &Request, info: &DiskInfo) -> bool {
+    let block = u64::from(info.block_size);
+    let is_whole = request.offset.is_multiple_of(block) && u64::from(request.len).is_multiple_of(block);
+    !is_whole && matches!(request.command, Command::Write | Command::WriteZeroes)
 }
 
 /// Whether a request can be carried out at all.
@@ -55,23 +97,11 @@ pub(super) fn check(request: &Request, info: &DiskInfo) -> Errno {
     }
 }
 
-/// Carries out a request that was checked, unless its client is gone before it begins. `data` is what is written, or
-/// takes what is read.
-pub(super) async fn carry_out<D: Disk>(
-    disk: &D,
-    order: &Order,
-    is_gone: &AtomicBool,
-    request: &Request,
-    data: &mut [u8],
-) -> Errno {
+/// Carries out a request that was checked and has begun. `data` is what is written, or takes what is read.
+pub(super) async fn carry_out<D: Disk>(disk: &D, begun: Begun, request: &Request, data: &mut [u8]) -> Errno {
     let block = u64::from(disk.info().block_size);
     let (offset, len, fua) = (request.offset, u64::from(request.len), request.fua());
     let is_whole = offset.is_multiple_of(block) && len.is_multiple_of(block);
-    let alone = !is_whole && matches!(request.command, Command::Write | Command::WriteZeroes);
-    let _begun = order.begin(alone).await;
-    if is_gone.load(Ordering::Relaxed) {
-        return Errno::ESHUTDOWN;
-    }
     let result = match request.command {
         Command::Flush => disk.flush().await,
         Command::Read if is_whole => disk.read(offset, data).await,
@@ -90,6 +120,7 @@ pub(super) async fn carry_out<D: Disk>(
         }
         Command::Disconnect | Command::Other(_) => unreachable!("refused before"),
     };
+    drop(begun);
     reply(result)
 }
 

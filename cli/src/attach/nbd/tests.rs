@@ -115,12 +115,12 @@ struct Serving {
     task: JoinHandle<()>,
 }
 
-async fn serve(disk: Ram, patience: Duration) -> Serving {
+async fn serve(disk: Ram, finish_time_max: Duration) -> Serving {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nbd.sock");
     let server = Server::bind(&path, &socket_options()).await.unwrap();
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, patience));
+    let task = tokio::spawn(server.serve(disk, async { drop(stopped.await) }, finish_time_max));
     Serving { folder, path, stop, task }
 }
 
@@ -325,6 +325,120 @@ fn requests_of_gone_client_are_dropped_unless_begun() {
         second.read_exact(&mut read).await.unwrap();
         assert_eq!(*begun.borrow(), 1, "the second write was begun");
         assert!(bytes.lock().unwrap()[4096..].iter().all(|&byte| byte == 0));
+    });
+}
+
+/// The bytes of a request without flags.
+fn bytes_of(command: u16, offset: u64, len: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+    bytes.extend([0; 2]);
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(99_u64.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// Sends it without giving way: the server sees nothing before all that the test does at once is done.
+fn send_now(stream: &UnixStream, bytes: &[u8]) {
+    assert_eq!(stream.try_write(bytes).unwrap(), bytes.len());
+}
+
+/// Whether another write begins before long.
+async fn begins(begun: &mut watch::Receiver<usize>, count: usize) -> bool {
+    tokio::time::timeout(Duration::from_millis(50), begun.wait_for(|begun| *begun == count)).await.is_ok()
+}
+
+#[test]
+fn requests_beyond_the_budget_of_gone_client_are_dropped() {
+    // As many requests as one connection may have begun.
+    const BEGUN_MAX: usize = 16384;
+    let disk = Ram::new(INFO);
+    let (bytes, gate, mut begun) = (Arc::clone(&disk.bytes), Arc::clone(&disk.gate), disk.begun.subscribe());
+    let count = disk.begun.subscribe();
+    with_disk(disk, |path| async move {
+        gate.forget_permits(Semaphore::MAX_PERMITS);
+        let mut first = go(&path).await;
+        let one = bytes_of(1, 512, 512, &[1; 512]);
+        for _ in 0..BEGUN_MAX / 64 {
+            first.write_all(&one.repeat(64)).await.unwrap();
+        }
+        begun.wait_for(|begun| *begun == BEGUN_MAX).await.unwrap();
+        send(&mut first, 0, 1, 0, 512, &[1; 512]).await;
+        send(&mut first, 0, 1, 0, 512, &[1; 512]).await;
+        drop(first);
+        let mut second = go(&path).await;
+        send(&mut second, 0, 1, 0, 512, &[2; 512]).await;
+        let early = begins(&mut begun, BEGUN_MAX + 1).await;
+        gate.add_permits(1000);
+        assert_eq!(reply(&mut second).await, 0);
+        assert!(!early, "it began before the first client's had ended");
+    });
+    assert_eq!(*count.borrow(), BEGUN_MAX + 1, "what was left in the socket was begun");
+    assert!(bytes.lock().unwrap()[..512].iter().all(|&byte| byte == 2), "the last write stands");
+}
+
+#[test]
+fn writes_before_a_disconnect_overtake_nothing() {
+    let disk = Ram::new(INFO);
+    let (bytes, gate, mut begun) = (Arc::clone(&disk.bytes), Arc::clone(&disk.gate), disk.begun.subscribe());
+    with_disk(disk, |path| async move {
+        gate.forget_permits(Semaphore::MAX_PERMITS);
+        let mut first = go(&path).await;
+        send(&mut first, 0, 1, 0, 512, &[1; 512]).await;
+        begun.wait_for(|begun| *begun == 1).await.unwrap();
+        send(&mut first, 0, 2, 0, 0, &[]).await;
+        let mut second = go(&path).await;
+        send(&mut second, 0, 1, 0, 512, &[2; 512]).await;
+        let early = begins(&mut begun, 2).await;
+        gate.add_permits(1000);
+        assert_eq!(
+            (reply(&mut first).await, reply(&mut second).await),
+            (0, 0),
+            "what is outstanding is answered"
+        );
+        assert!(!early, "it began before the first had ended");
+        assert!(bytes.lock().unwrap()[..512].iter().all(|&byte| byte == 2), "the last write stands");
+    });
+}
+
+#[test]
+fn requests_before_a_disconnect_are_carried_out_before_those_of_others() {
+    const COUNT: usize = 200;
+    let disk = Ram::new(INFO);
+    let (bytes, count) = (Arc::clone(&disk.bytes), disk.begun.subscribe());
+    with_disk(disk, |path| async move {
+        let (first, mut second) = (go(&path).await, go(&path).await);
+        // More than the server reads between two pauses of its own; and nobody waits for the answers.
+        send_now(&first, &bytes_of(1, 0, 512, &[1; 512]).repeat(COUNT));
+        send_now(&first, &bytes_of(2, 0, 0, &[]));
+        drop(first);
+        send_now(&second, &bytes_of(1, 0, 512, &[2; 512]));
+        assert_eq!(reply(&mut second).await, 0);
+    });
+    assert_eq!(*count.borrow(), COUNT + 1, "all were carried out");
+    assert!(bytes.lock().unwrap()[..512].iter().all(|&byte| byte == 2), "the last write stands");
+}
+
+#[test]
+fn write_of_busy_client_waits_for_those_of_gone_client() {
+    let disk = Ram::new(INFO);
+    let (bytes, gate, mut begun) = (Arc::clone(&disk.bytes), Arc::clone(&disk.gate), disk.begun.subscribe());
+    with_disk(disk, |path| async move {
+        gate.forget_permits(Semaphore::MAX_PERMITS);
+        let (mut first, mut second) = (go(&path).await, go(&path).await);
+        send(&mut first, 0, 1, 0, 512, &[1; 512]).await;
+        begun.wait_for(|begun| *begun == 1).await.unwrap();
+        // The server finds all of this at once, the second client's first request first.
+        send_now(&second, &bytes_of(6, 4096, 512, &[]));
+        drop(first);
+        send_now(&second, &bytes_of(1, 0, 512, &[2; 512]));
+        let early = begins(&mut begun, 2).await;
+        gate.add_permits(1000);
+        assert_eq!((reply(&mut second).await, reply(&mut second).await), (0, 0));
+        assert!(!early, "it began before the first client's had ended");
+        assert!(bytes.lock().unwrap()[..512].iter().all(|&byte| byte == 2), "the last write stands");
     });
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_block::{Backend, BlockOp, Buffer, Completion, DeviceId, RegionId, Tag};
-use nvmf_host::Namespace;
+use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::Transport;
 use nvmf_initiator::{ConnectionState, RemoteBackend};
 use nvmf_memory::Memory;
@@ -94,6 +94,8 @@ struct Server<T: Transport> {
     spin: Duration,
     abandon: Arc<Abandon>,
     state: watch::Sender<Change>,
+    /// The loss that was told last.
+    loss: Option<AssociationError>,
 }
 
 impl<T: Transport> Server<T> {
@@ -123,6 +125,7 @@ impl<T: Transport> Server<T> {
             spin,
             abandon,
             state,
+            loss: None,
         })
     }
 
@@ -162,10 +165,12 @@ impl<T: Transport> Server<T> {
         }
         // What the ring did not take goes out at the next turn, which must not wait for anything else.
         worked |= !self.queue.submit().context("the ublk driver takes no more completions")?;
-        if self.state.borrow().state != self.backend.state() {
+        let (state, loss) = (self.backend.state(), self.backend.loss());
+        if self.state.borrow().state != state || self.loss.as_ref() != loss {
+            self.loss = loss.cloned();
             let foreign = self.backend.foreign().find(|(nsid, _)| nsid.0 == self.namespace.0);
-            let reason = foreign.map(|(_, mismatch)| mismatch.to_string());
-            self.state.send_replace(Change { state: self.backend.state(), reason });
+            let change = Change::new(state, loss, foreign.map(|(_, mismatch)| mismatch));
+            self.state.send_replace(change);
         }
         Ok(worked)
     }

@@ -113,7 +113,7 @@ fn rejected_connection_says_why() {
             QueueFailure::from_reject(&[0, 0, 6, 0]),
             "queue 0: the controller rejected the connection: no resources",
         ),
-        (QueueFailure::from_reject(&[1, 0, 6, 0]), "it gave no NVMe/RDMA reason; is it an NVMe target?"),
+        (QueueFailure::from_reject(&[1, 0, 6, 0]), "it gave no NVMe/RDMA reason; is it an NVMe/RDMA target?"),
         (QueueFailure::from_reject(&[]), "it gave no NVMe/RDMA reason"),
         (QueueFailure::Unreachable("connection refused".into()), "connection refused"),
         (QueueFailure::TimedOut, "no answer to the connection request"),

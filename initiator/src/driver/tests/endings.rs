@@ -3,13 +3,13 @@
 use super::super::{DriverConfig, DriverEvent};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::Invalidate;
-use crate::transport::Rdma;
+use crate::transport::{Arrival, Rdma, Transport};
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
-use nvmf_host::{AssociationConfig, AssociationError, Violation, admin};
+use nvmf_host::{AssociationConfig, AssociationError, RecoveryPolicy, Violation, admin};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::FaultOptions;
 use nvmf_rdma::{Completion, Opcode, WcStatus, WorkRequestId};
@@ -41,6 +41,42 @@ fn key_is_dead_before_the_operation_ends() {
         rig.memory.read(0, &mut bytes);
         assert_eq!(bytes, [0; BLOCK]);
     }
+}
+
+#[test]
+fn key_of_a_command_that_could_not_be_sent_is_ended() {
+    let mut rig = Rig::ready();
+    let keys = |rig: &mut Rig| rig.driver.transport_mut().provider_mut().inner().remote_keys();
+    let refuse = |rig: &mut Rig, refuse_post| {
+        let options = FaultOptions { refuse_post, ..FaultOptions::default() };
+        rig.driver.transport_mut().provider_mut().set_options(options);
+    };
+    refuse(&mut rig, 1_000_000);
+    rig.submit(1, read(0, 1));
+    rig.submit(2, read(1, 1));
+    rig.driver.flush(rig.now);
+    assert_eq!(keys(&mut rig), 2, "one command is under way, and one found no room");
+    rig.run();
+    refuse(&mut rig, 0);
+    rig.run();
+    assert_eq!((rig.result(1), rig.result(2)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(keys(&mut rig), 0);
+}
+
+/// A response may overtake the completion of its command's SEND, whose bytes are in use until then.
+#[test]
+fn memory_is_released_after_the_send_though_the_response_is_there() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.driver.flush(rig.now);
+    assert_eq!(rig.driver.transport_mut().complete(Qid(1), 0, None), Ok(false));
+    rig.target.turn(rig.now);
+    let transport = rig.driver.transport_mut();
+    transport.poll();
+    let released = core::iter::from_fn(|| transport.next_arrival())
+        .any(|arrival| matches!(arrival, Arrival::Released(Qid(1), 0)));
+    assert!(released, "its SEND is done");
 }
 
 #[test]
@@ -180,6 +216,25 @@ fn hanging_close_destroys_the_queue_pairs_first() {
     assert_eq!((queue_pairs(&rig), rig.ended.len()), (2, 0), "the connections have their time to close");
     // The loss timeout is over by then: the operation is given back.
     rig.pass(20 * SECOND);
+    assert_eq!((queue_pairs(&rig), rig.result(1)), (0, Some(Err(BlockError::Gone))));
+}
+
+#[test]
+fn operation_in_flight_outlasts_a_fast_failure_until_the_queue_pairs_are_gone() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.run();
+    // From now on no event of a connection's is seen.
+    let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
+    rig.driver.transport_mut().provider_mut().set_options(hold);
+    rig.pass(31 * SECOND);
+    rig.submit(2, read(1, 1));
+    rig.pass(10 * SECOND);
+    assert_eq!(rig.result(2), Some(Err(BlockError::Gone)), "it was never sent");
+    assert_eq!((queue_pairs(&rig), rig.result(1)), (2, None), "the controller can write into its memory");
+    rig.pass(100 * SECOND);
     assert_eq!((queue_pairs(&rig), rig.result(1)), (0, Some(Err(BlockError::Gone))));
 }
 

@@ -245,3 +245,21 @@ fn namespace_missing_after_reconnect_waits_until_it_comes() {
     rig.pass(2 * SECOND);
     assert_eq!(rig.result(1), Some(Ok(())));
 }
+
+#[test]
+fn operation_in_flight_outlasts_the_wait_for_its_disk() {
+    let mut rig = Rig::ready_with(DriverConfig { io_timeout: 1000 * SECOND, ..config() }, |_| {});
+    rig.target.hold = true;
+    rig.submit(1, read(0, 1));
+    rig.run();
+    rig.target.disks.insert(1, Disk::new(2, BLOCK, BLOCKS));
+    rig.target.announce();
+    rig.run();
+    rig.submit(2, read(0, 1));
+    rig.pass(100 * SECOND);
+    assert_eq!(rig.result(2), Some(Err(BlockError::Gone)), "at the loss timeout");
+    assert_eq!(rig.result(1), None, "the controller can write into its memory");
+    rig.target.release();
+    rig.run();
+    assert!(rig.result(1).is_some());
+}

@@ -3,7 +3,10 @@
 use super::super::DriverEvent;
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use core::time::Duration;
+use nvme_proto::Nsid;
+use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
+use nvmf_host::admin;
 
 /// The Keep Alive Timeout of the rig's driver, and its controller's granularity.
 const KATO: Duration = Duration::from_secs(5);
@@ -79,6 +82,19 @@ fn write_in_flight_is_held_when_the_controller_closed_an_io_queue_only() {
     rig.target.disconnect_io();
     rig.target.hold = false;
     // Its other queues may be served on, if it does not hear that the host closed them.
+    let knows = rig.now + 2 * (KATO + KAS);
+    let ready = ready_at(&mut rig);
+    assert!(ready >= knows && ready < knows + 2 * SECOND, "{ready:?}, {knows:?}");
+}
+
+#[test]
+fn admin_command_in_flight_holds_the_reconnect_back_as_a_write_does() {
+    let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = true);
+    rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
+    rig.driver.submit_admin(3, admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.target.hold_admin = None;
     let knows = rig.now + 2 * (KATO + KAS);
     let ready = ready_at(&mut rig);
     assert!(ready >= knows && ready < knows + 2 * SECOND, "{ready:?}, {knows:?}");

@@ -5,6 +5,7 @@ mod queue_pair;
 use super::{Arrival, Data, Event, OpenQueue, Refused, Transport, TransportError};
 use core::time::Duration;
 use nvme_proto::fabrics::discovery::TransportType;
+use nvme_proto::tcp::{CommonHeader, PduType};
 use nvme_proto::{Cid, Qid};
 use nvmf_host::{Command, QueueFailure, Violation};
 use nvmf_memory::Memory;
@@ -269,6 +270,22 @@ fn why(failure: &ConnectFailure) -> QueueFailure {
         ConnectFailure::TimedOut => QueueFailure::TimedOut,
         ConnectFailure::Unreachable(error) => QueueFailure::Unreachable(error.to_string()),
         ConnectFailure::Protocol(_) => QueueFailure::Other(failure.to_string()),
+        ConnectFailure::Foreign { answer, .. } => QueueFailure::Other(foreign(failure, *answer)),
+    }
+}
+
+/// What a peer may be that does not speak RDMA. An NVMe/TCP controller ends a connection that does not begin with ICReq
+/// by C2HTermReq, or just closes it.
+fn foreign(failure: &ConnectFailure, answer: [u8; CommonHeader::LEN]) -> String {
+    let header: CommonHeader = zerocopy::transmute!(answer);
+    if header.kind == PduType::C2H_TERM_REQ && header.kind.header_len() == Some(header.hlen) {
+        "what listens there is an NVMe/TCP controller: connect over tcp (-t tcp)".to_owned()
+    } else if answer == [0; CommonHeader::LEN] {
+        format!(
+            "{failure}; is it NVMe/TCP (-t tcp), or an NVMe/RDMA target without room for one more connection?"
+        )
+    } else {
+        format!("{failure}; is it an NVMe/RDMA target?")
     }
 }
 

@@ -42,6 +42,8 @@ pub struct TcpOptions {
     pub tos: Option<u8>,
     /// The network interface to connect through.
     pub interface: Option<String>,
+    /// `SO_SNDBUF` in bytes; `None` lets the kernel tune it.
+    pub send_buffer: Option<usize>,
     /// The key to connect with TLS 1.3 with; `None`: without TLS.
     pub tls: Option<TlsOptions>,
 }
@@ -105,6 +107,7 @@ impl TcpOptions {
             syn_retries: Some(SYN_RETRIES),
             tos: self.tos,
             interface: self.interface.clone(),
+            send_buffer: self.send_buffer,
             ..StreamConfig::default()
         }
     }

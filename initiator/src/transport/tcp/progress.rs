@@ -340,9 +340,17 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
             "{}; connect with or without header and data digests as it wants them",
             cause(ended)
         )),
-        _ => QueueFailure::Other(format!(
-            "{} before ICResp; is it an NVMe/TCP target with room for one more connection, and does it \
-             require TLS (--tls)?",
+        (_, Ended::Terminated(_)) => QueueFailure::Other(format!("{} before ICResp", cause(ended))),
+        // Something that is no ICResp came, or the beginning of it.
+        (_, Ended::Violation(_)) => {
+            QueueFailure::Other(format!("{} before ICResp; is it an NVMe/TCP target?", cause(ended)))
+        }
+        (_, Ended::Broken(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            QueueFailure::Other(format!("{error} before ICResp; is it an NVMe/TCP target?"))
+        }
+        (_, Ended::Peer | Ended::Broken(_)) => QueueFailure::Other(format!(
+            "{} before ICResp; is it NVMe/RDMA (-t rdma), or an NVMe/TCP target that requires TLS (--tls) or has no \
+             room for one more connection?",
             cause(ended)
         )),
     }

@@ -187,7 +187,7 @@ impl IwarpProvider {
                 Some(Link::Open(Open { phase: Phase::Unannounced | Phase::Ready, .. })) => self.prompt(key),
                 _ => self.end(key, DisconnectCause::Local, None),
             },
-            Token::Pending(key) => self.drop_pending(key),
+            Token::Pending(key) => self.drop_stranger(key, "no MPA request came in time"),
             Token::Lingering(key) => self.end_linger(key),
             Token::Listener(key) => {
                 if let Some(listener) = self.listeners.get_mut(key) {

@@ -1,7 +1,7 @@
 //! Set-up: listening, connecting, accepting, and the MPA frames.
 
-use super::IwarpProvider;
 use super::connection::{Connecting, DetachedRequest, Link, Open, Pending, Phase, Prompt, Stage};
+use super::{IwarpProvider, STRANGERS_MAX};
 use crate::config::{Fpdu, MAX_FPDU, MIN_FPDU, Revision};
 use crate::handshake::{self, Agreement, FrameReader, Refusal, Rtr};
 use crate::qp::Role;
@@ -9,7 +9,7 @@ use crate::wire::mpa::{CRC_LEN, FRAME_LEN_MAX, Frame, FrameError, Kind};
 use crate::wire::rdmap::{READ_REQUEST_LEN, TAGGED_LEN};
 use nvmf_rdma::{
     CmEvent, ConnectError, ConnectFailure, ConnectParameters, ListenerId, PrivateData, QueuePairId,
-    QueuePairState, RequestId,
+    QueuePairState, RequestId, Stranger,
 };
 use nvmf_stream::{Chunk, Deadline, Interest, Listener, Received, Stream, Token};
 use std::io::{self, ErrorKind};
@@ -92,7 +92,8 @@ impl IwarpProvider {
         let frame = match read_frame(&pending.stream, reader) {
             Ok(Some(frame)) => frame,
             Ok(None) => return,
-            Err(_) => return self.drop_pending(key),
+            Err(ReadError::Frame(error)) => return self.drop_stranger(key, error.text()),
+            Err(ReadError::Ended) => return self.drop_pending(key),
         };
         // An initiator must not send before the reply.
         if handshake::check_request(&self.config, &frame).is_err() || pending.stream.has_bytes() {
@@ -134,6 +135,16 @@ impl IwarpProvider {
                 |event| !matches!(event, CmEvent::ConnectRequest { request, .. } if request.0 == key),
             );
         }
+    }
+
+    /// The same, for a peer that sent no request, or not in time.
+    pub(super) fn drop_stranger(&mut self, key: u32, cause: &'static str) {
+        if let Some(Pending { peer, stage: Stage::Reading(reader), .. }) = self.pendings.get(key)
+            && self.strangers.len() < STRANGERS_MAX
+        {
+            self.strangers.push_back(Stranger { peer: *peer, cause, bytes: reader.beginning() });
+        }
+        self.drop_pending(key);
     }
 
     fn refuse(&mut self, key: u32, request: &Frame, private_data: &PrivateData) {
@@ -310,15 +321,21 @@ impl IwarpProvider {
             connecting.reader = Some(FrameReader::new(Kind::Reply));
             return;
         };
-        match read_frame(&connecting.stream, reader) {
+        let read = read_frame(&connecting.stream, reader);
+        let (is_empty, answer) = (reader.is_empty(), reader.beginning());
+        match read {
             Ok(None) => {}
             Ok(Some(reply)) => self.on_reply(key, &reply),
+            Err(ReadError::Frame(error @ FrameError::Key)) => {
+                self.fail_connect(key, ConnectFailure::Foreign { text: error.text(), answer });
+            }
             Err(ReadError::Frame(error)) => {
                 self.fail_connect(key, ConnectFailure::Protocol(error.text()));
             }
-            Err(ReadError::Ended) if reader.is_empty() && self.may_ask_again(key) => self.ask_again(key),
+            Err(ReadError::Ended) if is_empty && self.may_ask_again(key) => self.ask_again(key),
             Err(ReadError::Ended) => {
-                self.fail_connect(key, ConnectFailure::Protocol("it hung up without an MPA reply"));
+                let text = "it hung up without an MPA reply";
+                self.fail_connect(key, ConnectFailure::Foreign { text, answer });
             }
         }
     }

@@ -14,7 +14,10 @@ mod progress;
 
 pub use connection::DetachedRequest;
 
-use crate::config::{IwarpConfig, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN};
+use crate::config::{
+    IwarpConfig, MAX_COMPLETIONS, MAX_INLINE, MAX_QUEUE_DEPTH, MAX_READ_DEPTH, MAX_SGE, PACKET_LEN,
+    READY_COMPLETIONS,
+};
 use crate::qp::receive::ReceiveQueue;
 use crate::qp::{self, Domain, QueuePair, SharedReceiveQueue};
 use connection::{Connection, Link, Pending};
@@ -25,7 +28,7 @@ use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId,
+    SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
 use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule, Token};
 use std::collections::VecDeque;
@@ -37,6 +40,8 @@ use std::os::fd::BorrowedFd;
 const STAGING: usize = 64 * 1024;
 /// Listeners at once.
 const LISTENERS_MAX: u16 = 1024;
+/// Strangers that wait to be told of; those that come while there are so many are forgotten.
+const STRANGERS_MAX: usize = 1024;
 
 /// Userspace iWARP for one thread.
 ///
@@ -53,6 +58,8 @@ pub struct IwarpProvider {
     lingering: Slots<Lingering>,
     staging: Box<[u8]>,
     events: VecDeque<CmEvent>,
+    /// At most [`STRANGERS_MAX`].
+    strangers: VecDeque<Stranger>,
     /// As of the last call that passed it.
     now: Duration,
     /// Which queue pairs are read in a turn.
@@ -80,6 +87,7 @@ impl IwarpProvider {
             lingering: Slots::new(config.queue_pairs_max),
             staging: vec![0; STAGING].into_boxed_slice(),
             events: VecDeque::new(),
+            strangers: VecDeque::new(),
             now: Duration::ZERO,
             reads: ReadSchedule::default(),
             dirty: SendSchedule::default(),
@@ -147,9 +155,9 @@ impl Provider for IwarpProvider {
     }
 
     fn create_completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, ResourceError> {
-        within("completions in a queue", capacity, 64 * MAX_QUEUE_DEPTH)?;
+        within("completions in a queue", capacity, MAX_COMPLETIONS)?;
         let queues = &mut self.domain.completion_queues;
-        queues.push(VecDeque::with_capacity(capacity as usize));
+        queues.push(VecDeque::with_capacity(READY_COMPLETIONS.min(capacity as usize)));
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
 
@@ -304,6 +312,10 @@ impl Provider for IwarpProvider {
         Some(event)
     }
 
+    fn next_stranger(&mut self) -> Option<Stranger> {
+        self.strangers.pop_front()
+    }
+
     fn poll_timeout(&self) -> Option<Duration> {
         self.next_deadline()
     }
@@ -313,7 +325,7 @@ impl Provider for IwarpProvider {
         self.reads.poll_next_turn();
         let sendable = self.dirty.keys().any(|key| self.can_send(key));
         let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());
-        self.events.is_empty() && !completed && !sendable
+        self.events.is_empty() && self.strangers.is_empty() && !completed && !sendable
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

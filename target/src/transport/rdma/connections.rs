@@ -10,6 +10,7 @@ use crate::exec::transport::{Arrival, Event, Fault, Part, Piece, Route, Terms, T
 use crate::limits::{ACCEPT_TIMEOUT, BACKLOG};
 use crate::message::WorkerId;
 use crate::settings::Settings;
+use crate::transport::strangers;
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::BorrowedRead;
@@ -48,12 +49,14 @@ impl<P: Provider> Rdma<P> {
                 listener,
                 request,
                 peer,
+                local,
                 private_data,
                 peer_responder_resources,
                 ..
             } => {
+                let local = local.ip().to_canonical();
                 let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
-                let offer = Offer { port, peer, private_data, peer_responder_resources };
+                let offer = Offer { port, peer, local, private_data, peer_responder_resources };
                 Event::Incoming(Incoming { request, offer })
             }
             CmEvent::Established { queue_pair, .. } => Event::Established(self.queue_of(queue_pair)?),
@@ -130,7 +133,11 @@ impl<P: Provider> Transport for Rdma<P> {
 
     fn poll_event(&mut self, now: Duration) -> Option<Event<Incoming>> {
         loop {
-            let event = self.provider.poll_cm(now)?;
+            let Some(event) = self.provider.poll_cm(now) else {
+                let stranger = self.provider.next_stranger()?;
+                let cause = strangers::cause(stranger.cause, &stranger.bytes);
+                return Some(Event::Refused { peer: stranger.peer, cause, at_tls: false });
+            };
             if let Some(event) = self.on_cm_event(event) {
                 return Some(event);
             }

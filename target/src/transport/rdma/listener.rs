@@ -14,6 +14,8 @@ pub struct Offer {
     pub port: u16,
     /// The address of the host.
     pub peer: std::net::SocketAddr,
+    /// Ours, that it connected to.
+    pub local: std::net::IpAddr,
     /// What it said.
     pub private_data: PrivateData,
     /// RDMA READs of ours that it serves at once (its IRD).
@@ -57,6 +59,7 @@ impl Offer {
         Ok(Terms {
             port: self.port,
             peer: self.peer,
+            local: self.local,
             qid: Some(request.qid),
             cntlid: Some(cntlid),
             secure_channel: None,
@@ -86,7 +89,8 @@ mod tests {
     fn agree(request: Request, ird: u16) -> Result<Terms, RejectStatus> {
         let private_data = PrivateData::new(request.emit().as_bytes()).unwrap();
         let peer = "192.0.2.1:1".parse().unwrap();
-        Offer { port: 1, peer, private_data, peer_responder_resources: ird }.terms(128, 8, 32)
+        let local = [192, 0, 2, 2].into();
+        Offer { port: 1, peer, local, private_data, peer_responder_resources: ird }.terms(128, 8, 32)
     }
 
     fn request(qid: u16, hrqsize: u16, hsqsize: u32, cntlid: u16) -> Request {

@@ -1,12 +1,13 @@
 //! The memory that in-capsule data land in: slots that all queues of a worker share. A command without such data needs
 //! none, so that a silent host costs nothing.
 
+use crate::exec::accounts::Accounts;
 use crate::exec::buffers::Registered;
 use crate::exec::resources::SetUpError;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
 use nvmf_subsystem::limits::SQE_LEN;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// I/O slots that one machine may hold: while they are fewer than this part (1/n) of those that are free, and one in
 /// any case. A disk that hangs keeps the slots of those who write to it.
@@ -45,21 +46,12 @@ struct Slots {
     held: Box<[u32]>,
 }
 
-/// A machine with connections.
-#[derive(Debug, Clone, Copy)]
-struct Machine {
-    address: IpAddr,
-    connections: u32,
-    /// I/O slots that its queues have.
-    held: u32,
-}
-
 /// The slots of a worker.
 #[derive(Debug)]
 pub(super) struct Capsules {
     kinds: [Slots; 2],
-    /// As many as there may be queues.
-    machines: Box<[Machine]>,
+    /// I/O slots that the queues of each machine have.
+    machines: Accounts<IpAddr, u32>,
     /// The machine of each queue.
     machine_of: Box<[u32]>,
 }
@@ -109,39 +101,31 @@ impl Capsules {
         queues: usize,
     ) -> Result<Self, SetUpError> {
         let admin = Slots::new(backend, admin.0, admin.1, queues)?;
-        let none = Machine { address: Ipv4Addr::UNSPECIFIED.into(), connections: 0, held: 0 };
         Ok(Self {
             kinds: [admin, Slots::new(backend, io.0, io.1, queues)?],
-            machines: vec![none; queues].into(),
+            machines: Accounts::default(),
             machine_of: vec![0; queues].into(),
         })
     }
 
     /// A queue came, from this machine.
     pub(super) fn add(&mut self, queue: u32, address: IpAddr) {
-        let address = address.to_canonical();
-        let known = |machine: &Machine| machine.connections > 0 && machine.address == address;
-        let at = self.machines.iter().position(known);
-        let at = at.or_else(|| self.machines.iter().position(|machine| machine.connections == 0));
-        let at = at.expect("as many machines as queues");
-        let machine = &mut self.machines[at];
-        machine.address = address;
-        machine.connections += 1;
-        self.machine_of[queue as usize] = u32::try_from(at).expect("as few as queues");
+        self.machine_of[queue as usize] = self.machines.add(&address.to_canonical());
     }
 
-    fn machine(&mut self, queue: u32) -> &mut Machine {
-        &mut self.machines[self.machine_of[queue as usize] as usize]
+    /// I/O slots that the machine of the queue has.
+    fn held_by_machine(&mut self, queue: u32) -> &mut u32 {
+        self.machines.get_mut(self.machine_of[queue as usize])
     }
 
     /// Whether the queue may have a slot now.
     pub(super) fn may_take(&self, kind: Kind, queue: u32) -> bool {
         let slots = &self.kinds[kind as usize];
         let free = slots.free();
-        let machine = &self.machines[self.machine_of[queue as usize] as usize];
+        let of_machine = *self.machines.get(self.machine_of[queue as usize]);
         // There is an Admin slot for each connection.
         is_within(slots.held[queue as usize], free, QUEUE_SHARE)
-            && (kind == Kind::Admin || is_within(machine.held, free, MACHINE_SHARE))
+            && (kind == Kind::Admin || is_within(of_machine, free, MACHINE_SHARE))
     }
 
     /// A slot for in-capsule data of the queue; `None` while others have them, or the queue or its machine their share.
@@ -151,7 +135,7 @@ impl Capsules {
         }
         let index = self.kinds[kind as usize].take(queue)?;
         if kind == Kind::Io {
-            self.machine(queue).held += 1;
+            *self.held_by_machine(queue) += 1;
         }
         Some(Slot { kind, index })
     }
@@ -159,7 +143,7 @@ impl Capsules {
     pub(super) fn put(&mut self, slot: Slot) {
         let queue = self.kinds[slot.kind as usize].put(slot.index);
         if let Some(queue) = queue.filter(|_| slot.kind == Kind::Io) {
-            self.machine(queue).held -= 1;
+            *self.held_by_machine(queue) -= 1;
         }
     }
 
@@ -176,7 +160,7 @@ impl Capsules {
                 }
             }
         }
-        self.machine(queue).connections -= 1;
+        self.machines.remove(self.machine_of[queue as usize]);
     }
 
     /// Slots that are taken.

@@ -190,6 +190,10 @@ impl Connection {
         capsules: &mut Capsules,
         arrivals: &mut VecDeque<(u32, Arrival<Capsule>)>,
     ) -> Result<(), Ended> {
+        // With its slot a capsule can go on, even if no byte behind its header is here yet.
+        if !self.take_slot(capsules) {
+            return Ok(());
+        }
         let mut held = core::mem::take(&mut self.held);
         let used = self.on_bytes(&held, capsules, arrivals)?;
         if used < held.len() {

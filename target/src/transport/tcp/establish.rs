@@ -5,6 +5,7 @@ use super::connection::{Connection, Ended};
 use super::security::Security;
 use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
+use crate::transport::strangers;
 use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
@@ -13,7 +14,7 @@ use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream, Tok
 use nvmf_subsystem::SecureChannel;
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Bytes of ICReq.
 const IC_LEN: usize = 128;
@@ -28,6 +29,7 @@ pub(super) struct Pending {
     listener: Option<u32>,
     pub(super) port: u16,
     peer: SocketAddr,
+    local: IpAddr,
     deadline: Deadline,
     /// Bytes of ICReq that are still to come.
     left: usize,
@@ -38,7 +40,7 @@ pub(super) struct Pending {
 impl Pending {
     fn incoming(&self, key: u32) -> Incoming {
         let secure_channel = self.security.channel();
-        Incoming { key, port: self.port, peer: self.peer, secure_channel }
+        Incoming { key, port: self.port, peer: self.peer, local: self.local, secure_channel }
     }
 
     pub(super) fn deadline(&mut self) -> &mut Deadline {
@@ -52,6 +54,7 @@ pub struct Incoming {
     key: u32,
     port: u16,
     peer: SocketAddr,
+    local: IpAddr,
     secure_channel: Option<SecureChannel>,
 }
 
@@ -62,8 +65,8 @@ impl Incoming {
 
     /// What a queue may be: its Connect says the rest.
     pub(super) fn terms(&self, entries: u16) -> Terms {
-        let Self { port, peer, secure_channel, .. } = *self;
-        Terms { port, peer, qid: None, cntlid: None, secure_channel, entries, pulls: u16::MAX }
+        let Self { port, peer, local, secure_channel, .. } = *self;
+        Terms { port, peer, local, qid: None, cntlid: None, secure_channel, entries, pulls: u16::MAX }
     }
 }
 
@@ -130,7 +133,7 @@ impl Tcp {
                 }
                 return;
             };
-            let Ok(peer) = stream.peer_address() else { continue };
+            let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
                 self.drop_pending(oldest);
             }
@@ -141,6 +144,7 @@ impl Tcp {
                 listener: Some(key),
                 port,
                 peer,
+                local: local.ip().to_canonical(),
                 deadline: Deadline::After(IC_TIMEOUT),
                 left: IC_LEN,
                 request: None,
@@ -190,7 +194,8 @@ impl Tcp {
                 // They would stay in the memory of TLS, and no host sends them before ICResp.
                 Ok((_, Some(_))) if pending.stream.has_unread() => {
                     let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
-                    return self.refuse_request(key, FatalError { status, information: 0 });
+                    let error = FatalError { status, information: 0 };
+                    return self.refuse_request(key, error, error.to_string());
                 }
                 Ok((_, Some(nvmf_tcp::Event::IcReq(request)))) => {
                     pending.request = Some(request);
@@ -198,7 +203,10 @@ impl Tcp {
                 }
                 Ok((_, None)) => {}
                 Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
-                Err(End::Fatal(error)) => return self.refuse_request(key, error),
+                Err(End::Fatal(error)) => {
+                    let cause = strangers::cause(&error.to_string(), &staging[..n]);
+                    return self.refuse_request(key, error, cause);
+                }
             }
         }
     }
@@ -216,10 +224,10 @@ impl Tcp {
     }
 
     /// What is not NVMe/TCP, or not of this version.
-    fn refuse_request(&mut self, key: u32, error: FatalError) {
+    fn refuse_request(&mut self, key: u32, error: FatalError, cause: String) {
         let Some(pending) = self.pendings.get_mut(key) else { return };
         let last = pending.receiver.terminate(error).as_bytes().to_vec();
-        self.refuse_pending(key, Refused::Protocol(error.to_string()), last);
+        self.refuse_pending(key, Refused::Protocol(cause), last);
     }
 
     /// Ends a connection with `last`.

@@ -144,6 +144,30 @@ mod tests {
         bytes
     }
 
+    #[test]
+    fn success_is_set_only_in_the_last_data_of_the_same_command() {
+        let own = Memory::alloc(4096).unwrap();
+        let to_host = nvmf_tcp::ToHost::new(Default::default(), Default::default());
+        let place = |slot| Place { queue: 0, slot, chunk: 0 };
+        for (done, of, stands) in [
+            (Done::Unsignaled(place(1)), 1, true),
+            (Done::Unsignaled(place(1)), 2, false),
+            (Done::Pushed(place(1)), 1, false),
+        ] {
+            let data = nvme_proto::tcp::C2hData {
+                cid: nvme_proto::Cid(9),
+                offset: 0,
+                len: 512,
+                last: true,
+                success: false,
+            };
+            let mut outbox = Outbox::with_capacity(1);
+            outbox.add_data(to_host.c2h_data(&data).unwrap(), 0..512, &own, None, false, done);
+            assert_eq!(outbox.succeed(place(of)), stands, "{done:?}, {of}");
+            assert_eq!(bytes(&outbox)[1] & 8 != 0, stands, "SUCCESS");
+        }
+    }
+
     /// Another worker writes the disk at any time: what its digest covers is what leaves.
     #[test]
     fn borrowed_data_with_a_digest_are_taken_at_once() {

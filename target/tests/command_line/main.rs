@@ -1,5 +1,10 @@
 //! The real binary: what it says, and how it ends, when it cannot serve.
 
+mod check;
+mod control;
+mod copies;
+mod strangers;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
@@ -87,6 +92,8 @@ fn missing_path_is_refused() {
     let sized = ["serve", "--export", device, "--size", "16MiB", "--listen", ANY_PORT];
     says(&sized, &[device, "not created below /dev"]);
     assert!(!Path::new(device).exists());
+    let said = fails(&sized).1;
+    assert!(!said.contains("line 1"), "there is no file: {said}");
     says(&["serve", "--config", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
     says(&["check", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]);
 }
@@ -97,8 +104,11 @@ fn odd_sized_file_is_refused() {
     let path = image(&folder, 1_000_000);
     says(
         &["serve", "--export", &path, "--listen", ANY_PORT, "--block-size", "4096"],
-        &[&path, "1000000", "4096", "resize"],
+        &[&path, "1000000", "4096", "resize", "choose a smaller block size"],
     );
+    let odd = image(&folder, 1000);
+    let said = fails(&["serve", "--export", &odd, "--listen", ANY_PORT]).1;
+    assert!(said.contains("512-byte blocks: resize it") && !said.contains("smaller"), "{said}");
 }
 
 #[test]
@@ -149,6 +159,30 @@ fn unusable_address_is_refused() {
 }
 
 #[test]
+fn start_that_fails_creates_no_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("new.img");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    for address in ["192.0.2.1:4420", &taken.local_addr().unwrap().to_string()] {
+        let arguments = ["serve", "--export", path.to_str().unwrap(), "--size", "10MiB", "--listen", address];
+        says(&arguments, &[address]);
+        assert!(!path.exists(), "{address}");
+    }
+}
+
+#[test]
+fn every_missing_disk_is_named_in_the_order_of_the_file() {
+    let folder = TempDir::new().unwrap();
+    let more: String = (2..6)
+        .map(|nsid| format!("[[subsystem.namespace]]\nnsid = {nsid}\npath = \"/nonexistent/{nsid}.img\"\n"))
+        .collect();
+    let config = configuration(folder.path(), ANY_PORT, &format!("path = \"/nonexistent/1.img\"\n{more}"));
+    let said = fails(&["serve", "--config", &config]).1;
+    let places: Vec<_> = (1..6).map(|nsid| said.find(&format!("/nonexistent/{nsid}.img does not"))).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{said}");
+}
+
+#[test]
 fn unknown_key_is_refused_with_its_line() {
     let folder = TempDir::new().unwrap();
     let config = folder.path().join("target.toml");
@@ -165,6 +199,8 @@ fn senseless_command_line_is_refused() {
         &[],
         &["serve", "--export", "a", "--config", "b"],
         &["serve", "--export", "a", "--size", "big"],
+        &["serve", "--memory", "1MiB", "--size", "2MiB"],
+        &["serve", "--memory", "1MiB", "--listen", "4455"],
     ] {
         assert_eq!(fails(arguments).0, 2, "{arguments:?}");
     }
@@ -180,102 +216,6 @@ fn configuration(folder: &Path, address: &str, namespace: &str) -> String {
     let path = folder.join("target.toml");
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn check_prints_what_would_be_served() {
-    let folder = TempDir::new().unwrap();
-    let path = image(&folder, 1 << 20);
-    let config =
-        configuration(folder.path(), "127.0.0.1:4420", &format!("path = \"{path}\"\nsize = \"2MiB\""));
-    let run = |arguments: &[&str]| {
-        let output = target(arguments).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{error}");
-        (String::from_utf8(output.stdout).unwrap(), error)
-    };
-    let (said, warned) = run(&["check", &config]);
-    assert!(said.contains("nqn.2026-11.com.example:disk1") && said.contains("disk.img"), "{said}");
-    assert!(warned.contains("has 1048576 bytes, not the 2097152"), "{warned}");
-    assert_eq!(run(&["check", "--quiet", &config]).0, "");
-}
-
-#[test]
-fn check_reports_what_start_would_refuse() {
-    let folder = TempDir::new().unwrap();
-    let path = |name: &str, len| {
-        let path = folder.path().join(name);
-        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let (good, empty, odd) = (path("good.img", 1 << 20), path("empty.img", 0), path("odd.img", 1000));
-    let nowhere = "/nonexistent/disk.img";
-    for (address, disk, more, parts) in [
-        ("127.0.0.1:4420", nowhere, "", &[nowhere, "does not exist"][..]),
-        (
-            "127.0.0.1:4420",
-            nowhere,
-            "size = 4096\ncreate = true",
-            &[nowhere, "cannot create", "/nonexistent"],
-        ),
-        ("127.0.0.1:4420", &empty, "", &[&empty, "is empty"]),
-        ("127.0.0.1:4420", &odd, "", &[&odd, "no multiple of its 512-byte blocks"]),
-        ("127.0.0.1:4420", "/proc", "", &["/proc", "neither a file nor a block device"]),
-        ("192.0.2.1:4420", &good, "", &["192.0.2.1:4420", "not one of this machine"]),
-    ] {
-        let config = configuration(folder.path(), address, &format!("path = \"{disk}\"\n{more}"));
-        says(&["check", &config], parts);
-        let output = target(&["check", "--syntax-only", "--quiet", &config]).output().unwrap();
-        assert!(
-            output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(),
-            "{output:?}"
-        );
-    }
-}
-
-#[test]
-fn check_finds_one_disk_under_two_names() {
-    let folder = TempDir::new().unwrap();
-    let path = image(&folder, 1 << 20);
-    let link = folder.path().join("link.img");
-    std::os::unix::fs::symlink(&path, &link).unwrap();
-    let hard = folder.path().join("hard.img");
-    std::fs::hard_link(&path, &hard).unwrap();
-    let roundabout = folder.path().join("../").join(folder.path().file_name().unwrap()).join("disk.img");
-    for other in [link, hard, roundabout] {
-        let other = other.to_str().unwrap();
-        let namespace = |more: &str, uuid: &str| {
-            let second = format!("[[subsystem.namespace]]\nnsid = 2\npath = \"{other}\"\n{more}{uuid}");
-            configuration(folder.path(), ANY_PORT, &format!("path = \"{path}\"\n{more}{second}"))
-        };
-        let config = namespace("", "");
-        let parts = ["namespace 1 of", "namespace 2 of", "are one disk", &path, other];
-        says(&["check", &config], &parts);
-        says(&["check", &namespace("read_only = true\n", "")], &parts);
-        let shared = namespace("read_only = true\n", "uuid = \"c0ffee00-0000-4000-8000-000000000002\"\n");
-        let output = target(&["check", &shared]).output().unwrap();
-        assert!(output.status.success(), "readers with two UUIDs share a disk: {output:?}");
-    }
-}
-
-#[test]
-fn check_finds_wildcard_beside_address_of_the_same_port() {
-    let folder = TempDir::new().unwrap();
-    let check = |first: &str, second: &str| {
-        let second = format!("[[listener]]\naddress = \"{second}\"");
-        let config = configuration(folder.path(), first, &format!("memory = \"1MiB\"\n{second}"));
-        target(&["check", &config]).output().unwrap()
-    };
-    for (first, second) in [("0.0.0.0:4420", "127.0.0.1:4420"), ("127.0.0.1:4420", "0.0.0.0:4420")] {
-        let output = check(first, second);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success(), "{first} {second}");
-        assert!(said.contains(&format!("cannot listen on {first} and on {second}")), "{said}");
-    }
-    for second in ["127.0.0.1:4421", "[::1]:4420"] {
-        let said = String::from_utf8(check("0.0.0.0:4420", second).stderr).unwrap();
-        assert!(!said.contains(" and on "), "{second}: {said}");
-    }
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! What connects that is no host of the listener's transport.
+
+/// What the log says of one: what its first bytes look like, or else what is wrong with them.
+pub(super) fn cause(fault: &str, bytes: &[u8]) -> String {
+    recognized(bytes).map_or_else(|| fault.to_owned(), |what| format!("this is {what}"))
+}
+
+fn recognized(bytes: &[u8]) -> Option<&'static str> {
+    let starts = |with: &[u8]| bytes.starts_with(with);
+    Some(if starts(b"MPA ID Req") {
+        "an MPA request (iWARP): the host uses -t rdma, and this listener is for -t tcp"
+    } else if starts(&[0x00, 0x00, 0x80, 0x00, 0x80, 0x00, 0x00, 0x00]) {
+        "an ICReq (NVMe/TCP): the host uses -t tcp, and this listener is for -t rdma"
+    } else if starts(&[0x16, 0x03]) {
+        "a ClientHello (TLS), and this listener has no TLS"
+    } else if ["GET ", "HEAD ", "POST ", "PUT ", "OPTIONS ", "CONNECT ", "PRI * HTTP/2"]
+        .iter()
+        .any(|method| starts(method.as_bytes()))
+    {
+        "an HTTP request, and no host of this target"
+    } else if starts(b"SSH-") {
+        "SSH, and no host of this target"
+    } else {
+        return None;
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn strangers_are_named_by_their_first_bytes() {
+        for (bytes, what) in [
+            (&b"MPA ID Req Frame\x00\x01\x00\x00"[..], "MPA request"),
+            (b"\0\0\x80\0\x80\0\0\0\0\0\0\0", "ICReq"),
+            (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+            (b"GET / HTTP/1.1\r\n", "HTTP"),
+            (b"PRI * HTTP/2.0\r\n", "HTTP"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+        ] {
+            let cause = cause("it is wrong", bytes);
+            assert!(cause.contains(what), "{cause}");
+        }
+        for bytes in [&b""[..], b"M", b"\0\0\0\0\0\0\0\0"] {
+            assert_eq!(cause("it is wrong", bytes), "it is wrong");
+        }
+    }
+}

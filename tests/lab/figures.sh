@@ -1,0 +1,97 @@
+# Figures of fio in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel. A scenario sets
+#
+#   over        what the figures are reported to be over
+#   transport   rdma | tcp
+#   provider    of our initiator and our target over rdma
+#   listener    a line of our target's listener
+#
+# and calls `figures`.
+
+. "$LAB/cell.sh"
+address=$GUEST
+
+# fio's IOPS of one workload: RW BS DEPTH SECONDS
+iops() {
+    fio --name=f --filename="$(cat /run/device)" --direct=1 --ioengine=io_uring --rw="$1" --bs="$2" --iodepth="$3" --size=256m \
+        --time_based --runtime="$4" --ramp_time=1 --eta=never --output-format=json | jq "[.jobs[0].read.iops, .jobs[0].write.iops] | max | floor"
+}
+
+measure() {
+    for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
+        echo "$1|$work|$(iops $work 3)" >>/run/figures
+    done
+}
+
+# Runs both targets at once, on two ports, each with a memory disk; each initiator measures both in turn, twice.
+# The guest is emulated: everything takes about ten times as long as its clock believes, so `spin_us` is ten times the
+# default.
+our_memory_target() {
+    cat >/run/target.toml <<CONFIG
+[target]
+spin_us = 500
+
+[[listener]]
+address = "$GUEST:4421"
+$listener
+
+[[subsystem]]
+nqn = "$NQN.ours"
+allow_any_host = true
+
+[[subsystem.namespace]]
+nsid = 1
+memory = "512MiB"
+block_size = 512
+CONFIG
+    our_target_start
+}
+
+# The same with `poll = "busy"` on a third port. It runs only while it is measured, because it uses a whole processor.
+busy_target_start() {
+    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/spin_us.*/poll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
+    nvmf-target serve --config /run/busy.toml >/run/busy.log 2>&1 &
+    echo $! >/run/busy.pid
+    wait_for 50 grep 'listening on' /run/busy.log
+}
+
+busy_target_stop() {
+    kill "$(cat /run/busy.pid)"
+    while kill -0 "$(cat /run/busy.pid)" 2>/dev/null; do sleep 0.1; done
+}
+
+PAIRS='kernel/kernel kernel/ours kernel/ours,busy ours/kernel ours/ours'
+
+round() {
+    for pair in $PAIRS; do
+        initiator=${pair%/*}
+        case ${pair#*/} in
+        kernel) port=4420 nqn=$NQN ;;
+        ours) port=4421 nqn=$NQN.ours ;;
+        ours,busy) port=4422 nqn=$NQN.busy && busy_target_start ;;
+        esac
+        connect
+        measure "$pair"
+        disconnect
+        case ${pair#*/} in ours,busy) busy_target_stop ;; esac
+    done
+}
+
+figures() {
+    modprobe "nvme-$transport"
+    must "the kernel's target starts" kernel_target $transport
+    must 'our target starts' our_memory_target
+    step 'first round' round
+    step 'second round' round
+
+    # The better of two rounds, each as a ratio to kernel on kernel.
+    for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
+        best() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work && $3 > best { best = $3 } END { print best }' /run/figures; }
+        base=$(best kernel/kernel)
+        line="$over, $work:"
+        for pair in $PAIRS; do
+            line="$line ${pair%/*} → ${pair#*/} $(best "$pair") IOPS ($(awk "BEGIN { printf \"%.2f\", $(best "$pair") / $base }"));"
+        done
+        echo ":: figure ${line%;}"
+    done
+    finish
+}

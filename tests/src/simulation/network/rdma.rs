@@ -1,0 +1,135 @@
+//! NVMe/RDMA over a loopback fabric, with a provider on each side that injects faults.
+
+use super::super::Outcome;
+use super::super::rng::Rng;
+use super::{Network, Side};
+use core::time::Duration;
+use nvmf_backend::simulated::SimulatedDevices;
+use nvmf_initiator::{Options, transport};
+use nvmf_rdma::QueuePairId;
+use nvmf_rdma::fault::{FaultOptions, Faulty};
+use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+use nvmf_subsystem::Port;
+use nvmf_target::settings::Settings;
+use nvmf_target::transport::rdma::Rdma;
+use std::net::SocketAddr;
+
+/// A fabric, and the faults of its providers.
+pub(in super::super) struct RdmaNetwork {
+    fabric: Fabric,
+    target_faults: FaultOptions,
+    /// By path.
+    path_faults: Vec<FaultOptions>,
+}
+
+/// Faults of one provider.
+fn faults(rng: &mut Rng, calm: bool) -> FaultOptions {
+    let mut chance = |most| if calm { 0 } else { rng.below(most) as u32 };
+    FaultOptions {
+        seed: 0,
+        drop_connection: chance(1500),
+        hold_completions: chance(50_000),
+        hold_event: chance(50_000),
+        hold_polls_max: 8,
+        refuse_connect: chance(50_000),
+        refuse_register: chance(10_000),
+        refuse_receive: 0,
+        refuse_post: chance(20_000),
+    }
+}
+
+fn chosen(faults: FaultOptions, faulty: bool) -> FaultOptions {
+    if faulty { faults } else { FaultOptions::default() }
+}
+
+impl Network for RdmaNetwork {
+    type Host = transport::Rdma<Faulty<Loopback>>;
+    type Target = Rdma<Faulty<Loopback>>;
+    /// The queue pair of the host.
+    type Connection = QueuePairId;
+
+    fn new(rng: &mut Rng) -> Self {
+        // Over a distance, in a third of the seeds, there is more under way.
+        let farthest = if rng.percent(33) { 5000 } else { 300 };
+        let latency = Duration::ZERO..=Duration::from_micros(1 + rng.below(farthest));
+        let fabric = Fabric::with_options(FabricOptions {
+            latency,
+            seed: rng.next(),
+            descriptor: false,
+            ..FabricOptions::default()
+        });
+        Self { fabric, target_faults: FaultOptions::default(), path_faults: Vec::new() }
+    }
+
+    fn prepare_target(&mut self, rng: &mut Rng, calm: bool) {
+        self.target_faults = faults(rng, calm);
+    }
+
+    fn set_up(&self, _settings: &mut Settings, _port: &mut Port) {}
+
+    fn target(&mut self, seed: u64, settings: &Settings, devices: &mut SimulatedDevices) -> Self::Target {
+        let provider = Faulty::new(self.fabric.provider(), FaultOptions { seed, ..FaultOptions::default() });
+        Rdma::new(provider, devices, settings).expect("a transport")
+    }
+
+    fn listen_address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 4420))
+    }
+
+    fn on_listening(&mut self, _bound: SocketAddr) {}
+
+    fn add_path(&mut self, _machine: u8, rng: &mut Rng, calm: bool) -> Self::Host {
+        let options = FaultOptions { seed: rng.next(), ..FaultOptions::default() };
+        let provider = Faulty::new(self.fabric.provider(), options);
+        self.path_faults.push(faults(rng, calm));
+        transport::Rdma::new(provider)
+    }
+
+    fn options(&mut self, _path: usize, options: Options) -> Options {
+        Options { address: self.listen_address(), ..options }
+    }
+
+    fn set_target_faulty(&mut self, transport: &mut Self::Target, faulty: bool) {
+        transport.provider.set_options(chosen(self.target_faults, faulty));
+    }
+
+    fn set_path_faulty(&mut self, path: usize, transport: &mut Self::Host, faulty: bool) {
+        transport.provider_mut().set_options(chosen(self.path_faults[path], faulty));
+    }
+
+    fn cut(&mut self, path: usize, transport: &mut Self::Host) {
+        let refuse_connect = 1_000_000;
+        transport.provider_mut().set_options(FaultOptions { refuse_connect, ..self.path_faults[path] });
+    }
+
+    /// The fabric is moved by its providers.
+    fn turn(&mut self, _now: Duration) -> bool {
+        false
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.fabric.next_due()
+    }
+
+    fn connections(&self, _path: usize, transport: &Self::Host) -> Vec<QueuePairId> {
+        transport.provider().established().collect()
+    }
+
+    fn has_under_way(&self, host: QueuePairId, to: Side) -> bool {
+        let from = if to == Side::Target { Some(host) } else { self.fabric.peer(host) };
+        from.is_some_and(|from| self.fabric.has_under_way(from))
+    }
+
+    fn break_half_open(&mut self, host: QueuePairId, first: Side, late: Duration, notice: Duration) -> bool {
+        let first = if first == Side::Host { Some(host) } else { self.fabric.peer(host) };
+        first.is_some_and(|first| self.fabric.break_half_open(first, late, notice))
+    }
+
+    fn check_target(_transport: &mut Self::Target) {}
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    fn report(&self, _outcome: &mut Outcome) {}
+}
