@@ -299,12 +299,23 @@ impl Stream {
         };
         Ok(match n {
             None => Received::Nothing,
-            Some(0) => Received::End,
+            Some(0) => self.after_nothing(),
             Some(n) => {
                 let direct = n.min(direct_len);
                 Received::Bytes { direct, staged: n - direct, more: n == room }
             }
         })
+    }
+
+    /// What a read of no bytes means: of TLS by the kernel, it may be a record without any.
+    #[cold]
+    fn after_nothing(&self) -> Received {
+        match (&self.layer, self.first_byte()) {
+            // The poller reports what follows.
+            (Layer::Kernel(_), Ok(_)) => Received::Nothing,
+            (Layer::Kernel(_), Err(_)) if !tls::has_ended(&self.socket) => Received::Nothing,
+            _ => Received::End,
+        }
     }
 
     /// What a failed read means: of TLS by the kernel, it may be a record without data.

@@ -11,12 +11,13 @@ use crate::stream::Received;
 use core::mem::MaybeUninit;
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, TlsGetRecordType, recvmsg, setsockopt};
 use nvmf_tls::Hash;
 use socket2::Socket;
 use std::io::{self, IoSliceMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use zeroize::Zeroizing;
 
 /// Types of records (RFC 8446, 5.1).
@@ -149,6 +150,13 @@ fn on_alert(bytes: &[u8]) -> io::Result<Received> {
 
 fn protocol(what: &str) -> io::Error {
     TlsError::Protocol(what.to_owned()).into()
+}
+
+/// Whether the peer sends no more.
+pub(crate) fn has_ended(socket: &Socket) -> bool {
+    let mut asked = [PollFd::new(socket.as_fd(), PollFlags::from_bits_retain(libc::POLLRDHUP))];
+    // Without an answer, the end is what a read of no bytes mostly means.
+    poll(&mut asked, PollTimeout::ZERO).map_or(true, |ended| ended > 0)
 }
 
 /// What a failed read of a socket of the kernel's TLS means.

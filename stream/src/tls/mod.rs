@@ -24,7 +24,7 @@ use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 
-pub(crate) use kernel::{Kernel, is_possible, read_error};
+pub(crate) use kernel::{Kernel, has_ended, is_possible, read_error};
 pub(crate) use session::Session;
 
 /// The library's policy: TLS 1.3 alone, with the groups secp256r1, X25519 and secp384r1.
