@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Where the target's messages are written.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "target/src",
     "subsystem/src",
     "backend/src",
@@ -11,6 +11,7 @@ const SOURCES: [&str; 8] = [
     "rdma",
     "stream/src",
     "tcp/src",
+    "tls/src",
     "nvme-proto/src",
 ];
 

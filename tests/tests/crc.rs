@@ -3,7 +3,7 @@
 use nvmf_initiator::{Connection, Device, Options, block_on};
 use nvmf_iwarp::wire::mpa::{FRAME_HEADER_LEN, Flags, Frame, Kind};
 use nvmf_tests::process::Target;
-use nvmf_tests::site::{Site, fails, random_file, succeeds};
+use nvmf_tests::site::{Site, random_file, refuses, succeeds};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -164,7 +164,7 @@ fn documented_option_asks_for_the_crc() {
     succeeds(&mut call("write", &["--provider", "iwarp", from_text])).expect("written");
     succeeds(&mut call("read", &["--length", &PIECE.to_string(), to_text])).expect("read");
     assert!(std::fs::read(&to).expect("a file") == bytes);
-    fails(&mut call("id-ctrl", &["-t", "tcp"]), &["--crc", "--data-digest"]).expect("a refusal");
+    refuses(&mut call("id-ctrl", &["-t", "tcp"]), &["--crc", "--data-digest"]).expect("a refusal");
     let said = std::fs::read_to_string(site.path("log")).expect("a log");
     assert!(said.contains("(iwarp with CRCs)"), "{said}");
     target.stop().expect("a clean stop");

@@ -79,7 +79,10 @@ fn attached_disk_says_its_transport() {
 #[test]
 fn host_finds_the_address_that_it_asked_at() {
     for transport in ["tcp", "rdma"] {
-        let site = Site::new("tcp-wildcard").expect("a site");
+        let mut site = Site::new("tcp-wildcard").expect("a site");
+        // A port that is free on every address.
+        let free = std::net::TcpListener::bind("0.0.0.0:0").and_then(|socket| socket.local_addr());
+        site.address.set_port(free.expect("a port").port());
         let listener = format!("transport = \"{transport}\"\n");
         let port = site.address.port().to_string();
         let text = listener + &site.subsystem(&["memory = \"1MiB\"".to_owned()]);

@@ -105,8 +105,10 @@ fn host_without_the_right_key_is_told_and_logged() {
     for (file, alert) in [(&other, "decrypt_error"), (&longer, "unknown_psk_identity")] {
         fails(&mut with(&["--tls", "--tls-key-file", file]), &[alert, "same key"]).expect("a message");
     }
-    let stranger = ["-q", "nqn.2026-11.com.example:stranger", "--tls", "--tls-key-file", &key];
-    fails(&mut with(&stranger), &["unknown_psk_identity"]).expect("a message");
+    let (nqn, port) = ("nqn.2026-11.com.example:stranger", site.address.port().to_string());
+    let to = ["id-ctrl", "-t", "tcp", "-a", "127.0.0.1", "-s", &port, "-q", nqn, "-I", HOST_ID];
+    let stranger = [&to[..], &named, &["--tls", "--tls-key-file", &key]].concat();
+    fails(&mut site.local(&stranger).expect("nvmf"), &["unknown_psk_identity"]).expect("a message");
     let log = log(&site);
     for line in [
         "no TLS on a port that requires it",
