@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// Whatever is waited for comes at once; a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn psk(name: &str, hash: Hash, byte: u8) -> Psk {
     Psk { identity: name.to_owned(), hash, secret: Zeroizing::new(vec![byte; hash.len()]) }
@@ -45,7 +45,7 @@ fn wait<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "nothing comes");
+        assert!(start.elapsed() < TIMEOUT, "nothing comes");
         std::thread::yield_now();
     }
 }
@@ -178,7 +178,7 @@ fn with_bare_peer() -> (TcpStream, Stream) {
     let (host, target) = pair();
     let mut target = stream(target);
     target.accept_tls(&acceptor(&[psk("a key", Hash::Sha256, 7)])).unwrap();
-    host.set_read_timeout(Some(PATIENCE)).unwrap();
+    host.set_read_timeout(Some(TIMEOUT)).unwrap();
     (host, target)
 }
 

@@ -95,10 +95,10 @@ impl Owners {
         machine.map_or(0, |machine| self.unconnected.count(machine) + self.machines.get(machine).discovery)
     }
 
-    /// The queue without a Connect that makes way for one more of the newcomer's machine, of these.
+    /// The queue without a Connect that makes way for one more of the machine that asks, of these.
     #[must_use]
-    pub fn first_to_yield(&self, now: Duration, newcomer: IpAddr, among: Among) -> Option<u32> {
-        let machine = self.machines.find(&newcomer.to_canonical());
+    pub fn first_to_yield(&self, now: Duration, asking: IpAddr, among: Among) -> Option<u32> {
+        let machine = self.machines.find(&asking.to_canonical());
         self.unconnected.first_to_yield(now, machine, among)
     }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Among {
     /// Those of the machine that wants one more.
-    Newcomer,
+    Own,
     /// Those whose connection was made for an I/O queue, or all others.
     Kind {
         /// For an I/O queue.
@@ -75,13 +75,13 @@ impl Unconnected {
         }
     }
 
-    /// The queue that makes way for one more of the newcomer's machine (`None`: one without queues): the oldest of the
+    /// The queue that makes way for one more of the machine that asks (`None`: one without queues): the oldest of the
     /// largest crowd, or else the oldest of all, once it is old enough.
     #[must_use]
-    pub fn first_to_yield(&self, now: Duration, newcomer: Option<u32>, among: Among) -> Option<u32> {
+    pub fn first_to_yield(&self, now: Duration, asking: Option<u32>, among: Among) -> Option<u32> {
         let kinds = match among {
             Among::Kind { io } => usize::from(io)..=usize::from(io),
-            Among::Newcomer | Among::Any => 0..=1,
+            Among::Own | Among::Any => 0..=1,
         };
         let oldest_of = |machine: u32| {
             let of_kind = |kind: usize| {
@@ -90,12 +90,12 @@ impl Unconnected {
             };
             kinds.clone().filter_map(of_kind).map(|&(_, since, queue)| (since, queue)).min()
         };
-        let oldest = if among == Among::Newcomer {
-            oldest_of(newcomer?)
+        let oldest = if among == Among::Own {
+            oldest_of(asking?)
         } else {
-            let of_newcomer = newcomer.map_or(0, |machine| self.count(machine));
+            let of_asking = asking.map_or(0, |machine| self.count(machine));
             let crowds = self.crowds.iter().rev().take_while(|&&(count, _)| {
-                count >= UNCONNECTED_CROWD && count >= of_newcomer.saturating_mul(2)
+                count >= UNCONNECTED_CROWD && count >= of_asking.saturating_mul(2)
             });
             if let Some((_, queue)) = crowds.map(|&(_, machine)| machine).find_map(oldest_of) {
                 return Some(queue);
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!(first(&unconnected, 2, Among::Any), Some(3));
         assert_eq!(first(&unconnected, 2, Among::Kind { io: true }), None);
         assert_eq!(first(&unconnected, 3, Among::Kind { io: true }), Some(1));
-        assert_eq!(first(&unconnected, 2, Among::Newcomer), None);
-        assert_eq!(first(&unconnected, 3, Among::Newcomer), Some(1));
-        assert_eq!(unconnected.first_to_yield(9 * SECOND, None, Among::Newcomer), None);
+        assert_eq!(first(&unconnected, 2, Among::Own), None);
+        assert_eq!(first(&unconnected, 3, Among::Own), Some(1));
+        assert_eq!(unconnected.first_to_yield(9 * SECOND, None, Among::Own), None);
         unconnected.remove(3);
         unconnected.remove(3);
         assert_eq!(first(&unconnected, 9, Among::Any), Some(1));
@@ -141,9 +141,8 @@ mod tests {
         (0..8).for_each(|at| unconnected.add(at, 7, SECOND, false));
         (8..20).for_each(|at| unconnected.add(at, 5, SECOND, false));
         (20..26).for_each(|at| unconnected.add(at, 6, SECOND, false));
-        let first = |unconnected: &Unconnected, newcomer| {
-            unconnected.first_to_yield(SECOND, Some(newcomer), Among::Any)
-        };
+        let first =
+            |unconnected: &Unconnected, asking| unconnected.first_to_yield(SECOND, Some(asking), Among::Any);
         assert_eq!((first(&unconnected, 6), first(&unconnected, 7)), (Some(8), None));
         (8..13).for_each(|queue| unconnected.remove(queue));
         assert_eq!((first(&unconnected, 6), first(&unconnected, 9)), (None, Some(0)));

@@ -117,7 +117,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let is_host = || self.resources.load.has_controller(Cntlid(0), peer);
         if self.resources.buffers.owners.anonymous(peer) >= share
             && !is_host()
-            && !self.close_anonymous(now, peer, Among::Newcomer)
+            && !self.close_anonymous(now, peer, Among::Own)
         {
             return false;
         }
@@ -156,7 +156,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let silent = queues.filter_map(|queue| {
             let (since, peer) = queue.discovery()?;
             let is_among = match among {
-                Among::Newcomer => peer.to_canonical() == new.to_canonical(),
+                Among::Own => peer.to_canonical() == new.to_canonical(),
                 Among::Kind { io } => queue.terms().is_for_io() == io,
                 Among::Any => true,
             };
