@@ -76,7 +76,8 @@ fn resident(site: &Site, io_queues: u16) -> Result<u64> {
     let hosts = io_queues / EACH;
     let settings = format!(
         "poll = \"adaptive\"\nqueue_depth = 128\nin_capsule_data = \"8KiB\"\nbuffer_memory = \"512MiB\"\nconnections = {}",
-        io_queues + hosts
+        // One machine gets half of them.
+        2 * (io_queues + hosts)
     );
     let export = Export { target: settings, ..Export::memory(Transport::Iwarp) };
     let target = ours::serve(site, &export)?;
