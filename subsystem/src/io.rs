@@ -7,6 +7,7 @@ use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::status::{self, Direction};
 use crate::step::{BlockWork, Transfer, Work};
 use crate::ticket::{Kind, Outcome, Reply};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ const TALLY_TIME: Duration = Duration::from_secs(1);
 const RETRY_DELAY: u8 = 1;
 
 /// What is left to do when the transport is done with an I/O command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IoKind {
     /// A read of so many bytes.
     Read { bytes: u64 },
@@ -37,8 +38,18 @@ pub(crate) enum IoKind {
     /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have
     /// another one when they arrive.
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
-    /// The cache is being flushed; the command itself follows.
-    AfterFlush { device: DeviceId, range: BlockRange, then: FromMedium, transfer: Transfer },
+    /// The cache is being flushed; the command itself follows. Boxed, because it is rare and large, and every ticket has
+    /// room for a kind.
+    AfterFlush(Box<AfterFlush>),
+}
+
+/// A command for whose sake the cache is being flushed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AfterFlush {
+    device: DeviceId,
+    range: BlockRange,
+    then: FromMedium,
+    transfer: Transfer,
 }
 
 /// The commands whose force unit access means "not from a cache".
@@ -193,8 +204,8 @@ impl Io {
     }
 
     /// The ranges of a Dataset Management command.
-    pub(crate) fn on_parameters(&self, kind: IoKind, parameters: &[u8]) -> Outcome {
-        let IoKind::Ranges { nsid, device, count } = kind else {
+    pub(crate) fn on_parameters(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
+        let &IoKind::Ranges { nsid, device, count } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
         let count = usize::from(count);
@@ -232,7 +243,8 @@ impl Io {
             return Err(status::of_block_error(error, kind.direction()));
         }
         match kind {
-            IoKind::AfterFlush { device, range, then, transfer } => {
+            IoKind::AfterFlush(flushed) => {
+                let AfterFlush { device, range, then, transfer } = *flushed;
                 return Ok(block(device, then.work(range), transfer, then.kind()));
             }
             IoKind::Read { bytes } => self.tally.on_read(now, bytes),
@@ -293,12 +305,12 @@ impl Tally {
 }
 
 impl IoKind {
-    fn direction(self) -> Direction {
+    fn direction(&self) -> Direction {
         match self {
             // Only commands that read flush first.
-            Self::Read { .. } | Self::AfterFlush { .. } => Direction::Read,
+            Self::Read { .. } | Self::AfterFlush(_) => Direction::Read,
             Self::Write { .. } | Self::Ranges { .. } => Direction::Write,
-            Self::Plain(direction) => direction,
+            Self::Plain(direction) => *direction,
         }
     }
 }
@@ -331,7 +343,7 @@ fn from_medium(
 ) -> Reply {
     let device = namespace.device;
     if fua && namespace.geometry.volatile_write_cache {
-        let kind = IoKind::AfterFlush { device, range, then, transfer };
+        let kind = IoKind::AfterFlush(Box::new(AfterFlush { device, range, then, transfer }));
         block(device, BlockWork::Flush, Transfer::None, kind)
     } else {
         block(device, then.work(range), transfer, then.kind())

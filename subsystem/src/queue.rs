@@ -176,14 +176,14 @@ impl Queue {
     /// When the ticket is of another queue, or did not ask for parameters of that length.
     pub fn on_parameters(&mut self, now: Duration, ticket: Ticket, parameters: &[u8]) -> Step {
         self.check_ticket(&ticket);
-        if let (State::Connecting { link, .. }, Kind::Connect(_)) = (&self.state, ticket.kind) {
+        if let (State::Connecting { link, .. }, Some(_)) = (&self.state, ticket.connect()) {
             let data = ConnectData::read_from_bytes(parameters).expect("Connect data of 1024 bytes");
             return Step::Connect(Box::new(ConnectRequest { ticket, link: **link, data }));
         }
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_parameters(now, kind, parameters),
-            (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(kind, parameters),
+            (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(&kind, parameters),
             (_, kind) => panic!("parameters for {kind:?} came to a queue of another kind"),
         };
         self.step(cid, invalidate, outcome)

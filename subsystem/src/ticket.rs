@@ -18,13 +18,13 @@ use nvme_proto::fabrics::connect::Connect;
 pub struct Ticket {
     pub(crate) qid: Qid,
     pub(crate) cid: Cid,
-    pub(crate) kind: Kind,
     pub(crate) invalidate: Option<u32>,
-    armed: bool,
+    /// None once it is redeemed or abandoned.
+    kind: Option<Kind>,
 }
 
 /// What the engine does when the ticket comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The data of a Connect are being transferred.
     Connect(Connect),
@@ -50,7 +50,7 @@ pub(crate) type Outcome = Result<Reply, Status>;
 
 impl Ticket {
     pub(crate) fn new(qid: Qid, cid: Cid, kind: Kind, invalidate: Option<u32>) -> Self {
-        Self { qid, cid, kind, invalidate, armed: true }
+        Self { qid, cid, invalidate, kind: Some(kind) }
     }
 
     /// The Command ID.
@@ -61,13 +61,21 @@ impl Ticket {
 
     /// Gives the ticket up: the connection is gone, and no response can be sent.
     pub fn abandon(mut self) {
-        self.armed = false;
+        self.kind = None;
+    }
+
+    /// The Connect that it is of, if it is of one.
+    pub(crate) fn connect(&self) -> Option<&Connect> {
+        match &self.kind {
+            Some(Kind::Connect(connect)) => Some(connect),
+            _ => None,
+        }
     }
 
     /// Takes the ticket apart: the engine answers now.
     pub(crate) fn redeem(mut self) -> (Cid, Kind, Option<u32>) {
-        self.armed = false;
-        (self.cid, self.kind, self.invalidate)
+        let kind = self.kind.take().expect("nobody has a ticket that was redeemed");
+        (self.cid, kind, self.invalidate)
     }
 }
 
@@ -78,7 +86,7 @@ impl Drop for Ticket {
         if std::thread::panicking() {
             return;
         }
-        assert!(!self.armed, "the ticket of command {} was dropped without a response", self.cid);
+        assert!(self.kind.is_none(), "the ticket of command {} was dropped without a response", self.cid);
     }
 }
 

@@ -212,22 +212,30 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     }
 
     fn on_arrival(&mut self, now: Duration, arrival: Arrival<T::Capsule>) {
-        let resources = &mut self.resources;
-        let index = match &arrival {
-            Arrival::Capsule(queue, ..) | Arrival::Failed(queue, _) => *queue,
-            Arrival::Pulled(place, _) | Arrival::Pushed(place) | Arrival::Responded(place) => place.queue,
-        };
-        let Some(queue) = self.queues.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if queue.state() == QueueState::Closed {
-            return;
-        }
         match arrival {
-            Arrival::Capsule(_, capsule, len, intact) => queue.on_arrival(resources, capsule, len, intact),
-            Arrival::Pulled(place, intact) => queue.on_pulled(resources, now, place, intact),
-            Arrival::Pushed(place) => queue.on_pushed(resources, now, place),
-            Arrival::Responded(place) => queue.on_responded(resources, now, place),
+            Arrival::Capsule(queue, capsule, len, intact) => {
+                if let Some((queue, resources)) = self.open_queue(queue) {
+                    queue.on_arrival(resources, capsule, len, intact);
+                }
+            }
+            Arrival::Pulled(place, intact) => {
+                if let Some((queue, resources)) = self.open_queue(place.queue()) {
+                    queue.on_pulled(resources, now, place, intact);
+                }
+            }
+            Arrival::Pushed(place) => {
+                if let Some((queue, resources)) = self.open_queue(place.queue()) {
+                    queue.on_pushed(resources, now, place);
+                }
+            }
+            Arrival::Responded(place) => {
+                if let Some((queue, resources)) = self.open_queue(place.queue()) {
+                    queue.on_responded(resources, now, place);
+                }
+            }
             // The end itself comes as an event.
-            Arrival::Failed(_, cause) => {
+            Arrival::Failed(queue, cause) => {
+                let Some((queue, resources)) = self.open_queue(queue) else { return };
                 if queue.state() == QueueState::Live {
                     resources.counters.transport_errors.add(1);
                     if resources.log.allow(now, &resources.counters) {
@@ -237,6 +245,12 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
             }
         }
+    }
+
+    /// A queue that is not closed.
+    fn open_queue(&mut self, index: u32) -> Option<(&mut Queue<T>, &mut Resources<T, B>)> {
+        let queue = self.queues.get_mut(index as usize)?.as_mut()?;
+        (queue.state() != QueueState::Closed).then_some((queue, &mut self.resources))
     }
 
     /// Serves short queues that were not in the ready list before the queues in it, and submits their work at once: a
@@ -292,11 +306,11 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         for at in 0..self.executed.len() {
             let nvmf_block::Completion { tag, result } = self.executed[at];
             let place = Place::of_tag(tag);
-            let queue = self.queues[place.queue as usize].as_mut();
+            let queue = self.queues[place.queue() as usize].as_mut();
             let queue = queue.expect("a queue lives until its last operation completed");
             queue.on_executed(&mut self.resources, now, place, result);
             if queue.state() == QueueState::Closed {
-                self.remove_queue(place.queue);
+                self.remove_queue(place.queue());
             }
         }
         !self.executed.is_empty()

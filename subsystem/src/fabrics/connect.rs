@@ -2,7 +2,6 @@
 
 use crate::controller::Controller;
 use crate::io::Io;
-use crate::ticket::Kind;
 use crate::{Association, AssociationKey, HostId, Link, Nqn, Qid, Refusal, Ticket};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,10 +22,7 @@ pub struct ConnectRequest {
 
 impl ConnectRequest {
     pub(crate) fn command(&self) -> Connect {
-        match self.ticket.kind {
-            Kind::Connect(connect) => connect,
-            other => panic!("a Connect request holds the ticket of {other:?}"),
-        }
+        *self.ticket.connect().expect("a Connect request holds the ticket of a Connect")
     }
 
     /// The queue that it asks for.

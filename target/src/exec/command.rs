@@ -250,7 +250,7 @@ impl<T: Transport> Queue<T> {
 
     /// A response left, and with it the pushes before it.
     pub fn on_responded<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
-        let request = place.slot;
+        let request = place.slot();
         self.on_progress(&mut resources.buffers, now);
         for chunk in 0..crate::limits::CHUNKS_MAX {
             let chunk = u8::try_from(chunk).expect("few");

@@ -201,7 +201,7 @@ impl<T: Transport> Queue<T> {
     }
 
     pub(super) fn place(&self, request: u16, chunk: u8) -> Place {
-        Place { queue: self.index, slot: request, chunk }
+        Place::new(self.index, request, chunk)
     }
 
     pub(super) fn request(&mut self, request: u16) -> &mut Request<T::Capsule> {
@@ -334,7 +334,7 @@ impl<T: Transport> Queue<T> {
         // What no device has yet is not begun any more.
         resources.drop_waiting(self.index, |buffers, place| {
             self.device_pending -= 1;
-            self.release_chunk(buffers, place.slot, place.chunk);
+            self.release_chunk(buffers, place.slot(), place.chunk());
         });
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");

@@ -154,10 +154,10 @@ impl<T: Transport, B: Backend> Resources<T, B> {
         for &slot in &self.waiting_devices {
             self.device_queues[usize::from(slot)].retain(|&(tag, ..)| {
                 let place = Place::of_tag(tag);
-                if place.queue == queue {
+                if place.queue() == queue {
                     dropped(&mut self.buffers, place);
                 }
-                place.queue != queue
+                place.queue() != queue
             });
         }
         self.waiting_devices.retain(|&slot| !self.device_queues[usize::from(slot)].is_empty());

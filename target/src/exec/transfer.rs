@@ -325,7 +325,7 @@ impl<T: Transport> Queue<T> {
         place: Place,
         result: Result<(), BlockError>,
     ) {
-        let (request, chunk) = (place.slot, place.chunk);
+        let (request, chunk) = (place.slot(), place.chunk());
         self.device_pending -= 1;
         if self.state == QueueState::Closed {
             let device = self.request(request).device();

@@ -40,7 +40,7 @@ impl<T: Transport> Queue<T> {
         place: Place,
         intact: bool,
     ) {
-        let (request, chunk) = (place.slot, place.chunk);
+        let (request, chunk) = (place.slot(), place.chunk());
         self.return_pull_credit(&mut resources.buffers);
         self.on_progress(&mut resources.buffers, now);
         let this = self.request(request);
@@ -155,16 +155,16 @@ impl<T: Transport> Queue<T> {
         self.push_credits -= 1;
         resources.counters.bytes_out.add(push.piece.len.into());
         self.check(resources, begun);
-        self.finish(resources, now, push.place.slot);
+        self.finish(resources, now, push.place.slot());
     }
 
     /// A push left: its buffer can carry the next chunk.
     pub fn on_pushed<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
         self.on_progress(&mut resources.buffers, now);
         self.push_credits += 1;
-        self.release_chunk(&mut resources.buffers, place.slot, place.chunk);
+        self.release_chunk(&mut resources.buffers, place.slot(), place.chunk());
         self.begin_pushes(resources, now);
-        self.advance(resources, now, place.slot, false);
+        self.advance(resources, now, place.slot(), false);
     }
 
     /// A command failed: what comes behind the failed part is not pushed any more.

@@ -76,8 +76,7 @@ fn resident(site: &Site, io_queues: u16) -> Result<u64> {
     let hosts = io_queues / EACH;
     let settings = format!(
         "poll = \"adaptive\"\nqueue_depth = 128\nin_capsule_data = \"8KiB\"\nbuffer_memory = \"512MiB\"\nconnections = {}",
-        // One machine gets half of them.
-        2 * (io_queues + hosts)
+        io_queues + hosts
     );
     let export = Export { target: settings, ..Export::memory(Transport::Iwarp) };
     let target = ours::serve(site, &export)?;

@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvme_proto::{HostId, Nqn};
 use nvmf_initiator::{HostIdentity, Options, RemoteBackend};
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Interval between two polls of all connections: short enough to send every Keep Alive on time, long enough that this
@@ -66,9 +66,13 @@ impl Hold {
         let mut id = [0x6e; 16];
         id[14..].copy_from_slice(&number.to_be_bytes());
         let host = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
+        // Over loopback each has an address of its own, as machines have: the target shares its places among them.
+        let [high, low] = number.to_be_bytes();
+        let own = SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0));
         let options = Options {
             io_queues: self.io_queues,
             queue_depth: self.iodepth,
+            source: (self.address.is_ipv4() && self.address.ip().is_loopback()).then_some(own),
             ..Options::with_host(self.address, self.nqn, host)
         };
         RemoteBackend::connect(&options).with_context(|| format!("host {number}"))

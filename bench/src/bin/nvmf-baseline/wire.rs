@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use core::sync::atomic::{AtomicBool, Ordering};
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -15,6 +16,16 @@ pub(super) fn pair() -> Result<(Wire, Wire)> {
     let one = TcpStream::connect(listener.local_addr()?).context("cannot connect to 127.0.0.1")?;
     let (other, _) = listener.accept()?;
     Ok((Wire::new(one)?, Wire::new(other)?))
+}
+
+/// The same with sockets that hold about this many bytes each, instead of as many as the system allows.
+pub(super) fn pair_holding(bytes: usize) -> Result<(Wire, Wire)> {
+    let (one, other) = pair()?;
+    for wire in [&one, &other] {
+        setsockopt(&wire.0, sockopt::SndBuf, &bytes).context("cannot set SO_SNDBUF")?;
+        setsockopt(&wire.0, sockopt::RcvBuf, &bytes).context("cannot set SO_RCVBUF")?;
+    }
+    Ok((one, other))
 }
 
 impl Wire {

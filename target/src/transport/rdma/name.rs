@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        let place = Place { queue: u32::MAX, slot: u16::MAX - 1, chunk: 7 };
+        let place = Place::new(u32::MAX, u16::MAX - 1, 7);
         for kind in [Kind::Receive, Kind::Read, Kind::Write, Kind::Send] {
             assert_eq!(of_work_request(work_request(kind, place)), (kind, place));
         }

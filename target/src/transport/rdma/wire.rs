@@ -36,7 +36,7 @@ impl<P: Provider> Rdma<P> {
             self.taken += 1;
             let (kind, place) = of_work_request(completion.id);
             // A queue that was removed earlier in this batch has nothing more to say.
-            let Some(queue_pair) = self.queue_pair(place.queue).filter(|qp| qp.id == completion.queue_pair)
+            let Some(queue_pair) = self.queue_pair(place.queue()).filter(|qp| qp.id == completion.queue_pair)
             else {
                 continue;
             };
@@ -45,13 +45,13 @@ impl<P: Provider> Rdma<P> {
             }
             if !completion.status.is_success() {
                 let cause = format!("{kind:?} failed: {}", completion.status);
-                return Some(Arrival::Failed(place.queue, cause));
+                return Some(Arrival::Failed(place.queue(), cause));
             }
             return Some(match kind {
                 Kind::Receive => {
-                    let buffer = queue_pair.receives[usize::from(place.slot)];
-                    let capsule = Capsule { admin: queue_pair.admin, slot: place.slot, buffer };
-                    Arrival::Capsule(place.queue, capsule, completion.byte_len, true)
+                    let buffer = queue_pair.receives[usize::from(place.slot())];
+                    let capsule = Capsule { admin: queue_pair.admin, slot: place.slot(), buffer };
+                    Arrival::Capsule(place.queue(), capsule, completion.byte_len, true)
                 }
                 Kind::Read => Arrival::Pulled(place, true),
                 Kind::Write => Arrival::Pushed(place),
@@ -87,7 +87,7 @@ impl<P: Provider> Rdma<P> {
         let (id, admin) = (queue_pair.id, queue_pair.admin);
         let index = queue_pair.receives[usize::from(slot)];
         let buffer = self.receives(admin).sge(index);
-        let place = Place { queue, slot, chunk: 0 };
+        let place = Place::new(queue, slot, 0);
         self.provider.post_receive(id, ReceiveRequest { id: work_request(Kind::Receive, place), buffer })
     }
 
@@ -138,7 +138,7 @@ impl<P: Provider> Rdma<P> {
         operation: SendOperation<'_>,
         signaled: bool,
     ) -> Result<(), PostError> {
-        let Some(queue_pair) = self.queue_pair(place.queue) else { return Ok(()) };
+        let Some(queue_pair) = self.queue_pair(place.queue()) else { return Ok(()) };
         let request = SendRequest { id: work_request(kind, place), operation, signaled };
         taken(self.provider.post_send(queue_pair.id, request))
     }

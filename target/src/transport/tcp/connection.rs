@@ -353,7 +353,7 @@ impl Connection {
                 while let Some(pull) = pulls.chunks.first()
                     && pull.received == pull.len
                 {
-                    let place = Place { queue: self.queue, slot, chunk: pull.chunk };
+                    let place = Place::new(self.queue, slot, pull.chunk);
                     arrivals.push_back((self.queue, Arrival::Pulled(place, arrival.intact)));
                     pulls.chunks.remove(0);
                     pulls.asked -= 1;
@@ -405,10 +405,17 @@ impl Connection {
         if !offset.is_multiple_of(4) || !len.is_multiple_of(4) {
             return false;
         }
-        let pulls = &mut self.pulls[usize::from(place.slot)];
+        let pulls = &mut self.pulls[usize::from(place.slot())];
         pulls.cid = piece.cid;
-        pulls.chunks.push(Pull { chunk: place.chunk, memory: memory.clone(), at, offset, len, received: 0 });
-        self.list(place.slot);
+        pulls.chunks.push(Pull {
+            chunk: place.chunk(),
+            memory: memory.clone(),
+            at,
+            offset,
+            len,
+            received: 0,
+        });
+        self.list(place.slot());
         true
     }
 

@@ -91,7 +91,7 @@ impl Outbox {
     /// follows then.
     pub(super) fn succeed(&mut self, of: Place) -> bool {
         let Some(last) = self.pdus.last_mut() else { return false };
-        let is_of = matches!(last.note.done, Some(Done::Unsignaled(place)) if place.slot == of.slot);
+        let is_of = matches!(last.note.done, Some(Done::Unsignaled(place)) if place.slot() == of.slot());
         let stands = is_of && last.head.set_success();
         if stands {
             last.note.done = Some(Done::Responded(of));
@@ -148,7 +148,7 @@ mod tests {
     fn success_is_set_only_in_the_last_data_of_the_same_command() {
         let own = Memory::alloc(4096).unwrap();
         let to_host = nvmf_tcp::ToHost::new(Default::default(), Default::default());
-        let place = |slot| Place { queue: 0, slot, chunk: 0 };
+        let place = |slot| Place::new(0, slot, 0);
         for (done, of, stands) in [
             (Done::Unsignaled(place(1)), 1, true),
             (Done::Unsignaled(place(1)), 2, false),
@@ -178,7 +178,7 @@ mod tests {
             digests: nvme_proto::tcp::Digests::default(),
             maxh2cdata: 4096,
         });
-        let done = Done::Pushed(Place { queue: 0, slot: 0, chunk: 0 });
+        let done = Done::Pushed(Place::new(0, 0, 0));
         let mut outbox = Outbox::with_capacity(1);
         outbox.add_data(head, 512..1536, &own, Some((&disk, 0)), true, done);
         disk.fill(0, 4096, 2);

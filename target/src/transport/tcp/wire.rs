@@ -173,9 +173,9 @@ impl Transport for Tcp {
     }
 
     fn pull(&mut self, place: Place, piece: Piece, into: Part<'_, ()>) -> Result<(), NotDwords> {
-        let Some(connection) = self.connection(place.queue) else { return Ok(()) };
+        let Some(connection) = self.connection(place.queue()) else { return Ok(()) };
         let begun = connection.pull(place, piece, into.memory, into.offset);
-        self.list_to_send(place.queue);
+        self.list_to_send(place.queue());
         NotDwords::unless(begun, piece)
     }
 
@@ -187,10 +187,10 @@ impl Transport for Tcp {
         borrowed: Option<BorrowedRead<'_>>,
         signaled: bool,
     ) -> Result<(), NotDwords> {
-        let Some(connection) = self.connection(place.queue) else { return Ok(()) };
+        let Some(connection) = self.connection(place.queue()) else { return Ok(()) };
         let borrowed = borrowed.map(|borrowed| (borrowed.memory, borrowed.offset));
         let begun = connection.push(place, piece, (from.memory, from.offset), borrowed, signaled);
-        self.list_to_send(place.queue);
+        self.list_to_send(place.queue());
         NotDwords::unless(begun, piece)
     }
 
@@ -200,9 +200,9 @@ impl Transport for Tcp {
         cqe: &[u8; CQE_LEN],
         _invalidate: Option<u32>,
     ) -> Result<(), NotDwords> {
-        if let Some(connection) = self.connection(place.queue) {
+        if let Some(connection) = self.connection(place.queue()) {
             connection.respond(place, cqe);
-            self.list_to_send(place.queue);
+            self.list_to_send(place.queue());
         }
         Ok(())
     }
