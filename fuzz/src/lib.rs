@@ -10,6 +10,7 @@
 //! | [`config`] | the text of a configuration file |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
+//! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
 //!
 //! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
 //! `tests/replay.rs` calls it with the corpus and with generated inputs. A target also asserts invariants that apply to
@@ -26,6 +27,7 @@ mod input;
 mod mpa;
 mod private_data;
 mod tcp_receiver;
+mod tls_key;
 
 pub use capsule::capsule;
 pub use config::config;
@@ -35,12 +37,13 @@ pub use host_completion::host_completion;
 pub use mpa::mpa;
 pub use private_data::private_data;
 pub use tcp_receiver::tcp_receiver;
+pub use tls_key::tls_key;
 
 /// A target: takes any bytes, and panics if an invariant is violated.
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -49,4 +52,5 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("config", config),
     ("host_completion", host_completion),
     ("tcp_receiver", tcp_receiver),
+    ("tls_key", tls_key),
 ];
