@@ -1,19 +1,26 @@
-# What: namespaces, subsystems and queue counts change by reload and restart, as blktests changes them by configfs
-# Seconds: 480
+# blktests' nvme group, what it does to the target through configfs: here by reload and restart. A scenario sets
 #
-# Each step has the number of the blktests test with the same purpose. docs/COMPLIANCE.md lists all of them.
+#   transport   rdma (over verbs on rxe) | tcp
+#
+# before this file, calls `group`, and ends with `finish`. Each step has the number of the test with the same purpose.
 . "$LAB/lib.sh"
 
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
 HOSTID=2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
-POINT="-t rdma -a $GUEST -s 4420 --hostnqn=$HOSTNQN --hostid=$HOSTID"
+POINT="-t $transport -a $GUEST -s 4420 --hostnqn=$HOSTNQN --hostid=$HOSTID"
+
+# How the target and `nvmf` are told of the transport.
+case $transport in
+rdma) listener='provider = "verbs"' carried='-t rdma --provider verbs' ;;
+tcp) listener='transport = "tcp"' carried='-t tcp' ;;
+esac
 
 # The part of the configuration that is not about subsystems.
 general=
 
 # `configure SUBSYSTEM...`: writes the configuration, by a rename so that the target never reads half of it, and reloads.
 configure() {
-    printf '%s\n' "$general" '[[listener]]' "address = \"$GUEST:4420\"" 'provider = "verbs"' "$@" >/run/target.new
+    printf '%s\n' "$general" '[[listener]]' "address = \"$GUEST:4420\"" "$listener" "$@" >/run/target.new
     mv /run/target.new /run/target.toml
     if running; then kill -HUP "$(cat /run/target.pid)"; fi
 }
@@ -111,10 +118,10 @@ many_subsystems() {
 many_namespaces() {
     serve "$(subsystem $NQN; namespaces $(seq 2 1000))"
     for nsid in 1 2 999 1000; do
-        nvmf id-ns -a "$GUEST" -s 4420 -n $NQN --provider verbs --nsid $nsid -o json | jq -e '.nsze == 67108864 / 4096'
+        nvmf id-ns $carried -a "$GUEST" -s 4420 -n $NQN --nsid $nsid -o json | jq -e '.nsze == 67108864 / 4096'
     done
     serve "$(subsystem $NQN)"
-    fails nvmf id-ns -a "$GUEST" -s 4420 -n $NQN --provider verbs --nsid 1000
+    fails nvmf id-ns $carried -a "$GUEST" -s 4420 -n $NQN --nsid 1000
 }
 
 generation_counter() {
@@ -231,15 +238,16 @@ trial() {
     [ $? -eq 0 ] || nvme disconnect-all
 }
 
-must rxe rdma_device rxe
-modprobe nvme-rdma
-trial '002 a thousand subsystems discovered' many_subsystems
-trial '016, 017 a thousand namespaces' many_namespaces
-trial '030 generation counter' generation_counter
-trial '031 deleted at once' deleted_at_once
-trial '048 queue count changes' queue_count
-trial '051 changed while in use' changed_while_in_use
-trial '052, 058 namespaces come and go' namespaces_come_and_go
-trial '055 written when it is gone' written_when_gone
-trial '060 target killed while hosts come and go' killed
-finish
+group() {
+    case $transport in rdma) must rxe rdma_device rxe ;; esac
+    modprobe "nvme-$transport"
+    trial '002 a thousand subsystems discovered' many_subsystems
+    trial '016, 017 a thousand namespaces' many_namespaces
+    trial '030 generation counter' generation_counter
+    trial '031 deleted at once' deleted_at_once
+    trial '048 queue count changes' queue_count
+    trial '051 changed while in use' changed_while_in_use
+    trial '052, 058 namespaces come and go' namespaces_come_and_go
+    trial '055 written when it is gone' written_when_gone
+    trial '060 target killed while hosts come and go' killed
+}

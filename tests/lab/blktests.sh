@@ -1,10 +1,13 @@
-# What: the kernel uses our target as blktests' nvme group does, through the control program that the suite calls
-# Seconds: 540
+# blktests' nvme group, step by step, through the control program that the suite calls. A scenario sets
 #
-# Each step has the number of the test with the same purpose. docs/COMPLIANCE.md lists the tests that are not here.
+#   transport   rdma (over verbs on rxe) | tcp
+#
+# before this file, calls `group`, and ends with `finish`. Each step has the number of the test with the same purpose.
+# docs/COMPLIANCE.md lists the tests that are not here.
 . "$LAB/lib.sh"
 
-export BLKTESTS_ADDRESS=$GUEST BLKTESTS_PROVIDER=verbs BLKTESTS_FOLDER=/run/blktests NVME_IMG_SIZE=384M
+export BLKTESTS_ADDRESS=$GUEST BLKTESTS_TRANSPORT=$transport BLKTESTS_FOLDER=/run/blktests NVME_IMG_SIZE=384M
+case $transport in rdma) export BLKTESTS_PROVIDER=verbs ;; esac
 control() { blktests-control "$@"; }
 ask() { control config "--show-$1"; }
 HOSTNQN=$(ask hostnqn) HOSTID=$(ask hostid) NQN=$(ask subsysnqn) UUID=$(ask subsys-uuid)
@@ -128,7 +131,7 @@ smart() { nvme smart-log "$(disk)"; }
 effects() { nvme effects-log "/dev/$(controller)"; }
 descriptors() { nvme ns-descs "$(disk)" | grep -F "$UUID"; }
 rescanned() { nvme ns-rescan "/dev/$(controller)" && identified; }
-path_listed() { nvme list-subsys | grep "rdma.*$GUEST.*live"; }
+path_listed() { nvme list-subsys | grep "$transport.*$GUEST.*live"; }
 
 # Writes and reads with single `nvme write` and `nvme read` commands, with lengths around powers of two.
 by_command() {
@@ -222,6 +225,37 @@ secret_is_refused() {
     fails connect "$NQN"
 }
 
+# Plain and encrypted connections to a port that allows TLS, then to one that requires it.
+encrypted() {
+    mkdir -p /etc/nvme
+    echo "$HOSTNQN" >/etc/nvme/hostnqn
+    modprobe tls
+    tlshd_start
+    (umask 077 && tls_key 01 >/run/key)
+    tls_keys_insert 1
+    export BLKTESTS_TLS_KEY_FILE=/run/key BLKTESTS_TLS=allowed
+    setup
+    connect "$NQN"
+    fails is_encrypted
+    disconnect
+    connect "$NQN" --tls
+    is_encrypted
+    disconnect
+    cleanup
+    export BLKTESTS_TLS=required
+    setup
+    fails connect "$NQN"
+    grep 'no TLS on a port that requires it' /run/blktests/target.log
+    connect "$NQN" --tls
+    is_encrypted
+    wait_for 50 namespace
+    fio_verified
+    disconnect
+    cleanup
+}
+
+is_encrypted() { [ -n "$(cat "/sys/class/nvme/$(controller)/tls_key")" ]; }
+
 common() {
     trial "006 target created, $1" created
     trial "008 host created, $1" with_disk identified
@@ -238,25 +272,27 @@ common() {
     trial "028 subsystems listed, $1" with_disk path_listed
 }
 
-must 'rxe' rdma_device rxe
-modprobe nvme-rdma
-trial '003 keep-alive of a discovery controller' discovery_controller_lives
-trial '004 UUID' with_disk identified
-trial '005 reset, then gone' reset_and_gone
-common file
-trial '018 out of range' with_disk out_of_range
-trial '029 I/O by command' with_disk by_command
-trial '040 reset and deleted under load' reset_and_deleted_under_load
-trial '041 a secret is refused' secret_is_refused
-trial '047 write queues' queue_types 4 --nr-write-queues=1
-trial '047 write and poll queues' queue_types 5 --nr-write-queues=1 --nr-poll-queues=1
-trial '049 I/O by io_uring commands' with_disk by_uring_command
-trial '053 rescanned under load' with_disk rescanned_under_load
-trial '061 target gone under load' target_gone_under_load
-modprobe loop
-truncate -s 384M /run/device.img
-BLKTESTS_DEVICE=$(losetup -f --show /run/device.img)
-export BLKTESTS_DEVICE
-common device
-cp /run/blktests/target.log /run/target.log
-finish
+group() {
+    case $transport in rdma) must 'rxe' rdma_device rxe ;; esac
+    modprobe "nvme-$transport"
+    trial '003 keep-alive of a discovery controller' discovery_controller_lives
+    trial '004 UUID' with_disk identified
+    trial '005 reset, then gone' reset_and_gone
+    common file
+    trial '018 out of range' with_disk out_of_range
+    trial '029 I/O by command' with_disk by_command
+    trial '040 reset and deleted under load' reset_and_deleted_under_load
+    trial '041 a secret is refused' secret_is_refused
+    trial '047 write queues' queue_types 4 --nr-write-queues=1
+    trial '047 write and poll queues' queue_types 5 --nr-write-queues=1 --nr-poll-queues=1
+    trial '049 I/O by io_uring commands' with_disk by_uring_command
+    trial '053 rescanned under load' with_disk rescanned_under_load
+    trial '061 target gone under load' target_gone_under_load
+    case $transport in tcp) trial '062 TLS allowed, then required' encrypted ;; esac
+    modprobe loop
+    truncate -s 384M /run/device.img
+    BLKTESTS_DEVICE=$(losetup -f --show /run/device.img)
+    export BLKTESTS_DEVICE
+    common device
+    cp /run/blktests/target.log /run/target.log
+}

@@ -35,6 +35,11 @@ allow_any_host = true
 nsid = 1
 path = "$PWD/disk.img"
 CONFIG
+    target_serve
+}
+
+# `target_serve`: starts our target with the target.toml that is there, which has a listener at PORT.
+target_serve() {
     "$BIN/nvmf-target" serve --config target.toml >>target.log 2>&1 </dev/null &
     echo $! >target.pid
     timeout 10 sh -c "until ss -ltn 2>/dev/null | grep -q ':$PORT ' || grep -q 'listening on' target.log; do sleep 0.05; done"

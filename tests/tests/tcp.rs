@@ -37,6 +37,7 @@ fn disk_is_discovered_written_and_read_with_every_option() {
         &["--disable-sqflow", "-i", "2", "--nr-write-queues", "2", "--host-iface", "lo"],
     ];
     for (number, options) in all.into_iter().enumerate() {
+        let logged = target.log().len();
         // Another content each time: some bytes less.
         let bytes = random_file(&from, SIZE as usize - number * 4096).expect("a file");
         let named = [&["-n", site.nqn.as_str()], options].concat();
@@ -49,6 +50,14 @@ fn disk_is_discovered_written_and_read_with_every_option() {
         let identity =
             json(&mut call(&site, "id-ctrl", &[&named[..], &["-o", "json"]].concat())).expect("JSON");
         assert_eq!(identity["subnqn"], site.nqn.as_str());
+        let log = target.log().split_off(logged);
+        let connected: Vec<_> = log.lines().filter(|line| line.contains("connected to")).collect();
+        let flow_control = !options.contains(&"--disable-sqflow");
+        assert!(
+            !connected.is_empty()
+                && connected.iter().all(|line| line.contains("without SQ flow control") != flow_control),
+            "{options:?}: {log}"
+        );
     }
     target.stop().expect("a clean stop");
     // The target saw no connection break: all were closed in order.

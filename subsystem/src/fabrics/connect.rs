@@ -37,6 +37,12 @@ impl ConnectRequest {
         Nqn::from_field(&self.data.subnqn).is_ok_and(|nqn| nqn == Nqn::DISCOVERY)
     }
 
+    /// Whether it turns flow control of the submission queue off (CATTR).
+    #[must_use]
+    pub fn disables_sq_flow_control(&self) -> bool {
+        self.command().attributes.disables_sq_flow_control()
+    }
+
     /// The connection is gone.
     pub fn abandon(self) {
         self.ticket.abandon();

@@ -62,7 +62,7 @@ impl<T: Transport> Queue<T> {
                     tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
                 }
             }
-            Ok(admitted) => self.on_admitted(resources, now, admitted),
+            Ok(admitted) => self.on_admitted(resources, now, &pending.connect, admitted),
         }
         let step = self.engine.on_admission(now, pending.connect, admission);
         self.take_step(resources, now, pending.request, step);
@@ -122,6 +122,7 @@ impl<T: Transport> Queue<T> {
         &mut self,
         resources: &mut Resources<T, B>,
         now: Duration,
+        connect: &ConnectRequest,
         admitted: &Admitted,
     ) {
         self.grow(admitted.entries());
@@ -134,7 +135,8 @@ impl<T: Transport> Queue<T> {
         self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
         if resources.log.allow(now, &resources.counters) {
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
-            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries");
+            let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
+            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{flow}");
         }
         resources.buffers.owners.connect(self.index, &mut self.owner, &association);
         if association.controller_type() == ControllerType::Io {
