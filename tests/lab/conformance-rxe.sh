@@ -1,4 +1,5 @@
 # What: the verbs provider passes the suite of every provider on rxe
+# Kernels: stable backports
 # Quick: yes
 # Seconds: 240
 . "$LAB/lib.sh"

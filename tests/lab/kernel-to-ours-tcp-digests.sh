@@ -1,4 +1,5 @@
 # What: the same with header and data digests
+# Kernels: stable backports
 # Cell: kernel `nvme-tcp` → ours | TCP with digests
 # Seconds: 300
 . "$LAB/cell.sh"

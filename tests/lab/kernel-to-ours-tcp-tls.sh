@@ -1,4 +1,5 @@
 # What: the kernel's initiator and tlshd use our target on the host's loopback over NVMe/TCP with TLS
+# Kernels: stable backports
 # Cell: kernel `nvme-tcp` → ours | TCP, TLS
 # Seconds: 600
 . "$LAB/cell.sh"

@@ -1,4 +1,5 @@
 # What: the kernel's initiator over NVMe/TCP uses our target on the host's loopback, with nothing loaded on the host
+# Kernels: stable backports
 # Cell: kernel `nvme-tcp` → ours | TCP
 # Seconds: 300
 . "$LAB/cell.sh"

@@ -1,4 +1,5 @@
 # What: our initiator uses the kernel's target over NVMe/TCP with TLS, for which tlshd accepts
+# Kernels: stable backports
 # Cell: ours → kernel `nvmet-tcp` | TCP, TLS
 # Seconds: 600
 . "$LAB/cell.sh"

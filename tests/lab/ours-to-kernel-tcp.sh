@@ -1,4 +1,5 @@
 # What: our initiator over NVMe/TCP uses the kernel's target
+# Kernels: stable backports
 # Cell: ours → kernel `nvmet-tcp` | TCP
 # Seconds: 300
 . "$LAB/cell.sh"

@@ -1,4 +1,5 @@
 # What: our initiator uses our target, both over NVMe/TCP
+# Kernels: stable backports
 # Cell: ours → ours | TCP
 # Seconds: 300
 . "$LAB/cell.sh"

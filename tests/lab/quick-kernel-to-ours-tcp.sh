@@ -1,4 +1,5 @@
 # What: a short visit of the kernel's initiator over NVMe/TCP to our target on the host's loopback
+# Kernels: stable backports
 # Quick: yes
 # Seconds: 240
 . "$LAB/cell.sh"

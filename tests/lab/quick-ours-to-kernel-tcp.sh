@@ -1,4 +1,5 @@
 # What: a short visit of our initiator over NVMe/TCP to the kernel's target
+# Kernels: stable backports
 # Quick: yes
 # Seconds: 180
 . "$LAB/cell.sh"

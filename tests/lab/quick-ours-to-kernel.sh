@@ -1,4 +1,5 @@
 # What: a short visit of our initiator over verbs on rxe to the kernel's target on rxe
+# Kernels: stable backports
 # Quick: yes
 # Seconds: 180
 . "$LAB/cell.sh"

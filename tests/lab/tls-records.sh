@@ -1,4 +1,5 @@
 # What: the tests of TLS records, where the kernel handles them
+# Kernels: stable backports
 # Quick: yes
 # Seconds: 60
 . "$LAB/lib.sh"

@@ -1,9 +1,9 @@
 //! A guest: its start, its output and its time limit.
 
 use super::host::Host;
-use super::image::Image;
+use super::image::{Image, Kernel};
 use super::programs::Programs;
-use super::scenario::{self, Scenario};
+use super::scenario::{self, Case};
 use crate::step;
 use anyhow::{Context, Result, bail};
 use core::fmt;
@@ -63,6 +63,8 @@ impl fmt::Display for Verdict {
 /// Outcome of a scenario.
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
+    /// The release of the guest's kernel, as `uname -r` prints it.
+    pub(super) release: String,
     /// Its steps, in order, and whether they passed.
     pub(super) steps: Vec<(String, bool)>,
     /// Its figures, as printed.
@@ -87,25 +89,21 @@ impl Drop for Guest {
 
 impl Guest {
     /// Runs a scenario in a fresh guest.
-    pub(super) fn run(
-        image: &Image,
-        programs: &Programs,
-        scenario: &Scenario,
-        verbose: bool,
-    ) -> Result<Outcome> {
-        let folder = step::root().join(".build/lab").join(&scenario.name);
+    pub(super) fn run(image: &Image, programs: &Programs, case: Case<'_>, verbose: bool) -> Result<Outcome> {
+        let (name, scenario) = (case.name(), case.scenario);
+        let folder = step::root().join(".build/lab").join(&name);
         for _ in 0..BOOTS_MAX {
-            let mut guest = Self::boot(image, programs, &folder, &scenario.path, Stdio::piped())?;
+            let mut guest =
+                Self::boot(image, case.kernel, programs, &folder, &scenario.path, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let Some(outcome) = guest.follow(&lines_of(output), scenario, verbose)? else {
-                println!("{}: (the guest ended while it booted; restarting it)", scenario.name);
+            let Some(outcome) = guest.follow(&lines_of(output), &name, scenario.time_max, verbose)? else {
+                println!("{name}: (the guest ended while it booted; restarting it)");
                 continue;
             };
             match (&outcome.verdict, &scenario.known) {
                 (Verdict::KernelError(line), Some(known)) if line.contains(known) => {
                     println!(
-                        "{}: (a known bug of the guest's kernel occurred, {line}; repeating the scenario)",
-                        scenario.name
+                        "{name}: (a known bug of the guest's kernel occurred, {line}; repeating the scenario)"
                     );
                 }
                 _ => return Ok(outcome),
@@ -114,7 +112,14 @@ impl Guest {
         bail!("the guest failed {BOOTS_MAX} times: see {}", folder.join("kernel.log").display())
     }
 
-    fn boot(image: &Image, programs: &Programs, folder: &Path, script: &Path, output: Stdio) -> Result<Self> {
+    fn boot(
+        image: &Image,
+        kernel: Kernel,
+        programs: &Programs,
+        folder: &Path,
+        script: &Path,
+        output: Stdio,
+    ) -> Result<Self> {
         let _ = fs::remove_dir_all(folder);
         let share = folder.join("share");
         fs::create_dir_all(&share)?;
@@ -135,7 +140,7 @@ impl Guest {
                 ("GUEST_PORT", guest_port.to_string()),
             ],
         )?;
-        let emulator = emulator(image, &folder, &share, guest_port).stdout(output).spawn();
+        let emulator = emulator(image, kernel, &folder, &share, guest_port).stdout(output).spawn();
         Ok(Self { emulator: emulator.context("cannot start qemu-system-x86_64")?, host, folder })
     }
 
@@ -143,12 +148,13 @@ impl Guest {
     fn follow(
         &mut self,
         lines: &Receiver<String>,
-        scenario: &Scenario,
+        name: &str,
+        time_max: Duration,
         verbose: bool,
     ) -> Result<Option<Outcome>> {
-        let (name, time_max) = (&scenario.name, scenario.time_max);
         let booted = Instant::now();
-        let (mut all, mut steps, mut figures) = (String::new(), Vec::new(), Vec::new());
+        let (mut all, mut release) = (String::new(), String::new());
+        let (mut steps, mut figures) = (Vec::new(), Vec::new());
         let mut timed_out = false;
         loop {
             match lines.recv_timeout(TURN) {
@@ -156,6 +162,9 @@ impl Guest {
                     let line = line.trim_end();
                     all.push_str(line);
                     all.push('\n');
+                    if let Some(line) = line.strip_prefix(":: kernel ") {
+                        line.clone_into(&mut release);
+                    }
                     let is_result = parse_line(line, &mut steps, &mut figures);
                     if is_result || verbose {
                         println!("{name}: {line}");
@@ -186,7 +195,7 @@ impl Guest {
                 .rev()
                 .for_each(|line| println!("{name}: | {line}"));
         }
-        Ok(Some(Outcome { verdict, steps, figures, folder: self.folder.clone() }))
+        Ok(Some(Outcome { verdict, release, steps, figures, folder: self.folder.clone() }))
     }
 
     fn verdict(&self) -> Verdict {
@@ -204,11 +213,11 @@ impl Guest {
 }
 
 /// Opens a root shell in a guest, on this terminal.
-pub(super) fn shell(image: &Image, programs: &Programs) -> Result<()> {
+pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Result<()> {
     let folder = step::root().join(".build/lab/shell");
     println!("(the host's loopback address is 10.0.2.2; load the scenarios' functions with . $LAB/lib.sh)");
     let script = scenario::folder().join("shell");
-    let mut guest = Guest::boot(image, programs, &folder, &script, Stdio::inherit())?;
+    let mut guest = Guest::boot(image, kernel, programs, &folder, &script, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
         guest.host.turn()?;
         std::thread::sleep(TURN);
@@ -216,7 +225,7 @@ pub(super) fn shell(image: &Image, programs: &Programs) -> Result<()> {
     Ok(())
 }
 
-fn emulator(image: &Image, folder: &Path, share: &Path, guest_port: u16) -> Command {
+fn emulator(image: &Image, kernel: Kernel, folder: &Path, share: &Path, guest_port: u16) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     let drive = format!("file={},if=virtio,format=raw,snapshot=on", image.root().display());
     let share = format!("local,path={},mount_tag=share,security_model=none", share.display());
@@ -224,9 +233,9 @@ fn emulator(image: &Image, folder: &Path, share: &Path, guest_port: u16) -> Comm
         .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072"])
         .args(["-nodefaults", "-display", "none", "-no-reboot"])
         .arg("-kernel")
-        .arg(image.kernel())
+        .arg(image.kernel(kernel))
         .arg("-initrd")
-        .arg(image.initramfs())
+        .arg(image.initramfs(kernel))
         .args(["-append", "console=ttyS0 quiet mitigations=off panic=-1"])
         .args(["-drive", &drive, "-virtfs", &share, "-device", "virtio-rng-pci"])
         .args(["-netdev", &format!("user,id=net,hostfwd=tcp:127.0.0.1:{guest_port}-:4420")])

@@ -2,12 +2,32 @@
 
 use crate::{packages, step};
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use core::fmt;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A kernel, an initramfs and a root disk in the user's cache, made by `tests/lab/build.sh`.
+/// A kernel of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kernel {
+    /// The kernel of Debian's stable release
+    Stable,
+    /// The newest kernel of that release's backports
+    Backports,
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stable => "stable",
+            Self::Backports => "backports",
+        })
+    }
+}
+
+/// The kernels, an initramfs for each and a root disk in the user's cache, made by `tests/lab/build.sh`.
 pub(crate) struct Image {
     folder: PathBuf,
 }
@@ -34,7 +54,8 @@ impl Image {
     }
 
     fn is_there(&self) -> bool {
-        [self.kernel(), self.initramfs(), self.root()].iter().all(|file| file.is_file())
+        let of_kernel = |&kernel: &Kernel| [self.kernel(kernel), self.initramfs(kernel)];
+        Kernel::value_variants().iter().flat_map(of_kernel).chain([self.root()]).all(|file| file.is_file())
     }
 
     fn build(&self) -> Result<()> {
@@ -56,12 +77,12 @@ impl Image {
         Ok(())
     }
 
-    pub(super) fn kernel(&self) -> PathBuf {
-        self.folder.join("kernel")
+    pub(super) fn kernel(&self, kernel: Kernel) -> PathBuf {
+        self.folder.join(format!("kernel-{kernel}"))
     }
 
-    pub(super) fn initramfs(&self) -> PathBuf {
-        self.folder.join("initramfs")
+    pub(super) fn initramfs(&self, kernel: Kernel) -> PathBuf {
+        self.folder.join(format!("initramfs-{kernel}"))
     }
 
     pub(super) fn root(&self) -> PathBuf {

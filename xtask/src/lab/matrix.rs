@@ -21,6 +21,8 @@ pub(super) struct Matrix {
 struct Cell {
     who: String,
     over: String,
+    /// The release of the guest's kernel.
+    release: String,
     passed: bool,
     steps: Vec<(String, bool)>,
 }
@@ -32,6 +34,7 @@ impl Matrix {
             self.cells.push(Cell {
                 who: who.clone(),
                 over: over.clone(),
+                release: outcome.release.clone(),
                 passed: matches!(outcome.verdict, Verdict::Passed),
                 steps: outcome.steps.clone(),
             });
@@ -46,7 +49,8 @@ impl Matrix {
     pub(super) fn table(&self) -> String {
         let mut table = String::new();
         if !self.cells.is_empty() {
-            table.push_str("| initiator → target | over | | what was done |\n|---|---|---|---|\n");
+            table
+                .push_str("| initiator → target | over | Linux | | what was done |\n|---|---|---|---|---|\n");
         }
         for cell in &self.cells {
             let verdict = if cell.passed { "pass" } else { "**fail**" };
@@ -54,7 +58,8 @@ impl Matrix {
             for (step, passed) in &cell.steps {
                 steps.push(if *passed { step.clone() } else { format!("**{step}: failed**") });
             }
-            let _ = writeln!(table, "| {} | {} | {verdict} | {} |", cell.who, cell.over, steps.join(", "));
+            let (who, over, release, steps) = (&cell.who, &cell.over, &cell.release, steps.join(", "));
+            let _ = writeln!(table, "| {who} | {over} | {release} | {verdict} | {steps} |");
         }
         if !self.figures.is_empty() {
             table.push_str(

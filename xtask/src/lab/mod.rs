@@ -1,14 +1,14 @@
-//! `cargo xtask lab`: tests against a stock Linux kernel in a virtual machine.
+//! `cargo xtask lab`: tests against stock Linux kernels in a virtual machine.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `mod` | the command: `list`, `run`, `shell`, `build` |
 //! | `image` | the guest's boot image: built once from Debian packages, kept in the user's cache |
-//! | `scenario` | the scenarios in `tests/lab/*.sh`: description, time limit and other attributes |
+//! | `scenario` | the scenarios in `tests/lab/*.sh`: description, kernels, time limit and other attributes |
 //! | `guest` | a guest: its start, output and time limit |
 //! | `host` | commands that a scenario runs on the host |
 //! | `programs` | the programs that scenarios run |
-//! | `matrix` | the table of initiator, target, transport and results |
+//! | `matrix` | the table of initiator, target, transport, kernel and results |
 
 mod guest;
 mod host;
@@ -20,10 +20,10 @@ mod scenario;
 use crate::step;
 use anyhow::{Context, Result, bail, ensure};
 use guest::{Guest, Outcome, Verdict};
-use image::Image;
+use image::{Image, Kernel};
 use matrix::Matrix;
 use programs::Programs;
-use scenario::Scenario;
+use scenario::{Case, Scenario};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -43,7 +43,11 @@ enum Command {
     /// Runs scenarios, each in a fresh guest
     Run(Run),
     /// Opens a root shell in a fresh guest, with this checkout's programs in its PATH (Ctrl-D ends it)
-    Shell,
+    Shell {
+        /// Kernel of the guest
+        #[arg(long, default_value_t = Kernel::Stable)]
+        kernel: Kernel,
+    },
     /// Builds the guest's boot image if it is missing (needs root and a network)
     Build {
         /// Rebuild an existing image
@@ -63,6 +67,9 @@ pub(crate) struct Run {
     /// Run the quick scenarios, which `cargo xtask test` also runs
     #[arg(long, conflicts_with = "all")]
     quick: bool,
+    /// Run on this kernel only (default: on each kernel that a scenario's header names)
+    #[arg(long, conflicts_with = "all")]
+    kernel: Option<Kernel>,
     /// Number of guests to run at once, each with two emulated processors
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
@@ -76,20 +83,17 @@ impl Lab {
         match &self.command {
             Command::List => {
                 for scenario in scenario::all()? {
-                    println!(
-                        "{:<28} {}{}",
-                        scenario.name,
-                        scenario.what,
-                        if scenario.quick { " [quick]" } else { "" }
-                    );
+                    let quick = if scenario.quick { " [quick]" } else { "" };
+                    let kernels: Vec<_> = scenario.kernels.iter().map(Kernel::to_string).collect();
+                    println!("{:<28} {} [{}]{quick}", scenario.name, scenario.what, kernels.join(", "));
                 }
                 Ok(())
             }
             Command::Build { again } => Image::ensure(*again).map(drop),
             Command::Run(run) => run.run(),
-            Command::Shell => {
+            Command::Shell { kernel } => {
                 let image = Image::ensure(false)?;
-                guest::shell(&image, &Programs::build()?)
+                guest::shell(&image, *kernel, &Programs::build()?)
             }
         }
     }
@@ -97,17 +101,17 @@ impl Lab {
 
 impl Run {
     fn run(&self) -> Result<()> {
-        let mut scenarios = scenario::all()?;
+        let scenarios = scenario::all()?;
         for name in &self.names {
             ensure!(
                 scenarios.iter().any(|s| s.name == *name),
                 "there is no scenario {name}: `cargo xtask lab list` lists them"
             );
         }
-        scenarios.retain(|s| self.all || (self.quick && s.quick) || self.names.contains(&s.name));
+        let cases = self.cases(&scenarios);
         let image = Image::ensure(false)?;
         let programs = Programs::build()?;
-        let (failed, matrix) = run_each(&image, &programs, &scenarios, self.jobs, self.verbose)?;
+        let (failed, matrix) = run_each(&image, &programs, &cases, self.jobs, self.verbose)?;
         if !matrix.is_empty() {
             println!("\n{}", matrix.table());
         }
@@ -115,24 +119,44 @@ impl Run {
             matrix.write_into(&step::root().join("docs/COMPLIANCE.md"))?;
         }
         if failed.is_empty() {
-            println!("all {} scenarios passed", scenarios.len());
+            println!("all {} scenarios passed", cases.len());
             return Ok(());
         }
-        bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "))
+        bail!("{} of {} scenarios failed: {}", failed.len(), cases.len(), failed.join(", "))
+    }
+
+    /// What was asked for: scenarios on each kernel of their headers, or on the kernel of the command line. A scenario
+    /// that was named runs on that one whatever its header says.
+    fn cases<'a>(&self, scenarios: &'a [Scenario]) -> Vec<Case<'a>> {
+        let mut cases = Vec::new();
+        for scenario in scenarios {
+            let named = self.names.contains(&scenario.name);
+            if !(named || self.all || (self.quick && scenario.quick)) {
+                continue;
+            }
+            let kernels = match self.kernel {
+                Some(kernel) if named || scenario.kernels.contains(&kernel) => vec![kernel],
+                Some(_) => vec![],
+                None => scenario.kernels.clone(),
+            };
+            cases.extend(kernels.into_iter().map(|kernel| Case { scenario, kernel }));
+        }
+        cases
     }
 }
 
 /// Runs the quick scenarios, for `cargo xtask test`.
 pub(crate) fn quick() -> Result<()> {
-    Run { names: Vec::new(), all: false, quick: true, jobs: 1, verbose: false }.run()
+    Run { names: Vec::new(), all: false, quick: true, kernel: None, jobs: 1, verbose: false }.run()
 }
 
-/// Runs one scenario, which must pass, and returns its figures.
+/// Runs one scenario on the stable kernel, which must pass, and returns its figures.
 pub(crate) fn figures(name: &str) -> Result<Vec<String>> {
     let scenarios = scenario::all()?;
     let scenario = scenarios.iter().find(|scenario| scenario.name == name);
     let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
-    let outcome = run_one(&Image::ensure(false)?, &Programs::build()?, scenario, false)?;
+    let case = Case { scenario, kernel: Kernel::Stable };
+    let outcome = run_one(&Image::ensure(false)?, &Programs::build()?, case, false)?;
     ensure!(
         matches!(outcome.verdict, Verdict::Passed),
         "{name} failed: see the logs in {}",
@@ -145,17 +169,17 @@ pub(crate) fn figures(name: &str) -> Result<Vec<String>> {
 fn run_each(
     image: &Image,
     programs: &Programs,
-    scenarios: &[Scenario],
+    cases: &[Case<'_>],
     jobs: usize,
     verbose: bool,
 ) -> Result<(Vec<String>, Matrix)> {
     let next = AtomicUsize::new(0);
     let ended = Mutex::new(Vec::new());
-    let (together, alone): (Vec<_>, Vec<_>) = scenarios.iter().partition(|scenario| !scenario.alone);
-    let run_next = |of: &[&Scenario]| -> Result<()> {
-        while let Some(scenario) = of.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = run_one(image, programs, scenario, verbose)?;
-            ended.lock().expect("no panic happened under the lock").push((scenario.name.clone(), outcome));
+    let (together, alone): (Vec<_>, Vec<_>) = cases.iter().copied().partition(|case| !case.scenario.alone);
+    let run_next = |of: &[Case<'_>]| -> Result<()> {
+        while let Some(&case) = of.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = run_one(image, programs, case, verbose)?;
+            ended.lock().expect("no panic happened under the lock").push((case.name(), outcome));
         }
         Ok(())
     };
@@ -167,21 +191,22 @@ fn run_each(
     run_next(&alone)?;
     let ended = ended.into_inner().expect("no panic happened under the lock");
     let (mut failed, mut matrix) = (Vec::new(), Matrix::default());
-    for scenario in scenarios {
-        let Some((_, outcome)) = ended.iter().find(|(name, _)| *name == scenario.name) else { continue };
+    for case in cases {
+        let name = case.name();
+        let Some((_, outcome)) = ended.iter().find(|(ended, _)| *ended == name) else { continue };
         if !matches!(outcome.verdict, Verdict::Passed) {
-            failed.push(scenario.name.clone());
+            failed.push(name);
         }
-        matrix.add(scenario, outcome);
+        matrix.add(case.scenario, outcome);
     }
     Ok((failed, matrix))
 }
 
-fn run_one(image: &Image, programs: &Programs, scenario: &Scenario, verbose: bool) -> Result<Outcome> {
-    let name = &scenario.name;
-    println!("{name}: {}", scenario.what);
+fn run_one(image: &Image, programs: &Programs, case: Case<'_>, verbose: bool) -> Result<Outcome> {
+    let name = case.name();
+    println!("{name}: {}", case.scenario.what);
     let begun = Instant::now();
-    let outcome = Guest::run(image, programs, scenario, verbose)?;
+    let outcome = Guest::run(image, programs, case, verbose)?;
     let seconds = begun.elapsed().as_secs_f64();
     match &outcome.verdict {
         Verdict::Passed => println!("{name}: passed, {seconds:.0} s"),
@@ -191,4 +216,37 @@ fn run_one(image: &Image, programs: &Programs, scenario: &Scenario, verbose: boo
         }
     }
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(names: &[&str], quick: bool, kernel: Option<Kernel>) -> Vec<String> {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        let run = Run { names, all: false, quick, kernel, jobs: 1, verbose: false };
+        run.cases(&scenario::all().unwrap()).iter().map(Case::name).collect()
+    }
+
+    #[test]
+    fn scenario_runs_on_the_kernels_of_its_header() {
+        assert_eq!(
+            cases(&["kernel-to-ours-tcp"], false, None),
+            ["kernel-to-ours-tcp", "kernel-to-ours-tcp-backports"]
+        );
+        assert_eq!(cases(&["kernel-to-ours-siw-iwarp"], false, None), ["kernel-to-ours-siw-iwarp"]);
+    }
+
+    #[test]
+    fn kernel_of_the_command_line_is_the_only_one() {
+        let backports = Some(Kernel::Backports);
+        assert_eq!(cases(&["kernel-to-ours-tcp"], false, backports), ["kernel-to-ours-tcp-backports"]);
+        assert_eq!(cases(&["blktests"], false, backports), ["blktests-backports"], "it was named");
+        let quick = cases(&[], true, backports);
+        assert!(quick.contains(&"tls-records-backports".to_owned()));
+        assert!(
+            quick.iter().all(|name| name.ends_with("-backports") && !name.contains("power-cut")),
+            "{quick:?}"
+        );
+    }
 }

@@ -1,7 +1,9 @@
 //! Scenarios: shell scripts in `tests/lab/` that are described by their first comment lines.
 
+use super::image::Kernel;
 use crate::step;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
+use clap::ValueEnum;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ const SECONDS: u64 = 120;
 ///
 /// ```text
 /// # What: one line for `list`
+/// # Kernels: stable backports              what it runs on (optional; stable)
 /// # Cell: INITIATOR to TARGET | OVER       a cell of the matrix (optional)
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
 /// # Seconds: 240                           time limit (optional)
@@ -22,6 +25,7 @@ pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) what: String,
+    pub(crate) kernels: Vec<Kernel>,
     /// Initiator and target, and the transport.
     pub(crate) cell: Option<(String, String)>,
     pub(crate) quick: bool,
@@ -29,6 +33,23 @@ pub(crate) struct Scenario {
     pub(crate) time_max: Duration,
     /// A message of a known bug in the guest's kernel, which appears occasionally with any peer.
     pub(crate) known: Option<String>,
+}
+
+/// A scenario and the kernel that it runs on.
+#[derive(Clone, Copy)]
+pub(super) struct Case<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) kernel: Kernel,
+}
+
+impl Case<'_> {
+    /// The scenario's name, followed by the kernel's unless that is the stable one.
+    pub(super) fn name(&self) -> String {
+        match self.kernel {
+            Kernel::Stable => self.scenario.name.clone(),
+            kernel => format!("{}-{kernel}", self.scenario.name),
+        }
+    }
 }
 
 /// The folder of the scenarios and their shared files.
@@ -62,6 +83,13 @@ impl Scenario {
             })
         };
         let Some(what) = field("What") else { return Ok(None) };
+        let kernels = field("Kernels").unwrap_or("stable").split_whitespace();
+        let kernels: Vec<_> = kernels
+            .map(|kernel| {
+                Kernel::from_str(kernel, false).map_err(|error| Error::msg(format!("{name}: {error}")))
+            })
+            .collect::<Result<_>>()?;
+        ensure!(!kernels.is_empty(), "{name}: no kernel is named");
         let cell = field("Cell").map(|cell| {
             let (who, over) = cell.split_once(" | ").unwrap_or((cell, ""));
             (who.to_owned(), over.to_owned())
@@ -76,7 +104,7 @@ impl Scenario {
         let (what, quick, alone) =
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
-        Ok(Some(Self { name, path, what, cell, quick, alone, time_max, known }))
+        Ok(Some(Self { name, path, what, kernels, cell, quick, alone, time_max, known }))
     }
 }
 
@@ -91,8 +119,20 @@ mod tests {
         assert_eq!((scenario.name.as_str(), scenario.what.as_str()), ("b", "a thing"));
         assert_eq!(scenario.cell, Some(("kernel to ours".to_owned(), "siw".to_owned())));
         assert!(scenario.quick && scenario.time_max == Duration::from_secs(7));
+        assert_eq!(scenario.kernels, [Kernel::Stable]);
         assert!(Scenario::parse("lib.sh".into(), "# shared\n").unwrap().is_none());
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Seconds: soon\n").is_err());
+    }
+
+    #[test]
+    fn scenario_names_its_kernels() {
+        let parse = |text| Scenario::parse("a/b.sh".into(), text);
+        let scenario = parse("# What: x\n# Kernels: stable backports\n").unwrap().unwrap();
+        assert_eq!(scenario.kernels, [Kernel::Stable, Kernel::Backports]);
+        let names = scenario.kernels.iter().map(|&kernel| Case { scenario: &scenario, kernel }.name());
+        assert_eq!(names.collect::<Vec<_>>(), ["b", "b-backports"]);
+        assert!(parse("# What: x\n# Kernels: newest\n").is_err());
+        assert!(parse("# What: x\n# Kernels: \n").is_err());
     }
 
     #[test]
