@@ -47,7 +47,7 @@ impl Lingering {
         self.stream.shutdown_write();
         poller.change(&self.stream, token, Interest::Read);
         // One buffer a turn: a peer that never stops talking gets no more of our time.
-        matches!(self.stream.receive(None, staging), Ok(Received::End) | Err(_))
+        matches!(self.stream.receive(None, staging), Ok(Received::End | Received::Cut) | Err(_))
     }
 }
 

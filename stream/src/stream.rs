@@ -29,8 +29,11 @@ const DIRECT_STAGING: usize = 4 * 1024;
 pub enum Received {
     /// No bytes are there now.
     Nothing,
-    /// The peer sends no more.
+    /// The peer sends no more; over TLS it has said so (close_notify).
     End,
+    /// Over TLS: the stream ended, and nobody who has the key has said so (RFC 8446, 6.1). Whoever is on the way can do
+    /// that, and deliver late what the peer has not received yet.
+    Cut,
     /// Bytes.
     Bytes {
         /// How many went to the place given.
@@ -252,6 +255,12 @@ impl Stream {
         }
     }
 
+    /// Whether TLS protects it, or is to.
+    #[must_use]
+    pub fn has_tls(&self) -> bool {
+        !matches!(self.layer, Layer::Plain)
+    }
+
     /// Whether bytes of TLS were taken from the socket that [`Stream::receive`] has not returned: a poller does not report
     /// them. With 64 KiB of staging there are none but of a record that is not there as a whole.
     #[must_use]
@@ -314,6 +323,7 @@ impl Stream {
             // The poller reports what follows.
             (Layer::Kernel(_), Ok(_)) => Received::Nothing,
             (Layer::Kernel(_), Err(_)) if !tls::has_ended(&self.socket) => Received::Nothing,
+            (Layer::Kernel(_), Err(_)) => Received::Cut,
             _ => Received::End,
         }
     }

@@ -94,7 +94,7 @@ impl Echo {
         while budget > 0 && !connection.stream.is_paused() {
             match connection.stream.receive(None, &mut self.staging).unwrap() {
                 Received::Nothing => break,
-                Received::End => {
+                Received::End | Received::Cut => {
                     ended = true;
                     break;
                 }

@@ -98,7 +98,7 @@ pub(crate) struct TargetArguments {
         value_parser = clap::value_parser!(i64).range(-1..))]
     ctrl_loss_tmo: i64,
     /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on. By default I/O waits as long as
-    /// --ctrl-loss-tmo says
+    /// --ctrl-loss-tmo says. A write that failed so may yet take effect until two Keep Alive Timeouts have passed
     #[arg(long)]
     fast_io_fail_tmo: Option<u32>,
 }

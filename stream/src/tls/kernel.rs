@@ -88,7 +88,7 @@ impl Kernel {
             Some(TlsGetRecordType::Alert) => on_alert(&bytes[..len]),
             Some(TlsGetRecordType::Handshake) => self.on_handshake(&bytes[..len], socket),
             // The end of the stream has no record.
-            None if len == 0 => Ok(Received::End),
+            None if len == 0 => Ok(Received::Cut),
             Some(TlsGetRecordType::ApplicationData) if len == 0 => Ok(Received::Nothing),
             _ => Err(protocol("an unexpected record")),
         }

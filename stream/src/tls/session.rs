@@ -205,14 +205,13 @@ impl Session {
         self.connection.peek_len() > 0 || self.pipe.lock().pending() > 0
     }
 
-    /// Receives into `staging`. With room for a record and more there, nothing stays here that a poller would not
-    /// report.
+    /// Receives into `staging`. With room for two records there, no data stay here that a poller would not report.
     pub(crate) fn receive(&mut self, staging: &mut [u8]) -> io::Result<Received> {
         if let Some(failed) = self.failed.take() {
             return Err(failed.into());
         }
-        // Data are never more than the records that they come in.
-        let wanted = staging.len().max(RECORD_LEN_MAX);
+        // Data are never more than the records that they come in, and the library may have the beginning of one.
+        let wanted = staging.len().saturating_sub(RECORD_LEN_MAX).max(RECORD_LEN_MAX);
         let pending = self.pipe.lock().pending();
         let room = wanted.saturating_sub(pending);
         let filled = self.pipe.lock().fill(room)?;
@@ -235,7 +234,7 @@ impl Session {
             }
         }
         Ok(match filled {
-            Some((0, _)) if len == 0 => Received::End,
+            Some((0, _)) if len == 0 => Received::Cut,
             // Of a record only the beginning came, or one without data. The poller reports what is left in the socket.
             _ if len == 0 => Received::Nothing,
             _ => bytes(len, len == staging.len() || filled.is_some_and(|(_, more)| more)),

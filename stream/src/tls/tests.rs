@@ -4,10 +4,12 @@ use super::session::Traffic;
 use super::{FindKey, Session, TlsAcceptor, TlsConnector, TlsError};
 use crate::{Received, Stream, StreamConfig};
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use nix::poll::{PollFd, PollFlags, poll};
 use nvmf_tls::{Hash, Psk};
 use socket2::Socket;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
@@ -103,7 +105,7 @@ impl Site {
         let mut staging = vec![0; 64 * 1024];
         wait(|| match self.stream.receive(None, &mut staging) {
             Ok(Received::Nothing) => None,
-            Ok(Received::End) => Some(Ok(Vec::new())),
+            Ok(Received::End | Received::Cut) => Some(Ok(Vec::new())),
             Ok(Received::Bytes { staged, .. }) => Some(Ok(staging[..staged].to_vec())),
             Err(error) => Some(Err(error)),
         })
@@ -153,6 +155,52 @@ fn empty_records_without_end_give_control_back() {
     assert_eq!(site.stream.receive(None, &mut staging).unwrap(), Received::Nothing);
     site.send(DATA, b"data");
     assert_eq!(site.receive().unwrap(), b"data");
+}
+
+#[test]
+fn what_a_poller_reports_once_is_received_as_a_whole() {
+    // With the first record, more than there is staging for.
+    const SHORT: usize = 62;
+    let mut site = Site::new(Hash::Sha256, false);
+    let long = site.seal(DATA, &[7; 16 * 1024]);
+    let short: Vec<u8> = (0..SHORT).flat_map(|_| site.seal(DATA, &[8; 1024])).collect();
+    // The library has the beginning of a record when the rest comes.
+    let (beginning, rest) = long.split_at(long.len() - 1);
+    let rest = [rest, &short].concat();
+    let len = (16 + SHORT) * 1024;
+    let mut staging = vec![0; 64 * 1024];
+    site.peer.write_all(beginning).unwrap();
+    wait(|| site.stream.has_bytes().then_some(()));
+    while site.stream.has_bytes() {
+        assert_eq!(site.stream.receive(None, &mut staging).unwrap(), Received::Nothing);
+    }
+    site.peer.write_all(&rest).unwrap();
+    let mut received = 0;
+    while received < len {
+        let mut asked = [PollFd::new(site.stream.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(
+            poll(&mut asked, 2_000_u16).unwrap(),
+            1,
+            "only {received} bytes were received, and nobody is told"
+        );
+        if let Received::Bytes { staged, .. } = site.stream.receive(None, &mut staging).unwrap() {
+            received += staged;
+        }
+    }
+}
+
+#[test]
+fn end_without_close_notify_is_a_cut() {
+    for hash in [Hash::Sha256, Hash::Sha384] {
+        let site = Site::new(hash, true);
+        site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut staging = vec![0; 64 * 1024];
+        let end = wait(|| match site.stream.receive(None, &mut staging).unwrap() {
+            Received::Nothing => None,
+            end => Some(end),
+        });
+        assert_eq!(end, Received::Cut);
+    }
 }
 
 #[test]

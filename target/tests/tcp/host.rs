@@ -146,7 +146,7 @@ impl Host {
             let read = match &self.tls {
                 Some(stream) => match stream.receive(None, &mut bytes) {
                     Ok(Received::Nothing) => return drop(stream.flush()),
-                    Ok(Received::End) => Ok(0),
+                    Ok(Received::End | Received::Cut) => Ok(0),
                     Ok(Received::Bytes { staged, .. }) => Ok(staged),
                     Err(error) => Err(error),
                 },

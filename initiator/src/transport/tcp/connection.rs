@@ -25,6 +25,8 @@ const H2C_AHEAD: usize = 8;
 pub(super) enum Ended {
     /// Closed between two PDUs.
     Peer,
+    /// Ended without a word of the controller's, over TLS.
+    Cut,
     /// Closed within a PDU, reset, or never made.
     Broken(std::io::Error),
     /// The controller says that we broke the protocol.
@@ -41,15 +43,18 @@ pub(super) enum Ended {
 
 impl Ended {
     /// Whether the controller is known to have ended its side. A broken pipe is what is left of a reset that was reported
-    /// before.
-    pub(super) fn peer_has_ended(&self) -> bool {
+    /// before. Over TLS only what is protected by the key counts.
+    pub(super) fn peer_has_ended(&self, over_tls: bool) -> bool {
         match self {
             Self::Peer | Self::Terminated(_) => true,
-            Self::Broken(error) => matches!(
-                error.kind(),
-                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
-            ),
-            Self::Violation(_) | Self::Digests(_) | Self::TimedOut | Self::Tls(_) => false,
+            Self::Broken(error) => {
+                !over_tls
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
+                    )
+            }
+            Self::Cut | Self::Violation(_) | Self::Digests(_) | Self::TimedOut | Self::Tls(_) => false,
         }
     }
 }
@@ -435,5 +440,20 @@ impl From<End> for Ended {
 impl From<FatalError> for Ended {
     fn from(error: FatalError) -> Self {
         Self::Violation(Some(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_tls_only_what_the_key_protects_is_an_end() {
+        for kind in [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof] {
+            assert!(Ended::Broken(kind.into()).peer_has_ended(false));
+            assert!(!Ended::Broken(kind.into()).peer_has_ended(true));
+        }
+        assert!(Ended::Peer.peer_has_ended(false) && Ended::Peer.peer_has_ended(true));
+        assert!(!Ended::Cut.peer_has_ended(true));
     }
 }

@@ -105,6 +105,10 @@ impl Tcp {
                     end = Some(Ended::Peer);
                     break;
                 }
+                Ok(Received::Cut) => {
+                    end = Some(Ended::Cut);
+                    break;
+                }
                 Ok(Received::End) => {
                     end = Some(Ended::Broken(io::ErrorKind::UnexpectedEof.into()));
                     break;
@@ -225,7 +229,8 @@ impl Tcp {
         let Some(Link::Open(mut connection)) = self.take_link(qid) else { return };
         let event = match connection.phase {
             Phase::Ready => {
-                Event::Disconnected { qid, cause: cause(ended), peer_has_ended: ended.peer_has_ended() }
+                let peer_has_ended = ended.peer_has_ended(connection.stream.has_tls());
+                Event::Disconnected { qid, cause: cause(ended), peer_has_ended }
             }
             phase => Event::Failed(qid, failure(phase, ended)),
         };
@@ -311,6 +316,7 @@ impl Link {
 fn cause(ended: &Ended) -> String {
     match ended {
         Ended::Peer => "the controller closed it".to_owned(),
+        Ended::Cut => "it was cut: the end of TLS (close_notify) is missing".to_owned(),
         Ended::Broken(error) => error.to_string(),
         Ended::Terminated(error) => format!("the controller terminated it: {error}"),
         Ended::Violation(Some(error)) => format!("the controller broke the protocol: {error}"),
@@ -348,7 +354,7 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
         (_, Ended::Broken(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
             QueueFailure::Other(format!("{error} before ICResp; is it an NVMe/TCP target?"))
         }
-        (_, Ended::Peer | Ended::Broken(_)) => QueueFailure::Other(format!(
+        (_, Ended::Peer | Ended::Cut | Ended::Broken(_)) => QueueFailure::Other(format!(
             "{} before ICResp; is it NVMe/RDMA (-t rdma), or an NVMe/TCP target that requires TLS (--tls) or has no \
              room for one more connection?",
             cause(ended)

@@ -420,7 +420,7 @@ fn read_frame(stream: &Stream, reader: &mut FrameReader) -> Result<Option<Frame>
     loop {
         match stream.receive(None, reader.room()) {
             Ok(Received::Nothing) => return Ok(None),
-            Ok(Received::End) | Err(_) => return Err(ReadError::Ended),
+            Ok(Received::End | Received::Cut) | Err(_) => return Err(ReadError::Ended),
             Ok(Received::Bytes { staged, .. }) => {
                 if let Some(frame) = reader.on_filled(staged).map_err(ReadError::Frame)? {
                     return Ok(Some(frame));

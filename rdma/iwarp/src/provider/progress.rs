@@ -59,11 +59,11 @@ impl IwarpProvider {
             let (direct, staged, more) = match open.stream.receive(direct, staging) {
                 Ok(Received::Bytes { direct, staged, more }) => (direct, staged, more),
                 Ok(Received::Nothing) => break,
-                Ok(Received::End) if qp.is_between_fpdus() => {
+                Ok(Received::End | Received::Cut) if qp.is_between_fpdus() => {
                     end = Some((DisconnectCause::Peer, None));
                     break;
                 }
-                Ok(Received::End) => {
+                Ok(Received::End | Received::Cut) => {
                     end = Some((DisconnectCause::Reset, None));
                     break;
                 }

@@ -187,7 +187,7 @@ impl Tcp {
             let n = match pending.stream.receive(None, staging) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Bytes { staged, .. }) => staged,
-                Ok(Received::End) | Err(_) => return self.drop_pending(key),
+                Ok(Received::End | Received::Cut) | Err(_) => return self.drop_pending(key),
             };
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {

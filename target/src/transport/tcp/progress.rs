@@ -96,11 +96,11 @@ impl Tcp {
             let received = connection.stream.receive(direct, &mut self.staging);
             let (direct, staged, more) = match received {
                 Ok(Received::Nothing) => break,
-                Ok(Received::End) if connection.is_between_pdus() => {
+                Ok(Received::End | Received::Cut) if connection.is_between_pdus() => {
                     end = Some(Ended::Peer);
                     break;
                 }
-                Ok(Received::End) => {
+                Ok(Received::End | Received::Cut) => {
                     end = Some(Ended::Broken);
                     break;
                 }
