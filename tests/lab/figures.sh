@@ -1,14 +1,19 @@
-# Figures of fio in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel. A scenario sets
+# Figures of fio in one guest. A scenario sets
 #
 #   over        what the figures are reported to be over
 #   transport   rdma | tcp
 #   provider    of our initiator and our target over rdma
-#   listener    a line of our target's listener
+#   listener    what our target's configuration says of its listener
+#   works       what fio does, a line each: RW BS DEPTH (below)
 #
-# and calls `figures`.
+# and calls `figures`: kernel on kernel, kernel on ours, ours on ours, ours on kernel; or has rounds of its own.
 
 . "$LAB/cell.sh"
 address=$GUEST
+works='randread 4k 1
+randread 4k 32
+randwrite 4k 32
+read 128k 8'
 
 # fio's IOPS of one workload: RW BS DEPTH SECONDS
 iops() {
@@ -16,13 +21,27 @@ iops() {
         --time_based --runtime="$4" --ramp_time=1 --eta=never --output-format=json | jq "[.jobs[0].read.iops, .jobs[0].write.iops] | max | floor"
 }
 
+# `measure PAIR`: adds the figures of the connected disk.
 measure() {
-    for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
-        echo "$1|$work|$(iops $work 3)" >>/run/figures
+    echo "$works" | while read -r work; do
+        echo "$1|$work|$(iops $work 3 </dev/null)" >>/run/figures
     done
 }
 
-# Runs both targets at once, on two ports, each with a memory disk; each initiator measures both in turn, twice.
+# `report PAIR...`: prints for each work the best figure of each pair, and its ratio to that of the first.
+report() {
+    echo "$works" | while read -r work; do
+        best() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work && $3 > best { best = $3 } END { print best }' /run/figures; }
+        base=$(best "$1")
+        line="$over, $work:"
+        for pair in "$@"; do
+            line="$line ${pair%/*} → ${pair#*/} $(best "$pair") IOPS ($(awk "BEGIN { printf \"%.2f\", $(best "$pair") / $base }"));"
+        done
+        echo ":: figure ${line%;}"
+    done
+}
+
+# Our target, with a memory disk.
 # The guest is emulated: everything takes about ten times as long as its clock believes, so `spin_us` is ten times the
 # default.
 our_memory_target() {
@@ -59,6 +78,7 @@ busy_target_stop() {
     while kill -0 "$(cat /run/busy.pid)" 2>/dev/null; do sleep 0.1; done
 }
 
+# Both targets run at once, on two ports; each initiator measures both in turn.
 PAIRS='kernel/kernel kernel/ours kernel/ours,busy ours/kernel ours/ours'
 
 round() {
@@ -83,15 +103,6 @@ figures() {
     step 'first round' round
     step 'second round' round
 
-    # The better of two rounds, each as a ratio to kernel on kernel.
-    for work in 'randread 4k 1' 'randread 4k 32' 'randwrite 4k 32' 'read 128k 8'; do
-        best() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work && $3 > best { best = $3 } END { print best }' /run/figures; }
-        base=$(best kernel/kernel)
-        line="$over, $work:"
-        for pair in $PAIRS; do
-            line="$line ${pair%/*} → ${pair#*/} $(best "$pair") IOPS ($(awk "BEGIN { printf \"%.2f\", $(best "$pair") / $base }"));"
-        done
-        echo ":: figure ${line%;}"
-    done
+    report $PAIRS
     finish
 }

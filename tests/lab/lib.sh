@@ -128,10 +128,10 @@ tls_key() {
     esac
 }
 
-# `tls_keys_insert 0|1`: puts what is made of /run/key into the kernel's keyring, for the subsystem and for discovery.
+# `tls_keys_insert 0|1 [NQN]`: puts what is made of /run/key into the kernel's keyring, for a subsystem and for discovery.
 # (The guest's nvme-cli derives keys in its older way.)
 tls_keys_insert() {
-    for of in "$NQN" nqn.2014-08.org.nvmexpress.discovery; do
+    for of in "${2:-$NQN}" nqn.2014-08.org.nvmexpress.discovery; do
         nvmf check-tls-key --keyfile /run/key -n "$(cat /etc/nvme/hostnqn)" -c "$of" --identity "$1" --insert
     done
     grep psk /proc/keys

@@ -1,46 +1,60 @@
-//! The kernel lab's scenarios figures-rxe and figures-tcp: the kernel's and our initiator and target in all
-//! combinations, in one guest each.
+//! The kernel lab's figures: the kernel's and our initiator and target in all combinations, and with TLS, in one guest
+//! each.
 
 use super::comparison::Entry;
 use super::series::{Goal, Spread, Unit};
 use crate::lab;
 use anyhow::{Context, Result};
 
-/// What a scenario runs over, and the goal for our target with the kernel's initiator.
-const SCENARIOS: [(&str, Goal); 2] =
-    [("rxe", Goal { least: 1.0, aim: 1.3 }), ("tcp", Goal { least: 1.0, aim: 1.2 })];
-/// The pair that the others are compared with.
-const BASE: &str = "kernel → kernel";
+/// A scenario, and its goal.
+struct Scenario {
+    name: &'static str,
+    goal: Goal,
+    /// The pairs and the workloads that the goal is for.
+    pairs: [&'static str; 2],
+    rw: &'static str,
+}
+
 /// The kernel's initiator with our target, by default and with busy polling.
 const OURS: [&str; 2] = ["kernel → ours", "kernel → ours,busy"];
+/// TLS whose records the kernel handles, on both sides.
+const TLS: [&str; 2] = ["ours → ours,TLS-kernel", "kernel → ours,TLS"];
+const SCENARIOS: [Scenario; 3] = [
+    Scenario { name: "figures-rxe", goal: Goal { least: 1.0, aim: 1.3 }, pairs: OURS, rw: "randread" },
+    Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
+    Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
+];
+/// The pairs that others are compared with: the first of a line.
+const BASES: [&str; 3] = ["kernel → kernel", "ours → ours", "kernel → ours"];
 
 /// Runs the scenarios.
 pub(super) fn measure() -> Result<Vec<Entry>> {
     let mut all = Vec::new();
-    for (over, goal) in SCENARIOS {
-        for line in lab::figures(&format!("figures-{over}"))? {
-            all.extend(entries(&line, goal).with_context(|| format!("not a figure: {line}"))?);
+    for scenario in SCENARIOS {
+        for line in lab::figures(scenario.name)? {
+            all.extend(entries(&line, &scenario).with_context(|| format!("not a figure: {line}"))?);
         }
     }
     Ok(all)
 }
 
 /// Parses `rxe, randread 4k 1: kernel → kernel 900 IOPS (1.00); kernel → ours 990 IOPS (1.10); …`; each pair is
-/// compared with the kernel's own.
-fn entries(line: &str, goal: Goal) -> Option<Vec<Entry>> {
+/// compared with the first.
+fn entries(line: &str, scenario: &Scenario) -> Option<Vec<Entry>> {
     let (work, figures) = line.split_once(": ")?;
     let (over, work) = work.split_once(", ")?;
     let figures: Vec<(&str, f64)> = figures.split(';').map(figure).collect::<Option<_>>()?;
-    let (_, base) = *figures.iter().find(|(pair, _)| *pair == BASE)?;
+    let ((first, base), others) = figures.split_first()?;
+    let peer = BASES.into_iter().find(|name| name == first)?;
     let only = |figure| Spread::of([figure]);
-    let others = figures.iter().filter(|(pair, _)| *pair != BASE).map(|&(pair, iops)| Entry {
+    let others = others.iter().map(|&(pair, iops)| Entry {
         what: format!("kernel lab on {over}, {work}: {pair}"),
         unit: Unit::Iops,
         ours: only(iops),
-        peer: Some(BASE),
-        theirs: only(base),
-        ratio: Spread::of_ratios(&[iops], &[base]),
-        goal: (OURS.contains(&pair) && work.starts_with("randread")).then_some(goal),
+        peer: Some(peer),
+        theirs: only(*base),
+        ratio: Spread::of_ratios(&[iops], &[*base]),
+        goal: (scenario.pairs.contains(&pair) && work.starts_with(scenario.rw)).then_some(scenario.goal),
         missing: None,
     });
     Some(others.collect())
@@ -59,23 +73,26 @@ mod tests {
 
     #[test]
     fn scenario_line_is_parsed() {
-        let goal = Goal { least: 1.0, aim: 1.2 };
         let line = "tcp, randread 4k 32: kernel → kernel 1000 IOPS (1.00); kernel → ours 1400 IOPS (1.40); \
                     ours → kernel 900 IOPS (0.90); ours → ours 1100 IOPS (1.10)";
-        let entries = entries(line, goal).unwrap();
-        assert_eq!(entries.len(), 3);
-        assert_eq!(entries[0].what, "kernel lab on tcp, randread 4k 32: kernel → ours");
-        assert_eq!(entries[0].ratio.unwrap().median, 1.4);
-        assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
-        assert_eq!(entries[1].status(), None, "only our target has a goal");
+        let read = entries(line, &SCENARIOS[1]).unwrap();
+        assert_eq!(read.len(), 3);
+        assert_eq!(read[0].what, "kernel lab on tcp, randread 4k 32: kernel → ours");
+        assert_eq!(read[0].ratio.unwrap().median, 1.4);
+        assert_eq!(read[0].status(), Some(GoalStatus::Aim));
+        assert_eq!(read[1].status(), None, "only our target has a goal");
+        let line = "tcp, write 128k 8: ours → ours 100 IOPS (1.00); ours → ours,TLS-kernel 60 IOPS (0.60); \
+                    ours → ours,TLS-user 40 IOPS (0.40)";
+        let read = entries(line, &SCENARIOS[2]).unwrap();
+        assert_eq!((read[0].peer, read[0].status()), (Some("ours → ours"), Some(GoalStatus::Met)));
+        assert_eq!(read[1].status(), None, "only the kernel's TLS has a goal");
     }
 
     #[test]
     fn other_lines_are_rejected() {
-        let goal = Goal { least: 1.0, aim: 1.2 };
-        assert!(entries("siw is slow", goal).is_none());
+        assert!(entries("siw is slow", &SCENARIOS[0]).is_none());
         assert!(
-            entries("rxe, randread 4k 1: kernel → ours 5 IOPS (1.0)", goal).is_none(),
+            entries("rxe, randread 4k 1: ours → kernel 5 IOPS (1.0)", &SCENARIOS[0]).is_none(),
             "there is no baseline"
         );
     }

@@ -57,7 +57,7 @@ pub(crate) struct Bench {
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
-    /// Also run the kernel lab's scenarios figures-rxe and figures-tcp
+    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp and figures-tls
     #[arg(long)]
     lab: bool,
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder

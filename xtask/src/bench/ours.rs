@@ -7,10 +7,16 @@ use super::workload::Workload;
 use anyhow::{Context, Result};
 use nvmf_tests::process::Target;
 use serde_json::Value;
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(super) const NQN: &str = "nqn.2026-11.com.example:bench";
+/// The host that has the key of TLS.
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-41d0-a765-00a0c91e6bf6";
+/// A key that everybody knows: it protects nothing.
+const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 
 /// Configuration of the target.
 #[derive(Debug, Clone)]
@@ -32,11 +38,17 @@ impl Export {
         Self { namespace: format!("path = \"{}\"", path.display()), ..Self::memory(Transport::Iwarp) }
     }
 
-    fn config(&self, address: impl std::fmt::Display) -> String {
+    fn config(&self, address: impl std::fmt::Display, key: &Path) -> String {
         let Self { transport, target, namespace } = self;
         let listener = transport.listener();
+        let host = match transport {
+            Transport::TcpTls => {
+                format!("[[host]]\nnqn = \"{HOST_NQN}\"\ntls_key_file = \"{}\"\n\n", key.display())
+            }
+            Transport::Iwarp | Transport::Tcp | Transport::TcpDigests => String::new(),
+        };
         format!(
-            "[target]\nworkers = 1\n{target}\n\n[[listener]]\naddress = \"{address}\"\n{listener}\n\n\
+            "[target]\nworkers = 1\n{target}\n\n[[listener]]\naddress = \"{address}\"\n{listener}\n\n{host}\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\n\
              [[subsystem.namespace]]\nnsid = 1\n{namespace}\n"
         )
@@ -47,10 +59,20 @@ impl Export {
 pub(super) fn serve(site: &Site, export: &Export) -> Result<Target> {
     let address = free_address()?;
     let config = site.folder.join("target.toml");
-    std::fs::write(&config, export.config(address))?;
+    std::fs::write(&config, export.config(address, &key_file(site)?))?;
     let mut command = site.on(site.cores.target, site.ours("nvmf-target"));
     command.args(["serve", "--config"]).arg(&config);
     Target::start(command, address, &site.folder.join("target.log"))
+}
+
+/// The file with the key of TLS, which only its owner may read.
+fn key_file(site: &Site) -> Result<PathBuf> {
+    let path = site.folder.join("key");
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create(true).write(true).truncate(true).mode(0o600).open(&path);
+    let mut file = file.with_context(|| format!("cannot make {}", path.display()))?;
+    writeln!(file, "{KEY}")?;
+    Ok(path)
 }
 
 /// Runs a job of `nvmf-bench` on a new target.
@@ -64,6 +86,10 @@ pub(super) fn run(site: &Site, export: &Export, workload: &Workload, page: &str)
         "--nsid=1".into(),
     ];
     engine.extend(export.transport.bench_options().iter().map(|&option| option.to_owned()));
+    if export.transport == Transport::TcpTls {
+        engine.push(format!("--tls_key_file={}", key_file(site)?.display()));
+        engine.push(format!("--hostnqn={HOST_NQN}"));
+    }
     let report = bench(site, &engine, workload, Some(page))?;
     target.stop()?;
     Ok(report)
@@ -133,8 +159,11 @@ mod tests {
 
     #[test]
     fn listener_has_the_transport_of_the_row() {
-        let config = |transport| Export::memory(transport).config("127.0.0.1:4420");
+        let config = |transport| Export::memory(transport).config("127.0.0.1:4420", Path::new("/a/key"));
         assert!(config(Transport::Iwarp).contains("\nprovider = \"iwarp\"\n"));
-        assert!(config(Transport::TCP).contains("\ntransport = \"tcp\"\n"));
+        assert!(config(Transport::Tcp).contains("\ntransport = \"tcp\"\n"));
+        let with_tls = config(Transport::TcpTls);
+        assert!(with_tls.contains("\ntls = \"required\"\n"), "{with_tls}");
+        assert!(with_tls.contains("\ntls_key_file = \"/a/key\"\n"), "{with_tls}");
     }
 }

@@ -35,6 +35,8 @@ pub(super) enum Row {
     TcpDigests,
     /// `stream` over NVMe/TCP
     TcpStream,
+    /// 128 KiB sequential reads and writes over NVMe/TCP with TLS, against the same without it
+    TcpTls,
     /// 4 KiB random reads of a file, against fio's `io_uring` on the same file
     File,
     /// 4 KiB random reads, one at a time, with and without a second host with 128 in flight
@@ -73,7 +75,7 @@ impl Row {
     pub(super) fn comparisons(self, site: &Site) -> Result<Vec<Comparison<'_>>> {
         let over = |transport, workload| Job { row: self, transport, workload };
         let iwarp = |workload| over(Transport::Iwarp, workload);
-        let tcp = |workload| over(Transport::TCP, workload);
+        let tcp = |workload| over(Transport::Tcp, workload);
         Ok(match self {
             Self::Latency => {
                 vec![latency(site, iwarp(Workload::READS_ONE), Goal { least: 1.5, aim: 1.15 })]
@@ -98,12 +100,16 @@ impl Row {
                 jobs.map(|job| against_spdk(site, job, Goal { least: 1.2, aim: 1.5 })).into()
             }
             Self::TcpDigests => {
-                let job = over(Transport::Tcp { digests: true }, Workload::READS_MANY);
+                let job = over(Transport::TcpDigests, Workload::READS_MANY);
                 vec![against_spdk(site, job, Goal { least: 1.2, aim: 1.5 })]
             }
             Self::TcpStream => {
                 let jobs = STREAMS.map(tcp);
                 jobs.map(|job| stream(site, job, Goal { least: 0.85, aim: 0.95 })).into()
+            }
+            Self::TcpTls => {
+                let jobs = STREAMS.map(|workload| over(Transport::TcpTls, workload));
+                jobs.map(|job| against_plain(site, job, Goal { least: 0.5, aim: 0.8 })).into()
             }
             Self::File => vec![file(site)?],
             Self::Fairness => vec![fairness(site)],
@@ -237,6 +243,22 @@ fn stream(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
             name: "bare TCP stream the same way",
             goal: Some(goal),
             measure: measure(move || ours::bare_stream(site, from, to)),
+        }],
+    }
+}
+
+/// Our own programs, with and without TLS.
+fn against_plain(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
+    let plain = Job { transport: Transport::Tcp, ..job };
+    Comparison {
+        what: job.what(),
+        unit: Unit::Bandwidth,
+        ours: measure(move || Ok(job.run(site)?.bytes_per_second)),
+        goal: None,
+        peers: vec![Peer {
+            name: "the same without TLS",
+            goal: Some(goal),
+            measure: measure(move || Ok(plain.run(site)?.bytes_per_second)),
         }],
     }
 }

@@ -1,32 +1,37 @@
 //! The transports of the rows, with each program's terms.
 
 use core::fmt;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpUlp};
 
 /// What carries the commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     /// NVMe/RDMA over userspace iWARP.
     Iwarp,
-    /// NVMe/TCP, with both digests or with none.
-    Tcp { digests: bool },
+    /// NVMe/TCP.
+    Tcp,
+    /// NVMe/TCP with both digests.
+    TcpDigests,
+    /// NVMe/TCP with TLS, AES-128-GCM.
+    TcpTls,
 }
 
 impl Transport {
-    pub(super) const TCP: Self = Self::Tcp { digests: false };
-
     /// The name that `nvmf-baseline` has for it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Iwarp => "iwarp",
-            Self::Tcp { .. } => "tcp",
+            Self::Tcp | Self::TcpDigests | Self::TcpTls => "tcp",
         }
     }
 
-    /// A line of our target's `[[listener]]`. Digests are the host's choice.
+    /// Lines of our target's `[[listener]]`. Digests are the host's choice.
     pub(super) fn listener(self) -> &'static str {
         match self {
             Self::Iwarp => "provider = \"iwarp\"",
-            Self::Tcp { .. } => "transport = \"tcp\"",
+            Self::Tcp | Self::TcpDigests => "transport = \"tcp\"",
+            Self::TcpTls => "transport = \"tcp\"\ntls = \"required\"",
         }
     }
 
@@ -35,18 +40,17 @@ impl Transport {
     pub(super) fn bench_options(self) -> &'static [&'static str] {
         match self {
             Self::Iwarp => &["--provider=iwarp"],
-            Self::Tcp { digests: false } => &["--transport=tcp", "--disable_sqflow"],
-            Self::Tcp { digests: true } => {
-                &["--transport=tcp", "--disable_sqflow", "--hdr_digest", "--data_digest"]
-            }
+            Self::Tcp => &["--transport=tcp", "--disable_sqflow"],
+            Self::TcpDigests => &["--transport=tcp", "--disable_sqflow", "--hdr_digest", "--data_digest"],
+            Self::TcpTls => &["--transport=tcp", "--disable_sqflow", "--tls"],
         }
     }
 
-    /// Options of SPDK's perf tool, which always uses NVMe/TCP here.
+    /// Options of SPDK's perf tool, which always uses NVMe/TCP here, without TLS.
     pub(super) fn perf_options(self) -> &'static [&'static str] {
         match self {
-            Self::Tcp { digests: true } => &["--enable-tcp-hdgst", "--enable-tcp-ddgst"],
-            Self::Iwarp | Self::Tcp { digests: false } => &[],
+            Self::TcpDigests => &["--enable-tcp-hdgst", "--enable-tcp-ddgst"],
+            Self::Iwarp | Self::Tcp | Self::TcpTls => &[],
         }
     }
 }
@@ -55,8 +59,17 @@ impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Iwarp => "NVMe/RDMA on iWARP",
-            Self::Tcp { digests: false } => "NVMe/TCP",
-            Self::Tcp { digests: true } => "NVMe/TCP with both digests",
+            Self::Tcp => "NVMe/TCP",
+            Self::TcpDigests => "NVMe/TCP with both digests",
+            Self::TcpTls if kernel_has_tls() => "NVMe/TCP with TLS, records by the kernel",
+            Self::TcpTls => "NVMe/TCP with TLS, records in user space",
         })
     }
+}
+
+/// Whether this machine's kernel handles the records of TLS: our programs have it do so then.
+fn kernel_has_tls() -> bool {
+    let unconnected = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None);
+    // A kernel that has TLS refuses it only because the socket is not connected.
+    unconnected.is_ok_and(|socket| setsockopt(&socket, TcpUlp::default(), b"tls") == Err(Errno::ENOTCONN))
 }
