@@ -33,6 +33,9 @@ pub(crate) async fn reach<T>(
     let crc = options.crc;
     let first = ProviderSelection::towards(options.address, source, options.provider, crc, options.verbs)?;
     let also_iwarp = options.provider == Preference::Auto && matches!(first, ProviderSelection::Verbs { .. });
+    if options.verbs.traffic_class.is_some() && matches!(first, ProviderSelection::Iwarp { .. }) {
+        tracing::warn!("--tos has no effect over {first}: it is for RDMA devices and -t tcp");
+    }
     let over = |selection: &ProviderSelection| format!("over {selection}");
     let failure = match connect(options.clone()).await {
         Ok(connection) => return Ok((connection, Via::Rdma(first))),

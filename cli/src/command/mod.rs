@@ -10,6 +10,7 @@ mod doctor;
 mod identify;
 mod list;
 mod nvm;
+mod refused;
 mod smart_log;
 mod target;
 mod tls_key;
