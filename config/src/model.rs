@@ -45,7 +45,7 @@ pub struct Target {
     pub transfer_timeout: Duration,
     /// What happens when one host NQN is seen with two host IDs.
     pub duplicate_host_id: DuplicateHostId,
-    /// A disk or an address that cannot be had keeps the target from starting, instead of being tried again.
+    /// A disk, an address, a key or keyring of TLS that cannot be had keeps the target from starting.
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,

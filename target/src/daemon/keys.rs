@@ -38,7 +38,7 @@ pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartE
     let (keys, faults) = read_keys(config);
     for fault in faults {
         if strict {
-            return Err(StartError::Key { host: fault.host.nqn, source: fault.error });
+            return Err(StartError::Key { host: fault.host.nqn.to_string(), source: fault.error });
         }
         fault.log();
     }

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll, Transport};
-use nvmf_subsystem::{DefinitionError, DuplicateHostId, Nqn, Options, OptionsError, Registry};
+use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub enum StartError {
     #[error("host {host} has no key for TLS")]
     Key {
         /// Whose.
-        host: Nqn,
+        host: String,
         /// Why not.
         #[source]
         source: nvmf_tls::FileError,

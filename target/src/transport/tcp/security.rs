@@ -10,6 +10,7 @@ use nvmf_subsystem::SecureChannel;
 use nvmf_tls::{Identity, Keys, Psk, TlsKeyring, Unknown};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use tracing::field::display;
 
 /// The first byte of a TLS record that holds a handshake message. An ICReq begins with 0.
 const HANDSHAKE_RECORD: u8 = 22;
@@ -128,8 +129,9 @@ fn advance(
         match stream.handshake() {
             Ok(None) => return Ok(false),
             Ok(Some(secured)) => {
+                let (suite, peer) = (secured.hash.suite(), stream.peer_address().ok().map(display));
                 let records = if secured.by_kernel { "the kernel" } else { "this process" };
-                tracing::debug!(peer = ?stream.peer_address().ok(), "TLS with {}, records by {records}", secured.hash.suite());
+                tracing::debug!(peer, "TLS with {suite}, records by {records}");
                 *security = Security::Tls(Box::new(channel(&secured)?));
             }
             Err(error) => return Err(Refused::Tls(error.to_string())),
