@@ -20,6 +20,8 @@ pub struct Attachment {
     pub address: String,
     /// The transport: `rdma`, `tcp`.
     pub transport: String,
+    /// Of TCP: with TLS.
+    pub tls: bool,
     /// Of RDMA: the provider, and its device: `iwarp`, `verbs on mlx5_0`.
     pub provider: Option<String>,
     /// Namespace.
@@ -100,6 +102,13 @@ impl Attachment {
         self.device.as_ref().or(self.socket.as_ref()).map_or(Path::new("-"), PathBuf::as_path)
     }
 
+    /// What its commands go over, for people: `iwarp`, `tcp`, `tcp with TLS`.
+    #[must_use]
+    pub fn via(&self) -> String {
+        let via = self.provider.as_ref().unwrap_or(&self.transport);
+        if self.tls { format!("{via} with TLS") } else { via.clone() }
+    }
+
     /// The disk's address for NBD clients.
     #[must_use]
     pub fn uri(&self) -> Option<String> {
@@ -112,7 +121,7 @@ impl Attachment {
         serde_json::json!({
             "device": self.device, "state": self.state, "reason": self.reason,
             "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
-            "uuid": self.uuid,
+            "tls": self.tls, "uuid": self.uuid,
             "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
             "note": self.note, "pid": self.pid,
         })

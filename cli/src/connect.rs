@@ -25,13 +25,17 @@ pub(crate) async fn reach<T>(
     options: Options,
     mut connect: impl AsyncFnMut(Options) -> Result<T, Error>,
 ) -> Result<(T, Via)> {
-    if let TransportOptions::Tcp(_) = options.transport {
-        return Ok((connect(options).await.context("over tcp")?, Via::Tcp));
+    if let TransportOptions::Tcp(tcp) = &options.transport {
+        let tls = tcp.tls.is_some();
+        return Ok((connect(options).await.context("over tcp")?, Via::Tcp { tls }));
     }
     let source = options.source.map(|source| source.ip());
     let crc = options.crc;
     let first = ProviderSelection::towards(options.address, source, options.provider, crc, options.verbs)?;
     let also_iwarp = options.provider == Preference::Auto && matches!(first, ProviderSelection::Verbs { .. });
+    if options.verbs.traffic_class.is_some() && matches!(first, ProviderSelection::Iwarp { .. }) {
+        tracing::warn!("--tos has no effect over {first}: it is for RDMA devices and -t tcp");
+    }
     let over = |selection: &ProviderSelection| format!("over {selection}");
     let failure = match connect(options.clone()).await {
         Ok(connection) => return Ok((connection, Via::Rdma(first))),
@@ -58,6 +62,12 @@ pub(crate) async fn reach<T>(
     }
 }
 
+/// Whether nothing listens at the address, as far as can be told.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    let Error::Association { source, .. } = error else { return false };
+    matches!(&**source, AssociationError::Queue { failure: QueueFailure::Unreachable(_), .. })
+}
+
 /// Whether no NVMe/RDMA target took the connection of the first queue.
 fn nobody_answers(error: &Error) -> bool {
     let Error::Association { source, .. } = error else { return false };
@@ -71,8 +81,8 @@ fn nobody_answers(error: &Error) -> bool {
 pub(crate) enum Via {
     /// NVMe/RDMA over this provider.
     Rdma(ProviderSelection),
-    /// NVMe/TCP.
-    Tcp,
+    /// NVMe/TCP, with TLS or without.
+    Tcp { tls: bool },
 }
 
 impl Transport {
@@ -90,15 +100,20 @@ impl Via {
     pub(crate) fn transport(&self) -> Transport {
         match self {
             Self::Rdma(_) => Transport::Rdma,
-            Self::Tcp => Transport::Tcp,
+            Self::Tcp { .. } => Transport::Tcp,
         }
+    }
+
+    /// Whether with TLS.
+    pub(crate) fn tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true })
     }
 
     /// The RDMA provider, if there is one.
     pub(crate) fn provider(&self) -> Option<String> {
         match self {
             Self::Rdma(provider) => Some(provider.to_string()),
-            Self::Tcp => None,
+            Self::Tcp { .. } => None,
         }
     }
 }

@@ -69,7 +69,6 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    checker.keys_for_tls(file, &hosts)?;
     Ok(Config { target, listeners, subsystems, hosts })
 }
 

@@ -45,7 +45,7 @@ pub struct Target {
     pub transfer_timeout: Duration,
     /// What happens when one host NQN is seen with two host IDs.
     pub duplicate_host_id: DuplicateHostId,
-    /// A disk or an address that cannot be had keeps the target from starting, instead of being tried again.
+    /// A disk, an address, a key or keyring of TLS that cannot be had keeps the target from starting.
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
@@ -232,9 +232,31 @@ impl Config {
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
             );
         }
-        self.listeners.iter().all(|listener| listener.discovery_only).then_some(
-            "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
+        if self.listeners.iter().all(|listener| listener.discovery_only) {
+            return Some(
+                "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
+            );
+        }
+        let mut with_disks = self.listeners.iter().filter(|listener| !listener.discovery_only);
+        let without_keys = self.lacks_keys() && with_disks.all(|listener| listener.tls == Tls::Required);
+        without_keys.then_some(
+            "every [[listener]] with disks has tls = \"required\", and no host has a key: add a [[host]] with nqn and \
+             tls_key_file (nvmf gen-tls-key makes a key), or tls_keyring to [target]",
         )
+    }
+
+    /// Whether a listener has TLS, but no host a key. A reload may come to that, when the last key is revoked.
+    #[must_use]
+    pub fn lacks_keys(&self) -> bool {
+        self.has_tls()
+            && self.target.tls_keyring.is_none()
+            && self.hosts.iter().all(|host| host.tls_key_file.is_none())
+    }
+
+    /// Whether a listener has TLS.
+    #[must_use]
+    pub fn has_tls(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.tls != Tls::Off)
     }
 
     /// One subsystem with one namespace on one address, any host allowed: what `serve --export` serves.

@@ -117,9 +117,22 @@ fn listener_with_tls_has_keys_of_hosts() {
         assert_eq!((config.listeners[0].tls, config.listeners[1].tls), (tls, Tls::Off));
         assert_eq!(config.hosts[0].tls_key_file.as_deref(), Some(Path::new("/etc/nvmf/h.key")));
     }
-    assert!(with_tls("off", "").is_ok());
+    // The last key may be revoked by a reload.
+    for (value, lacks) in [("off", false), ("allowed", true), ("required", true)] {
+        let mut config = with_tls(value, "").unwrap();
+        assert_eq!(
+            (config.lacks_keys(), config.serves_nothing()),
+            (lacks, None),
+            "GOOD has another listener"
+        );
+        assert!(!with_tls(value, host).unwrap().lacks_keys());
+        config.target.tls_keyring = Some(".nvme".to_owned());
+        assert!(!config.lacks_keys());
+    }
+    let mut config = with_tls("required", "").unwrap();
+    config.listeners.truncate(1);
+    assert!(config.serves_nothing().is_some_and(|reason| reason.contains("tls_key_file")));
     for (config, right) in [
-        (with_tls("required", ""), "tls_key_file"),
         (with_tls("yes", host), "\"off\", \"allowed\", \"required\""),
         (with_tls("required", &host.replace("/etc", "etc")), "absolute"),
         (with_tls("required", &format!("{host}{host}")), "already"),

@@ -14,7 +14,7 @@ pub fn tls_key(data: &[u8]) {
     let mut keys = Keys::default();
     for (host, hash) in [("nqn.host32", Hash::Sha256), ("nqn.host48", Hash::Sha384)] {
         let key = Key::new(&vec![7; hash.len()], Some(hash)).expect("its length is that of the hash");
-        keys.insert(host.parse().expect("it is an NQN"), key);
+        keys.insert(host.parse().expect("it is an NQN"), Some(key));
     }
     match keys.find(data) {
         Ok(psk) => assert_eq!(psk.identity.as_bytes(), data, "no other key than the one that was named"),

@@ -194,15 +194,15 @@ impl Stream {
         matches!(self.socket.peek(&mut byte), Ok(1))
     }
 
-    /// The first byte that is there to be received, which stays there; `None` if there is none now.
+    /// Copies the first bytes that are there to be received, and leaves them there; how many, `None` if there is none
+    /// now.
     ///
     /// # Errors
     /// When none will come.
-    pub fn first_byte(&self) -> io::Result<Option<u8>> {
-        let mut byte = [0];
-        match nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK) {
+    pub fn peek(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        match nix::sys::socket::recv(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_PEEK) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(Some(byte[0])),
+            Ok(len) => Ok(Some(len)),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -319,7 +319,7 @@ impl Stream {
     /// What a read of no bytes means: of TLS by the kernel, it may be a record without any.
     #[cold]
     fn after_nothing(&self) -> Received {
-        match (&self.layer, self.first_byte()) {
+        match (&self.layer, self.peek(&mut [0])) {
             // The poller reports what follows.
             (Layer::Kernel(_), Ok(_)) => Received::Nothing,
             (Layer::Kernel(_), Err(_)) if !tls::has_ended(&self.socket) => Received::Nothing,

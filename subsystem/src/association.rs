@@ -49,6 +49,8 @@ pub struct Association {
     pub(crate) peer: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
+    /// A key protects its Admin queue.
+    pub(crate) is_secure: bool,
     /// Bytes of data in the capsule of an I/O queue.
     pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
@@ -105,6 +107,8 @@ pub(crate) struct AssociationParts {
     pub(crate) peer: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
+    /// A key protects its Admin queue.
+    pub(crate) is_secure: bool,
     /// Bytes of data in the capsule of an I/O queue.
     pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
@@ -125,6 +129,7 @@ impl Association {
             port,
             peer,
             transport,
+            is_secure,
             in_capsule_len,
             options,
             counters,
@@ -151,6 +156,7 @@ impl Association {
             port,
             peer,
             transport,
+            is_secure,
             in_capsule_len,
             options,
             counters,
@@ -206,6 +212,12 @@ impl Association {
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    /// Whether a key protects its Admin queue ([`crate::Link::secure_channel`]).
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
     }
 
     /// I/O queues that are connected now.

@@ -2,7 +2,7 @@
 
 use crate::exec::buffers::BufferPlan;
 use crate::exec::queue::slots;
-use crate::limits::{IN_CAPSULE_RDMA, IN_CAPSULE_TCP};
+use crate::limits::{IN_CAPSULE_ADMIN, IN_CAPSULE_RDMA, IN_CAPSULE_TCP};
 use crate::message::WorkerId;
 use crate::places::{Places, Queues};
 use crate::transport::rdma::receives::ReceiveSlots;
@@ -56,12 +56,62 @@ impl Settings {
         }
     }
 
-    /// Bytes of pinned memory, over NVMe/RDMA. NVMe/TCP needs a little less.
+    /// Bytes of pinned memory.
     #[must_use]
-    pub fn pinned(&self) -> u64 {
-        self.buffers.bytes()
-            + (self.admin_receives * ReceiveSlots::slot_len(0)) as u64
-            + (self.io_receives * ReceiveSlots::slot_len(self.in_capsule_data)) as u64
+    pub fn pinned(&self, transport: Transport) -> u64 {
+        self.buffers.bytes() + self.receives(transport)
+    }
+
+    /// Bytes of pinned memory that capsules arrive in.
+    #[must_use]
+    pub fn receives(&self, transport: Transport) -> u64 {
+        let (admin, io) = match transport {
+            Transport::Rdma => (
+                self.admin_receives * ReceiveSlots::slot_len(0),
+                self.io_receives * ReceiveSlots::slot_len(self.in_capsule_data),
+            ),
+            Transport::Tcp => (
+                self.tcp_admin_slots() * IN_CAPSULE_ADMIN as usize,
+                self.io_receives * self.tcp_slot_len() as usize,
+            ),
+        };
+        (admin + io) as u64
+    }
+
+    /// Slots for the data in capsules of Admin queues and in Connects, over NVMe/TCP.
+    #[must_use]
+    pub fn tcp_admin_slots(&self) -> usize {
+        self.connections.max(4) as usize
+    }
+
+    /// Bytes of a slot for the data in a capsule of an I/O queue, over NVMe/TCP.
+    #[must_use]
+    pub fn tcp_slot_len(&self) -> u32 {
+        self.in_capsule_data.max(IN_CAPSULE_ADMIN)
+    }
+
+    /// How much memory a worker has, and for what.
+    #[must_use]
+    pub fn memory(&self, transport: Transport) -> String {
+        let mib = |bytes: u64| bytes >> 20;
+        let receives = match transport {
+            Transport::Rdma => {
+                format!("receives ({} I/O queues of {} entries)", self.full_queues(), self.queue_entries)
+            }
+            // Queues need none of it until a command comes.
+            Transport::Tcp => {
+                format!(
+                    "for {} commands with data in their capsules, whatever the number of queues",
+                    self.io_receives
+                )
+            }
+        };
+        format!(
+            "{} MiB of memory a worker: {} MiB data buffers, {} MiB {receives}",
+            mib(self.pinned(transport)),
+            mib(self.buffers.bytes()),
+            mib(self.receives(transport)),
+        )
     }
 
     /// I/O queues of full depth that find receives.

@@ -127,6 +127,27 @@ fn invalid_jobs_are_reported() -> Result<()> {
         (&["--iodept=3"], 2, "did you mean `iodepth`?"),
         (&["no-such.fio"], 2, "no-such.fio"),
         (&[], 2, "there is no job"),
+        // In the clear it must not go.
+        (
+            &[
+                "--address=127.0.0.1:1",
+                "--nqn=nqn.a",
+                "--ioengine=nvmf",
+                "--tls",
+                "--tls_key_file",
+                "/nowhere",
+            ],
+            2,
+            "tls is for transport=tcp",
+        ),
+        (&["--filename=nvmf+tcp://127.0.0.1:1/nqn.a", "--tls"], 2, "tls=1 needs tls_key_file"),
+        (
+            &["--filename=nvmf+tcp://127.0.0.1:1/nqn.a", "--tls", "--tls_key_file", "/nowhere"],
+            1,
+            "cannot read the key file /nowhere",
+        ),
+        (&["--filename=nvmf+tls://127.0.0.1:1/nqn.a"], 2, "nvmf+tls:// is no known kind of URL"),
+        (&["--filename=nvmf://127.0.0.1/nqn.a"], 2, "not a valid address"),
         (&["--name=x", "--filename=missing.img"], 1, "missing.img does not exist: give its size="),
         (&["--name=x", "--ioengine=nvmf"], 1, "--address=IP:PORT"),
         (&["--name=x", "--ioengine=nbd", "--filename=nbd://127.0.0.1:1/"], 1, "cannot use the NBD export"),

@@ -1,7 +1,7 @@
 //! The built programs over NVMe/TCP with TLS.
 
-use nvmf_tests::process::Target;
-use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, succeeds};
+use nvmf_tests::process::{self, Target, until};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, refuses, succeeds};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -43,6 +43,19 @@ fn serve(site: Site, tls: &str, key: String) -> (Site, Target, String) {
 
 fn call(site: &Site, command: &str, arguments: &[&str]) -> Command {
     site.call(command, &[&["-t", "tcp"], arguments].concat()).expect("nvmf")
+}
+
+/// The identity of version 1 of the tests' host with the key in this file.
+fn identity(site: &Site, key: &str) -> String {
+    let arguments = ["check-tls-key", "--keyfile", key, "-n", &host(), "-c", &site.nqn, "-I", "1"];
+    succeeds(&mut site.local(&arguments).expect("nvmf")).expect("an identity").trim().to_owned()
+}
+
+/// Reloads, and waits until the log has a line with this after that.
+fn reload(site: &Site, target: &Target, says: &str) {
+    let before = log(site).len();
+    process::signal(target.pid(), "HUP").expect("a reload");
+    process::until("the reload is logged", || log(site)[before..].contains(says)).expect("a line of the log");
 }
 
 fn log(site: &Site) -> String {
@@ -113,6 +126,8 @@ fn host_without_the_right_key_is_told_and_logged() {
     for line in [
         "no TLS on a port that requires it",
         "the peer has another key than the one known here for \"NVMe0R01 ",
+        // With the digest that `nvmf check-tls-key -I 1` shows.
+        &format!("(it also offers \"{}\")", identity(&site, &other)),
         "the host has one for SHA-384",
         "no key is configured for host nqn.2026-11.com.example:stranger",
     ] {
@@ -144,8 +159,8 @@ fn key_file_that_others_may_read_is_not_used() {
     assert!(log(&site).contains(&format!("chmod 600 {key}")), "{}", log(&site));
     // What is mended is taken up by a reload.
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("permissions");
-    nvmf_tests::process::signal(target.pid(), "HUP").expect("a reload");
-    nvmf_tests::process::until("the key is known", || {
+    process::signal(target.pid(), "HUP").expect("a reload");
+    until("the key is known", || {
         call(&site, "id-ctrl", &["-n", &site.nqn, "--tls", "--tls-key-file", &key])
             .output()
             .is_ok_and(|output| output.status.success())
@@ -173,13 +188,174 @@ fn keys_are_made_and_checked_as_others_do() {
     let fail = |arguments: &[&str], words: &[&str]| {
         fails(&mut site.local(arguments).expect("nvmf"), words).expect("a message");
     };
-    fail(&["gen-tls-key", "--secret", "5512"], &["it must have 32"]);
-    fail(&["gen-tls-key", "--secret", "xy"], &["hexadecimal"]);
+    let refuse = |arguments: &[&str], words: &[&str]| {
+        refuses(&mut site.local(arguments).expect("nvmf"), words).expect("a message");
+    };
+    refuse(&["gen-tls-key", "--secret", "5512"], &["it must have 32"]);
+    refuse(&["gen-tls-key", "--secret", "xy"], &["hexadecimal"]);
+    assert_eq!(run(&["check-tls-key", "--keydata", key]).trim(), "Key is valid (HMAC 1, length 32)");
     let damaged = key.replace("VRL", "VRM");
     fail(&[&["check-tls-key", "--keydata", &damaged], &whose[..]].concat(), &["checksum"]);
-    fail(&["check-tls-key", "--keydata", key], &["--subsysnqn"]);
     let file = new_key(&site, "key", "2");
     fail(&["gen-tls-key", "--keyfile", &file], &["cannot write the key file"]);
     assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
     assert!(run(&[&["check-tls-key", "--keyfile", &file], &whose[..]].concat()).starts_with("NVMe0R02 "));
+}
+
+/// As a start does.
+#[test]
+fn host_whose_key_cannot_be_read_at_a_reload_is_refused() {
+    let (site, target, key) = site("tls-revoked", "required", "1");
+    let own = path(&site, "own");
+    std::fs::copy(&key, &own).expect("the host's own file");
+    let with_key = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &own];
+    let connect = || call(&site, "id-ctrl", &with_key);
+    succeeds(&mut connect()).expect("a connection");
+    std::fs::remove_file(&key).expect("the target's file");
+    reload(&site, &target, "with 1 error");
+    assert!(log(&site).contains("has no key for TLS and is refused"), "{}", log(&site));
+    fails(&mut connect(), &["unknown_psk_identity"]).expect("a message");
+    let line = format!("the key of host {} could not be read", host());
+    assert!(log(&site).contains(&line), "{}", log(&site));
+    std::fs::copy(&own, &key).expect("the target's file");
+    reload(&site, &target, "reloaded");
+    succeeds(&mut connect()).expect("a connection");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn last_host_that_is_removed_is_refused() {
+    let (site, target, key) = site("tls-last", "required", "1");
+    let text = std::fs::read_to_string(site.path("target.toml")).expect("a configuration");
+    let (before, rest) = text.split_once("[[host]]").expect("a host");
+    let (_, after) = rest.split_once("[[subsystem]]").expect("a subsystem");
+    std::fs::write(site.path("target.toml"), format!("{before}[[subsystem]]{after}")).expect("a file");
+    reload(&site, &target, "reloaded");
+    assert!(log(&site).contains("no host has a key"), "{}", log(&site));
+    let with_key = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &key];
+    fails(&mut call(&site, "id-ctrl", &with_key), &["unknown_psk_identity"]).expect("a message");
+    let line = format!("no key is configured for host {}", host());
+    assert!(log(&site).contains(&line), "{}", log(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn tls_in_use_is_shown() {
+    let (site, target, key) = site("tls-shown", "allowed", "1");
+    assert!(log(&site).contains("(NVMe/TCP, TLS allowed)"), "{}", log(&site));
+    for (tls, options) in [(false, &[][..]), (true, &["--tls", "--tls-key-file", &key])] {
+        let socket = path(&site, "disk.sock");
+        let named = ["-n", site.nqn.as_str(), "--socket", &socket];
+        let before = log(&site).len();
+        let said = succeeds(&mut call(&site, "attach", &[&named[..], options].concat())).expect("attached");
+        assert_eq!(said.contains("over tcp with TLS,"), tls, "{said}");
+        let list = json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("a list");
+        assert_eq!((&list["disks"][0]["transport"], &list["disks"][0]["tls"]), (&"tcp".into(), &tls.into()));
+        let shown = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
+        assert_eq!(shown.contains("tcp+tls"), tls, "{shown}");
+        process::signal(target.pid(), "USR1").expect("a report");
+        let reported =
+            |line: &str| line.contains("controller, last heard of") && line.contains(&format!("tls={tls}"));
+        until("the controller is reported", || log(&site)[before..].lines().any(reported)).expect("a line");
+        assert_eq!(log(&site)[before..].contains("entries over TLS"), tls, "{}", log(&site));
+        succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    }
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn port_that_requires_tls_is_known_to_doctor() {
+    let (site, target, _) = site("tls-doctor", "required", "1");
+    let port = site.address.port().to_string();
+    let ask = ["doctor", "-t", "tcp", "-a", "127.0.0.1", "-s", &port];
+    let output = process::run(&mut site.local(&ask).expect("nvmf")).expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("it requires TLS") && !text.contains("no target answers"), "{text}");
+    let output = process::run(site.local(&ask).expect("nvmf").args(["-o", "json"])).expect("it ends");
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let asked = &value["target"];
+    assert_eq!(
+        (&asked["answers"], &asked["tls_required"], asked["records"].is_null()),
+        (&true.into(), &true.into(), true),
+        "{value}"
+    );
+    target.stop().expect("a clean stop");
+}
+
+/// Its process has its arguments for as long as the disk is attached.
+#[test]
+fn key_as_an_argument_of_attach_is_refused() {
+    let site = Site::new("tls-argument").expect("a site");
+    let secret = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+    for more in [&[][..], &["--foreground"]] {
+        let arguments = [&["-n", site.nqn.as_str(), "--tls", "--tls-key", secret], more].concat();
+        refuses(&mut call(&site, "attach", &arguments), &["--tls-key-file"]).expect("a message");
+    }
+}
+
+#[test]
+fn wrong_arguments_of_tls_have_exit_code_2() {
+    let site = Site::new("tls-arguments").expect("a site");
+    let said = |command: &str, arguments: &[&str]| {
+        let output = process::run(&mut call(&site, command, arguments)).expect("it ends");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        text
+    };
+    let nqn = ["-n", site.nqn.as_str()];
+    for (more, part) in [
+        (&["--tls", "--tls-key", "1234"][..], "NVMeTLSkey-1:"),
+        (&["--tls", "--tls-key", "NVMeTLSkey-1:01:VRLb:"], "--tls-key"),
+        (&["--keyring", ".nvme"], "--tls"),
+        (&["-i", "128", "-W", "127"], "--nr-write-queues 127"),
+        (&["-w", "::1"], "--host-traddr ::1"),
+        (&["--concat"], "DH-HMAC-CHAP"),
+        (&["-S", "DHHC-1:00:x:"], "DH-HMAC-CHAP"),
+        (&["--dhchap-secret", "DHHC-1:00:x:"], "DH-HMAC-CHAP"),
+        (&["-P", "4"], "no queues for polling"),
+        (&["--tls", "--tls-key-identity", "NVMe1R01 a b"], "--tls-identity-version"),
+    ] {
+        let text = said("id-ctrl", &[&nqn[..], more].concat());
+        assert!(text.contains(part), "{more:?}: {text}");
+    }
+    for (other, part) in [("gen-dhchap-key", "DH-HMAC-CHAP"), ("tls-key", "nvmf gen-tls-key")] {
+        refuses(&mut site.local(&[other, "--whatever"]).expect("nvmf"), &[part]).expect("a message");
+    }
+    let (port, nqn) = (site.address.port().to_string(), site.nqn.as_str());
+    let tos = ["id-ctrl", "-a", "127.0.0.1", "-s", &port, "-n", nqn, "--provider", "iwarp", "-T", "8"];
+    refuses(&mut site.local(&tos).expect("nvmf"), &["--tos"]).expect("a message");
+}
+
+#[test]
+fn missing_keyring_leaves_no_key_file() {
+    let site = Site::new("tls-keyring").expect("a site");
+    let file = path(&site, "new.key");
+    let keyring = ["--insert", "--keyring", ".no-such-keyring"];
+    let whose = ["-n", "nqn.psk-test-host", "-c", "nqn.psk-test-subsys"];
+    let make = [&["gen-tls-key", "--keyfile", &file], &keyring[..], &whose].concat();
+    fails(&mut site.local(&make).expect("nvmf"), &["there is no keyring .no-such-keyring"])
+        .expect("a message");
+    assert!(!site.path("new.key").exists());
+    let named = ["-n", site.nqn.as_str(), "--tls", "--keyring", ".no-such-keyring"];
+    fails(&mut call(&site, "id-ctrl", &named), &["no keyring .no-such-keyring", "--tls-key-file"])
+        .expect("a message");
+}
+
+/// Nothing listens there: every test has a port of its own, and 127.0.0.77 has none.
+#[test]
+fn discovery_over_tcp_says_which_port_it_asked() {
+    let site = Site::new("tls-discover").expect("a site");
+    let ask = ["discover", "-t", "tcp", "-a", "127.0.0.77", "-q", &host(), "-I", HOST_ID];
+    fails(&mut site.local(&ask).expect("nvmf"), &["8009", "-s 4420"]).expect("a message");
+}
+
+#[test]
+fn tls_to_a_port_of_nvme_rdma_is_told() {
+    let site = Site::new("tls-rdma").expect("a site");
+    let key = new_key(&site, "key", "1");
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE as u64)])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let options = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &key];
+    fails(&mut call(&site, "id-ctrl", &options), &["is it a port with TLS", "-t rdma"]).expect("a message");
+    target.stop().expect("a clean stop");
 }

@@ -1,6 +1,6 @@
 //! Keys in files.
 
-use crate::{Key, KeyError};
+use crate::{Identity, Key, KeyError};
 use rustix::fs::{self, Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const LEN_MAX: u64 = 64 * 1024;
 #[derive(Debug, Error)]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read the key file {}: {cause}", .path.display())]
+    #[error("cannot read the key file {}: {cause}{}", .path.display(), read_hint(.cause, .path))]
     Read {
         /// Which.
         path: PathBuf,
@@ -36,6 +36,18 @@ pub enum FileError {
         /// Which.
         path: PathBuf,
     },
+    /// Its key is not a configured one, but what was derived from it for one identity.
+    #[error(
+        "the key file {} holds the key of TLS for the identity {identity}, not the configured key that it was made \
+         from: put that there (the line NVMeTLSkey-1: that gen-tls-key printed), or import the file into the kernel's \
+         keyring (nvme tls-key --import --keyfile {})", .path.display(), .path.display()
+    )]
+    Derived {
+        /// Which.
+        path: PathBuf,
+        /// What the key is for.
+        identity: Box<Identity>,
+    },
     /// What is in it is no key.
     #[error("the key file {} holds no valid key: {cause}", .path.display())]
     Key {
@@ -46,8 +58,22 @@ pub enum FileError {
     },
 }
 
-/// Reads a file with a key in the interchange format, alone or behind an identity, after comments (`#`) and empty
-/// lines. Nobody but the owner may have a permission on it.
+fn read_hint(cause: &io::Error, path: &Path) -> String {
+    match cause.kind() {
+        io::ErrorKind::NotFound => {
+            format!(": correct the path, or make a key (nvmf gen-tls-key --keyfile {})", path.display())
+        }
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid().as_raw();
+            format!(": this program runs as user {user}, who must own the file (chown) and reach its folder")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Reads a file with a configured key in the interchange format, after comments (`#`) and empty lines. Nobody but the
+/// owner may have a permission on it. A file that nvme-cli exported, with identities before the keys, holds other keys
+/// and is refused.
 ///
 /// # Errors
 /// [`FileError`].
@@ -68,10 +94,16 @@ pub fn read_key_file(path: &Path) -> Result<Key, FileError> {
     let mut text = Zeroizing::new(String::with_capacity(LEN_MAX as usize));
     File::from(file).take(LEN_MAX).read_to_string(&mut text).map_err(failed)?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let (Some(line), None) = (lines.next(), lines.next()) else { return Err(no_file()) };
-    // `nvme tls-key --export` writes the identity before the key.
-    let key = line.rsplit(' ').next().unwrap_or(line);
-    Key::parse(key).map_err(|cause| FileError::Key { path: path.to_owned(), cause })
+    let line = lines.next().ok_or_else(no_file)?;
+    // `nvme tls-key --export` and `nvme gen-tls-key --insert --keyfile` write the identity before the key.
+    if let Some((identity, _)) = line.rsplit_once(' ') {
+        let identity = Identity::parse(identity.as_bytes()).map_err(|_| no_file())?;
+        return Err(FileError::Derived { path: path.to_owned(), identity: Box::new(identity) });
+    }
+    if lines.next().is_some() {
+        return Err(no_file());
+    }
+    Key::parse(line).map_err(|cause| FileError::Key { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]
@@ -91,11 +123,8 @@ mod tests {
     fn key_file_of_its_owner_alone_is_read() {
         let key = Key::generate(32, None).unwrap();
         let text = key.to_interchange();
-        for (content, mode) in [
-            (text.to_string(), 0o600),
-            (format!("# of host 1\n\n  {}  \n", *text), 0o400),
-            (format!("NVMe0R01 nqn.a nqn.b {}\n", *text), 0o600),
-        ] {
+        for (content, mode) in [(text.to_string(), 0o600), (format!("# of host 1\n\n  {}  \n", *text), 0o400)]
+        {
             assert_eq!(read_key_file(file(&content, mode).path()).unwrap(), key);
         }
     }
@@ -109,6 +138,33 @@ mod tests {
             assert!(error.contains("chmod 600") && error.contains(&format!("{mode:04o}")), "{error}");
             assert!(!error.contains(&text[16..40]), "it shows the key");
         }
+    }
+
+    /// As nvme-cli exports it: taken for the configured key, it would be a wrong one.
+    #[test]
+    fn key_behind_an_identity_is_refused_with_the_reason() {
+        let text = Key::generate(32, None).unwrap().to_interchange();
+        let v0 = text.replace("NVMeTLSkey-1:", "NVMeTLSkey-0:");
+        for content in [
+            format!("NVMe0R01 nqn.a nqn.b {v0}\n"),
+            format!("NVMe1R01 nqn.a nqn.b iSbjiStwJ= {}\n", *text),
+            format!("NVMe1R01 nqn.a nqn.b iSbjiStwJ= {}\nNVMe0R01 nqn.a nqn.b {v0}\n", *text),
+        ] {
+            let error = read_key_file(file(&content, 0o600).path()).unwrap_err().to_string();
+            let identity = content.split(" NVMeTLSkey").next().unwrap();
+            assert!(error.contains(identity) && error.contains("configured key"), "{error}");
+            assert!(!error.contains(&text[16..40]), "it shows the key");
+        }
+        let error = read_key_file(file(&v0, 0o600).path()).unwrap_err().to_string();
+        assert!(error.contains("NVMeTLSkey-0") && error.contains("configured key"), "{error}");
+    }
+
+    #[test]
+    fn missing_key_file_says_what_to_do() {
+        let error = read_key_file(Path::new("/nowhere/key")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/key") && error.contains("gen-tls-key"), "{error}");
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(read_hint(&denied, Path::new("/key")).contains("chown"));
     }
 
     #[test]

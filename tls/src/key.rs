@@ -12,6 +12,8 @@ use zeroize::Zeroizing;
 
 /// What a key begins with in the interchange format.
 const PREFIX: &str = "NVMeTLSkey-1:";
+/// What a key of TLS for an identity of version 0 begins with in nvme-cli's exports.
+const PREFIX_DERIVED: &str = "NVMeTLSkey-0:";
 /// Bytes of its checksum.
 const CRC_LEN: usize = 4;
 
@@ -29,6 +31,12 @@ pub enum KeyError {
     /// Another format.
     #[error("a key has the form NVMeTLSkey-1:01:BASE64: (nvmf gen-tls-key makes one)")]
     Format,
+    /// A key of TLS for an identity of version 0, as nvme-cli exports it.
+    #[error(
+        "NVMeTLSkey-0 is a key of TLS for one identity, not the configured key that it was made from: give that, \
+         NVMeTLSkey-1:"
+    )]
+    Derived,
     /// The number behind the prefix.
     #[error("a key's hash is 00 (none), 01 (SHA-256) or 02 (SHA-384), not {0}")]
     Hash(String),
@@ -95,6 +103,9 @@ impl Key {
     /// # Errors
     /// [`KeyError`].
     pub fn parse(text: &str) -> Result<Self, KeyError> {
+        if text.starts_with(PREFIX_DERIVED) {
+            return Err(KeyError::Derived);
+        }
         let rest = text.strip_prefix(PREFIX).ok_or(KeyError::Format)?;
         let (number, rest) = rest.split_once(':').ok_or(KeyError::Format)?;
         let data = rest.strip_suffix(':').ok_or(KeyError::Format)?;

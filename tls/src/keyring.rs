@@ -2,7 +2,7 @@
 //! target use. It holds keys of TLS by their identity, not configured keys.
 #![expect(unsafe_code, reason = "a keyring is named by a number; see the SAFETY comment")]
 
-use crate::{Identity, Psk};
+use crate::{Identity, Psk, Version};
 use core::num::NonZeroI32;
 use keyutils::{Key, KeyType, Keyring, SpecialKeyring};
 use nvme_proto::nqn::Nqn;
@@ -17,7 +17,7 @@ pub const NVME_KEYRING: &str = ".nvme";
 #[derive(Debug, Error)]
 pub enum KeyringError {
     /// There is none of that name.
-    #[error("there is no keyring {0}: load the kernel module that makes it (modprobe nvme-keyring)")]
+    #[error("there is no keyring {0}{hint}", hint = missing_hint(.0))]
     Missing(String),
     /// The kernel refuses something.
     #[error("the keyring {name} cannot be used: {what}: {cause}")]
@@ -43,6 +43,14 @@ pub enum KeyringError {
     },
 }
 
+fn missing_hint(name: &str) -> &'static str {
+    if name == NVME_KEYRING {
+        " that this user sees: load the kernel module that makes it (modprobe nvme-keyring), and be root"
+    } else {
+        ": the one with the keys of NVMe is .nvme; /proc/keys lists them all"
+    }
+}
+
 /// Keys of the kernel's type `psk`.
 struct PskType;
 
@@ -62,17 +70,29 @@ pub struct TlsKeyring {
 }
 
 impl TlsKeyring {
-    /// Opens the keyring of this name.
+    /// Whether there is a keyring of this name that this user sees; it is not touched.
     ///
     /// # Errors
     /// [`KeyringError`].
-    pub fn open(name: &str) -> Result<Self, KeyringError> {
+    pub fn check(name: &str) -> Result<(), KeyringError> {
+        Self::serial(name).map(drop)
+    }
+
+    fn serial(name: &str) -> Result<NonZeroI32, KeyringError> {
         let list = std::fs::read_to_string("/proc/keys").map_err(|cause| KeyringError::Refused {
             name: name.to_owned(),
             what: "reading /proc/keys",
             cause,
         })?;
-        let serial = serial(&list, "keyring", name).ok_or_else(|| KeyringError::Missing(name.to_owned()))?;
+        serial(&list, "keyring", name).ok_or_else(|| KeyringError::Missing(name.to_owned()))
+    }
+
+    /// Opens the keyring of this name.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn open(name: &str) -> Result<Self, KeyringError> {
+        let serial = Self::serial(name)?;
         // SAFETY: the number is that of a keyring, as the kernel says; of another it would refuse what follows.
         let keyring = unsafe { Keyring::new(serial) };
         let opened = Self { name: name.to_owned(), keyring };
@@ -97,11 +117,16 @@ impl TlsKeyring {
     }
 
     /// The keys of a host for a subsystem, in the order in which the kernel's host chooses: SHA-384 and identities of
-    /// version 1 first. All are for one cipher suite.
+    /// version 1 first. All are for one cipher suite, and with `version` of that alone.
     ///
     /// # Errors
     /// [`KeyringError`].
-    pub fn keys_of(&self, host: &Nqn, subsystem: &Nqn) -> Result<Vec<Psk>, KeyringError> {
+    pub fn keys_of(
+        &self,
+        host: &Nqn,
+        subsystem: &Nqn,
+        version: Option<Version>,
+    ) -> Result<Vec<Psk>, KeyringError> {
         let list = std::fs::read_to_string("/proc/keys").unwrap_or_default();
         let mut identities: Vec<Identity> = descriptions(&list, "psk")
             .filter_map(|text| Identity::parse(text.as_bytes()).ok())
@@ -109,6 +134,7 @@ impl TlsKeyring {
                 !identity.generated && identity.host == *host && identity.subsystem == *subsystem
             })
             .collect();
+        identities.retain(|identity| version.is_none_or(|version| identity.version == version));
         identities.sort_by_key(|identity| (identity.hash.number(), identity.version));
         identities.reverse();
         let found: Result<Vec<_>, _> = identities.iter().map(|identity| self.find(identity)).collect();
@@ -189,9 +215,12 @@ mod tests {
 
     #[test]
     fn keyring_that_is_not_there_says_what_to_load() {
+        let missing = |name: &str| KeyringError::Missing(name.to_owned()).to_string();
+        assert!(missing(NVME_KEYRING).contains("modprobe nvme-keyring"), "{}", missing(NVME_KEYRING));
         let error = TlsKeyring::open(".no-such-keyring").err().map(|error| error.to_string());
         assert!(
-            error.is_some_and(|text| text.contains("modprobe nvme-keyring") || text.contains("/proc/keys"))
+            error.is_some_and(|text| text.contains("/proc/keys") && !text.contains("modprobe")),
+            "no module makes it"
         );
     }
 }

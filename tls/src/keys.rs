@@ -8,7 +8,8 @@ use thiserror::Error;
 /// The configured keys of hosts, by their NQN.
 #[derive(Debug, Clone, Default)]
 pub struct Keys {
-    hosts: HashMap<Nqn, Key>,
+    /// `None`: a key is configured, but it could not be had.
+    hosts: HashMap<Nqn, Option<Key>>,
 }
 
 /// Why there is no key for an identity.
@@ -20,6 +21,9 @@ pub enum Unknown {
     /// No key is configured for the host.
     #[error("no key is configured for host {0}: add a [[host]] with its nqn and a tls_key_file")]
     Host(Nqn),
+    /// The host's key could not be read.
+    #[error("the key of host {0} could not be read: see the log of the start or of the last reload")]
+    Unreadable(Nqn),
     /// The host's key is of the other length.
     #[error(
         "the key of host {host} is for {}, but the host has one for {}: give both the same key",
@@ -52,21 +56,9 @@ fn suite(hash: Hash) -> &'static str {
 }
 
 impl Keys {
-    /// Sets the key of a host.
-    pub fn insert(&mut self, host: Nqn, key: Key) {
+    /// Sets the key of a host; `None`: it could not be read, and the host is refused.
+    pub fn insert(&mut self, host: Nqn, key: Option<Key>) {
         self.hosts.insert(host, key);
-    }
-
-    /// The key of a host.
-    #[must_use]
-    pub fn get(&self, host: &Nqn) -> Option<&Key> {
-        self.hosts.get(host)
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty()
     }
 
     /// The key that a host calls by this identity, which came over the wire.
@@ -80,6 +72,7 @@ impl Keys {
             return Err(Box::new(Unknown::Generated(host)));
         }
         let key = self.hosts.get(&host).ok_or(Unknown::Host(host))?;
+        let key = key.as_ref().ok_or(Unknown::Unreadable(host))?;
         if key.hash() != named.hash {
             return Err(Box::new(Unknown::Hash { host, ours: key.hash(), theirs: named.hash }));
         }
@@ -106,7 +99,7 @@ mod tests {
         let (host, subsystem) = (nqn("nqn.host"), nqn("nqn.subsystem"));
         for len in [32, 48] {
             let mut keys = Keys::default();
-            keys.insert(host, key(7, len));
+            keys.insert(host, Some(key(7, len)));
             for version in [Version::V0, Version::V1] {
                 for subsystem in [subsystem, Nqn::DISCOVERY] {
                     let psk = key(7, len).psk(version, &host, &subsystem).unwrap();
@@ -120,15 +113,17 @@ mod tests {
     fn identity_without_a_key_says_what_to_do() {
         let (host, other) = (nqn("nqn.host"), nqn("nqn.other"));
         let mut keys = Keys::default();
-        keys.insert(host, key(7, 32));
-        let of = |key: &Key, host| {
+        keys.insert(host, Some(key(7, 32)));
+        let of = |keys: &Keys, key: &Key, host| {
             let psk = key.psk(Version::V1, &host, &Nqn::DISCOVERY).unwrap();
             *keys.find(psk.identity.as_bytes()).unwrap_err()
         };
-        assert_eq!(of(&key(7, 32), other), Unknown::Host(other));
-        assert_eq!(of(&key(8, 32), host), Unknown::Key(host));
+        assert_eq!(of(&keys, &key(7, 32), other), Unknown::Host(other));
+        assert_eq!(of(&keys, &key(8, 32), host), Unknown::Key(host));
         let hash = Unknown::Hash { host, ours: Hash::Sha256, theirs: Hash::Sha384 };
-        assert_eq!(of(&key(7, 48), host), hash);
+        assert_eq!(of(&keys, &key(7, 48), host), hash);
+        keys.insert(other, None);
+        assert_eq!(of(&keys, &key(7, 32), other), Unknown::Unreadable(other));
         assert_eq!(*keys.find(b"NVMe0G01 nqn.host nqn.b").unwrap_err(), Unknown::Generated(host));
         assert_eq!(*keys.find(b"Client_identity").unwrap_err(), Unknown::Identity(IdentityError));
     }

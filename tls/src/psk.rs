@@ -33,6 +33,15 @@ impl Hash {
         }
     }
 
+    /// The cipher suite's name (RFC 8446, B.4).
+    #[must_use]
+    pub fn suite(self) -> &'static str {
+        match self {
+            Self::Sha256 => "TLS_AES_128_GCM_SHA256",
+            Self::Sha384 => "TLS_AES_256_GCM_SHA384",
+        }
+    }
+
     /// Bytes of its result, and of a key for it.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a length of a kind of result, not of a collection")]

@@ -1,6 +1,7 @@
 //! A remote namespace, driven by the job's own thread.
 
 use super::{Engine, EngineError};
+use crate::job::remote::parse_nqn;
 use crate::job::{JobOptions, RdmaProvider, Remote, RemoteTransport};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
@@ -12,7 +13,6 @@ use nvmf_initiator::{
     TransportOptions, tls::read_key_file,
 };
 use nvmf_memory::Memory;
-use std::path::Path;
 use std::time::Instant;
 
 /// Longest wait for an orderly disconnect.
@@ -104,16 +104,10 @@ pub(super) fn check_attached(
 }
 
 /// The key, if TLS is wanted.
-fn tls(wanted: bool, key_file: Option<&Path>) -> Result<Option<TlsOptions>, EngineError> {
-    match (wanted, key_file) {
-        (false, None) => Ok(None),
-        (false, Some(_)) => Err(EngineError::Option("tls_key_file is for tls=1".to_owned())),
-        (true, None) => Err(EngineError::Option("tls=1 needs tls_key_file (nvmf gen-tls-key)".to_owned())),
-        (true, Some(path)) => {
-            let key = read_key_file(path).map_err(|error| EngineError::Option(error.to_string()))?;
-            Ok(Some(TlsOptions::new(key)))
-        }
-    }
+fn tls(remote: &Remote) -> Result<Option<TlsOptions>, EngineError> {
+    let Some(path) = remote.tls_key_file.as_deref().filter(|_| remote.tls) else { return Ok(None) };
+    let key = read_key_file(path).map_err(|error| EngineError::Option(error.to_string()))?;
+    Ok(Some(TlsOptions::new(key)))
 }
 
 /// The connection's options, and the namespace if the job names one.
@@ -123,30 +117,23 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
             "{what} is missing: give --address=IP:PORT and --nqn=NQN, or --filename=nvmf://IP:PORT/NQN"
         ))
     };
-    let mut remote = options.remote.clone();
-    if let Some(url) = &options.filename {
-        if let Some(rest) = url.strip_prefix("nvmf+tcp://") {
-            remote.transport = RemoteTransport::Tcp;
-            read_url(url, rest, &mut remote)?;
-        } else if let Some(rest) = url.strip_prefix("nvmf://") {
-            read_url(url, rest, &mut remote)?;
-        }
-    }
+    let remote = &options.remote;
+    let parse = |nqn: &str| parse_nqn(nqn).map_err(EngineError::Option);
     let address = remote.address.ok_or_else(|| missing("the target's address"))?;
-    let nqn = parse_nqn(&remote.nqn.ok_or_else(|| missing("the subsystem's NQN"))?)?;
+    let nqn = parse(remote.nqn.as_deref().ok_or_else(|| missing("the subsystem's NQN"))?)?;
     let machine = HostIdentity::of_this_machine_or_new()?;
     let host = match &remote.hostnqn {
-        Some(nqn) => HostIdentity { nqn: parse_nqn(nqn)?, ..machine },
+        Some(nqn) => HostIdentity { nqn: parse(nqn)?, ..machine },
         None => machine,
     };
     // A queue with n entries has at most n - 1 commands in flight.
     let entries = u16::try_from(options.iodepth.saturating_add(1)).unwrap_or(u16::MAX);
-    let transport = match remote.transport {
+    let transport = match remote.transport() {
         RemoteTransport::Rdma => TransportOptions::Rdma,
         RemoteTransport::Tcp => TransportOptions::Tcp(TcpOptions {
             header_digest: remote.header_digest,
             data_digest: remote.data_digest,
-            tls: tls(remote.tls, remote.tls_key_file.as_deref())?,
+            tls: tls(remote)?,
             ..TcpOptions::default()
         }),
     };
@@ -165,29 +152,4 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         ..Options::with_host(address, nqn, host)
     };
     Ok((connect, remote.nsid.map(Nsid)))
-}
-
-/// `IP:PORT/NQN?nsid=1`.
-fn read_url(url: &str, rest: &str, remote: &mut Remote) -> Result<(), EngineError> {
-    let error = || {
-        EngineError::Option(format!(
-            "{url} is not a valid address: write nvmf://192.0.2.1:4420/NQN?nsid=1, over tcp nvmf+tcp://192.0.2.1:4420/NQN"
-        ))
-    };
-    let (address, rest) = rest.split_once('/').ok_or_else(error)?;
-    let (nqn, query) = rest.split_once('?').unwrap_or((rest, ""));
-    remote.address = Some(address.parse().map_err(|_| error())?);
-    remote.nqn = Some(nqn.to_owned());
-    if let Some(nsid) = query.strip_prefix("nsid=") {
-        remote.nsid = Some(nsid.parse().map_err(|_| error())?);
-    } else if !query.is_empty() {
-        return Err(error());
-    }
-    Ok(())
-}
-
-fn parse_nqn(text: &str) -> Result<Nqn, EngineError> {
-    text.parse().map_err(|_| {
-        EngineError::Option(format!("`{text}` is not a valid NQN: write nqn.YYYY-MM.domain:name"))
-    })
 }

@@ -5,12 +5,14 @@
 //! | `table` | all options: names, help texts and parsers |
 //! | `fio` | options of fio that are ignored or replaced |
 //! | `options` | the options of a job, parsed |
+//! | `remote` | a remote namespace: its URL, and which options go together |
 //! | `ini`, `toml` | job files in fio's format and in TOML |
 //! | `unit`, `value` | parsers of sizes, times and other values |
 
 mod fio;
 mod ini;
 mod options;
+pub(crate) mod remote;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -212,6 +214,9 @@ impl Job {
         {
             bytes.clone_from(pattern);
         }
+        if let Err(reason) = remote::complete(options) {
+            return Err(JobError::Job { job: self.name, reason });
+        }
         let reason = if options.verify == Some(Verify::Pattern(Vec::new())) {
             "verify=pattern needs verify_pattern=BYTES"
         } else if options.time_based && options.runtime.is_none() {
@@ -228,6 +233,15 @@ impl Job {
                 reason: format!(
                     "this filename is a URL, not a local file: omit ioengine, or use ioengine={}",
                     url.name()
+                ),
+            });
+        } else if let (EngineKind::IoUring, Some((scheme, _))) =
+            (options.engine(), options.filename.as_deref().and_then(|name| name.split_once("://")))
+        {
+            return Err(JobError::Job {
+                job: self.name,
+                reason: format!(
+                    "{scheme}:// is no known kind of URL: use nvmf://, nvmf+tcp:// (with tls=1 for TLS), nbd:// or nbd+unix://"
                 ),
             });
         } else if options.engine() == EngineKind::IoUring

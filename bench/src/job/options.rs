@@ -161,8 +161,8 @@ pub enum RemoteTransport {
 /// A remote namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// What carries the commands.
-    pub transport: RemoteTransport,
+    /// What carries the commands, when given; see [`Remote::transport`].
+    pub transport: Option<RemoteTransport>,
     /// NVMe/TCP: checksums of PDU headers.
     pub header_digest: bool,
     /// NVMe/TCP: checksums of data.
@@ -185,6 +185,14 @@ pub struct Remote {
     pub provider: RdmaProvider,
     /// Host NQN to use instead of this machine's.
     pub hostnqn: Option<String>,
+}
+
+impl Remote {
+    /// What carries the commands: NVMe/RDMA by default.
+    #[must_use]
+    pub fn transport(&self) -> RemoteTransport {
+        self.transport.unwrap_or(RemoteTransport::Rdma)
+    }
 }
 
 /// Parameters of a search for the greatest queue depth that meets a latency target.
@@ -309,7 +317,7 @@ impl Default for JobOptions {
             allow_mounted_write: false,
             ioengine: None,
             remote: Remote {
-                transport: RemoteTransport::Rdma,
+                transport: None,
                 header_digest: false,
                 data_digest: false,
                 tls: false,

@@ -266,7 +266,7 @@ const ENGINES: &[OptionSpec] = &[
         put(&mut o.remote.nsid, count(v, 1, u32::MAX - 1).map(Some))
     }),
     known(&["transport"], "rdma|tcp", "nvmf: what carries the commands; nvmf+tcp:// implies tcp", |o, v| {
-        put(&mut o.remote.transport, value::transport(v))
+        put(&mut o.remote.transport, value::transport(v).map(Some))
     }),
     known(&["hdr_digest"], "", "nvmf over tcp: checksums of PDU headers", |o, v| {
         put(&mut o.remote.header_digest, flag(v))
@@ -275,7 +275,7 @@ const ENGINES: &[OptionSpec] = &[
         put(&mut o.remote.data_digest, flag(v))
     }),
     known(&["tls"], "", "nvmf over tcp: TLS, with tls_key_file", |o, v| put(&mut o.remote.tls, flag(v))),
-    known(&["tls_key_file"], "", "nvmf over tcp: the file with the key for TLS", |o, v| {
+    known(&["tls_key_file"], "FILE", "nvmf over tcp: the file with the key for TLS", |o, v| {
         o.remote.tls_key_file = Some(v.into());
         Ok(())
     }),

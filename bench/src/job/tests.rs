@@ -162,3 +162,64 @@ proptest! {
         let _ = (known[index % known.len()].set)(&mut JobOptions::default(), &value);
     }
 }
+
+const URL: &str = "filename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d";
+const TCP_URL: &str = "filename=nvmf+tcp://192.0.2.1:4420/nqn.2026-11.com.example:d";
+
+#[test]
+fn option_of_another_transport_is_refused() {
+    let key = "tls_key_file=/nonexistent/key";
+    for (job, parts) in [
+        (format!("{URL}\ntls=1\n{key}"), &["tls is for transport=tcp"][..]),
+        (format!("{URL}\n{key}"), &["tls_key_file is for transport=tcp"]),
+        (format!("{URL}\nhdr_digest=1"), &["hdr_digest is for transport=tcp", "crc=1"]),
+        (format!("{URL}\ndata_digest=1"), &["data_digest is for transport=tcp"]),
+        (format!("{TCP_URL}\ncrc=1"), &["crc is for transport=rdma", "data_digest"]),
+        (format!("{TCP_URL}\nprovider=iwarp"), &["provider is for transport=rdma"]),
+        (format!("{TCP_URL}\ntransport=rdma"), &["nvmf+tcp://", "transport=rdma"]),
+        (format!("{TCP_URL}\ntls=1"), &["tls=1 needs tls_key_file", "nvmf gen-tls-key"]),
+        (format!("{TCP_URL}\n{key}"), &["tls_key_file is for tls=1"]),
+        // What is not NVMe/TCP would be sent in the clear as well.
+        (format!("filename=nbd://127.0.0.1:10809/\ntls=1\n{key}"), &["tls is for", "nbd"]),
+        (format!("ioengine=memory\n{key}"), &["tls_key_file is for", "memory"]),
+    ] {
+        let error = plan("job.fio", &format!("[a]\n{job}\n")).expect_err(&job).to_string();
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+    for job in [
+        format!("{TCP_URL}\ntls=1\n{key}\nhdr_digest=1\ndata_digest=1\ntransport=tcp\nprovider=auto\ncrc=0"),
+        format!("{URL}\ntransport=tcp\ntls=1\n{key}"),
+        format!("{URL}\ncrc=1\nprovider=iwarp\ntls=0\nhdr_digest=0"),
+    ] {
+        plan("job.fio", &format!("[a]\n{job}\n")).expect(&job);
+    }
+}
+
+#[test]
+fn filename_that_is_no_known_url_is_refused() {
+    for (filename, parts) in [
+        ("nvmf+tls://192.0.2.1:4420/nqn.2026-11.com.example:d", &["nvmf+tls://", "nvmf+tcp://", "tls=1"][..]),
+        ("nvmf://192.0.2.1/nqn.2026-11.com.example:d", &["not a valid address", "4420"]),
+        ("nvmf+tcp://192.0.2.1:4420", &["not a valid address"]),
+        ("nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d?nsid=x", &["not a valid address"]),
+        ("nvmf://192.0.2.1:4420/disk", &["`disk` is not a valid NQN"]),
+    ] {
+        let error = plan("job.fio", &format!("[a]\nfilename={filename}\n")).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+}
+
+/// An option whose help names no value takes the next argument for another option or a job file.
+#[test]
+fn option_that_needs_a_value_names_one() {
+    for known in TABLE.iter().flat_map(|group| group.options).filter(|known| known.value.is_empty()) {
+        let mut options = JobOptions::default();
+        let (none, nonsense) =
+            ((known.set)(&mut options, ""), (known.set)(&mut options, "neither a switch nor a number"));
+        assert!(none.is_ok() && nonsense.is_err(), "{} takes a value", known.names[0]);
+    }
+}

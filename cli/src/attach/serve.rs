@@ -183,6 +183,7 @@ impl Service<'_> {
     pub(super) fn place(&mut self, namespace: &Namespace, via: &Via, place: Place) -> Result<()> {
         self.entry = Attachment {
             transport: via.transport().name().to_owned(),
+            tls: via.tls(),
             provider: via.provider(),
             nsid: namespace.nsid.0,
             uuid: crate::namespace::uuid(namespace),

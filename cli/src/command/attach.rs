@@ -91,6 +91,12 @@ pub(crate) struct Detach {
 
 impl DiskArguments {
     fn options(&self) -> Result<AttachOptions> {
+        if self.namespace.target.has_key_as_argument() {
+            return wrong_arguments(
+                "--tls-key would show the key to everybody (ps) for as long as the disk is attached: put it into a file \
+                 that only you may read, and name that with --tls-key-file",
+            );
+        }
         Ok(AttachOptions {
             connection: self.namespace.options()?,
             nsid: self.namespace.nsid.map(Nsid),
@@ -150,8 +156,8 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
         return print_json(disk.json());
     }
     let (place, whence) = (disk.place().display(), if disk.device.is_some() { "as" } else { "served on" });
-    let Attachment { nqn, nsid, block_size, transport, .. } = disk;
-    let via = disk.provider.as_ref().unwrap_or(transport);
+    let Attachment { nqn, nsid, block_size, .. } = disk;
+    let via = disk.via();
     let size = human(disk.size);
     line(format_args!(
         "{nqn} namespace {nsid}, {size} in blocks of {block_size} bytes, over {via}, {whence}"

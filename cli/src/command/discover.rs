@@ -1,13 +1,14 @@
 //! `nvmf discover`.
 
 use super::{Format, Output, TargetArguments};
-use crate::connect::reach;
-use crate::print::{line, print_json};
+use crate::connect::{is_unreachable, reach};
+use crate::print::{chain, line, print_json};
 use crate::runtime::run;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{
-    AddressFamily, DiscoveryEntry, RdmaProviderType, SubsystemType, TREQ_SQFCD, TransportType,
+    AddressFamily, DiscoveryEntry, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaProviderType, SubsystemType,
+    TREQ_SQFCD, TransportType,
 };
 use serde_json::json;
 
@@ -22,7 +23,8 @@ pub(crate) struct Discover {
 impl Discover {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.target.options(Nqn::DISCOVERY)?;
-        let (log, _) = run(reach(options, nvmf_initiator::discover))?;
+        let (log, _) =
+            run(reach(options, nvmf_initiator::discover)).map_err(|error| self.explained(error))?;
         if self.output.format == Format::Json {
             let records: Vec<_> = log.entries.iter().map(record).collect();
             return print_json(json!({ "genctr": log.generation, "records": records }));
@@ -45,6 +47,20 @@ impl Discover {
             }
         }
         Ok(())
+    }
+}
+
+impl Discover {
+    /// The default port is not one where disks are served.
+    fn explained(&self, error: anyhow::Error) -> anyhow::Error {
+        let unreached = error.downcast_ref().is_some_and(is_unreachable);
+        if unreached && self.target.asks_discovery_port() {
+            return anyhow!(
+                "{}; discovery over tcp asks port 8009, with -s 4420 one where disks are served",
+                chain(&error)
+            );
+        }
+        error
     }
 }
 
@@ -76,12 +92,22 @@ fn record(entry: &DiscoveryEntry) -> serde_json::Value {
         "trsvcid": entry.trsvcid(),
         "subnqn": entry.subnqn().map_or_else(|_| String::from("unreadable"), |nqn| nqn.to_string()),
         "traddr": entry.traddr(),
+        "eflags": eflags(entry.eflags.get()),
     });
     let details = if entry.trtype == TransportType::TCP { tcp(entry) } else { rdma(entry) };
     if let (Some(record), serde_json::Value::Object(details)) = (record.as_object_mut(), details) {
         record.extend(details);
     }
     record
+}
+
+fn eflags(eflags: u16) -> String {
+    let names = [
+        (EFLAGS_EPCSD, "explicit discovery connections"),
+        (EFLAGS_DUPRETINFO, "duplicate discovery information"),
+    ];
+    let set: Vec<_> = names.iter().filter(|(bit, _)| eflags & bit != 0).map(|(_, name)| *name).collect();
+    if set.is_empty() { "none".to_owned() } else { set.join(", ") }
 }
 
 /// Whether a secure channel is required, and whether flow control of submission queues can be off.

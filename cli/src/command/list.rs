@@ -62,7 +62,7 @@ fn row(disk: &Attachment) -> [String; 11] {
         disk.state.as_str().to_owned(),
         disk.nqn.clone(),
         disk.address.clone(),
-        disk.transport.clone(),
+        if disk.tls { format!("{}+tls", disk.transport) } else { disk.transport.clone() },
         disk.provider.clone().unwrap_or_else(|| "-".to_owned()),
         disk.nsid.to_string(),
         human(disk.size),

@@ -10,6 +10,7 @@ mod doctor;
 mod identify;
 mod list;
 mod nvm;
+mod refused;
 mod smart_log;
 mod target;
 mod tls_key;
@@ -80,6 +81,12 @@ enum Command {
     /// nvme-cli's name for `detach`
     #[command(hide = true, alias = "disconnect-all", disable_help_flag = true)]
     Disconnect(OtherName),
+    /// nvme-cli's authentication keys
+    #[command(hide = true, alias = "check-dhchap-key", disable_help_flag = true)]
+    GenDhchapKey(OtherName),
+    /// nvme-cli's keys in the keyring
+    #[command(hide = true, disable_help_flag = true)]
+    TlsKey(OtherName),
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
@@ -144,6 +151,13 @@ impl Arguments {
             ),
             Command::Disconnect(_) => wrong_arguments(
                 "the command is `nvmf detach DEVICE`, or -n NQN, or --all; `nvmf list` shows what is attached",
+            ),
+            Command::GenDhchapKey(_) => wrong_arguments(
+                "there is no DH-HMAC-CHAP in this version: over tcp, TLS identifies the host (nvmf gen-tls-key)",
+            ),
+            Command::TlsKey(_) => wrong_arguments(
+                "the commands are `nvmf gen-tls-key` and `nvmf check-tls-key`, which put keys into the keyring with \
+                 --insert; /proc/keys lists those that are there",
             ),
             Command::GenTlsKey(key) => key.run(),
             Command::CheckTlsKey(key) => key.run(),

@@ -1,6 +1,7 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::target::{NamespaceArguments, NoShortOptions, NoShortOptionsOfRanges};
+use super::refused::{NoShortOptions, NoShortOptionsOfRanges};
+use super::target::NamespaceArguments;
 use crate::connect::connect;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;

@@ -1,5 +1,6 @@
 //! The flags that name a target: nvme-cli's.
 
+use super::refused::Absent;
 use crate::connect::Transport;
 use crate::namespace::choose;
 use crate::print::wrong_arguments;
@@ -18,6 +19,8 @@ use uuid::Uuid;
 
 /// The port of NVMe over Fabrics.
 pub(super) const PORT: u16 = 4420;
+/// I/O queues that a controller has at the most.
+const IO_QUEUES_MAX: u16 = 128;
 /// The port of discovery over NVMe/TCP.
 const DISCOVERY_PORT: u16 = 8009;
 
@@ -79,7 +82,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "VERSION", requires = "tls", value_parser = clap::value_parser!(u8).range(0..=1))]
     tls_identity_version: Option<u8>,
     /// The kernel's keyring to look into for --tls
-    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
+    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING, requires = "tls")]
     keyring: String,
     /// Ask for submission queues without flow control: over tcp a read then needs no response of its own
     #[arg(short = 'd', long)]
@@ -101,6 +104,8 @@ pub(crate) struct TargetArguments {
     /// --ctrl-loss-tmo says. A write that failed so may yet take effect until two Keep Alive Timeouts have passed
     #[arg(long)]
     fast_io_fail_tmo: Option<u32>,
+    #[command(flatten)]
+    _absent: Absent,
 }
 
 /// Over which RDMA.
@@ -134,65 +139,6 @@ pub(crate) struct NamespaceArguments {
     pub(crate) nsid: Option<u32>,
 }
 
-/// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct NoShortOptions {
-    #[arg(short = 's', hide = true, value_parser = no_start_block)]
-    _start_block: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_block_count)]
-    _block_count: Option<u64>,
-}
-
-fn no_start_block(text: &str) -> Result<u64, String> {
-    Err(no_short("-s is nvme-cli's --start-block: write that", "port", "--trsvcid", text))
-}
-
-fn no_block_count(text: &str) -> Result<u64, String> {
-    let what = "-c is nvme-cli's --block-count: write that";
-    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
-}
-
-/// The same for commands that take bytes in place of blocks.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct NoShortOptionsOfBytes {
-    #[arg(short = 's', hide = true, value_parser = no_start_byte)]
-    _start_block: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_byte_count)]
-    _block_count: Option<u64>,
-}
-
-fn no_start_byte(text: &str) -> Result<u64, String> {
-    let what = "-s is nvme-cli's --start-block: here --offset names the first byte";
-    Err(no_short(what, "port", "--trsvcid", text))
-}
-
-fn no_byte_count(text: &str) -> Result<u64, String> {
-    let what = "-c is nvme-cli's --block-count: here --length is the number of bytes";
-    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
-}
-
-/// The same for `dsm`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct NoShortOptionsOfRanges {
-    #[arg(short = 's', hide = true, value_parser = no_slbs)]
-    _slbs: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_cdw11)]
-    _cdw11: Option<u64>,
-}
-
-fn no_slbs(text: &str) -> Result<u64, String> {
-    Err(no_short("-s is nvme-cli's --slbs: write that", "port", "--trsvcid", text))
-}
-
-fn no_cdw11(text: &str) -> Result<u64, String> {
-    let what = "-c is nvme-cli's --cdw11, which this command does not take";
-    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
-}
-
-fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {
-    format!("{what}; for the {other}, write {option} {text}")
-}
-
 pub(super) fn port(text: &str) -> Result<u16, String> {
     let port = text.parse().ok().filter(|port| *port != 0);
     port.ok_or_else(|| "a port is a number from 1 to 65535".to_owned())
@@ -207,6 +153,21 @@ fn with_port(text: &str) -> Option<(&str, u16)> {
     let (address, port) = text.rsplit_once(':')?;
     let is_whole = !address.contains(':') || (address.starts_with('[') && address.ends_with(']'));
     Some((address, port.parse().ok().filter(|_| is_whole && !address.is_empty())?))
+}
+
+/// A key that was given as an argument.
+fn parse_key(text: &str) -> Result<Key> {
+    Key::parse(text).or_else(|error| {
+        let is_number = text.trim_start_matches("0x").bytes().all(|byte| byte.is_ascii_hexdigit());
+        wrong_arguments(if is_number {
+            format!(
+                "--tls-key {text}: here it is the key itself (NVMeTLSkey-1:…), not the number of a key in the keyring as \
+                 of nvme-cli: leave it out, and --tls takes this host's key from the keyring"
+            )
+        } else {
+            format!("--tls-key: {error}")
+        })
+    })
 }
 
 impl TargetArguments {
@@ -246,6 +207,9 @@ impl TargetArguments {
                 tls: self.tls_options()?,
                 ..TcpOptions::default()
             })),
+            Transport::Rdma if self.tos.is_some() && self.provider == Provider::Iwarp => wrong_arguments(
+                "--tos is for -t tcp and for RDMA devices: userspace iWARP does not set it; leave it out",
+            ),
             Transport::Rdma => match self.option_of_tcp() {
                 Some(option) => wrong_arguments(format!(
                     "{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"
@@ -266,9 +230,36 @@ impl TargetArguments {
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 
+    /// Whether the key itself was given.
+    pub(super) fn has_key_as_argument(&self) -> bool {
+        self.tls_key.is_some()
+    }
+
+    /// The port that is used where none is named is not one where disks are served.
+    pub(super) fn asks_discovery_port(&self) -> bool {
+        self.transport == Transport::Tcp && self.trsvcid.is_none()
+    }
+
+    fn check_queues(&self) -> Result<()> {
+        let (reads, writes) = (self.nr_io_queues, self.nr_write_queues);
+        if reads + writes > IO_QUEUES_MAX {
+            return wrong_arguments(format!(
+                "--nr-io-queues {reads} and --nr-write-queues {writes} are more than {IO_QUEUES_MAX} together: ask for fewer"
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether this machine has the address and the interface to connect from.
-    fn check_source(&self) -> Result<()> {
+    fn check_source(&self, target: SocketAddr) -> Result<()> {
         if let Some(address) = self.host_traddr {
+            if address.is_ipv4() != target.is_ipv4() {
+                return wrong_arguments(format!(
+                    "--host-traddr {address} and the target's address, {}, are of different kinds (IPv4, IPv6): no \
+                     connection leads from one to the other",
+                    target.ip()
+                ));
+            }
             UdpSocket::bind((address, 0)).with_context(|| {
                 format!("--host-traddr {address}: this machine has no such address (`ip address` lists them)")
             })?;
@@ -285,13 +276,12 @@ impl TargetArguments {
 
     /// The key, if TLS is wanted.
     fn tls_options(&self) -> Result<Option<TlsOptions>> {
-        let key = match (self.tls, &self.tls_key_file, &self.tls_key) {
+        let options = match (self.tls, &self.tls_key_file, &self.tls_key) {
             (false, ..) => return Ok(None),
-            (true, Some(path), _) => read_key_file(path)?,
-            (true, None, Some(text)) => Key::parse(text).context("--tls-key")?,
-            (true, None, None) => return Ok(Some(TlsOptions::of_keyring(&self.keyring))),
+            (true, Some(path), _) => TlsOptions::new(read_key_file(path)?),
+            (true, None, Some(text)) => TlsOptions::new(parse_key(text)?),
+            (true, None, None) => TlsOptions::of_keyring(&self.keyring),
         };
-        let options = TlsOptions::new(key);
         Ok(Some(match self.tls_identity_version {
             None => options,
             Some(0) => options.with_version(Version::V0),
@@ -312,7 +302,9 @@ impl TargetArguments {
             }
         };
         let transport = self.transport()?;
-        self.check_source()?;
+        let address = self.address(nqn)?;
+        self.check_source(address)?;
+        self.check_queues()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {
             transport,
@@ -328,7 +320,7 @@ impl TargetArguments {
             reconnect_delay: seconds(self.reconnect_delay),
             fast_io_fail_timeout: self.fast_io_fail_tmo.map(seconds),
             ctrl_loss_timeout: u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs),
-            ..Options::with_host(self.address(nqn)?, nqn, host)
+            ..Options::with_host(address, nqn, host)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `nvmf gen-tls-key` and `nvmf check-tls-key`: keys for TLS over NVMe/TCP.
 
-use crate::print::line;
-use anyhow::{Context, Result, bail};
+use crate::print::{line, wrong_arguments};
+use anyhow::{Context, Result};
 use nvme_proto::Nqn;
 use nvmf_initiator::HostIdentity;
 use nvmf_tls::{Hash, Key, NVME_KEYRING, Psk, TlsKeyring, Version, read_key_file};
@@ -27,7 +27,7 @@ struct Whose {
     /// NQN of the host; this machine's by default
     #[arg(short = 'n', long)]
     hostnqn: Option<Nqn>,
-    /// NQN of the subsystem
+    /// NQN of the subsystem: the identity is printed that the key has for it
     #[arg(short = 'c', long)]
     subsysnqn: Option<Nqn>,
     /// Version of the identity: 0 has the names, 1 a digest of the key as well
@@ -46,9 +46,7 @@ struct Whose {
 
 impl Whose {
     /// The key of TLS.
-    fn psk(&self, key: &Key) -> Result<Psk> {
-        let subsystem =
-            self.subsysnqn.as_ref().context("-c (--subsysnqn) is missing: whom is the key for?")?;
+    fn psk(&self, key: &Key, subsystem: &Nqn) -> Result<Psk> {
         let host = match self.hostnqn {
             Some(nqn) => nqn,
             None => HostIdentity::of_this_machine()?.nqn,
@@ -57,9 +55,17 @@ impl Whose {
         Ok(key.psk(version, &host, subsystem)?)
     }
 
-    /// Puts it into the keyring.
-    fn insert(&self, psk: &Psk) -> Result<()> {
-        let serial = TlsKeyring::open(&self.keyring)?.insert(psk)?;
+    /// The keyring and the subsystem that the key is put there for, if it is to be.
+    fn keyring(&self) -> Result<Option<(TlsKeyring, &Nqn)>> {
+        match (&self.subsysnqn, self.insert) {
+            (Some(subsystem), true) => Ok(Some((TlsKeyring::open(&self.keyring)?, subsystem))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts the key into the keyring.
+    fn insert(&self, (mut keyring, subsystem): (TlsKeyring, &Nqn), key: &Key) -> Result<()> {
+        let serial = keyring.insert(&self.psk(key, subsystem)?)?;
         line(format_args!("Inserted TLS key {serial:08x}"))
     }
 }
@@ -88,14 +94,17 @@ impl GenTlsKey {
         };
         let key = match &self.secret {
             None => Key::generate(len, hash)?,
-            Some(secret) => Key::new(&from_hex(secret)?, hash)?,
+            Some(secret) => Key::new(&from_hex(secret)?, hash)
+                .or_else(|error| wrong_arguments(format!("--secret: {error}")))?,
         };
-        if let Some(path) = &self.keyfile {
-            write_key(path, &key)?;
-        } else if !self.whose.insert {
-            line(&*key.to_interchange())?;
+        // Before the file is there: without a keyring nothing is left behind.
+        let keyring = self.whose.keyring()?;
+        match &self.keyfile {
+            Some(path) => write_key(path, &key)?,
+            // The other side needs it.
+            None => line(&*key.to_interchange())?,
         }
-        if self.whose.insert { self.whose.insert(&self.whose.psk(&key)?) } else { Ok(()) }
+        keyring.map_or(Ok(()), |keyring| self.whose.insert(keyring, &key))
     }
 }
 
@@ -116,10 +125,17 @@ impl CheckTlsKey {
         let key = match (&self.keyfile, &self.keydata) {
             (Some(path), _) => read_key_file(path)?,
             (None, Some(text)) => Key::parse(text)?,
-            (None, None) => bail!("no key: give --keyfile or --keydata"),
+            (None, None) => return wrong_arguments("no key: give --keyfile or --keydata"),
         };
-        let psk = self.whose.psk(&key)?;
-        if self.whose.insert { self.whose.insert(&psk) } else { line(&psk.identity) }
+        match (self.whose.keyring()?, &self.whose.subsysnqn) {
+            (Some(keyring), _) => self.whose.insert(keyring, &key),
+            (None, Some(subsystem)) => line(self.whose.psk(&key, subsystem)?.identity),
+            // As nvme-cli says it.
+            (None, None) => {
+                let hmac = key.retained().map_or(0, Hash::number);
+                line(format_args!("Key is valid (HMAC {hmac}, length {})", key.hash().len()))
+            }
+        }
     }
 }
 
@@ -137,5 +153,6 @@ fn from_hex(text: &str) -> Result<Vec<u8>> {
     let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
     let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
     let bytes = is_hex.then(|| digits.map(byte).collect::<Option<Vec<_>>>()).flatten();
-    bytes.context("--secret is not hexadecimal: 64 digits for --hmac 1, 96 for --hmac 2")
+    let wrong = "--secret is not hexadecimal: 64 digits for --hmac 1, 96 for --hmac 2";
+    bytes.map_or_else(|| wrong_arguments(wrong), Ok)
 }

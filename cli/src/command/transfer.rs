@@ -1,7 +1,8 @@
 //! `nvmf read` and `nvmf write`: copy between a namespace and a file or pipe.
 
 use super::nvm::AttachedArguments;
-use super::target::{NamespaceArguments, NoShortOptionsOfBytes};
+use super::refused::NoShortOptionsOfBytes;
+use super::target::NamespaceArguments;
 use crate::connect::connect;
 use crate::print::OutputClosed;
 use crate::runtime::run;

@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Modules that matter, and what for.
-pub(super) const MODULES: [(&str, &str); 6] = [
+pub(super) const MODULES: [(&str, &str); 9] = [
     ("ib_core", "RDMA at all"),
     ("rdma_ucm", "RDMA connections from user space"),
     ("rdma_rxe", "Soft-RoCE"),
     ("siw", "Soft-iWARP"),
     ("ublk_drv", "attached disks as /dev/ublkbN"),
     ("nbd", "attached disks as /dev/nbdN"),
+    ("nvme_tcp", "NVMe/TCP by the kernel's own host"),
+    ("tls", "TLS records by the kernel"),
+    ("nvme_keyring", "the keyring .nvme"),
 ];
 
 /// The state of a module.

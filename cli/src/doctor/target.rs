@@ -8,10 +8,14 @@ use crate::print::chain;
 use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::Nqn;
-use nvmf_initiator::{HostIdentity, Options, Preference, TcpOptions, TransportOptions};
+use nvmf_initiator::{HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions};
+use nvmf_tls::{Hash, Key};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// What the error of a connection says that the target ended with an alert of TLS.
+const TLS_ALERT: &str = "the peer sent the TLS alert";
 
 /// What came of asking the discovery service at an address.
 #[derive(Debug)]
@@ -27,8 +31,8 @@ pub(super) struct Target {
 pub(super) struct Answer {
     /// Over which provider, if over RDMA.
     pub(super) provider: Option<String>,
-    /// Entries of its discovery log.
-    pub(super) records: usize,
+    /// Entries of its discovery log; `None`: it requires TLS, and only hosts with a key see them.
+    pub(super) records: Option<usize>,
 }
 
 impl Target {
@@ -55,7 +59,13 @@ impl Target {
     }
 
     fn try_over(&mut self, transport: Transport, provider: ProviderChoice) {
-        let answer = discover(self.address, transport, provider).map_err(|error| why(&error));
+        let answer = discover(self.address, transport, provider, None);
+        let answer = match answer {
+            Err(_) if transport == Transport::Tcp && speaks_tls(self.address) => {
+                Ok(Answer { provider: None, records: None })
+            }
+            answer => answer.map_err(|error| why(&error)),
+        };
         self.tried.push((transport, answer));
     }
 
@@ -86,7 +96,9 @@ impl Target {
             let found = answer.as_ref().ok();
             json!({
                 "transport": transport.name(), "answers": found.is_some(),
-                "provider": found.map(|answer| &answer.provider), "records": found.map(|answer| answer.records),
+                "provider": found.map(|answer| &answer.provider),
+                "records": found.and_then(|answer| answer.records),
+                "tls_required": found.map(|answer| answer.records.is_none()),
                 "error": answer.as_ref().err(),
             })
         });
@@ -96,7 +108,8 @@ impl Target {
             "address": self.address, "answers": first.is_some(),
             "transport": first.map(|(transport, _)| transport.name()),
             "provider": first.and_then(|(_, answer)| answer.provider.as_deref()),
-            "records": first.map(|(_, answer)| answer.records), "error": self.error(), "tried": tried,
+            "records": first.and_then(|(_, answer)| answer.records),
+            "tls_required": first.map(|(_, answer)| answer.records.is_none()), "error": self.error(), "tried": tried,
         })
     }
 
@@ -104,6 +117,9 @@ impl Target {
         let answers = self.answers().map(|(transport, Answer { provider, records })| {
             let provider = provider.as_ref().map_or_else(String::new, |provider| format!(" ({provider})"));
             let name = transport.name();
+            let Some(records) = records else {
+                return format!("over {name}: it requires TLS, with the key of a host (-t {name} --tls)");
+            };
             let plural = if *records == 1 { "" } else { "s" };
             format!("over {name}{provider}: {records} record{plural} in its discovery log (-t {name})")
         });
@@ -124,11 +140,23 @@ fn why(error: &anyhow::Error) -> String {
     }
 }
 
-fn discover(address: SocketAddr, transport: Transport, provider: ProviderChoice) -> Result<Answer> {
+/// Whether TLS is spoken there: a key that nobody knows is refused with an alert.
+fn speaks_tls(address: SocketAddr) -> bool {
+    let Ok(key) = Key::generate(32, Some(Hash::Sha256)) else { return false };
+    let answer = discover(address, Transport::Tcp, ProviderChoice::All, Some(TlsOptions::new(key)));
+    answer.is_err_and(|error| chain(&error).contains(TLS_ALERT))
+}
+
+fn discover(
+    address: SocketAddr,
+    transport: Transport,
+    provider: ProviderChoice,
+    tls: Option<TlsOptions>,
+) -> Result<Answer> {
     let options = Options {
         transport: match transport {
             Transport::Rdma => TransportOptions::Rdma,
-            Transport::Tcp => TransportOptions::Tcp(TcpOptions::default()),
+            Transport::Tcp => TransportOptions::Tcp(TcpOptions { tls, ..TcpOptions::default() }),
         },
         provider: match provider {
             ProviderChoice::Iwarp => Preference::Iwarp,
@@ -139,5 +167,5 @@ fn discover(address: SocketAddr, transport: Transport, provider: ProviderChoice)
         ..Options::with_host(address, Nqn::DISCOVERY, HostIdentity::generate()?)
     };
     let (log, via) = run(reach(options, nvmf_initiator::discover))?;
-    Ok(Answer { provider: via.provider(), records: log.entries.len() })
+    Ok(Answer { provider: via.provider(), records: Some(log.entries.len()) })
 }

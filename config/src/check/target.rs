@@ -2,9 +2,7 @@
 
 use super::{Checker, Result, narrow};
 use crate::file;
-use crate::model::{
-    DuplicateHostId, Host, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions,
-};
+use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions};
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
@@ -121,21 +119,6 @@ impl Checker<'_> {
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
         })
-    }
-
-    /// A listener with TLS needs keys to know hosts by.
-    pub(super) fn keys_for_tls(&self, file: &file::File, hosts: &[Host]) -> Result<()> {
-        let has_key =
-            file.target.tls_keyring.is_some() || hosts.iter().any(|host| host.tls_key_file.is_some());
-        let listeners = file.listener.iter().filter_map(|listener| listener.as_ref().tls.as_ref());
-        match listeners.into_iter().find(|tls| tls.as_ref() != "off") {
-            Some(tls) if !has_key => self.error(
-                tls,
-                "tls needs keys of hosts: add a [[host]] with nqn and tls_key_file (nvmf gen-tls-key makes a key), \
-                 or tls_keyring to [target]",
-            ),
-            _ => Ok(()),
-        }
     }
 
     fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {

@@ -164,8 +164,8 @@ impl From<s2n_tls::error::Error> for TlsError {
 /// What came of the lookup, kept with the connection.
 #[derive(Debug)]
 enum Lookup {
-    /// The key of this identity was found.
-    Found(String),
+    /// The key of this identity was found; the first identity that is offered as well and has none.
+    Found { identity: String, other: Option<String> },
     /// None was, and why.
     None(String),
 }
@@ -191,14 +191,16 @@ impl ClientHelloCallback for Chooser {
                 }
                 Err(why) => {
                     let name: String = String::from_utf8_lossy(identity).chars().take(600).collect();
-                    refusal.get_or_insert(format!("{why} (it offers {name:?})"));
+                    refusal.get_or_insert((why, name));
                 }
             }
         }
         let none = || "the peer offers no pre-shared key; NVMe/TCP has no certificates".to_owned();
         connection.set_application_context(match found {
-            Some(identity) => Lookup::Found(identity),
-            None => Lookup::None(refusal.unwrap_or_else(none)),
+            Some(identity) => Lookup::Found { identity, other: refusal.map(|(_, name)| name) },
+            None => {
+                Lookup::None(refusal.map_or_else(none, |(why, name)| format!("{why} (it offers {name:?})")))
+            }
         });
         Ok(None)
     }

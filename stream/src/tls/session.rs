@@ -154,9 +154,12 @@ impl Session {
     fn failure(&mut self, error: &Error) -> TlsError {
         match self.connection.application_context() {
             Some(Lookup::None(why)) => return TlsError::Key(why.clone()),
-            Some(Lookup::Found(identity)) if error.name() == BAD_BINDER => {
+            Some(Lookup::Found { identity, other }) if error.name() == BAD_BINDER => {
+                // One of version 1 ends with a digest of the key.
+                let other =
+                    other.as_ref().map_or_else(String::new, |other| format!(" (it also offers {other:?})"));
                 return TlsError::Key(format!(
-                    "the peer has another key than the one known here for {identity:?}: give both the same key"
+                    "the peer has another key than the one known here for {identity:?}: give both the same key{other}"
                 ));
             }
             _ => {}

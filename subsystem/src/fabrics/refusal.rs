@@ -93,7 +93,9 @@ pub enum Refusal {
     #[error("SUBNQN is not a valid NQN")]
     SubsystemNqn,
     /// The host is not on the subsystem's list.
-    #[error("host {host} may not connect to {subsystem}: add it to the subsystem's hosts if it should")]
+    #[error(
+        "host {host} may not connect to {subsystem}: add it to the subsystem's allowed_hosts if it should"
+    )]
     Host {
         /// Who.
         host: Nqn,

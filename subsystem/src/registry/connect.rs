@@ -229,6 +229,7 @@ impl Registry {
             port: link.port,
             peer: link.peer.to_canonical(),
             transport: link.transport,
+            is_secure: link.secure_channel.is_some(),
             in_capsule_len,
             options: Arc::clone(&self.options),
             counters,

@@ -1,11 +1,12 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
-use crate::daemon::{read_config, select, twins, want_one_tcp_port};
+use crate::daemon::{NO_KEYS, read_config, select, tls_of, twins, want_one_tcp_port};
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
-use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, Subsystem, Transport};
+use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, Subsystem, Tls, Transport};
+use nvmf_tls::{TlsKeyring, read_key_file};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::Metadata;
@@ -48,6 +49,7 @@ struct Findings {
 impl Findings {
     fn look_at(&mut self, config: &Config) {
         self.problems.extend(config.serves_nothing().map(str::to_owned));
+        self.look_at_tls(config);
         for (at, listener) in config.listeners.iter().enumerate() {
             self.look_at_listener(listener);
             for other in config.listeners[..at].iter().filter(|other| want_one_tcp_port(other, listener)) {
@@ -78,6 +80,38 @@ impl Findings {
                     (Err(problem), None) => self.problems.push(format!("{name}: {problem}")),
                     (Err(problem), Some(hint)) => self.problems.push(format!("{name}: {problem} ({hint})")),
                 }
+            }
+        }
+    }
+
+    /// The keys of hosts, and whether they protect what they are meant to.
+    fn look_at_tls(&mut self, config: &Config) {
+        let has_tls = config.has_tls();
+        for host in &config.hosts {
+            let Some(path) = &host.tls_key_file else { continue };
+            if !has_tls {
+                self.warnings
+                    .push(format!("the key of host {} is for nothing: no [[listener]] has tls", host.nqn));
+            } else if let Err(error) = read_key_file(path) {
+                self.problems.push(format!("host {} has no key for TLS: {error}", host.nqn));
+            }
+        }
+        if !has_tls {
+            return;
+        }
+        if config.lacks_keys() && config.serves_nothing().is_none() {
+            self.problems.push(NO_KEYS.to_owned());
+        }
+        if let Some(Err(error)) = config.target.tls_keyring.as_deref().map(TlsKeyring::check) {
+            self.problems.push(format!("tls_keyring in [target]: {error}"));
+        }
+        for listener in &config.listeners {
+            if !listener.discovery_only && listener.tls != Tls::Required {
+                self.warnings.push(format!(
+                    "TLS protects no subsystem that is served on {} as well, where anyone who states the NQN of a host \
+                     is let in: every [[listener]] with disks needs tls = \"required\"",
+                    shown(listener)
+                ));
             }
         }
     }
@@ -242,12 +276,22 @@ fn describe(listener: &Listener) -> String {
     format!("{} over {transport}", listener.address)
 }
 
+/// The same with its TLS.
+fn shown(listener: &Listener) -> String {
+    format!("{}{}", describe(listener), tls_of(listener))
+}
+
 /// What would be served.
 fn summary(config: &Config) -> String {
     let mut text = String::new();
     for listener in &config.listeners {
         let only = if listener.discovery_only { ", discovery only" } else { "" };
-        let _ = writeln!(text, "listen on {}{only}", describe(listener));
+        let _ = writeln!(text, "listen on {}{only}", shown(listener));
+    }
+    for host in &config.hosts {
+        let key =
+            host.tls_key_file.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+        let _ = writeln!(text, "host {}: key for TLS {key}", host.nqn);
     }
     for subsystem in &config.subsystems {
         let hosts = match &subsystem.hosts {

@@ -3,7 +3,7 @@
 use super::{Daemon, StartError};
 use crate::ports::port_id;
 use crate::transport::tcp::TlsPorts;
-use nvmf_config::{Config, Host, Tls};
+use nvmf_config::{Config, Host};
 use nvmf_tls::{FileError, Keys, TlsKeyring, read_key_file};
 use std::sync::Arc;
 
@@ -15,43 +15,60 @@ struct KeyFault<'a> {
 
 impl KeyFault<'_> {
     fn log(&self) {
-        tracing::error!("host {} has no key for TLS: {}", self.host.nqn, self.error);
+        tracing::error!("host {} has no key for TLS and is refused: {}", self.host.nqn, self.error);
     }
 }
 
-/// The ports with TLS, and the keys. With `strict`, none may be missing.
+/// What is said where a listener has TLS, and no host a key.
+pub(crate) const NO_KEYS: &str = "a [[listener]] has tls, but no host has a key, so nobody can connect over TLS: add a \
+     [[host]] with nqn and tls_key_file (nvmf gen-tls-key makes a key), or tls_keyring to [target]";
+
+/// The ports with TLS, and the keys. What cannot be had is logged; with `strict`, nothing may be missing.
 pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartError> {
-    if config.listeners.iter().all(|listener| listener.tls == Tls::Off) {
+    if !config.has_tls() {
         return Ok(None);
     }
-    let (keys, faults) = read_keys(config, None);
-    for fault in faults {
-        fault.log();
-        if config.target.strict {
-            return Err(StartError::Key(fault.error));
+    let strict = config.target.strict;
+    if config.lacks_keys() {
+        if strict {
+            return Err(StartError::Nothing(NO_KEYS));
         }
+        tracing::error!("{NO_KEYS}");
+    }
+    let (keys, faults) = read_keys(config);
+    for fault in faults {
+        if strict {
+            return Err(StartError::Key { host: fault.host.nqn.to_string(), source: fault.error });
+        }
+        fault.log();
     }
     let modes = config.listeners.iter().enumerate().map(|(at, listener)| (port_id(at), listener.tls));
-    // Opened on this thread, whose session keyring the workers' threads inherit.
-    let keyring = config.target.tls_keyring.as_deref().map(TlsKeyring::open).transpose()?;
-    let ports = TlsPorts::new(modes, keys, keyring).map_err(StartError::Tls)?;
+    let ports = TlsPorts::new(modes, keys, keyring(config)?).map_err(StartError::Tls)?;
     Ok(Some(Arc::new(ports)))
 }
 
-/// Reads the keys. One that cannot be read stays as it is in `before`.
-fn read_keys<'a>(config: &'a Config, before: Option<&TlsPorts>) -> (Keys, Vec<KeyFault<'a>>) {
+/// Opened on this thread, whose session keyring the workers' threads inherit.
+fn keyring(config: &Config) -> Result<Option<TlsKeyring>, StartError> {
+    let Some(name) = &config.target.tls_keyring else { return Ok(None) };
+    match TlsKeyring::open(name) {
+        Ok(keyring) => Ok(Some(keyring)),
+        Err(error) if config.target.strict => Err(StartError::Keyring(error)),
+        Err(error) => {
+            tracing::error!(
+                "tls_keyring in [target]: hosts without a [[host]] are refused over TLS until the next restart: {error}"
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Reads the keys.
+fn read_keys(config: &Config) -> (Keys, Vec<KeyFault<'_>>) {
     let (mut keys, mut faults) = (Keys::default(), Vec::new());
     for host in &config.hosts {
         let Some(path) = &host.tls_key_file else { continue };
-        match read_key_file(path) {
-            Ok(key) => keys.insert(host.nqn, key),
-            Err(error) => {
-                if let Some(key) = before.and_then(|before| before.key(&host.nqn)) {
-                    keys.insert(host.nqn, key);
-                }
-                faults.push(KeyFault { host, error });
-            }
-        }
+        let key = read_key_file(path).map_err(|error| faults.push(KeyFault { host, error }));
+        keys.insert(host.nqn, key.ok());
     }
     (keys, faults)
 }
@@ -60,10 +77,13 @@ impl Daemon {
     /// Reads the keys again, for connections that come from now on. Returns how many errors it logged.
     pub(super) fn reload_keys(&mut self, config: &Config) -> usize {
         let Some(ports) = &self.common.tls else { return 0 };
-        let (keys, faults) = read_keys(config, Some(ports));
+        let (keys, faults) = read_keys(config);
         faults.iter().for_each(KeyFault::log);
         ports.set_keys(keys);
         self.config.hosts.clone_from(&config.hosts);
+        if self.config.lacks_keys() {
+            tracing::warn!("{NO_KEYS}");
+        }
         faults.len()
     }
 }

@@ -45,12 +45,13 @@ impl Listening {
     /// The address and what it is served over, as the log and the status line have it.
     pub(super) fn describe(&self) -> String {
         let providers: Vec<_> = self.providers.iter().map(ToString::to_string).collect();
+        let tls = tls_of(&self.config);
         match &providers[..] {
             [] => match self.config.transport {
                 Transport::Rdma => format!("{} (rdma, down)", self.address),
-                Transport::Tcp => format!("{} (NVMe/TCP, down)", self.address),
+                Transport::Tcp => format!("{} (NVMe/TCP{tls}, down)", self.address),
             },
-            _ => format!("{} ({})", self.address, providers.join(", ")),
+            _ => format!("{} ({}{tls})", self.address, providers.join(", ")),
         }
     }
 
@@ -76,6 +77,15 @@ impl Listening {
         self.config.provider == ProviderChoice::Auto
             && matches!(self.providers[..], [Selection::Rdma(ProviderSelection::Iwarp { .. })])
             && !self.address.ip().is_unspecified()
+    }
+}
+
+/// What a listener's description says of TLS.
+pub(crate) fn tls_of(listener: &Listener) -> &'static str {
+    match listener.tls {
+        Tls::Off => "",
+        Tls::Allowed => ", TLS allowed",
+        Tls::Required => ", TLS required",
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub(crate) use keys::NO_KEYS;
+pub(crate) use listeners::tls_of;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;

@@ -72,11 +72,17 @@ pub enum StartError {
         other: String,
     },
     /// A key of TLS cannot be had.
-    #[error(transparent)]
-    Key(#[from] nvmf_tls::FileError),
+    #[error("host {host} has no key for TLS")]
+    Key {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: nvmf_tls::FileError,
+    },
     /// The kernel's keyring cannot be had.
-    #[error(transparent)]
-    Keyring(#[from] nvmf_tls::KeyringError),
+    #[error("tls_keyring in [target] cannot be used")]
+    Keyring(#[source] nvmf_tls::KeyringError),
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -183,9 +189,7 @@ impl Daemon {
             }
         }
         self.groups = WorkerGroup::all(selections, self.config.target.workers);
-        let workers = self.groups.iter().map(|group| group.workers).sum();
-        let settings = Settings::new(&self.config.target, Transport::Rdma);
-        check_limits(&settings, workers);
+        check_limits(&self.config.target, &self.groups);
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }
@@ -204,23 +208,30 @@ impl Daemon {
     fn announce(&self) {
         let up = self.listeners.iter().filter(|listener| listener.is_up());
         let addresses: Vec<_> = up.map(Listening::describe).collect();
-        let (settings, workers) = (Settings::new(&self.config.target, Transport::Rdma), self.workers.len());
         tracing::info!(
-            "listening on {}, {workers} worker(s), poll {}, {} MiB of memory a worker: {} MiB data buffers, \
-             {} MiB receives \
-             ({} I/O queues of {} entries)",
+            "listening on {}, {} worker(s), poll {}, {}",
             addresses.join(", "),
+            self.workers.len(),
             match self.common.waiting.poll {
                 Poll::Adaptive => "adaptive",
                 Poll::Busy => "busy",
                 Poll::Interrupt => "interrupt",
             },
-            settings.pinned() >> 20,
-            settings.buffers.bytes() >> 20,
-            (settings.pinned() - settings.buffers.bytes()) >> 20,
-            settings.full_queues(),
-            settings.queue_entries,
+            self.memory(),
         );
+    }
+
+    /// What workers of each transport have.
+    fn memory(&self) -> String {
+        let of = |transport| Settings::new(&self.config.target, transport).memory(transport);
+        let serves = |transport| self.groups.iter().any(|group| group.selection.transport() == transport);
+        match (serves(Transport::Rdma), serves(Transport::Tcp)) {
+            (true, true) => {
+                format!("over NVMe/RDMA {}; over NVMe/TCP {}", of(Transport::Rdma), of(Transport::Tcp))
+            }
+            (false, true) => of(Transport::Tcp),
+            (_, false) => of(Transport::Rdma),
+        }
     }
 }
 

@@ -88,6 +88,7 @@ impl Daemon {
             tracing::info!(
                 cntlid = association.key().cntlid.0, hostnqn = %association.host_nqn(),
                 subsystem = %association.subsystem_nqn(), io_queues = association.io_queues(),
+                tls = association.is_secure(),
                 "controller, last heard of {} s ago", idle.as_secs(),
             );
         }

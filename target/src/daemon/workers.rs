@@ -159,13 +159,17 @@ fn run_over<T: Transport>(
 }
 
 /// Says so if the limits of the process are too low for so many workers, and raises what can be raised.
-pub(super) fn check_limits(settings: &Settings, workers: usize) {
-    check_memlock(settings, workers);
-    raise_descriptor_limit(settings, workers);
+pub(super) fn check_limits(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
+    check_memlock(target, groups);
+    raise_descriptor_limit(target, groups.iter().map(|group| group.workers).sum());
 }
 
-fn check_memlock(settings: &Settings, workers: usize) {
-    let needed = settings.pinned().saturating_mul(workers as u64);
+fn check_memlock(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
+    let pinned = |group: &WorkerGroup| {
+        let transport = group.selection.transport();
+        Settings::new(target, transport).pinned(transport).saturating_mul(group.workers as u64)
+    };
+    let needed: u64 = groups.iter().map(pinned).fold(0, u64::saturating_add);
     let root = nix::unistd::geteuid().is_root();
     if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_MEMLOCK)
         && !root
@@ -182,8 +186,8 @@ fn check_memlock(settings: &Settings, workers: usize) {
 }
 
 /// A connection takes a descriptor, and the soft limit is often 1024.
-fn raise_descriptor_limit(settings: &Settings, workers: usize) {
-    let needed = u64::from(settings.connections) * workers as u64 + 256;
+fn raise_descriptor_limit(target: &nvmf_config::Target, workers: usize) {
+    let needed = u64::from(target.connections) * workers as u64 + 256;
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if soft < needed {
         let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);

@@ -134,9 +134,10 @@ impl<T: Transport> Queue<T> {
         self.span.record("cntlid", association.key().cntlid.0);
         self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
         if resources.log.allow(now, &resources.counters) {
+            let tls = if self.terms.secure_channel.is_some() { " over TLS" } else { "" };
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
-            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{flow}");
+            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}");
         }
         resources.buffers.owners.connect(self.index, &mut self.owner, &association);
         if association.controller_type() == ControllerType::Io {

@@ -1,11 +1,15 @@
 //! What connects that is no host of the listener's transport.
 
+/// Bytes that tell most of them.
+pub(super) const ENOUGH: usize = 24;
+
 /// What the log says of one: what its first bytes look like, or else what is wrong with them.
 pub(super) fn cause(fault: &str, bytes: &[u8]) -> String {
     recognized(bytes).map_or_else(|| fault.to_owned(), |what| format!("this is {what}"))
 }
 
-fn recognized(bytes: &[u8]) -> Option<&'static str> {
+/// What its first bytes look like.
+pub(super) fn recognized(bytes: &[u8]) -> Option<&'static str> {
     let starts = |with: &[u8]| bytes.starts_with(with);
     Some(if starts(b"MPA ID Req") {
         "an MPA request (iWARP): the host uses -t rdma, and this listener is for -t tcp"

@@ -4,6 +4,7 @@ mod check;
 mod control;
 mod copies;
 mod strangers;
+mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

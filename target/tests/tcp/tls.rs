@@ -31,7 +31,7 @@ fn offer(host: u8, len: usize, version: Version) -> Vec<Psk> {
 fn world(mode: Tls) -> World {
     let mut keys = Keys::default();
     for (host, len) in [(1, 32), (2, 48), (9, 32)] {
-        keys.insert(nqn(host), key(host, len));
+        keys.insert(nqn(host), Some(key(host, len)));
     }
     let ports = TlsPorts::new([(1, mode)], keys, None).unwrap();
     let options = TcpOptions { tls: Some(Arc::new(ports)), ..TcpOptions::default() };
@@ -144,7 +144,7 @@ fn handshake_that_does_not_end_is_given_up_in_time() {
     let mut slow = Host::tcp(&world, 1);
     slow.send(&mut world, &[22, 3, 1, 0, 200]);
     let mut silent = Host::tls(&world, 1, &offer(1, 32, Version::V1));
-    assert!(silent.stream().first_byte().unwrap().is_none());
+    assert!(silent.stream().peek(&mut [0]).unwrap().is_none());
     for _ in 0..12 {
         world.pass(Duration::from_secs(1));
         slow.send(&mut world, &[1]);
@@ -172,6 +172,25 @@ fn first_bytes_that_are_no_handshake_are_refused() {
         world.until_counted("tls_refused", at as u64 + 1);
         good.check(&mut world, at as u32);
     }
+}
+
+/// What is no host of NVMe/TCP has not forgotten TLS.
+#[test]
+fn stranger_at_a_port_that_requires_tls_is_named() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    for (at, bytes) in
+        [&b"MPA ID Req Frame\x40\x01\x00\x00"[..], b"GET / HTTP/1.1\r\n\r\n"].iter().enumerate()
+    {
+        let mut stranger = Host::tcp(&world, 1);
+        stranger.send(&mut world, bytes);
+        world.until_counted("rejected_parameters", at as u64 + 1);
+        assert_eq!(world.count("tls_refused"), 0);
+        good.check(&mut world, at as u32);
+    }
+    let mut plain = Host::tcp(&world, 1);
+    plain.send(&mut world, &Ask::default().ic_req());
+    world.until_counted("tls_refused", 1);
 }
 
 /// No host sends anything behind ICReq before ICResp.

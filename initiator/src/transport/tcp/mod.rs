@@ -86,8 +86,10 @@ impl TlsOptions {
         let failed = |error: &dyn core::fmt::Display| TransportError(error.to_string());
         let keys: Vec<_> = match &self.source {
             KeySource::Keyring(name) => TlsKeyring::open(name)
-                .and_then(|keyring| keyring.keys_of(host, subsystem))
-                .map_err(|error| failed(&error))?,
+                .and_then(|keyring| keyring.keys_of(host, subsystem, self.version))
+                .map_err(|error| {
+                    failed(&format_args!("{error}; or name a file with the key (--tls-key-file)"))
+                })?,
             KeySource::Configured(key) => {
                 let psk = |version| key.psk(version, host, subsystem);
                 let first = psk(self.version.unwrap_or(Version::V1)).map_err(|error| failed(&error))?;

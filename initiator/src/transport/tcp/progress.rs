@@ -336,8 +336,9 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
             "{}; give host and target the same key (nvmf check-tls-key), and use the host NQN that it is for",
             cause(ended)
         )),
-        (_, Ended::Tls(TlsError::Closed)) => QueueFailure::Other(format!(
-            "{}; is it a port with TLS, with room for one more connection?",
+        (_, Ended::Tls(TlsError::Closed | TlsError::Io(_))) => QueueFailure::Other(format!(
+            "{}; is it a port with TLS (one for -t rdma has none), with room for one more \
+             connection?",
             cause(ended)
         )),
         (_, Ended::Tls(_)) => QueueFailure::Other(cause(ended)),

@@ -90,9 +90,9 @@ impl Tcp {
         options: TcpOptions,
     ) -> Result<Self, SetUpError> {
         let queues = settings.connections as usize;
-        let in_capsule_len = settings.in_capsule_data.max(IN_CAPSULE_ADMIN);
+        let in_capsule_len = settings.tcp_slot_len();
         let io = (settings.io_receives, in_capsule_len as usize);
-        let admin = (queues.max(4), IN_CAPSULE_ADMIN as usize);
+        let admin = (settings.tcp_admin_slots(), IN_CAPSULE_ADMIN as usize);
         let poller = Poller::new().map_err(|error| SetUpError::Transport {
             what: "the system gives no epoll descriptor",
             source: error.into(),

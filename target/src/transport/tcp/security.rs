@@ -2,13 +2,15 @@
 
 use super::Tcp;
 use super::establish::Refused;
-use nvme_proto::Nqn;
+use crate::transport::strangers;
+use nvme_proto::tcp::PduType;
 use nvmf_config::Tls;
 use nvmf_stream::{Secured, Stream, TlsAcceptor, TlsError};
 use nvmf_subsystem::SecureChannel;
-use nvmf_tls::{Identity, Key, Keys, Psk, TlsKeyring, Unknown};
+use nvmf_tls::{Identity, Keys, Psk, TlsKeyring, Unknown};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use tracing::field::display;
 
 /// The first byte of a TLS record that holds a handshake message. An ICReq begins with 0.
 const HANDSHAKE_RECORD: u8 = 22;
@@ -48,12 +50,6 @@ impl TlsPorts {
     /// Replaces the keys, for connections that come from now on.
     pub fn set_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-    }
-
-    /// The key of a host, if one is known.
-    #[must_use]
-    pub fn key(&self, host: &Nqn) -> Option<Key> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(host).cloned()
     }
 }
 
@@ -108,13 +104,14 @@ fn advance(
     tls: Option<&TlsPorts>,
 ) -> Result<bool, Refused> {
     if let Security::Undecided = security {
-        let first = match stream.first_byte() {
-            Ok(Some(first)) => first,
+        let mut first = [0; strangers::ENOUGH];
+        let first = match stream.peek(&mut first) {
+            Ok(Some(len)) => &first[..len],
             Ok(None) => return Ok(false),
             Err(_) => return Err(Refused::Gone),
         };
         let of_port = tls.map(|tls| (tls, tls.modes.get(&port).copied().unwrap_or_default()));
-        *security = match (of_port, first == HANDSHAKE_RECORD) {
+        *security = match (of_port, first.first() == Some(&HANDSHAKE_RECORD)) {
             (Some((tls, Tls::Allowed | Tls::Required)), true) => {
                 stream.accept_tls(&tls.acceptor).map_err(|error| Refused::Tls(error.to_string()))?;
                 Security::Handshake
@@ -124,22 +121,36 @@ fn advance(
                              tls = \"allowed\" or \"required\" in its [[listener]]";
                 return Err(Refused::Tls(cause.to_owned()));
             }
-            (Some((_, Tls::Required)), false) => {
-                let cause = "no TLS on a port that requires it: connect with --tls, or set tls = \"allowed\" \
-                             in its [[listener]]";
-                return Err(Refused::Tls(cause.to_owned()));
-            }
+            (Some((_, Tls::Required)), false) => return Err(no_tls(first)),
             (None | Some((_, Tls::Off | Tls::Allowed)), false) => Security::Plain,
         };
     }
     if let Security::Handshake = security {
         match stream.handshake() {
             Ok(None) => return Ok(false),
-            Ok(Some(secured)) => *security = Security::Tls(Box::new(channel(&secured)?)),
+            Ok(Some(secured)) => {
+                let (suite, peer) = (secured.hash.suite(), stream.peer_address().ok().map(display));
+                let records = if secured.by_kernel { "the kernel" } else { "this process" };
+                tracing::debug!(peer, "TLS with {suite}, records by {records}");
+                *security = Security::Tls(Box::new(channel(&secured)?));
+            }
             Err(error) => return Err(Refused::Tls(error.to_string())),
         }
     }
     Ok(true)
+}
+
+/// Why a connection that begins so is refused on a port that requires TLS.
+fn no_tls(first: &[u8]) -> Refused {
+    let is_host = first.first() == Some(&PduType::IC_REQ.0);
+    match strangers::recognized(first) {
+        Some(what) if !is_host => Refused::Protocol(format!("this is {what}")),
+        _ => {
+            let cause = "no TLS on a port that requires it: connect with --tls, or set tls = \"allowed\" in its \
+                         [[listener]]";
+            Refused::Tls(cause.to_owned())
+        }
+    }
 }
 
 /// Whose key it is that the handshake used.

@@ -1,0 +1,89 @@
+//! Options of nvme-cli that mean something else here, or are missing: refused with what to write instead.
+
+/// What nvme-cli has and this program does not, refused with what there is instead.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Absent {
+    #[arg(short = 'P', long = "nr-poll-queues", hide = true, value_parser = no_poll_queues)]
+    _poll_queues: Option<u16>,
+    #[arg(short = 'S', long = "dhchap-secret", hide = true, value_parser = no_dhchap)]
+    _dhchap_secret: Option<String>,
+    #[arg(long = "dhchap-ctrl-secret", hide = true, value_parser = no_dhchap)]
+    _dhchap_ctrl_secret: Option<String>,
+    #[arg(long = "concat", hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_dhchap)]
+    _concat: Option<String>,
+    #[arg(long = "tls-key-identity", alias = "tls_key_identity", hide = true, value_parser = no_key_identity)]
+    _tls_key_identity: Option<String>,
+}
+
+fn no_poll_queues(_: &str) -> Result<u16, String> {
+    Err("there are no queues for polling: leave it out (every queue spins before it sleeps)".to_owned())
+}
+
+fn no_dhchap(_: &str) -> Result<String, String> {
+    Err("there is no DH-HMAC-CHAP in this version: over tcp, --tls with a key identifies the host".to_owned())
+}
+
+fn no_key_identity(_: &str) -> Result<String, String> {
+    Err("identities are made from the host's key and the NQNs: leave it out; --tls-identity-version chooses their \
+         version"
+        .to_owned())
+}
+
+/// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptions {
+    #[arg(short = 's', hide = true, value_parser = no_start_block)]
+    _start_block: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_block_count)]
+    _block_count: Option<u64>,
+}
+
+fn no_start_block(text: &str) -> Result<u64, String> {
+    Err(no_short("-s is nvme-cli's --start-block: write that", "port", "--trsvcid", text))
+}
+
+fn no_block_count(text: &str) -> Result<u64, String> {
+    let what = "-c is nvme-cli's --block-count: write that";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+/// The same for commands that take bytes in place of blocks.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptionsOfBytes {
+    #[arg(short = 's', hide = true, value_parser = no_start_byte)]
+    _start_block: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_byte_count)]
+    _block_count: Option<u64>,
+}
+
+fn no_start_byte(text: &str) -> Result<u64, String> {
+    let what = "-s is nvme-cli's --start-block: here --offset names the first byte";
+    Err(no_short(what, "port", "--trsvcid", text))
+}
+
+fn no_byte_count(text: &str) -> Result<u64, String> {
+    let what = "-c is nvme-cli's --block-count: here --length is the number of bytes";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+/// The same for `dsm`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoShortOptionsOfRanges {
+    #[arg(short = 's', hide = true, value_parser = no_slbs)]
+    _slbs: Option<u64>,
+    #[arg(short = 'c', hide = true, value_parser = no_cdw11)]
+    _cdw11: Option<u64>,
+}
+
+fn no_slbs(text: &str) -> Result<u64, String> {
+    Err(no_short("-s is nvme-cli's --slbs: write that", "port", "--trsvcid", text))
+}
+
+fn no_cdw11(text: &str) -> Result<u64, String> {
+    let what = "-c is nvme-cli's --cdw11, which this command does not take";
+    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {
+    format!("{what}; for the {other}, write {option} {text}")
+}
