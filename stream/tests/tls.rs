@@ -182,17 +182,92 @@ fn with_bare_peer() -> (TcpStream, Stream) {
     (host, target)
 }
 
-#[test]
-fn handshake_waits_for_every_byte_without_blocking() {
-    // What a real ClientHello is.
+/// What a host sends first.
+fn client_hello() -> Vec<u8> {
     let (mut recorder, socket) = pair();
     let mut host = stream(socket);
     host.connect_tls(&TlsConnector::new(&[psk("a key", Hash::Sha256, 7)]).unwrap()).unwrap();
     assert!(host.handshake().unwrap().is_none());
     let mut hello = vec![0; 4096];
     let len = recorder.read(&mut hello).unwrap();
+    hello.truncate(len);
+    hello
+}
+
+/// The ServerHello that answers a ClientHello: the first record of the answer.
+fn server_hello(client_hello: &[u8]) -> Vec<u8> {
     let (mut peer, mut target) = with_bare_peer();
-    for byte in &hello[..len] {
+    peer.write_all(client_hello).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut answer = [0; 4096];
+    wait(|| {
+        assert!(target.handshake().unwrap().is_none());
+        peer.peek(&mut answer).ok().filter(|&len| len > 5)
+    });
+    let len = 5 + usize::from(u16::from_be_bytes([answer[3], answer[4]]));
+    answer[..len].to_vec()
+}
+
+/// Sends the same record again and again, more than any handshake has, while nobody refuses it.
+fn flood(mut peer: TcpStream, record: &[u8]) -> std::thread::JoinHandle<()> {
+    let records = record.repeat(1000);
+    std::thread::spawn(move || {
+        for _ in 0..500 {
+            if peer.write_all(&records).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn records_without_end_end_a_handshake_on_either_side() {
+    // ChangeCipherSpec and a warning that asks for nothing: neither takes the handshake further.
+    for record in [&[20, 3, 3, 0, 1, 1][..], &[21, 3, 3, 0, 2, 1, 90]] {
+        let (mut peer, mut target) = with_bare_peer();
+        peer.write_all(&client_hello()).unwrap();
+        let flood_of_host = flood(peer, record);
+        let of_target = wait(|| target.handshake().err()).to_string();
+
+        let (host, mut peer) = pair();
+        let mut host = stream(host);
+        host.connect_tls(&TlsConnector::new(&[psk("a key", Hash::Sha256, 7)]).unwrap()).unwrap();
+        assert!(host.handshake().unwrap().is_none());
+        let mut hello = vec![0; 4096];
+        let len = peer.read(&mut hello).unwrap();
+        peer.write_all(&server_hello(&hello[..len])).unwrap();
+        let flood_of_target = flood(peer, record);
+        let of_host = wait(|| host.handshake().err()).to_string();
+
+        // Neither has taken what was sent, so closing them ends both floods.
+        drop((host, target));
+        flood_of_host.join().unwrap();
+        flood_of_target.join().unwrap();
+        for text in [of_target, of_host] {
+            assert!(text.contains("the handshake has more than 32 records"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn handshake_message_without_end_ends_the_handshake() {
+    let (mut peer, mut target) = with_bare_peer();
+    // The beginning of the longest ClientHello that the library takes, in few records.
+    let mut record = [22, 3, 1, 0x3f, 0xff].to_vec();
+    record.extend([&[1, 0, 0xff, 0xff][..], &[0; 0x3fff - 4]].concat());
+    peer.write_all(&record).unwrap();
+    let flood = flood(peer, &[&[22, 3, 1, 0x3f, 0xff][..], &[0; 0x3fff]].concat());
+    let error = wait(|| target.handshake().err()).to_string();
+    drop(target);
+    flood.join().unwrap();
+    assert!(error.contains("32768 bytes"), "{error}");
+}
+
+#[test]
+fn handshake_waits_for_every_byte_without_blocking() {
+    let hello = client_hello();
+    let (mut peer, mut target) = with_bare_peer();
+    for byte in &hello {
         assert!(target.handshake().unwrap().is_none());
         peer.write_all(&[*byte]).unwrap();
     }

@@ -5,13 +5,16 @@
 //! | `session` | a handshake, and records in user space, by the library |
 //! | `kernel` | records by the kernel (kTLS) |
 //! | `pipe` | the library's callbacks: bytes to and from the socket |
+//! | `records` | counts the records that come |
 //! | `hello` | the identities that a ClientHello offers |
 //!
-//! Certificates, tickets and early data are not used. Nothing blocks: a handshake goes on when its socket has bytes.
+//! Certificates, tickets and early data are not used. Nothing blocks: a handshake goes on when its socket has bytes. What
+//! a peer can make it do is bounded: records and bytes of a handshake (`pipe`).
 
 mod hello;
 mod kernel;
 mod pipe;
+mod records;
 mod session;
 
 use core::fmt;

@@ -1,6 +1,7 @@
 //! Bytes between the TLS library and a socket: the library's two callbacks, and the buffers behind them.
 #![expect(unsafe_code, reason = "the library calls back with pointers; see the SAFETY comments")]
 
+use super::records::RecordCount;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use s2n_tls::connection::Connection;
@@ -11,6 +12,11 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes of a handshake, in all: two ClientHellos (RFC 8446, 4.1.4) with more identities than are looked up and long key
+/// shares have less.
+pub(super) const HANDSHAKE_LEN_MAX: usize = 32 * 1024;
+/// Records of a handshake, in all. Some may be without effect, as ChangeCipherSpec is: the library takes any number.
+pub(super) const HANDSHAKE_RECORDS_MAX: usize = 32;
 /// Bytes of records that are received at once.
 const INCOMING_MAX: usize = 64 * 1024;
 /// Bytes of records that wait for the socket: above, nothing more is encrypted.
@@ -25,6 +31,8 @@ pub(super) struct Pipe {
     buffered: bool,
     incoming: Vec<u8>,
     taken: usize,
+    /// What the library has taken.
+    count: RecordCount,
     outgoing: Vec<u8>,
     sent: usize,
     /// Something was to be sent.
@@ -97,7 +105,12 @@ impl Pipe {
 
     fn take(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         if !self.buffered {
-            return recv(self.fd, into, MsgFlags::empty());
+            if self.is_handshake_too_long() {
+                return Err(Errno::EMSGSIZE);
+            }
+            let len = recv(self.fd, into, MsgFlags::empty())?;
+            self.count.add(&into[..len]);
+            return Ok(len);
         }
         let len = into.len().min(self.pending());
         if len == 0 {
@@ -106,6 +119,11 @@ impl Pipe {
         into[..len].copy_from_slice(&self.incoming[self.taken..self.taken + len]);
         self.taken += len;
         Ok(len)
+    }
+
+    /// Whether the peer sends more than a handshake may have.
+    pub(super) fn is_handshake_too_long(&self) -> bool {
+        self.count.bytes() > HANDSHAKE_LEN_MAX || self.count.records() > HANDSHAKE_RECORDS_MAX
     }
 
     /// Bytes that wait for the socket.

@@ -1,6 +1,6 @@
 //! A TLS connection by the library: its handshake, and its records.
 
-use super::pipe::SharedPipe;
+use super::pipe::{HANDSHAKE_LEN_MAX, HANDSHAKE_RECORDS_MAX, SharedPipe};
 use super::{Lookup, Secured, TlsAcceptor, TlsConnector, TlsError};
 use crate::chunk::Chunk;
 use crate::stream::Received;
@@ -101,7 +101,13 @@ impl Session {
             Poll::Pending => None,
             Poll::Ready(Ok(_)) => Some(Ok(())),
             Poll::Ready(Err(error)) => {
-                let failure = self.failure(&error);
+                let failure = if self.pipe.lock().is_handshake_too_long() {
+                    TlsError::Protocol(format!(
+                        "the handshake has more than {HANDSHAKE_RECORDS_MAX} records or {HANDSHAKE_LEN_MAX} bytes"
+                    ))
+                } else {
+                    self.failure(&error)
+                };
                 self.say(&error, &failure);
                 Some(Err(failure))
             }
