@@ -9,6 +9,7 @@
 //! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
 //! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
+//! | `machine` | [`machine_of`]: which addresses are one machine, for whoever counts peers |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
 //! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
 //! | `deadline` | [`Deadline`]: a time to come, in a layer that does not read the clock |
@@ -39,6 +40,7 @@ mod deadline;
 mod half_open;
 mod lingering;
 mod listener;
+mod machine;
 mod outbox;
 mod poller;
 mod schedule;
@@ -52,6 +54,7 @@ pub use deadline::Deadline;
 pub use half_open::{HalfOpen, HalfOpenLimits};
 pub use lingering::Lingering;
 pub use listener::Listener;
+pub use machine::machine_of;
 pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};
 pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};

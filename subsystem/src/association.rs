@@ -47,6 +47,8 @@ pub struct Association {
     pub(crate) port: u16,
     /// The address of the Admin queue's connection.
     pub(crate) peer: IpAddr,
+    /// [`crate::Link::machine`].
+    pub(crate) machine: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -103,6 +105,8 @@ pub(crate) struct AssociationParts {
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
     pub(crate) peer: IpAddr,
+    /// [`crate::Link::machine`].
+    pub(crate) machine: IpAddr,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -124,6 +128,7 @@ impl Association {
             host_id,
             port,
             peer,
+            machine,
             transport,
             in_capsule_len,
             options,
@@ -150,6 +155,7 @@ impl Association {
             host_id,
             port,
             peer,
+            machine,
             transport,
             in_capsule_len,
             options,

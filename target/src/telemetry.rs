@@ -52,7 +52,7 @@ counters! {
     tls_refused,
     /// Connections without a Connect that were closed to make room for others.
     unconnected_closed,
-    /// Silent discovery controllers that were closed to make room for others.
+    /// Discovery controllers that were closed to make room for others.
     discovery_closed,
     /// Associations found silent or closing when their host connected again, and ended.
     lost_closed,
