@@ -12,7 +12,7 @@
 //! | `machine` | [`machine_of`]: which addresses are one machine, for whoever counts peers |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
 //! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
-//! | `deadline` | [`Deadline`]: a time to come, in a layer that does not read the clock |
+//! | `deadline`, `deadlines` | [`Deadline`]: a time to come, in a layer that does not read the clock; [`Deadlines`]: in order |
 //!
 //! The protocol stays with the user, who keeps connections in a table by a `u32` key, and in each turn
 //!
@@ -37,6 +37,7 @@
 mod chunk;
 mod config;
 mod deadline;
+mod deadlines;
 mod half_open;
 mod lingering;
 mod listener;
@@ -51,6 +52,7 @@ mod token;
 pub use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub use config::StreamConfig;
 pub use deadline::Deadline;
+pub use deadlines::Deadlines;
 pub use half_open::{HalfOpen, HalfOpenLimits};
 pub use lingering::Lingering;
 pub use listener::Listener;

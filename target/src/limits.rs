@@ -90,6 +90,8 @@ pub const ANSWERS_MIN: u32 = 12;
 pub const ANSWER_FRAMING: u32 = 80;
 /// Connection events handled in one turn.
 pub const CM_BUDGET: usize = 16;
+/// Connection events that NVMe/TCP keeps: while there are more, it accepts no connection and gives none up.
+pub const EVENTS_MAX: usize = 4 * CM_BUDGET;
 /// Messages read in one turn.
 pub const MESSAGE_BUDGET: usize = 64;
 /// So many times within the transfer timeout is looked whether it has passed.
