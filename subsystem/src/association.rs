@@ -3,7 +3,7 @@
 use crate::limits::KEEP_ALIVE_GRANULARITY_MS;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
-use crate::{Cntlid, HostId, Nqn, Options};
+use crate::{Cntlid, HostId, Nqn, Options, SecureChannel};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -49,6 +49,8 @@ pub struct Association {
     pub(crate) peer: IpAddr,
     /// [`crate::Link::machine`].
     pub(crate) machine: IpAddr,
+    /// Whose key protects its connections.
+    pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -107,6 +109,8 @@ pub(crate) struct AssociationParts {
     pub(crate) peer: IpAddr,
     /// [`crate::Link::machine`].
     pub(crate) machine: IpAddr,
+    /// Whose key protects its connections.
+    pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// Bytes of data in the capsule of an I/O queue.
@@ -129,6 +133,7 @@ impl Association {
             port,
             peer,
             machine,
+            secure_channel,
             transport,
             in_capsule_len,
             options,
@@ -156,6 +161,7 @@ impl Association {
             port,
             peer,
             machine,
+            secure_channel,
             transport,
             in_capsule_len,
             options,

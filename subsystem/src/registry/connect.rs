@@ -238,6 +238,7 @@ impl Registry {
             port: link.port,
             peer: link.peer.to_canonical(),
             machine: link.machine,
+            secure_channel: link.secure_channel,
             transport: link.transport,
             in_capsule_len,
             options: Arc::clone(&self.options),
@@ -285,6 +286,10 @@ impl Registry {
         }
         if link.peer.to_canonical() != association.peer {
             return Err(Refusal::OtherAddress(cntlid));
+        }
+        // Whoever reads the unprotected network could read what goes over this queue, or be its host.
+        if link.secure_channel != association.secure_channel {
+            return Err(Refusal::OtherChannel(cntlid));
         }
         if link.port != association.port {
             return Err(Refusal::OtherPort { cntlid, port: link.port });

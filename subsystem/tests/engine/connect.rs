@@ -277,6 +277,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Controller(Cntlid(1)), true),
         (Refusal::OtherHostId(Cntlid(1)), true),
         (Refusal::OtherAddress(Cntlid(1)), true),
+        (Refusal::OtherChannel(Cntlid(1)), false),
         (Refusal::OtherPort { cntlid: Cntlid(1), port: 2 }, false),
         (Refusal::Subsystem { nqn: name, port: 1 }, false),
         (Refusal::SubsystemNqn, false),
@@ -312,6 +313,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::HostNqn
             | Refusal::HostId
             | Refusal::StaticController(_)
+            | Refusal::OtherChannel(_)
             | Refusal::OtherPort { .. }
             | Refusal::Subsystem { .. }
             | Refusal::SubsystemNqn
@@ -343,6 +345,24 @@ fn connect_with_the_key_of_another_host_or_subsystem_is_refused() {
         let cntlid = association.key().cntlid.0;
         let (_, cqe, _) = with(other, subsystem, Hello::io(1, cntlid)).connect(&mut registry);
         assert_eq!(code(&cqe), (1, 0x84), "an I/O queue as well");
+    }
+}
+
+#[test]
+fn io_queue_is_protected_as_its_admin_queue_is() {
+    let mut registry = registry(Options::default());
+    let key = SecureChannel { host_nqn: nqn(HOST), subsystem_nqn: nqn(SUBSYSTEM) };
+    let with = |secure_channel, hello: Hello| {
+        let link = Link { secure_channel, ..hello.link };
+        Hello { link, ..hello }
+    };
+    for (cntlid, ours, other) in [(1, Some(key), None), (2, None, Some(key))] {
+        let (mut queue, cqe, _) = with(ours, Hello::admin()).connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.dw0.get()), (OK, cntlid.into()));
+        enable(&mut queue);
+        let (_, cqe, _) = with(other, Hello::io(1, cntlid)).connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.status().dnr()), (INVALID_PARAMETERS, true));
+        assert_eq!(code(&with(ours, Hello::io(1, cntlid)).connect(&mut registry).1), OK);
     }
 }
 

@@ -119,6 +119,24 @@ fn port_that_allows_tls_takes_plain_hosts() {
     good.check(&mut world, 2);
 }
 
+/// Whoever knows the names of a host with TLS, which are no secret, and has its address.
+#[test]
+fn plain_io_queue_of_a_controller_with_tls_is_refused() {
+    let mut world = world(Tls::Allowed);
+    let (mut admin, cntlid) = Host::secure_admin(&mut world, 1, &offer(1, 32, Version::V1));
+    let queue = Queue { qid: 1, cntlid, ..Queue::ADMIN };
+    let mut plain = Host::open(&mut world, 1, Ask::default());
+    let refusal = plain.connect(&mut world, 1, &queue).expect_err("it has no key");
+    assert!(refusal.status().is(Status::CONNECT_INVALID_PARAMETERS), "{}", refusal.status());
+    assert_eq!(world.count("connects_refused"), 1);
+    let mut io = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+    io.secure(&mut world).unwrap();
+    io.initialize(&mut world, Ask::default());
+    io.connect(&mut world, 1, &queue).unwrap();
+    io.check(&mut world, 1);
+    assert_eq!(admin.run(&mut world, &nvme_proto::Sqe::new(0x18), &[]).0, Status::SUCCESS, "Keep Alive");
+}
+
 #[test]
 fn host_with_the_key_of_another_is_refused() {
     let mut world = world(Tls::Required);
