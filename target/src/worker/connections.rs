@@ -61,6 +61,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(%peer, "connection rejected: {cause}");
                 }
             }
+            Event::Yielded { peer } => {
+                let counters = &self.resources.counters;
+                counters.half_open_closed.add(1);
+                if self.resources.log.allow(now, counters) {
+                    tracing::warn!(%peer, "connection closed: it asked for nothing, and newer ones need its place");
+                }
+            }
             Event::DeviceRemoved => self.device_removed = true,
         }
     }

@@ -78,7 +78,7 @@ impl IwarpProvider {
     fn give_way(&mut self, key: u32) {
         self.read_request(key);
         if self.pendings.get(key).is_some_and(|it| matches!(it.stage, Stage::Reading(_))) {
-            self.drop_pending(key);
+            self.drop_stranger(key, "it sent no MPA request, and newer connections need its place");
         }
     }
 

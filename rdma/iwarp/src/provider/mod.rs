@@ -30,7 +30,7 @@ use nvmf_rdma::{
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
     SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
-use nvmf_stream::{Deadlines, Lingering, Listener, Poller, ReadSchedule, SendSchedule, Token};
+use nvmf_stream::{Deadlines, Lingering, Listener, Poller, ReadSchedule, SendSchedule};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;

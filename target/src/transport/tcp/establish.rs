@@ -139,7 +139,7 @@ impl Tcp {
             };
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
-                self.drop_pending(oldest);
+                self.give_way(oldest);
             }
             let pending = Pending {
                 stream,
@@ -191,7 +191,10 @@ impl Tcp {
             let n = match pending.stream.receive(None, staging) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Bytes { staged, .. }) => staged,
-                Ok(Received::End) | Err(_) => return self.drop_pending(key),
+                Ok(Received::End) => return self.lose_pending(key, "closed by the peer before its ICReq"),
+                Err(error) => {
+                    return self.lose_pending(key, &format!("it broke before its ICReq: {error}"));
+                }
             };
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
@@ -206,7 +209,9 @@ impl Tcp {
                     return self.announce(key);
                 }
                 Ok((_, None)) => {}
-                Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
+                Ok((_, Some(_))) | Err(End::Close) => {
+                    return self.lose_pending(key, "its first PDU is no ICReq");
+                }
                 Err(End::Fatal(error)) => {
                     let cause = strangers::cause(&error.to_string(), &staging[..n]);
                     return self.refuse_request(key, error, cause);
@@ -271,6 +276,28 @@ impl Tcp {
             let what = if at_tls { "the TLS handshake was not over" } else { "no ICReq came" };
             let cause = format!("{what} within {IC_TIMEOUT:?}");
             self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
+        }
+        self.drop_pending(key);
+    }
+
+    /// A half-open connection makes way for a newer one, unless its ICReq is here.
+    fn give_way(&mut self, key: u32) {
+        self.read_request(key);
+        if let Some(pending) = self.pendings.get(key).filter(|pending| pending.request.is_none()) {
+            self.events.push_back(Event::Yielded { peer: pending.peer });
+            self.drop_pending(key);
+        }
+    }
+
+    /// A connection that its peer ended before its ICReq. One that said nothing at all is no news: that is how health
+    /// checks look whether a port is open.
+    fn lose_pending(&mut self, key: u32, cause: &str) {
+        let Some(pending) = self.pendings.get(key) else { return };
+        let with_tls = matches!(pending.security, Security::Tls(_));
+        if with_tls || pending.left < IC_LEN {
+            let (peer, behind) = (pending.peer, if with_tls { ", behind the TLS handshake" } else { "" });
+            let cause = format!("{cause}{behind}");
+            self.events.push_back(Event::Refused { peer, cause, at_tls: with_tls });
         }
         self.drop_pending(key);
     }

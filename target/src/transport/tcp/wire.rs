@@ -130,7 +130,7 @@ impl Transport for Tcp {
             Event::Established(of) | Event::Failed(of, _) | Event::Disconnected { queue: of, .. } => {
                 *of != queue
             }
-            Event::Incoming(_) | Event::Refused { .. } | Event::DeviceRemoved => true,
+            Event::Incoming(_) | Event::Refused { .. } | Event::Yielded { .. } | Event::DeviceRemoved => true,
         });
     }
 
