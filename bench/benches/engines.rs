@@ -64,6 +64,7 @@ fn connected(registry: &mut Registry, qid: u16, cntlid: Cntlid) -> Queue {
             port: 1,
             local: [192, 0, 2, 1].into(),
             peer: PEER,
+            machine: PEER,
             qid: None,
             cntlid: None,
             secure_channel: None,

@@ -19,6 +19,7 @@ pub(crate) const LINK: Link = Link {
     port: 1,
     local: IpAddr::V4(Ipv4Addr::LOCALHOST),
     peer: PEER,
+    machine: PEER,
     qid: None,
     cntlid: None,
     secure_channel: None,

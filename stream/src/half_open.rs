@@ -1,25 +1,26 @@
 //! Connections of a listener that have not said yet what they want: how many there are, and which yields to one more.
 //!
 //! An idle connection costs its sender nothing, so new connections do not wait for idle ones to time out: when places
-//! are short, the oldest is closed. Connections are counted by address, so that an address with many of them displaces
-//! its own.
+//! are short, the oldest is closed. Connections are counted by [machine](machine_of), so that one with many of them
+//! displaces its own.
 
+use crate::machine::machine_of;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// How many half-open connections a listener has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HalfOpenLimits {
-    /// At once. Beyond, the oldest of the address that has too many ends.
+    /// At once. Beyond, the oldest of the machine that has too many ends.
     pub max: usize,
-    /// How many of them one address keeps while more than half of the places are taken: its oldest yield to its newer
+    /// How many of them one machine keeps while more than half of the places are taken: its oldest yield to its newer
     /// ones.
-    pub per_address: usize,
+    pub per_machine: usize,
 }
 
 impl Default for HalfOpenLimits {
     fn default() -> Self {
-        Self { max: 1024, per_address: 8 }
+        Self { max: 1024, per_machine: 8 }
     }
 }
 
@@ -27,7 +28,7 @@ impl Default for HalfOpenLimits {
 #[derive(Debug)]
 pub struct HalfOpen {
     limits: HalfOpenLimits,
-    /// By the user's key, oldest first.
+    /// By the user's key, with their machines; oldest first.
     connections: VecDeque<(u32, IpAddr)>,
     counts: HashMap<IpAddr, usize>,
 }
@@ -41,6 +42,7 @@ impl HalfOpen {
 
     /// One more, under a key of the user's.
     pub fn add(&mut self, key: u32, address: IpAddr) {
+        let address = machine_of(address);
         self.connections.push_back((key, address));
         *self.counts.entry(address).or_default() += 1;
     }
@@ -60,8 +62,9 @@ impl HalfOpen {
     /// Which connection must end before one more from `address` has a place.
     #[must_use]
     pub fn yields_to(&self, address: IpAddr) -> Option<u32> {
-        let HalfOpenLimits { max, per_address } = self.limits;
-        let has_too_many = |of: IpAddr| self.counts.get(&of).is_some_and(|&count| count >= per_address);
+        let HalfOpenLimits { max, per_machine } = self.limits;
+        let address = machine_of(address);
+        let has_too_many = |of: IpAddr| self.counts.get(&of).is_some_and(|&count| count >= per_machine);
         let oldest = |wanted: &dyn Fn(IpAddr) -> bool| self.connections.iter().find(|(_, of)| wanted(*of));
         let len = self.connections.len();
         let victim = if len > max / 2 && has_too_many(address) {
@@ -84,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn address_with_too_many_connections_displaces_its_own() {
-        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 8, per_address: 2 });
+    fn machine_with_too_many_connections_displaces_its_own() {
+        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 8, per_machine: 2 });
         half_open.add(0, address(1));
         (1..5).for_each(|key| half_open.add(key, address(2)));
         assert_eq!(half_open.yields_to(address(1)), None);
@@ -101,14 +104,25 @@ mod tests {
     }
 
     #[test]
-    fn address_keeps_as_many_as_it_may_while_places_are_short() {
-        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 8, per_address: 2 });
+    fn machine_keeps_as_many_as_it_may_while_places_are_short() {
+        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 8, per_machine: 2 });
         (0..4).for_each(|key| half_open.add(key, address(key as u8)));
         half_open.add(4, address(9));
         assert_eq!(half_open.yields_to(address(9)), None, "this is its second");
         half_open.add(5, address(9));
         assert_eq!(half_open.yields_to(address(9)), Some(4), "it has two");
         assert_eq!(half_open.yields_to(address(8)), None);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_displace_each_other() {
+        let mut half_open = HalfOpen::new(HalfOpenLimits { max: 4, per_machine: 2 });
+        half_open.add(0, address(1));
+        for key in 1..4 {
+            half_open.add(key, IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, key as u16]));
+        }
+        assert_eq!(half_open.yields_to(address(2)), Some(1));
+        assert_eq!(half_open.yields_to("2001:db8::9".parse().unwrap()), Some(1));
     }
 
     #[test]

@@ -9,9 +9,10 @@
 //! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
 //! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
+//! | `machine` | [`machine_of`]: which addresses are one machine, for whoever counts peers |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
 //! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
-//! | `deadline` | [`Deadline`]: a time to come, in a layer that does not read the clock |
+//! | `deadline`, `deadlines` | [`Deadline`]: a time to come, in a layer that does not read the clock; [`Deadlines`]: in order |
 //!
 //! The protocol stays with the user, who keeps connections in a table by a `u32` key, and in each turn
 //!
@@ -36,9 +37,11 @@
 mod chunk;
 mod config;
 mod deadline;
+mod deadlines;
 mod half_open;
 mod lingering;
 mod listener;
+mod machine;
 mod outbox;
 mod poller;
 mod schedule;
@@ -49,9 +52,11 @@ mod token;
 pub use chunk::{CHUNKS_MAX, Chunk, Chunks};
 pub use config::StreamConfig;
 pub use deadline::Deadline;
+pub use deadlines::Deadlines;
 pub use half_open::{HalfOpen, HalfOpenLimits};
 pub use lingering::Lingering;
 pub use listener::Listener;
+pub use machine::machine_of;
 pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};
 pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};

@@ -2,7 +2,7 @@
 
 /// Whose a descriptor is, in the [`crate::Poller`] and in lists of deadlines: a key of one of the tables that a
 /// transport on sockets has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Token {
     /// A connection's.
     Connection(u32),

@@ -3,7 +3,7 @@
 use crate::limits::KEEP_ALIVE_GRANULARITY_MS;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
-use crate::{Cntlid, HostId, Nqn, Options};
+use crate::{Cntlid, HostId, Nqn, Options, SecureChannel};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -47,6 +47,10 @@ pub struct Association {
     pub(crate) port: u16,
     /// The address of the Admin queue's connection.
     pub(crate) peer: IpAddr,
+    /// [`crate::Link::machine`].
+    pub(crate) machine: IpAddr,
+    /// Whose key protects its connections.
+    pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// A key protects its Admin queue.
@@ -105,6 +109,10 @@ pub(crate) struct AssociationParts {
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
     pub(crate) peer: IpAddr,
+    /// [`crate::Link::machine`].
+    pub(crate) machine: IpAddr,
+    /// Whose key protects its connections.
+    pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
     /// A key protects its Admin queue.
@@ -128,6 +136,8 @@ impl Association {
             host_id,
             port,
             peer,
+            machine,
+            secure_channel,
             transport,
             is_secure,
             in_capsule_len,
@@ -155,6 +165,8 @@ impl Association {
             host_id,
             port,
             peer,
+            machine,
+            secure_channel,
             transport,
             is_secure,
             in_capsule_len,

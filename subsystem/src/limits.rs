@@ -87,8 +87,6 @@ pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// While more than half of the controllers that a subsystem may have are in use, a host NQN that has more than this
 /// part (1/n) of them gets no further one.
 pub const HOST_CONTROLLERS_SHARE: usize = 8;
-/// A discovery controller that has been silent for so long ends where there is none left for another host.
-pub const DISCOVERY_GRACE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);

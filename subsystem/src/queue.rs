@@ -41,6 +41,9 @@ pub struct Link {
     pub local: IpAddr,
     /// The address of the host.
     pub peer: IpAddr,
+    /// What stands for the host's machine where machines are counted: this address, or the network of it that one
+    /// machine may have to itself.
+    pub machine: IpAddr,
     /// Queue ID that the connection request named (RDMA CM private data), where the transport has such.
     pub qid: Option<u16>,
     /// Controller ID that the connection request named; 0 (older hosts) says nothing.

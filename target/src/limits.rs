@@ -40,9 +40,12 @@ pub const SPARE_SLOTS: u16 = 4;
 /// Connections of one machine that have no accepted Connect yet, or belong to discovery controllers, which anyone may
 /// have: up to this part (1/n) of those that a worker takes, unless the machine has a controller.
 pub const ANONYMOUS_SHARE: u32 = 2;
-/// A connection that is older than this and has no accepted Connect yet makes way where there is no room for another.
+/// Connections of discovery controllers, of all machines: up to this part (1/n) of those that a worker takes.
+pub const DISCOVERY_SHARE: usize = 2;
+/// A connection that is older than this and has no accepted Connect yet, or a discovery controller, makes way where there is no
+/// room for another.
 pub const UNCONNECTED_GRACE: Duration = Duration::from_secs(1);
-/// A machine with so many of them, and twice as many as the machine that wants a place, has no such time: it could
+/// A machine with so many of those of one kind, and twice as many as the machine that wants a place, has no such time: it could
 /// renew them faster than they grow old.
 pub const UNCONNECTED_CROWD: u32 = 8;
 /// RDMA READs that we want outstanding on a connection, at the most.
@@ -87,6 +90,8 @@ pub const ANSWERS_MIN: u32 = 12;
 pub const ANSWER_FRAMING: u32 = 80;
 /// Connection events handled in one turn.
 pub const CM_BUDGET: usize = 16;
+/// Connection events that NVMe/TCP keeps: while there are more, it accepts no connection and gives none up.
+pub const EVENTS_MAX: usize = 4 * CM_BUDGET;
 /// Messages read in one turn.
 pub const MESSAGE_BUDGET: usize = 64;
 /// So many times within the transfer timeout is looked whether it has passed.

@@ -50,9 +50,11 @@ counters! {
     tls_accepted,
     /// Connections refused because of TLS: they had none and needed it, had no right key, or broke its protocol.
     tls_refused,
+    /// Connections that had not asked for anything yet (ICReq) and were closed to make room for others.
+    half_open_closed,
     /// Connections without a Connect that were closed to make room for others.
     unconnected_closed,
-    /// Silent discovery controllers that were closed to make room for others.
+    /// Discovery controllers that were closed to make room for others.
     discovery_closed,
     /// Associations found silent or closing when their host connected again, and ended.
     lost_closed,

@@ -254,7 +254,7 @@ impl Flood {
 #[test]
 fn silent_connections_renewed_for_ever_do_not_keep_a_host_out() {
     let config =
-        IwarpConfig { half_open: HalfOpenLimits { max: 16, per_address: 4 }, ..IwarpConfig::default() };
+        IwarpConfig { half_open: HalfOpenLimits { max: 16, per_machine: 4 }, ..IwarpConfig::default() };
     // A neighbour has time to speak; who shares the flood's address must speak at once.
     for (address, turns_until_it_speaks) in [([127, 0, 0, 2], 30), ([127, 0, 0, 1], 0)] {
         let mut side = Side::new(config.clone());

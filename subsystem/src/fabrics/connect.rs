@@ -67,7 +67,7 @@ pub struct Admission {
     pub outcome: Result<Admitted, Refusal>,
     /// The host NQN is in use with another Host Identifier: warn, and count. Present whether admitted or not.
     pub duplicate_host_id: Option<DuplicateHost>,
-    /// A silent discovery controller that was closed to make room for this one: poll its queue, on whichever worker it
+    /// A discovery controller that was closed to make room for this one: poll its queue, on whichever worker it
     /// lives, or disconnect it.
     pub closed: Option<AssociationKey>,
     /// Associations that the host has lost, and that end: destroy the queue pairs of all their queues at once, on

@@ -58,6 +58,11 @@ pub enum Refusal {
     /// An I/O queue connects from another address than its Admin queue: others may know names and IDs.
     #[error("controller {0} was given to another address of the host, or to another host")]
     OtherAddress(Cntlid),
+    /// An I/O queue connects without the key that protects its Admin queue, or with one where that has none.
+    #[error(
+        "a queue for controller {0} has TLS and its Admin queue has none, or the reverse: use TLS for all or for none"
+    )]
+    OtherChannel(Cntlid),
     /// An I/O queue connects through another port than its Admin queue.
     #[error(
         "a queue for controller {cntlid} connects through another listener (port ID {port}) than its Admin queue"
@@ -180,6 +185,7 @@ impl Refusal {
             | Self::HostNqn
             | Self::HostId
             | Self::StaticController(_)
+            | Self::OtherChannel(_)
             | Self::OtherPort { .. }
             | Self::Subsystem { .. }
             | Self::SubsystemNqn => status::CONNECT_INVALID_PARAMETERS,
@@ -199,6 +205,7 @@ impl Refusal {
             Self::StaticController(_)
             | Self::Controller(_)
             | Self::OtherAddress(_)
+            | Self::OtherChannel(_)
             | Self::OtherPort { .. }
             | Self::NotEnabled(_) => InvalidParameter::Data(data_offset::CNTLID),
             Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),

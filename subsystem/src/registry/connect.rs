@@ -6,7 +6,7 @@ use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, DISCOVERY_GRACE, HOST_CONTROLLERS_SHARE};
+use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, HOST_CONTROLLERS_SHARE};
 use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
@@ -15,8 +15,10 @@ use crate::{
     SubsystemId,
 };
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::Connect;
 
@@ -88,7 +90,7 @@ impl Registry {
             _ => {
                 let orphans = last.map(|last| Arc::clone(&last.orphans)).unwrap_or_default();
                 match place.controller_type {
-                    ControllerType::Discovery => *closed = self.make_room_for_discovery(now)?,
+                    ControllerType::Discovery => *closed = self.make_room_for_discovery(link.machine),
                     ControllerType::Io => self.check_share(place.id, &names.host_nqn)?,
                 }
                 self.admit_admin(now, &command, link, &names, place, orphans)
@@ -190,20 +192,27 @@ impl Registry {
         Err(Refusal::HostBusy { host: *host_nqn, controllers, max: self.options.controllers_max })
     }
 
-    /// Where there are as many discovery controllers as there may be, closes the one that has been silent for longest.
-    /// Names say nothing here: anyone may connect under any. Those that are closing do not count: the transport bounds
-    /// how many connections they have.
-    fn make_room_for_discovery(&self, now: Duration) -> Result<Option<AssociationKey>, Refusal> {
+    /// Where there are as many discovery controllers as there may be, closes one of the machine that has most: of the one
+    /// that asks, if no other has more. Of those the one that has been silent for longest; it may still be active, so that
+    /// no machine keeps others out. Names say nothing here: anyone may connect under any. Those that are closing do not
+    /// count: the transport bounds how many connections they have.
+    fn make_room_for_discovery(&self, machine: IpAddr) -> Option<AssociationKey> {
         let open = || self.associations.get(&DISCOVERY).into_iter().flat_map(Associations::iter);
         let open = || open().filter(|association| !association.is_closing());
         if open().count() < usize::from(self.options.controllers_max) {
-            return Ok(None);
+            return None;
         }
-        let silent = open().min_by_key(|association| association.last_activity());
-        let silent = silent.filter(|silent| now.saturating_sub(silent.last_activity()) >= DISCOVERY_GRACE);
-        let silent = silent.ok_or(Refusal::Busy(self.options.controllers_max))?;
-        silent.close();
-        Ok(Some(silent.key))
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        open().for_each(|association| *counts.entry(association.machine).or_default() += 1);
+        let most = counts.values().copied().max();
+        let yields = |of: IpAddr| match counts.get(&machine).copied() == most {
+            true => of == machine,
+            false => counts.get(&of).copied() == most,
+        };
+        let candidates = open().filter(|association| yields(association.machine));
+        let last = candidates.min_by_key(|association| association.last_activity())?;
+        last.close();
+        Some(last.key)
     }
 
     fn admit_admin(
@@ -228,6 +237,8 @@ impl Registry {
             host_id: names.host_id,
             port: link.port,
             peer: link.peer.to_canonical(),
+            machine: link.machine,
+            secure_channel: link.secure_channel,
             transport: link.transport,
             is_secure: link.secure_channel.is_some(),
             in_capsule_len,
@@ -276,6 +287,10 @@ impl Registry {
         }
         if link.peer.to_canonical() != association.peer {
             return Err(Refusal::OtherAddress(cntlid));
+        }
+        // Whoever reads the unprotected network could read what goes over this queue, or be its host.
+        if link.secure_channel != association.secure_channel {
+            return Err(Refusal::OtherChannel(cntlid));
         }
         if link.port != association.port {
             return Err(Refusal::OtherPort { cntlid, port: link.port });

@@ -237,16 +237,25 @@ fn host_with_many_controllers_leaves_half_of_them_to_others() {
 }
 
 #[test]
-fn discovery_without_free_controllers_closes_the_one_silent_for_longest() {
+fn discovery_without_free_controllers_closes_one_of_the_machine_with_most() {
     let mut registry = registry(Options { controllers_max: 4, ..Options::default() });
     let at = |ms| NOW + core::time::Duration::from_millis(ms);
-    let silent: Vec<_> = (0..4).map(|n| Hello::discovery().connect_at(at(n), &mut registry).0).collect();
-    let (_, cqe, _) = Hello::discovery().connect_at(at(500), &mut registry);
-    assert_eq!((code(&cqe), cqe.status().dnr()), ((1, 0x81), false), "none has been silent for a second");
-    let (_, cqe, _) = Hello::discovery().connect_at(at(1500), &mut registry);
-    assert_eq!(code(&cqe), OK);
-    let closing = |queue: &Queue| queue.association().unwrap().is_closing();
-    assert_eq!(silent.iter().map(closing).collect::<Vec<_>>(), [true, false, false, false]);
+    let mut connect = |ms: u64, machine: u8| {
+        let hello = Hello::discovery();
+        let link = nvmf_subsystem::Link { machine: [192, 0, 2, machine].into(), ..hello.link };
+        let (queue, cqe, _) = Hello { link, ..hello }.connect_at(at(ms), &mut registry);
+        assert_eq!(code(&cqe), OK, "from machine {machine} at {ms} ms");
+        queue
+    };
+    let queues: Vec<_> =
+        [1, 2, 2, 3].into_iter().zip(0..).map(|(machine, ms)| connect(ms, machine)).collect();
+    let closing = || queues.iter().map(|queue| queue.association().unwrap().is_closing()).collect::<Vec<_>>();
+    let _fourth = connect(500, 4);
+    assert_eq!(closing(), [false, true, false, false], "the older of machine 2");
+    let _third = connect(501, 3);
+    assert_eq!(closing(), [false, true, false, true], "each has one: its own");
+    let _fifth = connect(502, 5);
+    assert_eq!(closing(), [true, true, false, true], "each has one: the one silent for longest");
 }
 
 /// Every refusal that ends by itself (a queue closes, a host leaves, the target has started, a disk answers) lets the
@@ -268,6 +277,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
         (Refusal::Controller(Cntlid(1)), true),
         (Refusal::OtherHostId(Cntlid(1)), true),
         (Refusal::OtherAddress(Cntlid(1)), true),
+        (Refusal::OtherChannel(Cntlid(1)), false),
         (Refusal::OtherPort { cntlid: Cntlid(1), port: 2 }, false),
         (Refusal::Subsystem { nqn: name, port: 1 }, false),
         (Refusal::SubsystemNqn, false),
@@ -303,6 +313,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::HostNqn
             | Refusal::HostId
             | Refusal::StaticController(_)
+            | Refusal::OtherChannel(_)
             | Refusal::OtherPort { .. }
             | Refusal::Subsystem { .. }
             | Refusal::SubsystemNqn
@@ -334,6 +345,24 @@ fn connect_with_the_key_of_another_host_or_subsystem_is_refused() {
         let cntlid = association.key().cntlid.0;
         let (_, cqe, _) = with(other, subsystem, Hello::io(1, cntlid)).connect(&mut registry);
         assert_eq!(code(&cqe), (1, 0x84), "an I/O queue as well");
+    }
+}
+
+#[test]
+fn io_queue_is_protected_as_its_admin_queue_is() {
+    let mut registry = registry(Options::default());
+    let key = SecureChannel { host_nqn: nqn(HOST), subsystem_nqn: nqn(SUBSYSTEM) };
+    let with = |secure_channel, hello: Hello| {
+        let link = Link { secure_channel, ..hello.link };
+        Hello { link, ..hello }
+    };
+    for (cntlid, ours, other) in [(1, Some(key), None), (2, None, Some(key))] {
+        let (mut queue, cqe, _) = with(ours, Hello::admin()).connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.dw0.get()), (OK, cntlid.into()));
+        enable(&mut queue);
+        let (_, cqe, _) = with(other, Hello::io(1, cntlid)).connect(&mut registry);
+        assert_eq!((code(&cqe), cqe.status().dnr()), (INVALID_PARAMETERS, true));
+        assert_eq!(code(&with(ours, Hello::io(1, cntlid)).connect(&mut registry).1), OK);
     }
 }
 

@@ -99,6 +99,7 @@ impl Hello {
                 port: PORT,
                 local: LOCAL,
                 peer: PEER,
+                machine: PEER,
                 qid: None,
                 cntlid: None,
                 secure_channel: None,

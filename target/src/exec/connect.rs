@@ -74,6 +74,15 @@ impl<T: Transport> Queue<T> {
         connect.is_for_discovery() || if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
     }
 
+    /// Discovery controllers, which anyone may have and keep active, never take the places of hosts with disks.
+    fn bound_discovery<B: Backend>(&self, resources: &mut Resources<T, B>) {
+        let max = resources.discovery_max;
+        if let Some(index) = resources.buffers.owners.take_surplus_discovery(self.owner, max) {
+            resources.counters.discovery_closed.add(1);
+            resources.deferred.push_back(DeferredAction::Remove(index));
+        }
+    }
+
     fn await_registry<B: Backend>(&mut self, resources: &mut Resources<T, B>, pending: PendingConnect) {
         resources.connects_due = resources.connects_due.into_iter().chain([pending.again]).min();
         self.pending_connect = Some(pending);
@@ -139,8 +148,10 @@ impl<T: Transport> Queue<T> {
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
             tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}");
         }
-        resources.buffers.owners.connect(self.index, &mut self.owner, &association);
-        if association.controller_type() == ControllerType::Io {
+        resources.buffers.owners.connect(self.index, &mut self.owner, &association, now);
+        if association.controller_type() == ControllerType::Discovery {
+            self.bound_discovery(resources);
+        } else {
             let (load, peer) = (&resources.load, self.terms.peer.ip());
             load.take_place(peer, qid.0 != 0);
             if qid.0 == 0 {

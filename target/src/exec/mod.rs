@@ -6,7 +6,7 @@
 //! | [`buffers`] | the data buffers of a worker, in classes, and who may have how many |
 //! | [`owners`] | the machines, hosts and associations that queues belong to |
 //! | [`accounts`] | what is kept for each of them |
-//! | [`unconnected`] | queues without a Connect: which makes way for others |
+//! | [`anonymous`] | queues that anyone may have: which makes way for others |
 //! | [`request`] | a command under way, and the chunks that its data travel in |
 //! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
@@ -16,6 +16,7 @@
 //! | [`place`] | where a command is in its worker |
 
 pub mod accounts;
+pub mod anonymous;
 pub mod buffers;
 mod command;
 mod connect;
@@ -26,5 +27,4 @@ pub mod request;
 pub mod resources;
 mod transfer;
 pub mod transport;
-pub mod unconnected;
 mod wire;

@@ -5,11 +5,11 @@
 //! command it is an index.
 
 use super::accounts::Accounts;
+use super::anonymous::{Among, Anonymous};
 use super::buffers::Class;
-use super::unconnected::{Among, Unconnected};
 use core::time::Duration;
+use nvmf_stream::machine_of;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, HostId, Nqn};
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// Whom a queue belongs to.
@@ -32,41 +32,32 @@ pub(super) struct Holdings {
 /// Buffers of each class that wait for one owner.
 type Held = [u32; Class::COUNT];
 
-#[derive(Debug, Default)]
-struct Machine {
-    held: Held,
-    /// Queues of discovery controllers.
-    discovery: u32,
-}
-
 /// All owners that a worker's queues have.
 #[derive(Debug, Default)]
 pub struct Owners {
-    machines: Accounts<IpAddr, Machine>,
+    machines: Accounts<IpAddr, Held>,
     hosts: Accounts<(Nqn, HostId), Held>,
     associations: Accounts<AssociationKey, Held>,
-    unconnected: Unconnected,
-    /// Queues of discovery controllers.
-    discovery: BTreeSet<u32>,
+    unconnected: Anonymous,
+    /// Queues of discovery controllers, as old as their Connects.
+    discovery: Anonymous,
 }
 
 impl Owners {
     /// This queue came from this machine, and is not connected; `io`: its connection was made for an I/O queue.
     pub fn add_unconnected(&mut self, queue: u32, peer: IpAddr, now: Duration, io: bool) -> Owner {
-        let machine = self.machines.add(&peer.to_canonical());
+        let machine = self.machines.add(&machine_of(peer));
         self.unconnected.add(queue, machine, now, io);
         Owner { machine, host: None, association: None }
     }
 
-    /// The queue belongs to this association from now on.
-    pub fn connect(&mut self, queue: u32, owner: &mut Owner, association: &Association) {
+    /// The queue belongs to this association from `now` on.
+    pub fn connect(&mut self, queue: u32, owner: &mut Owner, association: &Association, now: Duration) {
         self.unconnected.remove(queue);
         owner.association = Some(self.associations.add(&association.key()));
         match association.controller_type() {
-            ControllerType::Discovery => {
-                self.discovery.insert(queue);
-                self.machines.get_mut(owner.machine).discovery += 1;
-            }
+            // It has an Admin queue only.
+            ControllerType::Discovery => self.discovery.add(queue, owner.machine, now, false),
             ControllerType::Io => {
                 owner.host = Some(self.hosts.add(&(*association.host_nqn(), association.host_id())));
             }
@@ -76,9 +67,7 @@ impl Owners {
     /// The queue was removed.
     pub fn remove(&mut self, queue: u32, owner: Owner) {
         self.unconnected.remove(queue);
-        if self.discovery.remove(&queue) {
-            self.machines.get_mut(owner.machine).discovery -= 1;
-        }
+        self.discovery.remove(queue);
         if let Some(host) = owner.host {
             self.hosts.remove(host);
         }
@@ -91,26 +80,38 @@ impl Owners {
     /// Queues that this machine has without anyone's leave: those that are not connected, and discovery controllers.
     #[must_use]
     pub fn anonymous(&self, peer: IpAddr) -> u32 {
-        let machine = self.machines.find(&peer.to_canonical());
-        machine.map_or(0, |machine| self.unconnected.count(machine) + self.machines.get(machine).discovery)
+        let machine = self.machines.find(&machine_of(peer));
+        machine.map_or(0, |machine| self.unconnected.count(machine) + self.discovery.count(machine))
     }
 
     /// The queue without a Connect that makes way for one more of the machine that asks, of these.
     #[must_use]
     pub fn first_to_yield(&self, now: Duration, asking: IpAddr, among: Among) -> Option<u32> {
-        let machine = self.machines.find(&asking.to_canonical());
+        let machine = self.machines.find(&machine_of(asking));
         self.unconnected.first_to_yield(now, machine, among)
     }
 
-    /// The queues of discovery controllers.
-    pub fn discovery(&self) -> impl Iterator<Item = u32> + '_ {
-        self.discovery.iter().copied()
+    /// The same among the queues of discovery controllers. It counts as one no more.
+    pub fn take_discovery(&mut self, now: Duration, asking: IpAddr, among: Among) -> Option<u32> {
+        let machine = self.machines.find(&machine_of(asking));
+        let queue = self.discovery.first_to_yield(now, machine, among)?;
+        self.discovery.remove(queue);
+        Some(queue)
+    }
+
+    /// Where discovery controllers have more than `max` queues, the one that makes way, active or not, for the last, which
+    /// has this owner. It counts as one no more.
+    pub fn take_surplus_discovery(&mut self, last: Owner, max: usize) -> Option<u32> {
+        let is_full = self.discovery.len() > max;
+        let queue = self.discovery.oldest_of_most(last.machine).filter(|_| is_full)?;
+        self.discovery.remove(queue);
+        Some(queue)
     }
 
     /// Buffers that wait for the machine, the host and the association. A machine is the host of its discovery
     /// controllers, and for queues that are not connected it is one association.
     pub(super) fn held(&self, owner: Owner, class: Class) -> Holdings {
-        let machine = self.machines.get(owner.machine).held[class as usize];
+        let machine = self.machines.get(owner.machine)[class as usize];
         let host = owner.host.map_or(machine, |host| self.hosts.get(host)[class as usize]);
         let association = owner.association.map(|association| self.associations.get(association));
         Holdings { machine, host, association: association.map_or(host, |held| held[class as usize]) }
@@ -125,7 +126,7 @@ impl Owners {
     }
 
     fn each_held(&mut self, owner: Owner, change: impl Fn(&mut Held)) {
-        change(&mut self.machines.get_mut(owner.machine).held);
+        change(self.machines.get_mut(owner.machine));
         if let Some(host) = owner.host {
             change(self.hosts.get_mut(host));
         }
@@ -157,5 +158,15 @@ mod tests {
         owners.remove(1, second);
         assert_eq!(owners.anonymous(a), 0);
         assert_eq!(add(&mut owners, 0, IpAddr::from([192, 0, 2, 3])), first, "its number is used again");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_an_account() {
+        let address = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]);
+        let mut owners = Owners::default();
+        let first = owners.add_unconnected(0, address(1), Duration::ZERO, false);
+        assert_eq!(owners.add_unconnected(1, address(2), Duration::ZERO, false), first);
+        assert_eq!(owners.anonymous(address(3)), 2);
+        assert_eq!(owners.first_to_yield(Duration::from_secs(2), address(3), Among::Own), Some(0));
     }
 }

@@ -10,9 +10,9 @@ use super::transport::{Terms, Transport};
 use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use core::time::Duration;
 use nvmf_block::Backend;
+use nvmf_stream::machine_of;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use tracing::Span;
 use tracing::field::Empty;
@@ -113,8 +113,17 @@ impl<T: Transport> Queue<T> {
         let (qid, cntlid) = (terms.qid.map(|qid| qid.0), terms.cntlid.map(|cntlid| cntlid.0));
         let peer = terms.peer;
         let Terms { port, local, entries, secure_channel, .. } = terms;
-        let link =
-            Link { transport: T::TYPE, port, local, peer: peer.ip(), qid, cntlid, secure_channel, entries };
+        let link = Link {
+            transport: T::TYPE,
+            port,
+            local,
+            peer: peer.ip(),
+            machine: machine_of(peer.ip()),
+            qid,
+            cntlid,
+            secure_channel,
+            entries,
+        };
         let mut queue = Self {
             index,
             state: QueueState::Accepting,
@@ -294,14 +303,6 @@ impl<T: Transport> Queue<T> {
         let free = Credits { pulls: self.pull_credits, pushes: self.push_credits };
         let whole = free == self.credits && self.unfinished == 0;
         self.state == QueueState::Live && idle && !whole
-    }
-
-    /// Since when its discovery controller has been silent, if it is one's queue, and whose machine has it.
-    #[must_use]
-    pub fn discovery(&self) -> Option<(Duration, IpAddr)> {
-        let (association, _) = self.admitted.as_ref().filter(|_| self.state != QueueState::Closed)?;
-        let is_discovery = association.controller_type() == ControllerType::Discovery;
-        is_discovery.then(|| (association.last_activity(), self.terms.peer.ip()))
     }
 
     /// Ends the connection; what is posted is still sent.

@@ -3,7 +3,7 @@
 use super::buffers::{Buffers, slot};
 use super::place::Place;
 use super::transport::Transport;
-use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN};
+use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN, DISCOVERY_SHARE};
 use crate::settings::{Load, Settings};
 use crate::telemetry::{Counters, LogLimit};
 use core::time::Duration;
@@ -71,6 +71,8 @@ pub struct Resources<T: Transport, B> {
     pub registry: Arc<Mutex<Registry>>,
     /// What the workers of the group know of each other.
     pub load: Arc<Load>,
+    /// Queues that discovery controllers may have.
+    pub discovery_max: usize,
     /// No further commands are taken.
     pub draining: bool,
     /// What the transport sends at once.
@@ -194,6 +196,7 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             log: LogLimit::new(),
             registry,
             load,
+            discovery_max: (queues / DISCOVERY_SHARE).max(1),
             draining: false,
         })
     }

@@ -254,6 +254,11 @@ pub enum Event<I> {
         /// It failed at TLS.
         at_tls: bool,
     },
+    /// A connection that had not said yet what it wants was closed: newer ones need its place or its descriptor.
+    Yielded {
+        /// From where.
+        peer: SocketAddr,
+    },
     /// The device is gone: nothing comes any more.
     DeviceRemoved,
 }

@@ -1,17 +1,15 @@
 //! The connections of a worker: asked for, accepted or handed over, established, closed.
 
 use super::Worker;
+use crate::exec::anonymous::Among;
 use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
 use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
-use crate::exec::unconnected::Among;
 use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET};
 use crate::message::{Recipient, WorkerMessage};
 use crate::places::Queues;
-use core::cmp::Reverse;
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_subsystem::limits::DISCOVERY_GRACE;
 use nvmf_subsystem::{Cntlid, ControllerType};
 use std::net::IpAddr;
 
@@ -63,6 +61,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(%peer, "connection rejected: {cause}");
                 }
             }
+            Event::Yielded { peer } => {
+                let counters = &self.resources.counters;
+                counters.half_open_closed.add(1);
+                if self.resources.log.allow(now, counters) {
+                    tracing::warn!(%peer, "connection closed: it asked for nothing, and newer ones need its place");
+                }
+            }
             Event::DeviceRemoved => self.device_removed = true,
         }
     }
@@ -109,7 +114,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     }
 
     /// Whether there is room for a queue on these terms, if need be in the place of connections that have brought no
-    /// Connect, or of silent discovery controllers.
+    /// Connect, or of discovery controllers.
     fn make_room(&mut self, now: Duration, terms: &Terms) -> bool {
         let peer = terms.peer.ip();
         let share = (self.settings.connections / ANONYMOUS_SHARE).max(1);
@@ -130,13 +135,14 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     }
 
     /// Closes a connection that anyone may have, for one from the address `new`: one that has brought no Connect, or else a
-    /// silent discovery controller's.
+    /// discovery controller's.
     fn close_anonymous(&mut self, now: Duration, new: IpAddr, among: Among) -> bool {
         let counters = &self.resources.counters;
-        let index = if let Some(index) = self.resources.buffers.owners.first_to_yield(now, new, among) {
+        let owners = &mut self.resources.buffers.owners;
+        let index = if let Some(index) = owners.first_to_yield(now, new, among) {
             counters.unconnected_closed.add(1);
             index
-        } else if let Some(index) = self.silent_discovery(now, new, among) {
+        } else if let Some(index) = owners.take_discovery(now, new, among) {
             counters.discovery_closed.add(1);
             index
         } else {
@@ -147,23 +153,6 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         }
         self.remove_queue(index);
         true
-    }
-
-    /// Of the discovery controllers that are silent, the longest so of the machine that has most anonymous queues.
-    fn silent_discovery(&self, now: Duration, new: IpAddr, among: Among) -> Option<u32> {
-        let owners = &self.resources.buffers.owners;
-        let queues = owners.discovery().filter_map(|index| self.queues[index as usize].as_deref());
-        let silent = queues.filter_map(|queue| {
-            let (since, peer) = queue.discovery()?;
-            let is_among = match among {
-                Among::Own => peer.to_canonical() == new.to_canonical(),
-                Among::Kind { io } => queue.terms().is_for_io() == io,
-                Among::Any => true,
-            };
-            let rank = (Reverse(owners.anonymous(peer)), since, queue.index());
-            (is_among && now.saturating_sub(since) >= DISCOVERY_GRACE).then_some(rank)
-        });
-        silent.min().map(|(.., index)| index)
     }
 
     /// Tells the other workers how many queues this one takes.

@@ -5,6 +5,7 @@ mod beside;
 mod capsules;
 mod commands;
 mod connects;
+mod crowds;
 mod digests;
 mod ends;
 mod faults;

@@ -39,6 +39,13 @@ impl Ask {
     }
 }
 
+/// H2CTermReq without the header of the PDU at fault.
+pub(crate) fn h2c_term_req() -> [u8; 24] {
+    let mut pdu = [0; 24];
+    (pdu[0], pdu[2], pdu[4], pdu[8]) = (2, 24, 24, 1);
+    pdu
+}
+
 /// What the target sends.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Pdu {

@@ -148,7 +148,7 @@ fn row_11_connection_without_room_is_closed_and_counted() {
 /// Silent connections of one machine, many more than there are places: another machine gets in at once.
 #[test]
 fn silent_connections_keep_nobody_out() {
-    let half_open = HalfOpenLimits { max: 32, per_address: 4 };
+    let half_open = HalfOpenLimits { max: 32, per_machine: 4 };
     let options = TcpOptions { half_open, ..TcpOptions::default() };
     let mut world = World::with(1, &settings(), &options);
     let mut silent = Vec::new();

@@ -1,6 +1,7 @@
 //! TLS: who gets in and who does not, and what breaks it later. Nobody else suffers.
 
 use crate::host::{Ask, Host, Pdu, Queue};
+use crate::pdu::h2c_term_req;
 use crate::world::{SUBSYSTEM, World, settings};
 use nvme_proto::{Nqn, Status};
 use nvmf_config::Tls;
@@ -117,6 +118,49 @@ fn port_that_allows_tls_takes_plain_hosts() {
     let mut plain = Host::io(&mut world, 5, Ask::default(), 1, cntlid);
     plain.check(&mut world, 1);
     good.check(&mut world, 2);
+}
+
+/// Between the handshake and ICReq.
+#[test]
+fn connection_that_ends_behind_its_handshake_is_counted() {
+    let mut world = world(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let secured = |world: &mut World| {
+        let mut host = Host::tls(world, 1, &offer(1, 32, Version::V1));
+        host.secure(world).unwrap();
+        host
+    };
+    let damaged = [&[23, 3, 3, 0, 32][..], &[7; 32]].concat();
+    let breaks = [damaged, Ask::default().ic_req().to_vec(), vec![21, 3, 3, 0, 2, 2, 80]];
+    for (at, bytes) in breaks.into_iter().enumerate() {
+        let host = secured(&mut world);
+        (&host.socket).write_all(&bytes).unwrap();
+        world.until_counted("tls_refused", at as u64 + 1);
+    }
+    secured(&mut world).stream().shutdown_write();
+    world.until_counted("tls_refused", 4);
+    let mut host = secured(&mut world);
+    host.send(&mut world, &h2c_term_req());
+    world.until_counted("tls_refused", 5);
+    good.check(&mut world, 1);
+}
+
+/// Whoever knows the names of a host with TLS, which are no secret, and has its address.
+#[test]
+fn plain_io_queue_of_a_controller_with_tls_is_refused() {
+    let mut world = world(Tls::Allowed);
+    let (mut admin, cntlid) = Host::secure_admin(&mut world, 1, &offer(1, 32, Version::V1));
+    let queue = Queue { qid: 1, cntlid, ..Queue::ADMIN };
+    let mut plain = Host::open(&mut world, 1, Ask::default());
+    let refusal = plain.connect(&mut world, 1, &queue).expect_err("it has no key");
+    assert!(refusal.status().is(Status::CONNECT_INVALID_PARAMETERS), "{}", refusal.status());
+    assert_eq!(world.count("connects_refused"), 1);
+    let mut io = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+    io.secure(&mut world).unwrap();
+    io.initialize(&mut world, Ask::default());
+    io.connect(&mut world, 1, &queue).unwrap();
+    io.check(&mut world, 1);
+    assert_eq!(admin.run(&mut world, &nvme_proto::Sqe::new(0x18), &[]).0, Status::SUCCESS, "Keep Alive");
 }
 
 #[test]

@@ -64,9 +64,10 @@ fn one_machine_with_discovery_controllers_does_not_fill_the_target() {
 }
 
 #[test]
-fn silent_discovery_controllers_make_way_after_unconnected_queues() {
+fn discovery_controllers_make_way_after_unconnected_queues() {
     let mut world = World::new(1, &roomy());
-    let mut flood: Vec<_> = (0..62).map(|at| discovery(&mut world, 100 + at / 2).unwrap()).collect();
+    let mut flood: Vec<_> = (0..32).map(|at| discovery(&mut world, 100 + at / 2).unwrap()).collect();
+    let _hosts: Vec<_> = (20..50).map(|host| admin_of(&mut world, host)).collect();
     let mut waiting: Vec<_> = (0..2).map(|_| silent(&mut world, 99).unwrap()).collect();
     assert_eq!(silent(&mut world, 1).err(), Some(RejectStatus::NO_RESOURCES), "they are too young to yield");
     world.now += Duration::from_secs(2);
@@ -78,6 +79,23 @@ fn silent_discovery_controllers_make_way_after_unconnected_queues() {
     assert_eq!(world.count("discovery_closed"), 1);
     assert_eq!(world.queues(), 64);
     flood[0].until_disconnected(&mut world);
+}
+
+#[test]
+fn discovery_controllers_have_half_of_the_places() {
+    let mut world = World::new(1, &roomy());
+    let mut crowd: Vec<_> =
+        (0..64).map(|at| discovery(&mut world, 200 + at % 2).expect("one of its own makes way")).collect();
+    assert_eq!((world.queues(), world.count("discovery_closed")), (32, 32));
+    let _other = discovery(&mut world, 9).expect("a crowd makes way for one of another machine");
+    let hosts: Vec<_> = (20..51).map(|host| admin_of(&mut world, host)).collect();
+    assert_eq!((world.queues(), world.count("discovery_closed")), (63, 33));
+    crowd[0].until_disconnected(&mut world);
+    crowd[32].until_disconnected(&mut world);
+    // The table is full, and only discovery controllers may make way.
+    let _last: Vec<_> = (51..56).map(|host| admin_of(&mut world, host)).collect();
+    assert_eq!((world.queues(), world.count("discovery_closed")), (64, 37));
+    drop(hosts);
 }
 
 /// The controller that yields is looked for among those of all workers.

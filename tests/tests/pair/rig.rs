@@ -196,6 +196,7 @@ impl Pair {
             port: PORT,
             local: [127, 0, 0, 1].into(),
             peer: [192, 0, 2, 1].into(),
+            machine: [192, 0, 2, 1].into(),
             qid: Some(qid.0),
             cntlid: Some(cntlid),
             secure_channel: None,

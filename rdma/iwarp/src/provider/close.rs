@@ -62,7 +62,7 @@ impl IwarpProvider {
         match &mut connection.link {
             Link::Open(Open { phase: phase @ (Phase::Unannounced | Phase::Ready), .. }) => {
                 *phase = Phase::Closing { deadline: Deadline::After(self.config.disconnect_timeout) };
-                self.timed.push(Token::Connection(key));
+                self.deadlines.add(Token::Connection(key));
                 self.mark_dirty(key);
             }
             Link::Open(Open { phase: Phase::AwaitRtr { .. }, .. }) => {
@@ -103,7 +103,7 @@ impl IwarpProvider {
         let lingering = Lingering::new(stream, final_bytes, self.config.stream.linger);
         // There are as many places as queue pairs. Without one the stream is closed at once.
         let Some(key) = self.lingering.insert(|_| lingering) else { return };
-        self.timed.push(Token::Lingering(key));
+        self.deadlines.add(Token::Lingering(key));
         self.linger(key);
     }
 
@@ -116,6 +116,7 @@ impl IwarpProvider {
 
     fn end_linger(&mut self, key: u32) {
         if let Some(lingering) = self.lingering.remove(key) {
+            self.deadlines.remove(Token::Lingering(key), lingering.deadline);
             self.poller.remove(&lingering);
         }
     }
@@ -130,23 +131,23 @@ impl IwarpProvider {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.timed.iter().filter_map(|&token| self.deadline_of(token)).min()
+        self.deadlines.next()
     }
 
     /// Does what is due.
     pub(super) fn expire(&mut self) {
-        let mut index = 0;
-        while let Some(&token) = self.timed.get(index) {
+        while let Some(token) = self.deadlines.pop_new() {
+            self.start_clock(token);
+            if let Some(at) = self.deadline_of(token) {
+                self.deadlines.insert(token, at);
+            }
+        }
+        while let Some(token) = self.deadlines.pop_due(self.now) {
             self.start_clock(token);
             match self.deadline_of(token) {
-                Some(deadline) if deadline > self.now => index += 1,
-                Some(_) => {
-                    self.timed.swap_remove(index);
-                    self.on_deadline(token);
-                }
-                None => {
-                    self.timed.swap_remove(index);
-                }
+                Some(at) if at > self.now => self.deadlines.insert(token, at),
+                Some(_) => self.on_deadline(token),
+                None => {}
             }
         }
     }
@@ -205,7 +206,7 @@ impl IwarpProvider {
         connection.prompt = connection.prompt.and_then(Prompt::next);
         connection.qp.prompt();
         if connection.prompt.is_some() {
-            self.timed.push(Token::Connection(key));
+            self.deadlines.add(Token::Connection(key));
         }
         self.mark_dirty(key);
     }

@@ -48,7 +48,7 @@ impl IwarpProvider {
             let Some(listener) = self.listeners.get_mut(key) else { return };
             let Some(stream) = listener.accept(&self.config.stream, &self.poller) else {
                 if listener.rest.is_some() {
-                    self.timed.push(Token::Listener(key));
+                    self.deadlines.add(Token::Listener(key));
                 }
                 return;
             };
@@ -70,7 +70,7 @@ impl IwarpProvider {
                 self.drop_pending(request);
                 continue;
             }
-            self.timed.push(token);
+            self.deadlines.add(token);
         }
     }
 
@@ -78,7 +78,7 @@ impl IwarpProvider {
     fn give_way(&mut self, key: u32) {
         self.read_request(key);
         if self.pendings.get(key).is_some_and(|it| matches!(it.stage, Stage::Reading(_))) {
-            self.drop_pending(key);
+            self.drop_stranger(key, "it sent no MPA request, and newer connections need its place");
         }
     }
 
@@ -104,7 +104,9 @@ impl IwarpProvider {
         if let Some(listener) = self.listeners.get_mut(listener) {
             listener.half_open.remove(key);
         }
+        self.deadlines.remove(Token::Pending(key), pending.deadline);
         pending.deadline = Deadline::After(self.config.answer_timeout);
+        self.deadlines.add(Token::Pending(key));
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
         let (ird, ord) = handshake::peer_depths(&frame);
         self.events.push_back(CmEvent::ConnectRequest {
@@ -121,6 +123,7 @@ impl IwarpProvider {
     /// Takes a connection out of the table, and out of its listener's when its request has not come.
     fn take_pending(&mut self, key: u32) -> Option<Pending> {
         let pending = self.pendings.remove(key)?;
+        self.deadlines.remove(Token::Pending(key), pending.deadline);
         if let Some(listener) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
             listener.half_open.remove(key);
         }
@@ -180,7 +183,7 @@ impl IwarpProvider {
         if !matches!(added, Some(Ok(()))) {
             self.drop_pending(key);
         }
-        self.timed.push(token);
+        self.deadlines.add(token);
         RequestId(key)
     }
 
@@ -211,7 +214,7 @@ impl IwarpProvider {
         self.open(key, pending.stream, Role::Responder, &agreement, phase);
         match phase {
             Phase::Unannounced => self.push_established(key, PrivateData::EMPTY, &agreement),
-            _ => self.timed.push(Token::Connection(key)),
+            _ => self.deadlines.add(Token::Connection(key)),
         }
         Ok(())
     }
@@ -289,7 +292,7 @@ impl IwarpProvider {
         let request = handshake::request(&self.config, parameters, revision);
         let parameters = *parameters;
         let connecting = Connecting { stream, address, source, parameters, request, reader: None, deadline };
-        self.timed.push(Token::Connection(key));
+        self.deadlines.add(Token::Connection(key));
         self.dial(key, connecting);
         Ok(())
     }
@@ -360,7 +363,7 @@ impl IwarpProvider {
                     return;
                 };
                 connection.prompt = Some(Prompt::first());
-                self.timed.push(Token::Connection(key));
+                self.deadlines.add(Token::Connection(key));
                 self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);
                 self.push_established(key, reply.private_data, &agreement);
             }

@@ -30,7 +30,7 @@ use nvmf_rdma::{
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
     SendRequest, Sge, SharedReceiveQueueId, Stranger,
 };
-use nvmf_stream::{Lingering, Listener, Poller, ReadSchedule, SendSchedule, Token};
+use nvmf_stream::{Deadlines, Lingering, Listener, Poller, ReadSchedule, SendSchedule};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ pub struct IwarpProvider {
     /// Queue pairs with something to send.
     dirty: SendSchedule,
     /// Whatever has a deadline.
-    timed: Vec<Token>,
+    deadlines: Deadlines,
     /// `poll_cq` has read the sockets since the last `poll_cm`: a caller that polls both in turn reads them once.
     looked: bool,
 }
@@ -91,7 +91,7 @@ impl IwarpProvider {
             now: Duration::ZERO,
             reads: ReadSchedule::default(),
             dirty: SendSchedule::default(),
-            timed: Vec::new(),
+            deadlines: Deadlines::default(),
             looked: false,
             config,
         })

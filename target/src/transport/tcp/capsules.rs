@@ -6,6 +6,7 @@ use crate::exec::buffers::Registered;
 use crate::exec::resources::SetUpError;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
+use nvmf_stream::machine_of;
 use nvmf_subsystem::limits::SQE_LEN;
 use std::net::IpAddr;
 
@@ -110,7 +111,7 @@ impl Capsules {
 
     /// A queue came, from this machine.
     pub(super) fn add(&mut self, queue: u32, address: IpAddr) {
-        self.machine_of[queue as usize] = self.machines.add(&address.to_canonical());
+        self.machine_of[queue as usize] = self.machines.add(&machine_of(address));
     }
 
     /// I/O slots that the machine of the queue has.

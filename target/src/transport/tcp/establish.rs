@@ -4,7 +4,7 @@ use super::Tcp;
 use super::connection::{Connection, Ended};
 use super::security::Security;
 use crate::exec::transport::{Event, Terms};
-use crate::limits::{BACKLOG, CM_BUDGET, IC_TIMEOUT};
+use crate::limits::{BACKLOG, CM_BUDGET, EVENTS_MAX, IC_TIMEOUT};
 use crate::transport::strangers;
 use core::fmt;
 use core::time::Duration;
@@ -125,17 +125,21 @@ impl Tcp {
     /// Accepts what a listener has, a few in a turn: whoever connects without end delays nobody.
     pub(super) fn accept_streams(&mut self, key: u32) {
         for _ in 0..CM_BUDGET {
+            if self.events.len() >= EVENTS_MAX {
+                // The poller reports what is left again.
+                return;
+            }
             let Some((listener, port)) = self.listeners.get_mut(key) else { return };
             let port = *port;
             let Some(stream) = listener.accept(&self.options.stream, &self.poller) else {
                 if listener.rest.is_some() {
-                    self.timed.push(Token::Listener(key));
+                    self.deadlines.add(Token::Listener(key));
                 }
                 return;
             };
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
-                self.drop_pending(oldest);
+                self.give_way(oldest);
             }
             let pending = Pending {
                 stream,
@@ -166,7 +170,7 @@ impl Tcp {
             self.pendings.remove(key);
             return None;
         }
-        self.timed.push(token);
+        self.deadlines.add(token);
         Some(key)
     }
 
@@ -187,7 +191,10 @@ impl Tcp {
             let n = match pending.stream.receive(None, staging) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Bytes { staged, .. }) => staged,
-                Ok(Received::End | Received::Cut) | Err(_) => return self.drop_pending(key),
+                Ok(Received::End | Received::Cut) => return self.lose_pending(key, "closed by the peer before its ICReq"),
+                Err(error) => {
+                    return self.lose_pending(key, &format!("it broke before its ICReq: {error}"));
+                }
             };
             pending.left -= n;
             match pending.receiver.on_bytes(&staging[..n]) {
@@ -202,7 +209,9 @@ impl Tcp {
                     return self.announce(key);
                 }
                 Ok((_, None)) => {}
-                Ok((_, Some(_))) | Err(End::Close) => return self.drop_pending(key),
+                Ok((_, Some(_))) | Err(End::Close) => {
+                    return self.lose_pending(key, "its first PDU is no ICReq");
+                }
                 Err(End::Fatal(error)) => {
                     let cause = strangers::cause(&error.to_string(), &staging[..n]);
                     return self.refuse_request(key, error, cause);
@@ -217,7 +226,9 @@ impl Tcp {
         if let Some((listener, _)) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
             listener.half_open.remove(key);
         }
+        self.deadlines.remove(Token::Pending(key), pending.deadline);
         pending.deadline = Deadline::After(IC_TIMEOUT);
+        self.deadlines.add(Token::Pending(key));
         self.poller.change(&pending.stream, Token::Pending(key), Interest::HangUp);
         let incoming = pending.incoming(key);
         self.events.push_back(Event::Incoming(incoming));
@@ -244,6 +255,7 @@ impl Tcp {
 
     fn take_pending(&mut self, key: u32) -> Option<Pending> {
         let pending = self.pendings.remove(key)?;
+        self.deadlines.remove(Token::Pending(key), pending.deadline);
         if let Some((listener, _)) = pending.listener.and_then(|key| self.listeners.get_mut(key)) {
             listener.half_open.remove(key);
         }
@@ -251,12 +263,12 @@ impl Tcp {
     }
 
     /// A connection whose time is over, unless its ICReq is here after all: this worker may have stood still.
-    fn give_up_pending(&mut self, key: u32) -> bool {
+    fn give_up_pending(&mut self, key: u32) {
         let waits = |pending: &&Pending| pending.request.is_none();
         if self.pendings.get(key).filter(waits).is_some() {
             self.read_request(key);
             if self.pendings.get(key).is_some_and(|pending| pending.request.is_some()) {
-                return false;
+                return;
             }
         }
         if let Some(pending) = self.pendings.get(key).filter(waits) {
@@ -266,7 +278,28 @@ impl Tcp {
             self.events.push_back(Event::Refused { peer: pending.peer, cause, at_tls });
         }
         self.drop_pending(key);
-        true
+    }
+
+    /// A half-open connection makes way for a newer one, unless its ICReq is here.
+    fn give_way(&mut self, key: u32) {
+        self.read_request(key);
+        if let Some(pending) = self.pendings.get(key).filter(|pending| pending.request.is_none()) {
+            self.events.push_back(Event::Yielded { peer: pending.peer });
+            self.drop_pending(key);
+        }
+    }
+
+    /// A connection that its peer ended before its ICReq. One that said nothing at all is no news: that is how health
+    /// checks look whether a port is open.
+    fn lose_pending(&mut self, key: u32, cause: &str) {
+        let Some(pending) = self.pendings.get(key) else { return };
+        let with_tls = matches!(pending.security, Security::Tls(_));
+        if with_tls || pending.left < IC_LEN {
+            let (peer, behind) = (pending.peer, if with_tls { ", behind the TLS handshake" } else { "" });
+            let cause = format!("{cause}{behind}");
+            self.events.push_back(Event::Refused { peer, cause, at_tls: with_tls });
+        }
+        self.drop_pending(key);
     }
 
     /// A connection that came to nothing.
@@ -321,7 +354,7 @@ impl Tcp {
         let lingering = Lingering::new(stream, last, self.options.stream.linger);
         // Without a place it is closed at once.
         let Some(key) = self.lingering.insert(|_| lingering) else { return };
-        self.timed.push(Token::Lingering(key));
+        self.deadlines.add(Token::Lingering(key));
         self.linger(key);
     }
 
@@ -334,42 +367,47 @@ impl Tcp {
 
     fn end_linger(&mut self, key: u32) {
         if let Some(lingering) = self.lingering.remove(key) {
+            self.deadlines.remove(Token::Lingering(key), lingering.deadline);
             self.poller.remove(&lingering);
         }
     }
 
-    /// Acts on the deadlines that have passed.
+    /// Acts on the deadlines that have passed, unless what came of others is still to be taken.
     pub(super) fn expire(&mut self, now: Duration) {
-        let mut index = 0;
-        while let Some(&token) = self.timed.get(index) {
-            let due = self.deadline(token).map(|deadline| {
-                deadline.start(now);
-                deadline.at() <= now
-            });
-            match due {
-                Some(false) => {
-                    index += 1;
-                    continue;
-                }
-                None => {}
-                Some(true) => match token {
-                    Token::Connection(queue) => self.end(queue, &Ended::Peer),
-                    Token::Pending(key) => {
-                        if !self.give_up_pending(key) {
-                            index += 1;
-                            continue;
-                        }
-                    }
-                    Token::Lingering(key) => self.end_linger(key),
-                    Token::Listener(key) => {
-                        if let Some((listener, _)) = self.listeners.get_mut(key) {
-                            listener.resume(&self.poller);
-                        }
-                    }
-                },
+        while let Some(token) = self.deadlines.pop_new() {
+            if let Some(at) = self.due_at(token, now) {
+                self.deadlines.insert(token, at);
             }
-            self.timed.swap_remove(index);
         }
+        while self.events.len() < EVENTS_MAX
+            && let Some(token) = self.deadlines.pop_due(now)
+        {
+            match self.due_at(token, now) {
+                Some(at) if at > now => self.deadlines.insert(token, at),
+                Some(_) => self.on_deadline(token),
+                None => {}
+            }
+        }
+    }
+
+    fn on_deadline(&mut self, token: Token) {
+        match token {
+            Token::Connection(queue) => self.end(queue, &Ended::Peer),
+            Token::Pending(key) => self.give_up_pending(key),
+            Token::Lingering(key) => self.end_linger(key),
+            Token::Listener(key) => {
+                if let Some((listener, _)) = self.listeners.get_mut(key) {
+                    listener.resume(&self.poller);
+                }
+            }
+        }
+    }
+
+    /// When it is due, if it still is to be: its clock runs from now on at the latest.
+    fn due_at(&mut self, token: Token, now: Duration) -> Option<Duration> {
+        let deadline = self.deadline(token)?;
+        deadline.start(now);
+        Some(deadline.at())
     }
 
     fn deadline(&mut self, token: Token) -> Option<&mut Deadline> {
@@ -379,15 +417,5 @@ impl Tcp {
             Token::Lingering(key) => self.lingering.get_mut(key).map(|lingering| &mut lingering.deadline),
             Token::Listener(key) => self.listeners.get_mut(key)?.0.rest.as_mut(),
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let at = |token: &Token| match *token {
-            Token::Connection(queue) => self.connections[queue as usize].as_ref()?.closing,
-            Token::Pending(key) => self.pendings.get(key).map(|pending| pending.deadline),
-            Token::Lingering(key) => self.lingering.get(key).map(|lingering| lingering.deadline),
-            Token::Listener(key) => self.listeners.get(key)?.0.rest,
-        };
-        self.timed.iter().filter_map(at).map(Deadline::at).min()
     }
 }

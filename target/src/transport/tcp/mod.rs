@@ -33,7 +33,8 @@ use establish::Pending;
 use nvmf_block::Backend;
 use nvmf_rdma::slots::Slots;
 use nvmf_stream::{
-    Deadline, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule, StreamConfig, Token,
+    Deadline, Deadlines, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule,
+    StreamConfig,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub struct Tcp {
     /// By queue.
     arrivals: VecDeque<(u32, Arrival<Capsule>)>,
     /// Whatever has a deadline.
-    timed: Vec<Token>,
+    deadlines: Deadlines,
     /// When connections are looked at that are within a capsule.
     capsule_check: Deadline,
 }
@@ -113,7 +114,7 @@ impl Tcp {
             staging: vec![0; TCP_STAGING].into(),
             events: VecDeque::new(),
             arrivals: VecDeque::with_capacity(1024),
-            timed: Vec::new(),
+            deadlines: Deadlines::default(),
             capsule_check: Deadline::After(settings.transfer_timeout / TRANSFER_CHECKS),
         })
     }

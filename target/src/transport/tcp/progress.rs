@@ -213,7 +213,7 @@ impl Tcp {
         let Some(connection) = self.connection(queue) else { return };
         if connection.closing.is_none() {
             connection.closing = Some(Deadline::After(DISCONNECT_TIMEOUT));
-            self.timed.push(Token::Connection(queue));
+            self.deadlines.add(Token::Connection(queue));
             self.list_to_send(queue);
         }
     }

@@ -64,7 +64,7 @@ impl Transport for Tcp {
 
     fn poll_timeout(&self) -> Option<Duration> {
         let capsules = (self.capsules.out() > 0).then(|| self.capsule_check.at());
-        self.next_deadline().into_iter().chain(capsules).min()
+        self.deadlines.next().into_iter().chain(capsules).min()
     }
 
     /// Which queue it is, only its Connect says.
@@ -130,7 +130,7 @@ impl Transport for Tcp {
             Event::Established(of) | Event::Failed(of, _) | Event::Disconnected { queue: of, .. } => {
                 *of != queue
             }
-            Event::Incoming(_) | Event::Refused { .. } | Event::DeviceRemoved => true,
+            Event::Incoming(_) | Event::Refused { .. } | Event::Yielded { .. } | Event::DeviceRemoved => true,
         });
     }
 
