@@ -139,12 +139,11 @@ tls_keys_insert() {
 
 tls_keys_remove() {
     ring=0x$(awk '$8 == "keyring" && $9 == ".nvme:" { print $1 }' /proc/keys)
-    keyctl link "$ring" @s
     for serial in $(awk '$8 == "psk" { print $1 }' /proc/keys); do
         # Some are on their way out already.
         keyctl unlink "0x$serial" "$ring" || true
     done
-    keyctl unlink "$ring" @s
+    [ -z "$(keyctl rlist "$ring")" ]
 }
 
 # --- targets in the guest
