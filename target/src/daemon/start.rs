@@ -3,7 +3,7 @@
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{WorkerGroup, select};
-use super::workers::{Common, WorkerError, check_limits};
+use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
@@ -185,7 +185,8 @@ impl Daemon {
         self.groups = WorkerGroup::all(selections, self.config.target.workers);
         let workers = self.groups.iter().map(|group| group.workers).sum();
         let settings = Settings::new(&self.config.target, Transport::Rdma);
-        check_limits(&settings, workers);
+        check_memlock(&settings, workers);
+        self.raise_descriptor_limit();
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }

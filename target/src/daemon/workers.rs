@@ -158,13 +158,8 @@ fn run_over<T: Transport>(
     }
 }
 
-/// Says so if the limits of the process are too low for so many workers, and raises what can be raised.
-pub(super) fn check_limits(settings: &Settings, workers: usize) {
-    check_memlock(settings, workers);
-    raise_descriptor_limit(settings, workers);
-}
-
-fn check_memlock(settings: &Settings, workers: usize) {
+/// Says so if the process may lock too little memory for so many workers.
+pub(super) fn check_memlock(settings: &Settings, workers: usize) {
     let needed = settings.pinned().saturating_mul(workers as u64);
     let root = nix::unistd::geteuid().is_root();
     if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_MEMLOCK)
@@ -181,15 +176,15 @@ fn check_memlock(settings: &Settings, workers: usize) {
     }
 }
 
-/// A connection takes a descriptor, and the soft limit is often 1024.
-fn raise_descriptor_limit(settings: &Settings, workers: usize) {
-    let needed = u64::from(settings.connections) * workers as u64 + 256;
+/// Raises the limit of open files to what is needed, or says that it cannot.
+pub(super) fn raise_descriptor_limit(needed: u64) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if soft < needed {
         let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
         if raised.is_err() || hard < needed {
             tracing::warn!(
-                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
+                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit (ulimit -n), or lower \
+                 connections or workers"
             );
         }
     }

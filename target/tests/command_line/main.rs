@@ -3,6 +3,7 @@
 mod check;
 mod control;
 mod copies;
+mod descriptors;
 mod strangers;
 
 use std::io::{BufRead, BufReader, Read, Write};
