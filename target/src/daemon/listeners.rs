@@ -121,7 +121,8 @@ impl Daemon {
             (StartError::Listen { address, source }, Some(other))
                 if source.kind() == io::ErrorKind::AddrInUse =>
             {
-                StartError::OwnPort { address, other: other.describe() }
+                let by_rdma = [listener, &other.config].iter().any(|it| it.transport == Transport::Rdma);
+                StartError::OwnPort { address, other: other.describe(), by_rdma }
             }
             (error, _) => error,
         }

@@ -62,14 +62,16 @@ pub enum StartError {
     },
     /// Another listener of the configuration has the port.
     #[error(
-        "cannot listen on {address}: the listener on {other} has the TCP port, which NVMe/RDMA needs where there is no \
-         RDMA device at the address; give one of the two another port"
+        "cannot listen on {address}: the listener on {other} has the TCP port{}; give one of the two another port",
+        if *.by_rdma { ", which NVMe/RDMA needs where there is no RDMA device at the address" } else { "" }
     )]
     OwnPort {
         /// Which.
         address: SocketAddr,
         /// The other one.
         other: String,
+        /// One of them is for NVMe/RDMA.
+        by_rdma: bool,
     },
     /// A key of TLS cannot be had.
     #[error(transparent)]
