@@ -59,22 +59,41 @@ impl HalfOpen {
         }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
     /// Which connection must end before one more from `address` has a place.
     #[must_use]
     pub fn yields_to(&self, address: IpAddr) -> Option<u32> {
         let HalfOpenLimits { max, per_machine } = self.limits;
         let address = machine_of(address);
-        let has_too_many = |of: IpAddr| self.counts.get(&of).is_some_and(|&count| count >= per_machine);
-        let oldest = |wanted: &dyn Fn(IpAddr) -> bool| self.connections.iter().find(|(_, of)| wanted(*of));
         let len = self.connections.len();
-        let victim = if len > max / 2 && has_too_many(address) {
-            oldest(&|of| of == address)
+        if len > max / 2 && self.counts.get(&address).is_some_and(|&count| count >= per_machine) {
+            self.connections.iter().find(|&&(_, of)| of == address).map(|&(key, _)| key)
         } else if len >= max {
-            oldest(&has_too_many).or_else(|| self.connections.front())
+            self.first_to_yield()
         } else {
             None
-        };
-        victim.map(|&(key, _)| key)
+        }
+    }
+
+    /// Which connection ends first, whoever wants its place or its descriptor: the oldest of the machines that have too
+    /// many, or else of all.
+    #[must_use]
+    pub fn first_to_yield(&self) -> Option<u32> {
+        let has_too_many =
+            |of: &IpAddr| self.counts.get(of).is_some_and(|&count| count >= self.limits.per_machine);
+        let of_many = self.connections.iter().find(|(_, of)| has_too_many(of));
+        of_many.or_else(|| self.connections.front()).map(|&(key, _)| key)
     }
 }
 

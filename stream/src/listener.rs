@@ -24,6 +24,8 @@ pub struct Listener {
     /// The system is short of descriptors or memory: no connection is accepted until then, when [`Listener::resume`] is
     /// due.
     pub rest: Option<Deadline>,
+    /// What the system said when that began, for the user to take.
+    pub shortage: Option<io::Error>,
 }
 
 impl Listener {
@@ -51,7 +53,7 @@ impl Listener {
         let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
         let token = token.into();
         poller.add(&socket, token, Interest::Read)?;
-        Ok((Self { socket, token, half_open: HalfOpen::new(limits), rest: None }, bound))
+        Ok((Self { socket, token, half_open: HalfOpen::new(limits), rest: None, shortage: None }, bound))
     }
 
     /// One more connection, if there is one. `None` may also be the begin of a [rest](Listener::rest).
@@ -67,7 +69,8 @@ impl Listener {
                 // The peer gave up while it was queued.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
-                Err(_) => {
+                Err(error) => {
+                    self.shortage = Some(error);
                     poller.change(&self.socket, self.token, Interest::Nothing);
                     self.rest = Some(Deadline::After(REST));
                     return None;

@@ -23,6 +23,7 @@ fn accept_rests_while_descriptors_are_short() {
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     assert!(accepted.is_none());
     assert_eq!(reported, 0, "the queue is not empty, and must not wake anybody");
+    assert_eq!(listener.shortage.take().and_then(|error| error.raw_os_error()), Some(libc::EMFILE));
     let mut rest = listener.rest.expect("a rest");
     assert_eq!(rest.at(), Duration::ZERO, "its clock is started by who knows the time");
     rest.start(Duration::from_secs(5));

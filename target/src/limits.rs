@@ -37,6 +37,8 @@ pub const ENTRIES_MIN: u16 = 2;
 /// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that
 /// our last response left.
 pub const SPARE_SLOTS: u16 = 4;
+/// Descriptors beside those of connections: disks, and what the workers and the daemon have.
+pub const OTHER_DESCRIPTORS: u64 = 256;
 /// Connections of one machine that have no accepted Connect yet, or belong to discovery controllers, which anyone may
 /// have: up to this part (1/n) of those that a worker takes, unless the machine has a controller.
 pub const ANONYMOUS_SHARE: u32 = 2;
@@ -88,6 +90,8 @@ pub const CAPSULES_IN_A_ROW: usize = 8;
 pub const ANSWERS_MIN: u32 = 12;
 /// Bytes of an answer beyond its data: the headers of the RDMA WRITE and the response.
 pub const ANSWER_FRAMING: u32 = 80;
+/// That no connection can be accepted is logged so often.
+pub const SHORTAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Connection events handled in one turn.
 pub const CM_BUDGET: usize = 16;
 /// Connection events that NVMe/TCP keeps: while there are more, it accepts no connection and gives none up.

@@ -50,6 +50,8 @@ counters! {
     tls_accepted,
     /// Connections refused because of TLS: they had none and needed it, had no right key, or broke its protocol.
     tls_refused,
+    /// Times that the system had no descriptor for one more connection.
+    accepts_failed,
     /// Connections that had not asked for anything yet (ICReq) and were closed to make room for others.
     half_open_closed,
     /// Connections without a Connect that were closed to make room for others.

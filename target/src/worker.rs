@@ -51,6 +51,8 @@ pub struct Worker<T: Transport, B: Backend> {
     /// When the last turn was.
     turned_at: Duration,
     device_removed: bool,
+    /// When the log was told last that no connection can be accepted.
+    shortage_told: Option<Duration>,
     /// Turns that still count as contended: a short queue came up recently.
     contended_turns: u8,
 }
@@ -81,6 +83,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             timers_due: Duration::ZERO,
             turned_at: Duration::MAX,
             device_removed: false,
+            shortage_told: None,
             contended_turns: 0,
             settings,
         };

@@ -12,7 +12,7 @@ use nvmf_initiator::{
     HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
@@ -21,6 +21,8 @@ use uuid::Uuid;
 pub(super) const PORT: u16 = 4420;
 /// I/O queues that a controller has at the most.
 const IO_QUEUES_MAX: u16 = 128;
+/// How long one of several addresses of a name may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The port of discovery over NVMe/TCP.
 const DISCOVERY_PORT: u16 = 8009;
 
@@ -170,6 +172,24 @@ fn parse_key(text: &str) -> Result<Key> {
     })
 }
 
+/// An address that says nothing without its interface.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// The addresses that can be reached from `source`.
+fn of_family(addresses: &[SocketAddr], source: Option<IpAddr>) -> Vec<SocketAddr> {
+    let fits = |address: &&SocketAddr| source.is_none_or(|source| source.is_ipv4() == address.is_ipv4());
+    addresses.iter().filter(fits).copied().collect()
+}
+
+/// Of the addresses of one name, the first that takes a connection: a target may listen on one of them only. One address
+/// is not tried.
+fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, ANSWER_TIMEOUT).is_ok();
+    addresses.iter().filter(|_| addresses.len() > 1).find(answers).copied()
+}
+
 impl TargetArguments {
     /// The address, resolved if it is a name.
     fn address(&self, nqn: Nqn) -> Result<SocketAddr> {
@@ -182,12 +202,26 @@ impl TargetArguments {
             ));
         }
         let text = self.traddr.trim_matches(['[', ']']);
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok((address, port).into());
+        if let Some(address) = text.parse().ok().filter(|&address| is_link_local(address)) {
+            return wrong_arguments(format!(
+                "-a {address} is a link-local address, which each network has: add the interface to it, as in \
+                 {address}%eth0"
+            ));
         }
-        let resolved = (text, port).to_socket_addrs();
         let context = || format!("`{text}` is neither an IP address nor a name that resolves: check -a");
-        resolved.with_context(context)?.next().with_context(context)
+        let resolved: Vec<_> = (text, port).to_socket_addrs().with_context(context)?.collect();
+        let found = of_family(&resolved, self.host_traddr);
+        match (found.first(), self.host_traddr) {
+            (Some(&first), _) if self.transport == Transport::Tcp => {
+                Ok(first_that_answers(&found).unwrap_or(first))
+            }
+            (Some(&first), _) => Ok(first),
+            (None, Some(source)) if !resolved.is_empty() => wrong_arguments(format!(
+                "{text} has no address of the family of -w {source}: it has {}",
+                resolved.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
+            )),
+            (None, _) => Err(anyhow::anyhow!(context())),
+        }
     }
 
     /// What carries the commands, as the flags say.
@@ -258,6 +292,12 @@ impl TargetArguments {
                     "--host-traddr {address} and the target's address, {}, are of different kinds (IPv4, IPv6): no \
                      connection leads from one to the other",
                     target.ip()
+                ));
+            }
+            if is_link_local(address) {
+                return wrong_arguments(format!(
+                    "-w {address} is a link-local address, which each interface may have: name the interface \
+                     instead, with -f (tcp)"
                 ));
             }
             UdpSocket::bind((address, 0)).with_context(|| {
@@ -339,5 +379,24 @@ impl NamespaceArguments {
     /// The namespace that is meant, among those that there are.
     pub(crate) fn choose(&self, namespaces: &[Namespace]) -> Result<Nsid> {
         choose(&self.nqn, self.nsid.map(Nsid), namespaces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_of_a_name_is_one_that_answers_from_where_it_is_asked() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap();
+        // Nobody listens there.
+        let other = SocketAddr::from(([127, 0, 0, 2], here.port()));
+        assert_eq!(first_that_answers(&[other, here]), Some(here));
+        assert_eq!(first_that_answers(&[other, other]), None);
+        assert_eq!(first_that_answers(&[here]), None, "there is no choice");
+        let v6 = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 4420));
+        assert_eq!(of_family(&[v6, here], Some(here.ip())), [here]);
+        assert_eq!(of_family(&[v6, here], None), [v6, here]);
     }
 }

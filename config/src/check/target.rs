@@ -125,6 +125,15 @@ impl Checker<'_> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {
+            Some(SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => self.error(
+                value,
+                format!(
+                    "address \"{text}\" is a link-local address, which each interface may have: add the interface's \
+                     index (ip link), for interface 2 \"[{}%2]:{}\"",
+                    v6.ip(),
+                    v6.port()
+                ),
+            ),
             Some(address) => Ok(address),
             None => self.error(
                 value,

@@ -2,9 +2,9 @@
 
 use super::disks::error_text;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
-use super::workers::WorkerThread;
+use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
-use crate::limits::ANSWER_TIMEOUT;
+use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
@@ -13,6 +13,7 @@ use crate::settings::in_capsule_data;
 use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
+use nvmf_stream::HalfOpenLimits;
 use nvmf_subsystem::RdmaProviderType;
 use std::io;
 use std::net::SocketAddr;
@@ -130,7 +131,8 @@ impl Daemon {
             (StartError::Listen { address, source }, Some(other))
                 if source.kind() == io::ErrorKind::AddrInUse =>
             {
-                StartError::OwnPort { address, other: other.describe() }
+                let by_rdma = [listener, &other.config].iter().any(|it| it.transport == Transport::Rdma);
+                StartError::OwnPort { address, other: other.describe(), by_rdma }
             }
             (error, _) => error,
         }
@@ -231,11 +233,20 @@ impl Daemon {
         }
     }
 
+    /// A connection takes a descriptor, and the soft limit is often 1024.
+    pub(super) fn raise_descriptor_limit(&self) {
+        let connections = u64::from(self.config.target.connections);
+        let of_groups: u64 = self.groups.iter().map(|group| group.descriptors(connections)).sum();
+        let half_open = self.config.listeners.len() * HalfOpenLimits::default().max;
+        raise_descriptor_limit(of_groups + half_open as u64 + OTHER_DESCRIPTORS);
+    }
+
     /// Starts the workers of a provider that none has yet. Returns the place of their group.
     fn add_group(&mut self, selection: Selection) -> Result<usize, StartError> {
         let workers = self.config.target.workers.div_ceil(2);
         let group = WorkerGroup::new(selection, WorkerId(self.workers.len()), workers);
         self.groups.push(group);
+        self.raise_descriptor_limit();
         match self.start_group(self.groups.len() - 1) {
             Ok(()) => Ok(self.groups.len() - 1),
             Err(error) => {

@@ -3,7 +3,7 @@
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{WorkerGroup, select};
-use super::workers::{Common, WorkerError, check_limits};
+use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
@@ -62,14 +62,16 @@ pub enum StartError {
     },
     /// Another listener of the configuration has the port.
     #[error(
-        "cannot listen on {address}: the listener on {other} has the TCP port, which NVMe/RDMA needs where there is no \
-         RDMA device at the address; give one of the two another port"
+        "cannot listen on {address}: the listener on {other} has the TCP port{}; give one of the two another port",
+        if *.by_rdma { ", which NVMe/RDMA needs where there is no RDMA device at the address" } else { "" }
     )]
     OwnPort {
         /// Which.
         address: SocketAddr,
         /// The other one.
         other: String,
+        /// One of them is for NVMe/RDMA.
+        by_rdma: bool,
     },
     /// A key of TLS cannot be had.
     #[error("host {host} has no key for TLS")]
@@ -189,7 +191,8 @@ impl Daemon {
             }
         }
         self.groups = WorkerGroup::all(selections, self.config.target.workers);
-        check_limits(&self.config.target, &self.groups);
+        check_memlock(&self.config.target, &self.groups);
+        self.raise_descriptor_limit();
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }

@@ -1,5 +1,6 @@
 //! Which workers serve which transport.
 
+use crate::limits::LINGERING_MAX;
 use crate::message::WorkerId;
 use crate::settings::Load;
 use core::fmt;
@@ -58,6 +59,16 @@ impl WorkerGroup {
             Self::new(selection, first, workers)
         };
         selections.into_iter().zip(shares).map(group).collect()
+    }
+
+    /// Descriptors that its workers may need, each with so many connections and those that have ended and still have
+    /// bytes to send. (Over userspace iWARP these have as many places as connections.)
+    pub(super) fn descriptors(&self, connections: u64) -> u64 {
+        let lingering = match self.selection {
+            Selection::Tcp => u64::from(LINGERING_MAX),
+            Selection::Rdma(_) => connections,
+        };
+        self.workers as u64 * (connections + lingering)
     }
 
     /// Its workers.
@@ -125,6 +136,12 @@ fn verbs(listener: &Listener) -> VerbsOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_end_have_descriptors_too() {
+        let group = WorkerGroup::new(Selection::Tcp, WorkerId(0), 2);
+        assert_eq!(group.descriptors(1024), 2 * (1024 + 256));
+    }
 
     #[test]
     fn every_group_has_a_worker() {

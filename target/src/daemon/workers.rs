@@ -158,13 +158,8 @@ fn run_over<T: Transport>(
     }
 }
 
-/// Says so if the limits of the process are too low for so many workers, and raises what can be raised.
-pub(super) fn check_limits(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
-    check_memlock(target, groups);
-    raise_descriptor_limit(target, groups.iter().map(|group| group.workers).sum());
-}
-
-fn check_memlock(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
+/// Says so if the process may lock too little memory for so many workers.
+pub(super) fn check_memlock(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
     let pinned = |group: &WorkerGroup| {
         let transport = group.selection.transport();
         Settings::new(target, transport).pinned(transport).saturating_mul(group.workers as u64)
@@ -185,15 +180,15 @@ fn check_memlock(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
     }
 }
 
-/// A connection takes a descriptor, and the soft limit is often 1024.
-fn raise_descriptor_limit(target: &nvmf_config::Target, workers: usize) {
-    let needed = u64::from(target.connections) * workers as u64 + 256;
+/// Raises the limit of open files to what is needed, or says that it cannot.
+pub(super) fn raise_descriptor_limit(needed: u64) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if soft < needed {
         let raised = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
         if raised.is_err() || hard < needed {
             tracing::warn!(
-                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit"
+                "{needed} descriptors may be needed, {hard} are allowed: set LimitNOFILE= in the unit (ulimit -n), or lower \
+                 connections or workers"
             );
         }
     }

@@ -12,6 +12,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::ListenError;
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_subsystem::{Remote, SecureChannel, TransportType};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -254,6 +255,8 @@ pub enum Event<I> {
         /// It failed at TLS.
         at_tls: bool,
     },
+    /// The system has no descriptor for one more connection, or says something else of its kind.
+    Shortage(io::Error),
     /// A connection that had not said yet what it wants was closed: newer ones need its place or its descriptor.
     Yielded {
         /// From where.

@@ -5,12 +5,13 @@ use crate::exec::anonymous::Among;
 use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
 use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
-use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET};
+use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, SHORTAGE_INTERVAL};
 use crate::message::{Recipient, WorkerMessage};
 use crate::places::Queues;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Cntlid, ControllerType};
+use std::io;
 use std::net::IpAddr;
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -61,6 +62,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(%peer, "connection rejected: {cause}");
                 }
             }
+            Event::Shortage(error) => self.on_shortage(now, &error),
             Event::Yielded { peer } => {
                 let counters = &self.resources.counters;
                 counters.half_open_closed.add(1);
@@ -69,6 +71,18 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
             }
             Event::DeviceRemoved => self.device_removed = true,
+        }
+    }
+
+    /// While it lasts, there is one for each connection that comes in.
+    fn on_shortage(&mut self, now: Duration, error: &io::Error) {
+        self.resources.counters.accepts_failed.add(1);
+        if self.shortage_told.is_none_or(|told| now.saturating_sub(told) >= SHORTAGE_INTERVAL) {
+            self.shortage_told = Some(now);
+            tracing::warn!(
+                "no connection can be accepted: {error}: raise the limit of open files (LimitNOFILE= in the unit, \
+                 ulimit -n), or lower connections or workers"
+            );
         }
     }
 

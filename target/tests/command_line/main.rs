@@ -3,6 +3,7 @@
 mod check;
 mod control;
 mod copies;
+mod descriptors;
 mod strangers;
 mod tls;
 
@@ -119,6 +120,23 @@ fn file_of_another_target_is_refused() {
     let first = serve(&["serve", "--export", &path, "--listen", ANY_PORT]);
     assert!(first.1.contains("nvmf attach -a 127.0.0.1 -s "), "{}", first.1);
     says(&["serve", "--export", &path, "--listen", ANY_PORT], &[&path, "in use"]);
+}
+
+#[test]
+fn two_listeners_over_tcp_on_one_port_are_told_so() {
+    let folder = TempDir::new().unwrap();
+    let port = TcpListener::bind(ANY_PORT).unwrap().local_addr().unwrap().port();
+    let text = format!(
+        "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\nstrict = true\n\
+         [[listener]]\naddress = \"0.0.0.0:{port}\"\ntransport = \"tcp\"\n\
+         [[listener]]\naddress = \"127.0.0.1:{port}\"\ntransport = \"tcp\"\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disk1\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n"
+    );
+    let path = folder.path().join("target.toml");
+    std::fs::write(&path, text).unwrap();
+    let (code, said) = fails(&["serve", "--config", path.to_str().unwrap()]);
+    assert!(code == 1 && said.contains("has the TCP port; give one of the two another port"), "{said}");
 }
 
 /// The NQN is what follows on the line that begins so.

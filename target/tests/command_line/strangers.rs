@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The next line of the log with this in it, which comes soon.
-fn line_with(lines: &Receiver<String>, part: &str) -> String {
+pub(super) fn line_with(lines: &Receiver<String>, part: &str) -> String {
     loop {
         let line =
             lines.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("no line with {part}"));

@@ -48,6 +48,11 @@ impl IwarpProvider {
             let Some(listener) = self.listeners.get_mut(key) else { return };
             let Some(stream) = listener.accept(&self.config.stream, &self.poller) else {
                 if listener.rest.is_some() {
+                    if let Some(oldest) = listener.half_open.first_to_yield() {
+                        listener.resume(&self.poller);
+                        self.give_way(oldest);
+                        continue;
+                    }
                     self.deadlines.add(Token::Listener(key));
                 }
                 return;

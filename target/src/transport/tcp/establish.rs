@@ -10,7 +10,7 @@ use core::fmt;
 use core::time::Duration;
 use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
 use nvmf_rdma::ListenError;
-use nvmf_stream::{Deadline, Interest, Lingering, Listener, Received, Stream, Token};
+use nvmf_stream::{Deadline, HalfOpen, Interest, Lingering, Listener, Received, Stream, Token};
 use nvmf_subsystem::SecureChannel;
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
@@ -132,8 +132,8 @@ impl Tcp {
             let Some((listener, port)) = self.listeners.get_mut(key) else { return };
             let port = *port;
             let Some(stream) = listener.accept(&self.options.stream, &self.poller) else {
-                if listener.rest.is_some() {
-                    self.deadlines.add(Token::Listener(key));
+                if listener.rest.is_some() && self.makes_room(key) {
+                    continue;
                 }
                 return;
             };
@@ -160,6 +160,23 @@ impl Tcp {
             // Mostly it is there already.
             self.read_request(pending);
         }
+    }
+
+    /// This listener found no descriptor for one more connection: a half-open one, of whichever listener has most, makes
+    /// way. Whether there was one; else accepting rests.
+    fn makes_room(&mut self, key: u32) -> bool {
+        let of = |key: u32| self.listeners.get(key).map(|(listener, _)| &listener.half_open);
+        let most = self.listeners.keys().filter_map(of).max_by_key(|half_open| half_open.len());
+        let yields = most.and_then(HalfOpen::first_to_yield);
+        let Some((listener, _)) = self.listeners.get_mut(key) else { return false };
+        self.events.extend(listener.shortage.take().map(Event::Shortage));
+        let Some(oldest) = yields else {
+            self.deadlines.add(Token::Listener(key));
+            return false;
+        };
+        listener.resume(&self.poller);
+        self.give_way(oldest);
+        true
     }
 
     fn add_pending(&mut self, pending: Pending, interest: Interest) -> Option<u32> {

@@ -130,7 +130,11 @@ impl Transport for Tcp {
             Event::Established(of) | Event::Failed(of, _) | Event::Disconnected { queue: of, .. } => {
                 *of != queue
             }
-            Event::Incoming(_) | Event::Refused { .. } | Event::Yielded { .. } | Event::DeviceRemoved => true,
+            Event::Incoming(_)
+            | Event::Refused { .. }
+            | Event::Shortage(_)
+            | Event::Yielded { .. }
+            | Event::DeviceRemoved => true,
         });
     }
 
