@@ -40,6 +40,8 @@ pub enum Received {
         direct: usize,
         /// How many came behind them, to the front of the staging buffer.
         staged: usize,
+        /// What a budget is charged: as many bytes, or of TLS more, where it came in many small records.
+        cost: usize,
         /// All room was used: more may be there. Otherwise the socket is empty, unless bytes came meanwhile.
         more: bool,
     },
@@ -308,23 +310,27 @@ impl Stream {
         };
         Ok(match n {
             None => Received::Nothing,
-            Some(0) => self.after_nothing(),
+            Some(0) => return self.after_nothing(),
             Some(n) => {
+                if let Layer::Kernel(kernel) = &self.layer {
+                    kernel.borrow_mut().on_data(n);
+                }
                 let direct = n.min(direct_len);
-                Received::Bytes { direct, staged: n - direct, more: n == room }
+                Received::Bytes { direct, staged: n - direct, cost: n, more: n == room }
             }
         })
     }
 
     /// What a read of no bytes means: of TLS by the kernel, it may be a record without any.
     #[cold]
-    fn after_nothing(&self) -> Received {
-        match (&self.layer, self.peek(&mut [0])) {
-            // The poller reports what follows.
-            (Layer::Kernel(_), Ok(_)) => Received::Nothing,
-            (Layer::Kernel(_), Err(_)) if !tls::has_ended(&self.socket) => Received::Nothing,
-            (Layer::Kernel(_), Err(_)) => Received::Cut,
-            _ => Received::End,
+    fn after_nothing(&self) -> io::Result<Received> {
+        match &self.layer {
+            // The poller reports what follows it.
+            Layer::Kernel(kernel) if self.has_bytes() || !tls::has_ended(&self.socket) => {
+                kernel.borrow_mut().on_empty(0, &self.socket)
+            }
+            Layer::Kernel(_) => Ok(Received::Cut),
+            _ => Ok(Received::End),
         }
     }
 
@@ -431,7 +437,12 @@ impl Stream {
     #[inline]
     fn give(&self, chunks: &[Chunk<'_>]) -> io::Result<(usize, bool)> {
         match &self.layer {
-            Layer::Plain | Layer::Kernel(_) => self.write(chunks).map(|taken| (taken, false)),
+            Layer::Plain => self.write(chunks).map(|taken| (taken, false)),
+            Layer::Kernel(kernel) => {
+                // Blocked until the socket takes it: that is reported as for data.
+                let answered = kernel.borrow_mut().answer(&self.socket)?;
+                if answered { self.write(chunks).map(|taken| (taken, false)) } else { Ok((0, true)) }
+            }
             Layer::Records(session) => {
                 let (taken, flushed) = session.borrow_mut().send(chunks, &self.socket)?;
                 Ok((taken, !flushed))

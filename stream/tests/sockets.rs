@@ -143,7 +143,9 @@ fn payload_goes_to_its_place_and_the_rest_to_staging() {
         arrived(&stream, came);
         let found = stream.receive((direct > 0).then_some((&place, 100, direct)), &mut staged).unwrap();
         let (in_place, in_staging, more) = expected;
-        assert_eq!(found, Received::Bytes { direct: in_place, staged: in_staging, more }, "of {came}");
+        let cost = in_place + in_staging;
+        let expected = Received::Bytes { direct: in_place, staged: in_staging, cost, more };
+        assert_eq!(found, expected, "of {came}");
         let mut placed = vec![0; DIRECT + 200];
         place.read(0, &mut placed);
         assert_eq!(placed[100..100 + in_place], bytes[..in_place]);
@@ -161,7 +163,8 @@ fn receive_without_room_is_not_the_end_of_the_stream() {
     assert_eq!(stream.receive(None, &mut []).unwrap(), Received::Nothing);
     let mut byte = [0];
     assert!(stream.has_bytes());
-    assert_eq!(receive(&stream, &mut byte).unwrap(), Received::Bytes { direct: 0, staged: 1, more: true });
+    let received = Received::Bytes { direct: 0, staged: 1, cost: 1, more: true };
+    assert_eq!(receive(&stream, &mut byte).unwrap(), received);
     assert!(!stream.has_bytes());
     peer.shutdown(Shutdown::Write).unwrap();
     assert_eq!(receive(&stream, &mut byte).unwrap(), Received::End);

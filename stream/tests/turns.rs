@@ -98,8 +98,8 @@ impl Echo {
                     ended = true;
                     break;
                 }
-                Received::Bytes { staged, more, .. } => {
-                    budget = budget.saturating_sub(staged);
+                Received::Bytes { staged, cost, more, .. } => {
+                    budget = budget.saturating_sub(cost);
                     connection.waiting.extend_from_slice(&self.staging[..staged]);
                     if connection.waiting.len() > WAITING_MAX {
                         connection.stream.pause(true, &self.poller, key);

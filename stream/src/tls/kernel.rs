@@ -6,6 +6,8 @@
 )]
 
 use super::TlsError;
+use super::pipe::{RECORD_MAX, too_many_empty};
+use super::records::Allowance;
 use super::session::Traffic;
 use crate::stream::Received;
 use core::mem::MaybeUninit;
@@ -28,9 +30,8 @@ const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 /// Alerts.
 const CLOSE_NOTIFY: u8 = 0;
+const UNEXPECTED_MESSAGE: u8 = 10;
 const USER_CANCELED: u8 = 90;
-/// Bytes of data in the longest record.
-const RECORD_MAX: usize = 16 * 1024;
 
 /// A connection whose records the kernel handles.
 #[derive(Debug)]
@@ -38,6 +39,10 @@ pub(crate) struct Kernel {
     hash: Hash,
     receive: Secret,
     send: Secret,
+    /// The peer wants this side to change its keys before it sends data.
+    answer_due: bool,
+    /// For records without data.
+    allowance: Allowance,
 }
 
 /// What the keys of one direction come from.
@@ -63,7 +68,8 @@ impl Kernel {
         let Traffic { hash, receive, receive_sequence, send, send_sequence } = traffic;
         setsockopt(socket, TcpTlsTx, &crypto_info(hash, &send, send_sequence))?;
         setsockopt(socket, TcpTlsRx, &crypto_info(hash, &receive, receive_sequence))?;
-        Ok(Self { hash, receive: Secret(receive), send: Secret(send) })
+        let (receive, send) = (Secret(receive), Secret(send));
+        Ok(Self { hash, receive, send, answer_due: false, allowance: Allowance::default() })
     }
 
     /// Receives the record that a plain read has failed at, because it holds no data.
@@ -84,6 +90,9 @@ impl Kernel {
                 (record, message.bytes)
             }
         };
+        if kind.is_some() {
+            self.on_empty(len, socket)?;
+        }
         match kind {
             Some(TlsGetRecordType::Alert) => on_alert(&bytes[..len]),
             Some(TlsGetRecordType::Handshake) => self.on_handshake(&bytes[..len], socket),
@@ -92,6 +101,25 @@ impl Kernel {
             Some(TlsGetRecordType::ApplicationData) if len == 0 => Ok(Received::Nothing),
             _ => Err(protocol("an unexpected record")),
         }
+    }
+
+    /// A record without data has come, of `len` bytes.
+    ///
+    /// # Errors
+    /// When there were too many, which the peer is told.
+    pub(crate) fn on_empty(&mut self, len: usize, socket: &Socket) -> io::Result<Received> {
+        if self.allowance.on_empty(len) {
+            return Ok(Received::Nothing);
+        }
+        // Without room in the socket, the peer sees the end alone.
+        let _ = send_record(socket, ALERT, &[2, UNEXPECTED_MESSAGE]);
+        Err(protocol(&too_many_empty()))
+    }
+
+    /// Data have come.
+    #[inline]
+    pub(crate) fn on_data(&mut self, len: usize) {
+        self.allowance.on_data(len);
     }
 
     /// Handshake messages behind the handshake.
@@ -115,15 +143,33 @@ impl Kernel {
 
     /// The peer has changed its keys (RFC 8446, 4.6.3 and 7.2). Kernels before 6.14 cannot follow.
     fn on_key_update(&mut self, answer: bool, socket: &Socket) -> io::Result<()> {
-        let refused = |_| protocol("the peer has changed its keys, which this kernel cannot follow");
         self.receive.update(self.hash);
-        setsockopt(socket, TcpTlsRx, &crypto_info(self.hash, &self.receive.0, 0)).map_err(refused)?;
-        if answer {
-            send_record(socket, HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0])?;
-            self.send.update(self.hash);
-            setsockopt(socket, TcpTlsTx, &crypto_info(self.hash, &self.send.0, 0)).map_err(refused)?;
-        }
+        let info = crypto_info(self.hash, &self.receive.0, 0);
+        setsockopt(socket, TcpTlsRx, &info).map_err(cannot_follow)?;
+        self.answer_due |= answer;
         Ok(())
+    }
+
+    /// Answers KeyUpdates, if that is asked for and the socket takes it now; whether data may follow.
+    ///
+    /// # Errors
+    /// When the connection is broken, or the kernel cannot change its keys.
+    #[inline]
+    pub(crate) fn answer(&mut self, socket: &Socket) -> io::Result<bool> {
+        if self.answer_due { self.change_keys(socket) } else { Ok(true) }
+    }
+
+    /// Changes the keys of this side, if the socket takes the record that says so; whether it did.
+    #[cold]
+    fn change_keys(&mut self, socket: &Socket) -> io::Result<bool> {
+        match send_record(socket, HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            sent => sent?,
+        }
+        self.send.update(self.hash);
+        setsockopt(socket, TcpTlsTx, &crypto_info(self.hash, &self.send.0, 0)).map_err(cannot_follow)?;
+        self.answer_due = false;
+        Ok(true)
     }
 
     /// Tells the peer that no more data follow.
@@ -146,6 +192,10 @@ fn on_alert(bytes: &[u8]) -> io::Result<Received> {
         [_, alert] => Err(TlsError::Alert(*alert).into()),
         _ => Err(protocol("a malformed alert")),
     }
+}
+
+fn cannot_follow(_: Errno) -> io::Error {
+    protocol("the peer has changed its keys, which this kernel cannot follow")
 }
 
 fn protocol(what: &str) -> io::Error {

@@ -5,11 +5,11 @@
 //! | `session` | a handshake, and records in user space, by the library |
 //! | `kernel` | records by the kernel (kTLS) |
 //! | `pipe` | the library's callbacks: bytes to and from the socket |
-//! | `records` | counts the records that come |
+//! | `records` | counts the records that come, and bounds those without data |
 //! | `hello` | the identities that a ClientHello offers |
 //!
 //! Certificates, tickets and early data are not used. Nothing blocks: a handshake goes on when its socket has bytes. What
-//! a peer can make it do is bounded: records and bytes of a handshake (`pipe`).
+//! a peer can make it do is bounded: records and bytes of a handshake (`pipe`), records without data (`records`).
 
 mod hello;
 mod kernel;

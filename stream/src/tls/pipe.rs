@@ -1,7 +1,7 @@
 //! Bytes between the TLS library and a socket: the library's two callbacks, and the buffers behind them.
 #![expect(unsafe_code, reason = "the library calls back with pointers; see the SAFETY comments")]
 
-use super::records::RecordCount;
+use super::records::{Allowance, RecordCount, WITHOUT_DATA_MAX};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use s2n_tls::connection::Connection;
@@ -17,8 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) const HANDSHAKE_LEN_MAX: usize = 32 * 1024;
 /// Records of a handshake, in all. Some may be without effect, as ChangeCipherSpec is: the library takes any number.
 pub(super) const HANDSHAKE_RECORDS_MAX: usize = 32;
-/// Bytes of records that are received at once.
-const INCOMING_MAX: usize = 64 * 1024;
+/// Bytes of records that are received at once: the longest record. More would be quicker for long records, but a peer may
+/// fill them with the shortest ones.
+const INCOMING_MAX: usize = RECORD_LEN_MAX;
+/// Bytes of the longest record: header, data, type, tag, and some padding.
+pub(super) const RECORD_LEN_MAX: usize = 5 + RECORD_MAX + 256;
+/// Bytes of data in the longest record.
+pub(super) const RECORD_MAX: usize = 16 * 1024;
 /// Bytes of records that wait for the socket: above, nothing more is encrypted.
 const OUTGOING_MAX: usize = 64 * 1024;
 
@@ -32,7 +37,13 @@ pub(super) struct Pipe {
     incoming: Vec<u8>,
     taken: usize,
     /// What the library has taken.
-    count: RecordCount,
+    pub(super) count: RecordCount,
+    /// Of the last record that the library has begun to take no data have come. Before the first, this is not so.
+    is_empty: bool,
+    /// For records behind the handshake.
+    allowance: Allowance,
+    /// Why the library gets no more.
+    refused: Option<String>,
     outgoing: Vec<u8>,
     sent: usize,
     /// Something was to be sent.
@@ -78,21 +89,19 @@ impl Pipe {
         self.outgoing.reserve(OUTGOING_MAX);
     }
 
-    /// Receives up to `room` bytes of records: how many, and whether the socket may have more; `None` when it has none
-    /// now.
-    pub(super) fn fill(&mut self, room: usize) -> io::Result<Option<(usize, bool)>> {
+    /// Receives bytes of records: how many, and whether the socket may have more; `None` when it has none now.
+    pub(super) fn fill(&mut self) -> io::Result<Option<(usize, bool)>> {
         self.incoming.drain(..self.taken);
         self.taken = 0;
         let start = self.incoming.len();
-        let end = (start + room).min(INCOMING_MAX);
-        if start == end {
+        if start == INCOMING_MAX {
             return Ok(None);
         }
-        self.incoming.resize(end, 0);
+        self.incoming.resize(INCOMING_MAX, 0);
         let received = recv(self.fd, &mut self.incoming[start..], MsgFlags::empty());
         self.incoming.truncate(start + received.unwrap_or(0));
         match received {
-            Ok(received) => Ok(Some((received, received == end - start))),
+            Ok(received) => Ok(Some((received, received == INCOMING_MAX - start))),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -105,8 +114,10 @@ impl Pipe {
 
     fn take(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         if !self.buffered {
-            if self.is_handshake_too_long() {
-                return Err(Errno::EMSGSIZE);
+            if self.count.bytes() > HANDSHAKE_LEN_MAX || self.count.records() > HANDSHAKE_RECORDS_MAX {
+                let why = "the handshake has more than";
+                return self
+                    .refuse(format!("{why} {HANDSHAKE_RECORDS_MAX} records or {HANDSHAKE_LEN_MAX} bytes"));
             }
             let len = recv(self.fd, into, MsgFlags::empty())?;
             self.count.add(&into[..len]);
@@ -116,14 +127,34 @@ impl Pipe {
         if len == 0 {
             return Err(Errno::EAGAIN);
         }
+        if self.count.is_between_records()
+            && core::mem::replace(&mut self.is_empty, true)
+            && !self.allowance.on_empty(self.count.last_len())
+        {
+            return self.refuse(too_many_empty());
+        }
         into[..len].copy_from_slice(&self.incoming[self.taken..self.taken + len]);
+        self.count.add(&into[..len]);
         self.taken += len;
         Ok(len)
     }
 
-    /// Whether the peer sends more than a handshake may have.
-    pub(super) fn is_handshake_too_long(&self) -> bool {
-        self.count.bytes() > HANDSHAKE_LEN_MAX || self.count.records() > HANDSHAKE_RECORDS_MAX
+    /// No more is taken from this peer.
+    #[cold]
+    fn refuse(&mut self, why: String) -> Result<usize, Errno> {
+        self.refused = Some(why);
+        Err(Errno::EMSGSIZE)
+    }
+
+    /// Why the library got no more, once.
+    pub(super) fn refusal(&mut self) -> Option<String> {
+        self.refused.take()
+    }
+
+    /// Of the last record, `len` bytes of data have come.
+    pub(super) fn on_data(&mut self, len: usize) {
+        self.is_empty = false;
+        self.allowance.on_data(len);
     }
 
     /// Bytes that wait for the socket.
@@ -163,6 +194,11 @@ impl Pipe {
         self.sent = 0;
         Ok(true)
     }
+}
+
+/// What is said of a peer that sends such records without end.
+pub(super) fn too_many_empty() -> String {
+    format!("the peer sends more than {WITHOUT_DATA_MAX} records without data (KeyUpdate or empty ones)")
 }
 
 fn pipe<'a>(context: *mut c_void) -> MutexGuard<'a, Pipe> {

@@ -1,6 +1,6 @@
 //! A TLS connection by the library: its handshake, and its records.
 
-use super::pipe::{HANDSHAKE_LEN_MAX, HANDSHAKE_RECORDS_MAX, SharedPipe};
+use super::pipe::{RECORD_MAX, SharedPipe};
 use super::{Lookup, Secured, TlsAcceptor, TlsConnector, TlsError};
 use crate::chunk::Chunk;
 use crate::stream::Received;
@@ -14,10 +14,6 @@ use socket2::Socket;
 use std::io;
 use zeroize::Zeroizing;
 
-/// Bytes of data in the longest record.
-const RECORD_MAX: usize = 16 * 1024;
-/// Bytes of such a record: header, data, type, tag, and some padding.
-const RECORD_LEN_MAX: usize = 5 + RECORD_MAX + 256;
 /// Fatal alerts.
 const HANDSHAKE_FAILURE: u8 = 40;
 const DECRYPT_ERROR: u8 = 51;
@@ -101,13 +97,7 @@ impl Session {
             Poll::Pending => None,
             Poll::Ready(Ok(_)) => Some(Ok(())),
             Poll::Ready(Err(error)) => {
-                let failure = if self.pipe.lock().is_handshake_too_long() {
-                    TlsError::Protocol(format!(
-                        "the handshake has more than {HANDSHAKE_RECORDS_MAX} records or {HANDSHAKE_LEN_MAX} bytes"
-                    ))
-                } else {
-                    self.failure(&error)
-                };
+                let failure = self.failure(&error);
                 self.say(&error, &failure);
                 Some(Err(failure))
             }
@@ -158,6 +148,9 @@ impl Session {
     }
 
     fn failure(&mut self, error: &Error) -> TlsError {
+        if let Some(why) = self.pipe.lock().refusal() {
+            return TlsError::Protocol(why);
+        }
         match self.connection.application_context() {
             Some(Lookup::None(why)) => return TlsError::Key(why.clone()),
             Some(Lookup::Found { identity, other }) if error.name() == BAD_BINDER => {
@@ -219,26 +212,30 @@ impl Session {
         if let Some(failed) = self.failed.take() {
             return Err(failed.into());
         }
-        // Data are never more than the records that they come in, and the library may have the beginning of one.
-        let wanted = staging.len().saturating_sub(RECORD_LEN_MAX).max(RECORD_LEN_MAX);
-        let pending = self.pipe.lock().pending();
-        let room = wanted.saturating_sub(pending);
-        let filled = self.pipe.lock().fill(room)?;
+        let filled = self.pipe.lock().fill()?;
+        let cost = self.pipe.lock().count.cost();
         let mut len = 0;
         while len < staging.len() {
             match self.connection.poll_recv(&mut staging[len..]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => {
-                    return Ok(if len == 0 { Received::End } else { bytes(len, true) });
+                    return Ok(if len == 0 {
+                        Received::End
+                    } else {
+                        bytes(len, self.cost_since(cost), true)
+                    });
                 }
-                Poll::Ready(Ok(received)) => len += received,
+                Poll::Ready(Ok(received)) => {
+                    len += received;
+                    self.pipe.lock().on_data(received);
+                }
                 Poll::Ready(Err(error)) => {
                     let failure = self.failure(&error);
                     if len == 0 {
                         return Err(failure.into());
                     }
                     self.failed = Some(failure);
-                    return Ok(bytes(len, true));
+                    return Ok(bytes(len, self.cost_since(cost), true));
                 }
             }
         }
@@ -246,8 +243,17 @@ impl Session {
             Some((0, _)) if len == 0 => Received::Cut,
             // Of a record only the beginning came, or one without data. The poller reports what is left in the socket.
             _ if len == 0 => Received::Nothing,
-            _ => bytes(len, len == staging.len() || filled.is_some_and(|(_, more)| more)),
+            _ => bytes(
+                len,
+                self.cost_since(cost),
+                len == staging.len() || filled.is_some_and(|(_, more)| more),
+            ),
         })
+    }
+
+    /// What a budget is charged for the records that were taken since their cost was `before`.
+    fn cost_since(&self, before: usize) -> usize {
+        self.pipe.lock().count.cost() - before
     }
 
     /// Encrypts `chunks` as far as there is room, and sends; how many of their bytes were taken, and whether all records
@@ -295,6 +301,6 @@ impl Session {
     }
 }
 
-fn bytes(staged: usize, more: bool) -> Received {
-    Received::Bytes { direct: 0, staged, more }
+fn bytes(staged: usize, cost: usize, more: bool) -> Received {
+    Received::Bytes { direct: 0, staged, cost, more }
 }

@@ -22,6 +22,8 @@ const DATA: u8 = 23;
 /// One end of a connection as a stream, the other as a bare socket and the keys to seal records with.
 struct Site {
     stream: Stream,
+    /// The kernel handles the stream's records.
+    by_kernel: bool,
     peer: TcpStream,
     hash: Hash,
     secret: Zeroizing<Vec<u8>>,
@@ -59,14 +61,14 @@ impl Site {
             stream.accept_tls(&acceptor).unwrap();
             Session::connect(&connector, &socket).unwrap()
         };
-        let (mut of_stream, mut of_session) = (false, false);
-        wait(|| {
-            of_stream = of_stream || stream.handshake().unwrap().is_some();
+        let (mut of_stream, mut of_session) = (None, false);
+        let secured = wait(|| {
+            of_stream = of_stream.take().or_else(|| stream.handshake().unwrap());
             of_session = of_session || session.handshake(&socket).unwrap().is_some();
-            (of_stream && of_session).then_some(())
+            if of_session { of_stream.take() } else { None }
         });
         let Traffic { send, send_sequence, .. } = session.into_traffic(hash).unwrap();
-        Self { stream, peer, hash, secret: send, sequence: send_sequence }
+        Self { stream, by_kernel: secured.by_kernel, peer, hash, secret: send, sequence: send_sequence }
     }
 
     /// A record of this type.
@@ -136,7 +138,7 @@ fn key_update_and_empty_records_are_no_data() {
             match site.receive() {
                 Ok(bytes) => assert_eq!(bytes, b"behind"),
                 // A kernel that handles the records and is older than 6.14.
-                Err(error) if error.to_string().contains("this kernel cannot follow") => break,
+                Err(error) if is_old_kernel(&error) => break,
                 Err(error) => panic!("{error}"),
             }
             // The answer to a request leaves with the next data.
@@ -145,16 +147,92 @@ fn key_update_and_empty_records_are_no_data() {
     }
 }
 
+/// What sends a record, or several, without data.
+type SendEmpty = fn(&mut Site);
+
+/// Whether the error is that of a kernel before 6.14, which cannot follow a change of keys.
+fn is_old_kernel(error: &io::Error) -> bool {
+    error.to_string().contains("this kernel cannot follow")
+}
+
 #[test]
-fn empty_records_without_end_give_control_back() {
-    let mut site = Site::new(Hash::Sha256, false);
-    for _ in 0..1000 {
-        site.send(DATA, b"");
+fn records_without_data_and_without_end_end_the_connection() {
+    let kinds: [SendEmpty; 3] = [
+        |site| site.send(DATA, b""),
+        |site| site.change_keys(0),
+        |site| {
+            site.change_keys(1);
+            site.send(DATA, b"1");
+        },
+    ];
+    for send_empty in kinds {
+        let mut site = Site::new(Hash::Sha256, false);
+        (0..200).for_each(|_| send_empty(&mut site));
+        site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut len = 0;
+        let error = loop {
+            match site.receive() {
+                Ok(bytes) if bytes.is_empty() => panic!("all was taken: {len} bytes of data"),
+                Ok(bytes) => len += bytes.len(),
+                Err(error) => break error,
+            }
+        };
+        let is_refused = error.to_string().contains("more than 32 records without data");
+        assert!(is_refused || is_old_kernel(&error), "{error}");
     }
-    let mut staging = vec![0; 64 * 1024];
-    assert_eq!(site.stream.receive(None, &mut staging).unwrap(), Received::Nothing);
+}
+
+#[test]
+fn one_record_full_of_key_updates_is_the_last() {
+    let mut site = Site::new(Hash::Sha256, false);
+    let updates = [24, 0, 0, 1, 0].repeat(3000);
+    site.send(HANDSHAKE, &updates);
+    for _ in 0..3000 {
+        site.secret = site.hash.expand_label(&site.secret, "traffic upd", &[], site.hash.len());
+    }
+    site.sequence = 0;
     site.send(DATA, b"data");
-    assert_eq!(site.receive().unwrap(), b"data");
+    let error = site.receive().unwrap_err().to_string();
+    assert!(error.contains("records without data") || error.contains("an unexpected handshake"), "{error}");
+}
+
+#[test]
+fn data_allow_for_more_records_without_them() {
+    let mut site = Site::new(Hash::Sha256, false);
+    let data = [7; 4096];
+    for _ in 0..100 {
+        site.send(DATA, b"");
+        site.change_keys(0);
+        let mut left = 2 * data.len();
+        site.send(DATA, &data);
+        site.send(DATA, &data);
+        while left > 0 {
+            match site.receive() {
+                Ok(bytes) => left -= bytes.len(),
+                Err(error) if is_old_kernel(&error) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn small_records_are_charged_for_more_than_their_data() {
+    let mut site = Site::new(Hash::Sha256, false);
+    let records: Vec<u8> = (0..4000).flat_map(|_| site.seal(DATA, b"1")).collect();
+    let mut peer = site.peer.try_clone().unwrap();
+    let sender = std::thread::spawn(move || peer.write_all(&records).unwrap());
+    let mut staging = vec![0; 64 * 1024];
+    let (mut received, mut charged) = (0, 0);
+    wait(|| {
+        if let Received::Bytes { staged, cost, .. } = site.stream.receive(None, &mut staging).unwrap() {
+            (received, charged) = (received + staged, charged + cost);
+            assert!(staged <= 17 * 1024 / 23 || site.by_kernel, "{staged} records at once");
+        }
+        (received == 4000).then_some(())
+    });
+    assert!(charged >= 4000 * 2048 || site.by_kernel, "{charged}");
+    sender.join().unwrap();
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl IwarpProvider {
             };
             let staging = &mut self.staging[..staging_len];
             let (direct, staged, more) = match open.stream.receive(direct, staging) {
-                Ok(Received::Bytes { direct, staged, more }) => (direct, staged, more),
+                Ok(Received::Bytes { direct, staged, more, .. }) => (direct, staged, more),
                 Ok(Received::Nothing) => break,
                 Ok(Received::End | Received::Cut) if qp.is_between_fpdus() => {
                     end = Some((DisconnectCause::Peer, None));

@@ -208,7 +208,9 @@ impl Tcp {
             let n = match pending.stream.receive(None, staging) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Bytes { staged, .. }) => staged,
-                Ok(Received::End | Received::Cut) => return self.lose_pending(key, "closed by the peer before its ICReq"),
+                Ok(Received::End | Received::Cut) => {
+                    return self.lose_pending(key, "closed by the peer before its ICReq");
+                }
                 Err(error) => {
                     return self.lose_pending(key, &format!("it broke before its ICReq: {error}"));
                 }

@@ -108,9 +108,11 @@ impl Tcp {
                     end = Some(Ended::of(&error));
                     break;
                 }
-                Ok(Received::Bytes { direct, staged, more }) => (direct, staged, more),
+                Ok(Received::Bytes { direct, staged, cost, more }) => {
+                    budget = budget.saturating_sub(cost);
+                    (direct, staged, more)
+                }
             };
-            budget = budget.saturating_sub(direct + staged);
             if direct > 0 {
                 connection.on_direct(direct, &self.capsules, &mut self.arrivals);
             }
