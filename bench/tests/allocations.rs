@@ -1,5 +1,5 @@
 //! Tests that commands allocate nothing on either side once queues are warm, with a counting allocator and thousands of
-//! commands over userspace iWARP and over NVMe/TCP.
+//! commands over userspace iWARP, over NVMe/TCP, and over it with TLS.
 //!
 //! The loopback provider is not used because it models a network and allocates memory for messages in flight.
 
@@ -23,6 +23,11 @@ fn commands_over_iwarp_do_not_allocate() {
 fn commands_over_tcp_do_not_allocate() {
     check(Harness::over_tcp(false));
     check(Harness::over_tcp(true));
+}
+
+#[test]
+fn commands_over_tls_do_not_allocate() {
+    check(Harness::over_tls());
 }
 
 fn check<T: Transport, H: HostTransport>(mut harness: Harness<T, H>) {

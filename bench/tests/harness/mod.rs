@@ -5,9 +5,11 @@ use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
+use nvmf_config::Tls;
 use nvmf_initiator::driver::{Driver, DriverEvent};
+use nvmf_initiator::tls::{Key, Keys};
 use nvmf_initiator::transport::{Rdma as HostRdma, Tcp as HostTcp, Transport as HostTransport};
-use nvmf_initiator::{HostIdentity, Options};
+use nvmf_initiator::{HostIdentity, Options, TlsOptions};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_memory::Memory;
 use nvmf_rdma::loopback::{Fabric, Loopback};
@@ -15,10 +17,11 @@ use nvmf_subsystem::{Port, RdmaProviderType};
 use nvmf_target::exec::transport::Transport;
 use nvmf_target::settings::Settings;
 use nvmf_target::transport::rdma::Rdma;
-use nvmf_target::transport::tcp::{Tcp, TcpOptions};
+use nvmf_target::transport::tcp::{Tcp, TcpOptions, TlsPorts};
 use nvmf_target::worker::Worker;
 use nvmf_tests::worker_setup::{PORT, WorkerSetup};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Size of the disk, bytes.
@@ -85,21 +88,34 @@ impl Harness<Rdma<IwarpProvider>, HostRdma<IwarpProvider>> {
 impl Harness<Tcp, HostTcp> {
     /// A harness over NVMe/TCP, on the loopback interface, with or without both digests.
     pub(crate) fn over_tcp(digests: bool) -> Self {
-        let target = |devices: &mut Devices, settings: &Settings| {
-            Tcp::new(devices, settings, TcpOptions::default()).expect("a transport")
-        };
         let options = nvmf_initiator::TcpOptions {
             header_digest: digests,
             data_digest: digests,
             ..nvmf_initiator::TcpOptions::default()
         };
+        Self::over_tcp_with(&options, TcpOptions::default())
+    }
+
+    /// The same with TLS, whose records this process handles where the kernel has no TLS.
+    #[allow(dead_code, reason = "not every user of this module measures over all transports")]
+    pub(crate) fn over_tls() -> Self {
+        let (key, mut keys) = (Key::new(&[7; 32], None).expect("a key"), Keys::default());
+        keys.insert(Nqn::from_uuid([1; 16]), key.clone());
+        let ports = TlsPorts::new([(PORT, Tls::Required)], keys, None).expect("TLS");
+        let options = nvmf_initiator::TcpOptions {
+            tls: Some(TlsOptions::new(key)),
+            ..nvmf_initiator::TcpOptions::default()
+        };
+        Self::over_tcp_with(&options, TcpOptions { tls: Some(Arc::new(ports)), ..TcpOptions::default() })
+    }
+
+    fn over_tcp_with(host: &nvmf_initiator::TcpOptions, target: TcpOptions) -> Self {
+        let target = |devices: &mut Devices, settings: &Settings| {
+            Tcp::new(devices, settings, target).expect("a transport")
+        };
         let port = Port::tcp(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)));
-        Self::new(
-            target,
-            HostTcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).expect("a transport"),
-            "127.0.0.1:0",
-            port,
-        )
+        let host = HostTcp::new(host, &Nqn::from_uuid([1; 16]), &WorkerSetup::subsystem());
+        Self::new(target, host.expect("a transport"), "127.0.0.1:0", port)
     }
 }
 

@@ -213,6 +213,8 @@ impl Transport for Tcp {
         stream.connect(queue.address).map_err(unreachable)?;
         self.poller.add(&stream, queue.qid.0, Interest::Write).map_err(unreachable)?;
         let connection = Connection::new(now, queue, stream, memory.share(), self.digests);
+        // A turn may find a response and a release of each command.
+        self.arrivals.reserve(2 * usize::from(queue.entries));
         self.slots[index] = Some(memory);
         self.links[index] = Some(Link::Open(Box::new(connection)));
         self.is_timed = true;
