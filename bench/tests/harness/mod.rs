@@ -100,7 +100,7 @@ impl Harness<Tcp, HostTcp> {
     #[allow(dead_code, reason = "not every user of this module measures over all transports")]
     pub(crate) fn over_tls() -> Self {
         let (key, mut keys) = (Key::new(&[7; 32], None).expect("a key"), Keys::default());
-        keys.insert(Nqn::from_uuid([1; 16]), key.clone());
+        keys.insert(Nqn::from_uuid([1; 16]), Some(key.clone()));
         let ports = TlsPorts::new([(PORT, Tls::Required)], keys, None).expect("TLS");
         let options = nvmf_initiator::TcpOptions {
             tls: Some(TlsOptions::new(key)),
