@@ -7,10 +7,12 @@ use nvme_proto::{Nqn, Qid};
 use nvmf_host::QueueFailure;
 use nvmf_initiator::transport::{Event, OpenQueue, Tcp, Transport};
 use nvmf_initiator::{TcpOptions, TlsOptions};
+use nvmf_stream::{FindKey, Stream, StreamConfig, TlsAcceptor};
 use nvmf_tcp::ToHost;
-use nvmf_tls::Key;
+use nvmf_tls::{Key, Keys};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Instant;
 
 #[test]
@@ -132,19 +134,41 @@ fn nobody_listens_is_unreachable() {
     assert!(matches!(failure, QueueFailure::Unreachable(_)), "{failure}");
 }
 
+/// How long the queue that [`opened_with_tls`] opens may take.
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A queue over TLS that is being opened, with this key, and the socket of its peer.
+fn opened_with_tls(key: &Key) -> (Tcp, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = TcpOptions { tls: Some(TlsOptions::new(key.clone())), ..TcpOptions::default() };
+    let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (qid, timeout) = (Qid(0), SET_UP_TIMEOUT);
+    let queue = OpenQueue { qid, entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
+    tcp.open(Duration::ZERO, &queue).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    (tcp, peer)
+}
+
+/// The failure of that queue, once `act` has made the peer do what leads to it.
+fn failure_after(tcp: &mut Tcp, mut act: impl FnMut()) -> QueueFailure {
+    let begun = Instant::now();
+    loop {
+        tcp.poll();
+        tcp.flush();
+        act();
+        if let Some(Event::Failed(_, failure)) = tcp.poll_event(Duration::ZERO) {
+            return failure;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no failure comes");
+        std::thread::yield_now();
+    }
+}
+
 /// The failure of a queue over TLS whose peer says `answer`, and then closes if it is to.
 fn tls_failure(answer: &[u8], closes: bool) -> QueueFailure {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let key = Key::new(&[7; 32], None).unwrap();
-    let options = TcpOptions { tls: Some(TlsOptions::new(key)), ..TcpOptions::default() };
-    let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
-    let timeout = Duration::from_secs(10);
-    let address = listener.local_addr().unwrap();
-    let queue =
-        OpenQueue { qid: Qid(0), entries: ENTRIES, address, source: None, private_data: &[0; 32], timeout };
-    tcp.open(Duration::ZERO, &queue).unwrap();
-    let (mut peer, _) = listener.accept().unwrap();
-    peer.set_nonblocking(true).unwrap();
+    let (mut tcp, mut peer) = opened_with_tls(&Key::new(&[7; 32], None).unwrap());
     let mut hello = [0; 4096];
     let begun = Instant::now();
     let mut answered = false;
@@ -160,7 +184,7 @@ fn tls_failure(answer: &[u8], closes: bool) -> QueueFailure {
             let _ = peer.shutdown(std::net::Shutdown::Both);
         }
         // Who says nothing has ten seconds of the clock.
-        let now = if answered && !closes && answer.is_empty() { timeout } else { Duration::ZERO };
+        let now = if answered && !closes && answer.is_empty() { SET_UP_TIMEOUT } else { Duration::ZERO };
         if let Some(Event::Failed(_, failure)) = tcp.poll_event(now) {
             return failure;
         }
@@ -180,4 +204,46 @@ fn tls_that_cannot_be_had_says_what_to_do() {
     let plain = text(&[3, 0, 24, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], true);
     assert!(plain.contains("TLS"), "{plain}");
     assert!(matches!(tls_failure(&[], false), QueueFailure::TimedOut));
+}
+
+#[test]
+fn reset_in_the_tls_handshake_says_what_it_may_be() {
+    let (mut tcp, peer) = opened_with_tls(&Key::new(&[7; 32], None).unwrap());
+    let mut peer = Some(peer);
+    let failure = failure_after(&mut tcp, || {
+        // To close a socket with unread bytes resets the connection.
+        if peer.as_ref().is_some_and(|peer| peer.peek(&mut [0]).is_ok()) {
+            peer = None;
+        }
+    });
+    let text = failure.to_string();
+    assert!(text.contains("TLS handshake: ") && text.contains("is it a port with TLS"), "{text}");
+}
+
+#[test]
+fn answer_that_breaks_tls_says_what_it_may_be() {
+    // A Finished where a ServerHello is due.
+    let text = tls_failure(&[22, 3, 3, 0, 5, 20, 0, 0, 1, 0], false).to_string();
+    assert!(text.contains("is it an NVMe/TCP port with TLS"), "{text}");
+}
+
+#[test]
+fn end_behind_the_tls_handshake_does_not_advise_tls() {
+    let key = Key::new(&[7; 32], None).unwrap();
+    let (mut tcp, peer) = opened_with_tls(&key);
+    let mut keys = Keys::default();
+    keys.insert(Nqn::from_uuid([1; 16]), Some(key));
+    let find: Arc<FindKey> = Arc::new(move |identity| keys.find(identity).map_err(|error| error.to_string()));
+    let mut target = Stream::take_over(&StreamConfig::default(), peer).unwrap();
+    target.accept_tls(&TlsAcceptor::new(find).unwrap()).unwrap();
+    let mut target = Some(target);
+    let failure = failure_after(&mut tcp, || {
+        if target.as_mut().is_some_and(|target| target.handshake().unwrap().is_some()) {
+            target = None;
+        }
+    });
+    let text = failure.to_string();
+    assert!(text.contains("before ICResp, behind the TLS handshake"), "{text}");
+    assert!(text.contains("room for one more connection"), "{text}");
+    assert!(!text.contains("--tls") && !text.contains("-t rdma"), "{text}");
 }

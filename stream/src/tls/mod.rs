@@ -38,8 +38,8 @@ const OFFERS_MAX: usize = 8;
 /// Why a TLS connection cannot be had, or ended.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The socket.
-    #[error("{0}")]
+    /// The socket, or the system, during the handshake.
+    #[error("TLS handshake: {0}")]
     Io(#[from] io::Error),
     /// The peer closed the connection during the handshake.
     #[error("the peer closed the connection during the TLS handshake")]

@@ -2,12 +2,12 @@
 
 use super::session::Traffic;
 use super::{FindKey, Session, TlsAcceptor, TlsConnector, TlsError};
-use crate::{Received, Stream, StreamConfig};
+use crate::{Chunk, Received, Stream, StreamConfig};
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use nix::poll::{PollFd, PollFlags, poll};
 use nvmf_tls::{Hash, Psk};
 use socket2::Socket;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn key_update_and_empty_records_are_no_data() {
                 Err(error) => panic!("{error}"),
             }
             // The answer to a request leaves with the next data.
-            assert_eq!(site.stream.try_send(&[crate::Chunk::Bytes(b"answer")]).unwrap(), 6);
+            assert_eq!(site.stream.try_send(&[Chunk::Bytes(b"answer")]).unwrap(), 6);
         }
     }
 }
@@ -194,6 +194,26 @@ fn one_record_full_of_key_updates_is_the_last() {
     site.send(DATA, b"data");
     let error = site.receive().unwrap_err().to_string();
     assert!(error.contains("records without data") || error.contains("an unexpected handshake"), "{error}");
+}
+
+#[test]
+fn change_of_keys_is_answered_once_the_socket_has_room() {
+    let mut site = Site::new(Hash::Sha256, false);
+    let data = vec![7; 64 * 1024];
+    while site.stream.try_send(&[Chunk::Bytes(&data)]).unwrap() > 0 {}
+    site.change_keys(1);
+    site.send(DATA, b"behind");
+    match site.receive() {
+        Ok(bytes) => assert_eq!(bytes, b"behind"),
+        Err(error) if is_old_kernel(&error) => return,
+        Err(error) => panic!("{error}"),
+    }
+    site.peer.set_nonblocking(true).unwrap();
+    let mut thrown_away = vec![0; 64 * 1024];
+    wait(|| {
+        while (&site.peer).read(&mut thrown_away).is_ok_and(|len| len > 0) {}
+        (site.stream.try_send(&[Chunk::Bytes(b"answer")]).unwrap() > 0).then_some(())
+    });
 }
 
 #[test]

@@ -234,7 +234,7 @@ impl Tcp {
                 let peer_has_ended = ended.peer_has_ended(connection.stream.has_tls());
                 Event::Disconnected { qid, cause: cause(ended), peer_has_ended }
             }
-            phase => Event::Failed(qid, failure(phase, ended)),
+            phase => Event::Failed(qid, failure(phase, ended, self.tls.is_some())),
         };
         match ended {
             // In the middle of a PDU nothing else can be said.
@@ -331,7 +331,8 @@ fn cause(ended: &Ended) -> String {
     }
 }
 
-fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
+/// Why a queue could not be opened, and what may help. `has_tls`: it was to have TLS.
+fn failure(phase: Phase, ended: &Ended, has_tls: bool) -> QueueFailure {
     match (phase, ended) {
         (_, Ended::TimedOut) => QueueFailure::TimedOut,
         (_, Ended::Tls(TlsError::Alert(_) | TlsError::Key(_))) => QueueFailure::Other(format!(
@@ -343,7 +344,9 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
              connection?",
             cause(ended)
         )),
-        (_, Ended::Tls(_)) => QueueFailure::Other(cause(ended)),
+        (_, Ended::Tls(TlsError::Protocol(_))) => {
+            QueueFailure::Other(format!("{}; is it an NVMe/TCP port with TLS?", cause(ended)))
+        }
         (Phase::Connecting, Ended::Broken(error)) => QueueFailure::Unreachable(error.to_string()),
         (_, Ended::Digests(_)) => QueueFailure::Other(format!(
             "{}; connect with or without header and data digests as it wants them",
@@ -357,6 +360,14 @@ fn failure(phase: Phase, ended: &Ended) -> QueueFailure {
         (_, Ended::Broken(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
             QueueFailure::Other(format!("{error} before ICResp; is it an NVMe/TCP target?"))
         }
+        (_, Ended::Broken(error)) if error.get_ref().is_some_and(|error| error.is::<TlsError>()) => {
+            QueueFailure::Other(format!("{error} before ICResp; the target's log may say why"))
+        }
+        (_, Ended::Peer | Ended::Cut | Ended::Broken(_)) if has_tls => QueueFailure::Other(format!(
+            "{} before ICResp, behind the TLS handshake; has the target room for one more connection? Its log may say \
+             why",
+            cause(ended)
+        )),
         (_, Ended::Peer | Ended::Cut | Ended::Broken(_)) => QueueFailure::Other(format!(
             "{} before ICResp; is it NVMe/RDMA (-t rdma), or an NVMe/TCP target that requires TLS (--tls) or has no \
              room for one more connection?",

@@ -1,7 +1,7 @@
 //! Ends of connections: by this side, by the peer, by errors and by deadlines.
 
 use super::IwarpProvider;
-use super::connection::{Link, Open, Phase, Prompt};
+use super::connection::{Connection, Link, Open, Phase, Prompt};
 use crate::qp::{Stop, Violation};
 use core::time::Duration;
 use nvmf_rdma::{CmEvent, ConnectFailure, DisconnectCause, LocalKey, QueuePairId};
@@ -19,6 +19,7 @@ impl Stop {
 impl IwarpProvider {
     /// Ends an open connection: flushes, sends the peer a Terminate where there is a reason, and reports the end.
     pub(super) fn end(&mut self, key: u32, cause: DisconnectCause, stop: Option<Stop>) {
+        self.forget_deadline(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Link::Open(open) = core::mem::replace(&mut connection.link, Link::Over) else { return };
         self.reads.remove(key);
@@ -49,6 +50,7 @@ impl IwarpProvider {
 
     /// A connection that came to nothing.
     pub(super) fn fail_connect(&mut self, key: u32, failure: ConnectFailure) {
+        self.forget_deadline(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let Link::Connecting(connecting) = core::mem::replace(&mut connection.link, Link::Over) {
             self.poller.remove(&connecting.stream);
@@ -76,6 +78,7 @@ impl IwarpProvider {
     }
 
     pub(super) fn destroy(&mut self, queue_pair: QueuePairId) {
+        self.forget_deadline(queue_pair.0);
         let Some(mut connection) = self.connections.remove(queue_pair.0) else { return };
         self.reads.remove(queue_pair.0);
         connection.qp.release(&mut self.domain);
@@ -118,6 +121,13 @@ impl IwarpProvider {
         if let Some(lingering) = self.lingering.remove(key) {
             self.deadlines.remove(Token::Lingering(key), lingering.deadline);
             self.poller.remove(&lingering);
+        }
+    }
+
+    /// A connection has another deadline from now on, or none.
+    pub(super) fn forget_deadline(&mut self, key: u32) {
+        if let Some(at) = self.connections.get(key).and_then(Connection::deadline) {
+            self.deadlines.remove(Token::Connection(key), Deadline::At(at));
         }
     }
 

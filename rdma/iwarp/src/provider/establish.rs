@@ -259,6 +259,9 @@ impl IwarpProvider {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let depths = connection.qp.read_depths();
         if let Link::Open(open) = &mut connection.link {
+            if let Phase::AwaitRtr { deadline, .. } = open.phase {
+                self.deadlines.remove(Token::Connection(key), Deadline::At(deadline));
+            }
             open.phase = Phase::Unannounced;
             let (responder_resources, initiator_depth) = depths;
             self.events.push_back(CmEvent::Established {
@@ -367,6 +370,7 @@ impl IwarpProvider {
                 else {
                     return;
                 };
+                self.deadlines.remove(Token::Connection(key), Deadline::At(connecting.deadline));
                 connection.prompt = Some(Prompt::first());
                 self.deadlines.add(Token::Connection(key));
                 self.open(key, connecting.stream, Role::Initiator, &agreement, Phase::Unannounced);

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `establish` | listening, ICReq and ICResp, handing over |
+//! | `deadlines` | closed connections that linger, and what is due |
 //! | `connection` | from bytes to capsules and data, and back |
 //! | `outbox` | what is to be sent |
 //! | `capsules` | the memory that in-capsule data land in |
@@ -12,6 +13,7 @@
 
 mod capsules;
 mod connection;
+mod deadlines;
 mod establish;
 mod outbox;
 mod progress;

@@ -264,6 +264,9 @@ impl Tcp {
     pub(super) fn take_connection(&mut self, queue: u32) -> Option<Box<Connection>> {
         let connection = self.connections.get_mut(queue as usize)?.take()?;
         self.reads.remove(queue);
+        if let Some(closing) = connection.closing {
+            self.deadlines.remove(Token::Connection(queue), closing);
+        }
         self.awaiting.retain(|&other| other != queue);
         Some(connection)
     }
