@@ -1,8 +1,9 @@
 //! The connections that a group of workers has places for, and which machines have them.
 //!
 //! While more than half are taken, a machine that has its share of them gets no more: the rest is for others. Machines
-//! count by address ([`nvmf_stream::machine_of`]), not hosts by name: whoever may connect at all may do so under any
-//! name, also under another host's.
+//! count by address, not hosts by name: whoever may connect at all may do so under any name, also under another host's.
+//! Of IPv6 by the whole address: the hosts of a network are mostly in one /64, and none of them may be refused a place
+//! because the others have theirs.
 
 use core::ops::{AddAssign, SubAssign};
 use std::collections::HashMap;

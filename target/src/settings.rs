@@ -9,7 +9,6 @@ use crate::transport::rdma::receives::ReceiveSlots;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use nvmf_config::Transport;
-use nvmf_stream::machine_of;
 use nvmf_subsystem::{Association, AssociationKey, Cntlid};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -220,18 +219,18 @@ impl Load {
 
     /// A queue of an I/O controller was connected from this machine.
     pub fn take_place(&self, peer: IpAddr, io: bool) {
-        self.places().take(machine_of(peer), io);
+        self.places().take(peer.to_canonical(), io);
     }
 
     /// It was removed.
     pub fn give_place_back(&self, peer: IpAddr, io: bool) {
-        self.places().give_back(machine_of(peer), io);
+        self.places().give_back(peer.to_canonical(), io);
     }
 
     /// Queues that this machine may still connect: others need places, too.
     #[must_use]
     pub fn places_left_for(&self, peer: IpAddr) -> Queues {
-        self.places().left_for(machine_of(peer))
+        self.places().left_for(peer.to_canonical())
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
