@@ -217,7 +217,8 @@ impl TargetArguments {
             }
             (Some(&first), _) => Ok(first),
             (None, Some(source)) if !resolved.is_empty() => wrong_arguments(format!(
-                "{text} has no address of the family of -w {source}: it has {}",
+                "--host-traddr {source} and the target's address, {}, are of different kinds (IPv4, IPv6): no \
+                 connection leads from one to the other",
                 resolved.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
             )),
             (None, _) => Err(anyhow::anyhow!(context())),
@@ -285,15 +286,8 @@ impl TargetArguments {
     }
 
     /// Whether this machine has the address and the interface to connect from.
-    fn check_source(&self, target: SocketAddr) -> Result<()> {
+    fn check_source(&self) -> Result<()> {
         if let Some(address) = self.host_traddr {
-            if address.is_ipv4() != target.is_ipv4() {
-                return wrong_arguments(format!(
-                    "--host-traddr {address} and the target's address, {}, are of different kinds (IPv4, IPv6): no \
-                     connection leads from one to the other",
-                    target.ip()
-                ));
-            }
             if is_link_local(address) {
                 return wrong_arguments(format!(
                     "-w {address} is a link-local address, which each interface may have: name the interface \
@@ -343,7 +337,7 @@ impl TargetArguments {
         };
         let transport = self.transport()?;
         let address = self.address(nqn)?;
-        self.check_source(address)?;
+        self.check_source()?;
         self.check_queues()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {

@@ -241,7 +241,7 @@ mod tests {
     fn kernel_of_the_command_line_is_the_only_one() {
         let backports = Some(Kernel::Backports);
         assert_eq!(cases(&["kernel-to-ours-tcp"], false, backports), ["kernel-to-ours-tcp-backports"]);
-        assert_eq!(cases(&["blktests"], false, backports), ["blktests-backports"], "it was named");
+        assert_eq!(cases(&["blktests-rdma"], false, backports), ["blktests-rdma-backports"], "it was named");
         let quick = cases(&[], true, backports);
         assert!(quick.contains(&"tls-records-backports".to_owned()));
         assert!(
