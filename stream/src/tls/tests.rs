@@ -165,8 +165,12 @@ fn records_without_data_and_without_end_end_the_connection() {
             site.send(DATA, b"1");
         },
     ];
-    for send_empty in kinds {
+    for (kind, send_empty) in kinds.into_iter().enumerate() {
         let mut site = Site::new(Hash::Sha256, false);
+        if site.by_kernel && kind == 0 {
+            // The kernel reads empty records off, and says nothing of them.
+            continue;
+        }
         (0..200).for_each(|_| send_empty(&mut site));
         site.peer.shutdown(std::net::Shutdown::Write).unwrap();
         let mut len = 0;
@@ -260,6 +264,10 @@ fn what_a_poller_reports_once_is_received_as_a_whole() {
     // With the first record, more than there is staging for.
     const SHORT: usize = 62;
     let mut site = Site::new(Hash::Sha256, false);
+    if site.by_kernel {
+        // The kernel keeps nothing back that it has decrypted.
+        return;
+    }
     let long = site.seal(DATA, &[7; 16 * 1024]);
     let short: Vec<u8> = (0..SHORT).flat_map(|_| site.seal(DATA, &[8; 1024])).collect();
     // The library has the beginning of a record when the rest comes.
