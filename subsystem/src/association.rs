@@ -53,8 +53,6 @@ pub struct Association {
     pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
-    /// A key protects its Admin queue.
-    pub(crate) is_secure: bool,
     /// Bytes of data in the capsule of an I/O queue.
     pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
@@ -115,8 +113,6 @@ pub(crate) struct AssociationParts {
     pub(crate) secure_channel: Option<SecureChannel>,
     /// What carries it.
     pub(crate) transport: TransportType,
-    /// A key protects its Admin queue.
-    pub(crate) is_secure: bool,
     /// Bytes of data in the capsule of an I/O queue.
     pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
@@ -139,7 +135,6 @@ impl Association {
             machine,
             secure_channel,
             transport,
-            is_secure,
             in_capsule_len,
             options,
             counters,
@@ -168,7 +163,6 @@ impl Association {
             machine,
             secure_channel,
             transport,
-            is_secure,
             in_capsule_len,
             options,
             counters,
@@ -229,7 +223,7 @@ impl Association {
     /// Whether a key protects its Admin queue ([`crate::Link::secure_channel`]).
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        self.is_secure
+        self.secure_channel.is_some()
     }
 
     /// I/O queues that are connected now.

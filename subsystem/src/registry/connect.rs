@@ -205,10 +205,9 @@ impl Registry {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         open().for_each(|association| *counts.entry(association.machine).or_default() += 1);
         let most = counts.values().copied().max();
-        let yields = |of: IpAddr| match counts.get(&machine).copied() == most {
-            true => of == machine,
-            false => counts.get(&of).copied() == most,
-        };
+        let has_most = |of: IpAddr| counts.get(&of).copied() == most;
+        let own = has_most(machine);
+        let yields = |of: IpAddr| if own { of == machine } else { has_most(of) };
         let candidates = open().filter(|association| yields(association.machine));
         let last = candidates.min_by_key(|association| association.last_activity())?;
         last.close();
@@ -240,7 +239,6 @@ impl Registry {
             machine: link.machine,
             secure_channel: link.secure_channel,
             transport: link.transport,
-            is_secure: link.secure_channel.is_some(),
             in_capsule_len,
             options: Arc::clone(&self.options),
             counters,
