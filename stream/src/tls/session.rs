@@ -212,8 +212,10 @@ impl Session {
         if let Some(failed) = self.failed.take() {
             return Err(failed.into());
         }
-        let filled = self.pipe.lock().fill()?;
-        let cost = self.pipe.lock().count.cost();
+        let (filled, cost) = {
+            let mut pipe = self.pipe.lock();
+            (pipe.fill()?, pipe.count.cost())
+        };
         let mut len = 0;
         while len < staging.len() {
             match self.connection.poll_recv(&mut staging[len..]) {
