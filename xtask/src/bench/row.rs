@@ -234,32 +234,24 @@ fn stream(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
         Workload::STREAM_OUT => (initiator, target),
         _ => (target, initiator),
     };
-    Comparison {
-        what: job.what(),
-        unit: Unit::Bandwidth,
-        ours: measure(move || Ok(job.run(site)?.bytes_per_second)),
-        goal: None,
-        peers: vec![Peer {
-            name: "bare TCP stream the same way",
-            goal: Some(goal),
-            measure: measure(move || ours::bare_stream(site, from, to)),
-        }],
-    }
+    let bare = measure(move || ours::bare_stream(site, from, to));
+    bandwidth(site, job, Peer { name: "bare TCP stream the same way", goal: Some(goal), measure: bare })
 }
 
 /// Our own programs, with and without TLS.
 fn against_plain(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     let plain = Job { transport: Transport::Tcp, ..job };
+    let of_plain = measure(move || Ok(plain.run(site)?.bytes_per_second));
+    bandwidth(site, job, Peer { name: "the same without TLS", goal: Some(goal), measure: of_plain })
+}
+
+fn bandwidth<'a>(site: &'a Site, job: Job, peer: Peer<'a>) -> Comparison<'a> {
     Comparison {
         what: job.what(),
         unit: Unit::Bandwidth,
         ours: measure(move || Ok(job.run(site)?.bytes_per_second)),
         goal: None,
-        peers: vec![Peer {
-            name: "the same without TLS",
-            goal: Some(goal),
-            measure: measure(move || Ok(plain.run(site)?.bytes_per_second)),
-        }],
+        peers: vec![peer],
     }
 }
 
