@@ -3,9 +3,6 @@
 use nvmf_block::{BlockError, BlockOp};
 use nvmf_memory::{Memory, OutOfMemory};
 
-/// Bytes that are prefetched for an operation. For more, the processor's own prefetcher does the rest.
-const PREFETCH_MAX: usize = 8 * 1024;
-
 /// A disk in memory, shared by all workers. Where two write the same bytes at once, the result may be a mixture.
 #[derive(Debug)]
 pub(crate) struct RamDisk {
@@ -29,7 +26,7 @@ impl RamDisk {
     /// each copy would wait for the memory by itself.
     pub(crate) fn prefetch(&self, at: u64, len: usize) {
         if let Ok(at) = usize::try_from(at) {
-            self.memory.prefetch(at, len.min(PREFETCH_MAX));
+            self.memory.prefetch(at, len);
         }
     }
 
