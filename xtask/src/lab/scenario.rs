@@ -18,7 +18,8 @@ const SECONDS: u64 = 120;
 /// # Cell: INITIATOR to TARGET | OVER       a cell of the matrix (optional)
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
 /// # Seconds: 240                           time limit (optional)
-/// # Alone: yes                             it measures, so no other scenario runs at the same time (optional)
+/// # Alone: yes                             it measures: no other scenario runs at the same time, and idle processors
+///                                          of the guest poll (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
 /// ```
 pub(crate) struct Scenario {
