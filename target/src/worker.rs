@@ -183,6 +183,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         worked |= self.grant_buffers(now);
         worked |= self.run_deferred(now);
         self.ring();
+        // What left with that has arrived already, and needs no turn of its own.
+        worked |= self.take_arrivals(now);
         let transport = self.resources.transport.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due.max(self.resources.no_timer_before));
         let timeout = transport.into_iter().chain(timers).chain(self.resources.connects_due).min();
@@ -206,6 +208,10 @@ impl<T: Transport, B: Backend> Worker<T, B> {
 
     fn reap_transport(&mut self, now: Duration) -> bool {
         self.resources.transport.poll();
+        self.take_arrivals(now)
+    }
+
+    fn take_arrivals(&mut self, now: Duration) -> bool {
         let mut any = false;
         while let Some(arrival) = self.resources.transport.next_arrival() {
             any = true;
