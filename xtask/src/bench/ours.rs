@@ -66,6 +66,15 @@ impl Client {
             Self::Async => "--ioengine=nvmf-async",
         }
     }
+
+    /// How the job's thread waits. That of the async library sleeps at once, as a runtime's does: the connection's own
+    /// thread polls, with the library's default.
+    fn polling(self, polling: Polling) -> Polling {
+        match self {
+            Self::OwnThread => polling,
+            Self::Async => Polling::Interrupt,
+        }
+    }
 }
 
 /// Configuration of the target.
@@ -157,7 +166,7 @@ pub(super) fn run(
         engine.push(format!("--tls_key_file={}", key_file(site)?.display()));
         engine.push(format!("--hostnqn={HOST_NQN}"));
     }
-    let report = bench(site, &engine, export.polling, workload, Some(page))?;
+    let report = bench(site, &engine, client.polling(export.polling), workload, Some(page))?;
     target.stop()?;
     Ok(report)
 }
