@@ -5,12 +5,14 @@
 //! | [`job`] | job files and command-line flags, with fio's names |
 //! | [`workload`] | generation of the operations of a job |
 //! | [`engine`] | I/O engines: remote namespace, file or block device, memory, null, NBD |
+//! | [`cpu`] | processor time of threads |
 //! | [`verify`] | verification of data read back |
 //! | [`run`] | the threads of a run, their clocks and counters |
 //! | [`result`] | the results of a run, in the form that all reports print |
 //! | [`report`] | reports as text, as fio's JSON and as an HTML page with plots |
 #![forbid(unsafe_code)]
 
+pub mod cpu;
 pub mod engine;
 mod errno;
 pub mod job;

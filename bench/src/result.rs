@@ -109,7 +109,7 @@ pub struct DirectionResult {
     pub ios: u64,
     /// Bytes transferred.
     pub bytes: u64,
-    /// Wall time from the start (after `ramp_time`) to the last completion.
+    /// Wall time of the job, without `ramp_time`; if written blocks are read back, of writing or of reading them back.
     pub runtime: Duration,
     /// Time taken by the submission, nanoseconds.
     pub submission: Histogram<u64>,
@@ -117,9 +117,16 @@ pub struct DirectionResult {
     pub completion: Histogram<u64>,
     /// Time from the start of the submission to the completion, nanoseconds.
     pub total: Histogram<u64>,
+    /// With `rate` or `rate_iops`: time from when the rate had the operation start to the completion, nanoseconds.
+    pub scheduled: Histogram<u64>,
 }
 
 impl DirectionResult {
+    /// Its histograms.
+    pub(crate) fn histograms_mut(&mut self) -> [&mut Histogram<u64>; 4] {
+        [&mut self.submission, &mut self.completion, &mut self.total, &mut self.scheduled]
+    }
+
     /// Operations per second; 0 if there were none.
     #[must_use]
     pub fn iops(&self) -> f64 {
@@ -189,6 +196,7 @@ impl Default for DirectionResult {
             submission: histogram(),
             completion: histogram(),
             total: histogram(),
+            scheduled: histogram(),
         }
     }
 }

@@ -1,5 +1,5 @@
 # What: fio on rxe in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel
-# Seconds: 600
+# Seconds: 1500
 # Alone: yes
 . "$LAB/figures.sh"
 over=rxe transport=rdma provider=verbs listener='provider = "verbs"'

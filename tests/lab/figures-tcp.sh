@@ -1,5 +1,5 @@
 # What: fio over NVMe/TCP in one guest: kernel on kernel, kernel on ours, ours on ours, ours on kernel
-# Seconds: 600
+# Seconds: 1500
 # Alone: yes
 . "$LAB/figures.sh"
 over=tcp transport=tcp listener='transport = "tcp"'

@@ -1,5 +1,5 @@
 # What: fio over NVMe/TCP in one guest: without TLS, with records by the kernel, with records in user space
-# Seconds: 600
+# Seconds: 1500
 # Alone: yes
 . "$LAB/figures.sh"
 over=tcp transport=tcp works='read 128k 8
@@ -75,8 +75,7 @@ must 'keys' listener_with_tls
 listener="$listener
 $(known)"
 must 'our target starts' our_memory_target
-step 'first round' round
-step 'second round' round
+rounds
 report ours/ours ours/ours,TLS-kernel ours/ours,TLS-user
 report kernel/ours kernel/ours,TLS
 finish

@@ -28,17 +28,33 @@ measure() {
     done
 }
 
-# `report PAIR...`: prints for each work the best figure of each pair, and its ratio to that of the first.
+# `rounds`: measures in five rounds, each of which is `round`.
+rounds() {
+    for number in 1 2 3 4 5; do
+        step "round $number" round
+    done
+}
+
+# `report PAIR...`: prints for each work the figures of each pair, one for each round, and the median of their ratios to
+# those of the first.
 report() {
     echo "$works" | while read -r work; do
-        best() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work && $3 > best { best = $3 } END { print best }' /run/figures; }
-        base=$(best "$1")
+        of() { awk -F'|' -v pair="$1" -v work="$work" '$1 == pair && $2 == work { line = line comma $3; comma = "," } END { print line }' /run/figures; }
+        base=$(of "$1")
         line="$over, $work:"
         for pair in "$@"; do
-            line="$line ${pair%/*} → ${pair#*/} $(best "$pair") IOPS ($(awk "BEGIN { printf \"%.2f\", $(best "$pair") / $base }"));"
+            line="$line ${pair%/*} → ${pair#*/} $(of "$pair") IOPS ($(ratio "$(of "$pair")" "$base"));"
         done
         echo ":: figure ${line%;}"
     done
+}
+
+# `ratio FIGURES FIGURES`: the median of the ratios, round by round.
+ratio() {
+    awk -v a="$1" -v b="$2" 'BEGIN {
+        split(a, ours, ","); split(b, theirs, ",")
+        for (i in ours) if (theirs[i] > 0) print ours[i] / theirs[i]
+    }' | sort -g | awk '{ ratio[NR] = $1 } END { printf "%.2f", (ratio[int((NR + 1) / 2)] + ratio[int(NR / 2) + 1]) / 2 }'
 }
 
 # Our target, with a memory disk.
@@ -100,9 +116,7 @@ figures() {
     modprobe "nvme-$transport"
     must "the kernel's target starts" kernel_target $transport
     must 'our target starts' our_memory_target
-    step 'first round' round
-    step 'second round' round
-
+    rounds
     report $PAIRS
     finish
 }

@@ -102,6 +102,31 @@ fn remote_engines_read_and_write_namespace() -> Result<()> {
 }
 
 #[test]
+fn remote_engines_write_the_same_bytes() -> Result<()> {
+    let site = Site::new("bench-bytes")?;
+    let files = ["nvmf", "nvmf-async"].map(|engine| (engine, site.path(&format!("{engine}.img"))));
+    let mut namespaces = Vec::new();
+    for (_, file) in &files {
+        std::fs::write(file, vec![0; 1 << 20])?;
+        namespaces.push(format!("path = \"{}\"", file.display()));
+    }
+    site.configure(&site.subsystem(&namespaces))?;
+    let target = site.serve()?;
+    let (address, nqn) = (format!("--address={}", site.address), format!("--nqn={}", site.nqn));
+    for (nsid, (engine, _)) in (1..).zip(&files) {
+        let (engine, nsid) = (format!("--ioengine={engine}"), format!("--nsid={nsid}"));
+        let job = ["--name=x", &engine, &nsid, &address, &nqn, "--provider=iwarp", "--rw=write"];
+        assert_eq!(figures(&site, &job)?["write"]["io_bytes"], 1 << 20);
+    }
+    target.stop()?;
+    let [by_callback, by_future] = files.map(|(_, file)| std::fs::read(file));
+    let (by_callback, by_future) = (by_callback?, by_future?);
+    assert!(by_callback.chunks(4096).all(|block| block.iter().any(|&byte| byte != 0)));
+    assert!(by_callback == by_future, "the job's bytes are not on the disk");
+    Ok(())
+}
+
+#[test]
 fn job_files_give_report_page_and_comparison() -> Result<()> {
     let site = Site::new("bench-file")?;
     let job =

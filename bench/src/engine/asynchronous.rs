@@ -1,8 +1,11 @@
 //! A remote namespace through the async interface: one task for each operation in flight, each with its own buffer. The
 //! tasks run on the job's thread; the connection has a thread of its own.
+//!
+//! A program's data are not in such buffers, and only copies lead into and out of them. So they are copied here as well.
 
 use super::remote::{check_attached, connect_options};
 use super::{Engine, EngineError};
+use crate::cpu::Thread as ThreadNumber;
 use crate::job::JobOptions;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
@@ -12,24 +15,37 @@ use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geome
 use nvmf_initiator::{Buffer, Connection, Device, Error, block_on};
 use nvmf_memory::Memory;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 use std::thread::{self, Thread};
 
 const DEVICE: DeviceId = DeviceId(0);
+/// What the library calls the thread of a connection.
+const CONNECTION_THREAD: &str = "nvmf-connection";
+/// One connect at a time: its thread is told from those of other jobs by when it appears.
+static CONNECTING: Mutex<()> = Mutex::new(());
 
 /// A remote namespace, used through the async interface.
 pub struct Async {
     connection: Option<Connection>,
+    /// The connection's.
+    threads: Vec<ThreadNumber>,
     device: Device,
-    regions: Rc<RefCell<Vec<Memory>>>,
+    regions: Rc<RefCell<Vec<Region>>>,
     tasks: Vec<Task>,
     free: Vec<usize>,
     buffer_len: usize,
-    copies: bool,
+    /// Whether the job looks at what was read, and writes other bytes each time.
+    mirrors: bool,
     started: Vec<usize>,
     in_flight: Vec<usize>,
+}
+
+/// A job's memory, and the same bytes as a program has them.
+struct Region {
+    memory: Memory,
+    bytes: Vec<u8>,
 }
 
 /// A task that repeatedly takes an operation and awaits it.
@@ -72,7 +88,14 @@ impl Async {
     pub fn connect(options: &JobOptions) -> Result<Self, EngineError> {
         let (connect, nsid) = connect_options(options)?;
         let nqn = connect.nqn;
-        let connection = block_on(Connection::connect(connect))?;
+        let (connection, threads) = {
+            let _alone = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = ThreadNumber::named(CONNECTION_THREAD);
+            let connection = block_on(Connection::connect(connect))?;
+            let mut threads = ThreadNumber::named(CONNECTION_THREAD);
+            threads.retain(|thread| !before.contains(thread));
+            (connection, threads)
+        };
         let namespaces = connection.namespaces();
         let first = namespaces.first().map(|namespace| namespace.nsid);
         let nsid = nsid.or(first);
@@ -84,13 +107,13 @@ impl Async {
         }
         let mut engine = Self {
             connection: Some(connection),
+            threads,
             device,
             regions: Rc::default(),
             tasks: Vec::new(),
             free: (0..=options.iodepth as usize).rev().collect(),
             buffer_len: options.bs_most() as usize,
-            // Data is copied only for verification: programs that use this interface have their data in such buffers.
-            copies: options.verify.is_some(),
+            mirrors: options.verify.is_some() || options.refill_buffers,
             started: Vec::with_capacity(options.iodepth as usize + 1),
             in_flight: Vec::with_capacity(options.iodepth as usize + 1),
         };
@@ -105,7 +128,7 @@ impl Async {
         let woken = Arc::new(Woken { woken: AtomicBool::new(false), thread: thread::current() });
         let (device, regions) = (self.device.clone(), Rc::clone(&self.regions));
         let buffer = device.buffer(self.buffer_len)?;
-        let future = Box::pin(work(device, Rc::clone(&post), regions, buffer, self.copies));
+        let future = Box::pin(work(device, Rc::clone(&post), regions, buffer, self.mirrors));
         self.tasks.push(Task { future, post, waker: Waker::from(Arc::clone(&woken)), woken });
         Ok(())
     }
@@ -121,15 +144,15 @@ impl Async {
 async fn work(
     device: Device,
     post: Rc<Post>,
-    regions: Rc<RefCell<Vec<Memory>>>,
+    regions: Rc<RefCell<Vec<Region>>>,
     buffer: Buffer,
-    copies: bool,
+    mirrors: bool,
 ) {
     let mut buffer = Some(buffer);
     loop {
         let (tag, op) =
             core::future::poll_fn(|_| post.operation.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let result = execute(&device, op, &mut buffer, &regions, copies).await;
+        let result = execute(&device, op, &mut buffer, &regions, mirrors).await;
         let result = result.map_err(|error| error.block_error().unwrap_or(BlockError::Gone));
         post.completion.set(Some(Completion { tag, result }));
     }
@@ -140,30 +163,33 @@ async fn execute(
     device: &Device,
     op: BlockOp,
     own: &mut Option<Buffer>,
-    regions: &RefCell<Vec<Memory>>,
-    copies: bool,
+    regions: &RefCell<Vec<Region>>,
+    mirrors: bool,
 ) -> Result<(), Error> {
     let size = u64::from(device.geometry().block_size);
     let place = op.range().map_or((0, 0), |range| (range.start * size, range.blocks * size));
     let (offset, len) = place;
-    let taken = |name: nvmf_block::Buffer| regions.borrow().get(usize::from(name.region.0)).cloned();
     match op {
         BlockOp::Read { into, .. } => {
             let buffer = device.read(offset, sized(device, own.take(), into.len)?).await?;
-            if copies && let Some(memory) = taken(into) {
-                let mut bytes = vec![0; into.len];
-                buffer.copy_to(&mut bytes);
-                memory.write(into.offset, &bytes);
+            if let Some(region) = regions.borrow_mut().get_mut(usize::from(into.region.0)) {
+                let bytes = &mut region.bytes[into.offset..into.offset + into.len];
+                buffer.copy_to(bytes);
+                if mirrors {
+                    region.memory.write(into.offset, bytes);
+                }
             }
             *own = Some(buffer);
             Ok(())
         }
         BlockOp::Write { from, fua, .. } => {
             let mut buffer = sized(device, own.take(), from.len)?;
-            if copies && let Some(memory) = taken(from) {
-                let mut bytes = vec![0; from.len];
-                memory.read(from.offset, &mut bytes);
-                buffer.copy_from(&bytes);
+            if let Some(region) = regions.borrow_mut().get_mut(usize::from(from.region.0)) {
+                let bytes = &mut region.bytes[from.offset..from.offset + from.len];
+                if mirrors {
+                    region.memory.read(from.offset, bytes);
+                }
+                buffer.copy_from(bytes);
             }
             *own = Some(if fua {
                 device.write_fua(offset, buffer).await?
@@ -194,7 +220,9 @@ impl Backend for Async {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
         let mut regions = self.regions.borrow_mut();
         let id = u16::try_from(regions.len()).map_err(|_| BlockError::Unsupported)?;
-        regions.push(memory.clone());
+        let mut bytes = vec![0; memory.len()];
+        memory.read(0, &mut bytes);
+        regions.push(Region { memory: memory.clone(), bytes });
         Ok(RegionId(id))
     }
 
@@ -244,6 +272,10 @@ impl Engine for Async {
         if !self.in_flight.iter().any(|&task| self.tasks[task].woken.woken.load(Ordering::Acquire)) {
             thread::park_timeout(most);
         }
+    }
+
+    fn threads(&self) -> Vec<ThreadNumber> {
+        self.threads.clone()
     }
 
     fn close(&mut self) {

@@ -17,6 +17,7 @@ pub use local::{Local, open_disk};
 pub use nbd::Nbd;
 pub use remote::OwnThread;
 
+use crate::cpu::Thread;
 use core::time::Duration;
 use nvmf_block::{Backend, DeviceId};
 
@@ -27,6 +28,11 @@ pub trait Engine: Backend {
 
     /// Sleeps until there may be something to poll, for at most `most`.
     fn wait(&mut self, most: Duration);
+
+    /// The threads that work for it, besides the job's.
+    fn threads(&self) -> Vec<Thread> {
+        Vec::new()
+    }
 
     /// Disconnects from the server, if there is one.
     fn close(&mut self) {}

@@ -46,7 +46,6 @@ pub(super) const IGNORED: &[&str] = &[
     "gtod_reduce",
     "hipri",
     "invalidate",
-    "iodepth_batch_complete_max",
     "ioprio",
     "iopsavgtime",
     "ioscheduler",

@@ -218,9 +218,12 @@ pub struct JobOptions {
     pub offset: Extent,
     pub offset_increment: Extent,
     pub iodepth: u32,
-    /// 0: as many as the depth allows.
+    /// As given; see [`JobOptions::batch_submit`].
     pub iodepth_batch: u32,
+    /// As given; see [`JobOptions::batch_complete_min`].
     pub iodepth_batch_complete: u32,
+    /// As given; see [`JobOptions::batch_complete_max`].
+    pub iodepth_batch_complete_max: u32,
     pub iodepth_low: Option<u32>,
     pub numjobs: u32,
     pub runtime: Option<Duration>,
@@ -281,8 +284,9 @@ impl Default for JobOptions {
             offset: Extent::Bytes(0),
             offset_increment: Extent::Bytes(0),
             iodepth: 1,
-            iodepth_batch: 0,
+            iodepth_batch: 1,
             iodepth_batch_complete: 1,
+            iodepth_batch_complete_max: 1,
             iodepth_low: None,
             numjobs: 1,
             runtime: None,
@@ -346,6 +350,24 @@ impl JobOptions {
     pub fn engine(&self) -> EngineKind {
         let by_name = || EngineKind::of_filename(self.filename.as_deref()?);
         self.ioengine.or_else(by_name).unwrap_or(EngineKind::IoUring)
+    }
+
+    /// Operations per submission.
+    #[must_use]
+    pub fn batch_submit(&self) -> u32 {
+        if self.iodepth_batch == 0 { self.iodepth } else { self.iodepth_batch.min(self.iodepth) }
+    }
+
+    /// Completions to wait for before the next submission.
+    #[must_use]
+    pub fn batch_complete_min(&self) -> u32 {
+        self.iodepth_batch_complete.min(self.iodepth)
+    }
+
+    /// Completions that are taken at once.
+    #[must_use]
+    pub fn batch_complete_max(&self) -> u32 {
+        self.iodepth_batch_complete_max.max(self.iodepth_batch_complete).clamp(1, self.iodepth)
     }
 
     /// The smallest block size of all directions in use, in bytes.

@@ -153,7 +153,7 @@ const FAST: &[OptionSpec] = &[
     known(&["iodepth"], "1", "outstanding operations", |o, v| put(&mut o.iodepth, count(v, 1, 4096))),
     known(
         &["iodepth_batch", "iodepth_batch_submit"],
-        "0",
+        "1",
         "operations per submission; 0: as many as `iodepth` allows",
         |o, v| put(&mut o.iodepth_batch, count(v, 0, 4096)),
     ),
@@ -164,15 +164,24 @@ const FAST: &[OptionSpec] = &[
         |o, v| put(&mut o.iodepth_batch_complete, count(v, 0, 4096)),
     ),
     known(
+        &["iodepth_batch_complete_max"],
+        "1",
+        "completions to take at once; at least iodepth_batch_complete_min",
+        |o, v| put(&mut o.iodepth_batch_complete_max, count(v, 0, 4096)),
+    ),
+    known(
         &["iodepth_low"],
         "iodepth",
         "submit again when at most this many operations are outstanding",
         |o, v| put(&mut o.iodepth_low, count(v, 0, 4096).map(Some)),
     ),
-    known(&["rate"], "100m[,...]", "limit in bytes per second", |o, v| {
-        value::by_direction(v, &mut o.rate, |text| Ok(Some(size(text)?).filter(|&rate| rate > 0)))
-    }),
-    known(&["rate_iops"], "1000[,...]", "limit in operations per second", |o, v| {
+    known(
+        &["rate"],
+        "100m[,...]",
+        "limit in bytes per second; adds latencies from the intended start",
+        |o, v| value::by_direction(v, &mut o.rate, |text| Ok(Some(size(text)?).filter(|&rate| rate > 0))),
+    ),
+    known(&["rate_iops"], "1000[,...]", "limit in operations per second; also adds them", |o, v| {
         value::by_direction(v, &mut o.rate_iops, |text| Ok(Some(size(text)?).filter(|&rate| rate > 0)))
     }),
     known(&["thinktime"], "100us", "pause between operations", |o, v| {

@@ -223,3 +223,18 @@ fn option_that_needs_a_value_names_one() {
         assert!(none.is_ok() && nonsense.is_err(), "{} takes a value", known.names[0]);
     }
 }
+
+#[test]
+fn batches_default_to_fio_sizes() {
+    let options =
+        |text: &str| plan("x.fio", &format!("[a]\niodepth=32\n{text}")).unwrap().jobs[0].options.clone();
+    let sizes = |text: &str| {
+        let options = options(text);
+        (options.batch_submit(), options.batch_complete_min(), options.batch_complete_max())
+    };
+    assert_eq!(sizes(""), (1, 1, 1));
+    assert_eq!(sizes("iodepth_batch=8\niodepth_batch_complete=4\n"), (8, 4, 4));
+    assert_eq!(sizes("iodepth_batch_submit=0\niodepth_batch_complete_max=64\n"), (32, 1, 32));
+    assert_eq!(sizes("iodepth_batch=64\niodepth_batch_complete_min=0\n"), (32, 0, 1), "0: does not wait");
+    assert_eq!(sizes("iodepth_batch_complete_min=8\niodepth_batch_complete_max=2\n"), (1, 8, 8));
+}

@@ -8,6 +8,9 @@ use crate::result::{Direction, JobResult, RunResult};
 use core::fmt::{self, Display, Formatter};
 use hdrhistogram::Histogram;
 
+/// Latencies that fio does not have: from when the rate limit had the operations start.
+const SCHEDULED: &str = "scheduled lat";
+
 /// Displays a run in the form of fio's `--output-format=normal`. Dates are UTC.
 #[derive(Debug, Clone, Copy)]
 pub struct Human<'a>(pub &'a RunResult);
@@ -111,6 +114,10 @@ fn direction_text(
     }
     if !d.completion.is_empty() {
         percentiles_text(f, "clat", &d.completion)?;
+    }
+    if !d.scheduled.is_empty() {
+        latency_line(f, SCHEDULED, &d.scheduled)?;
+        percentiles_text(f, SCHEDULED, &d.scheduled)?;
     }
     let bandwidth = Spread::kib_per_second(job, direction);
     if bandwidth.samples == 0 {

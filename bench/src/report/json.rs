@@ -1,7 +1,9 @@
 //! fio's JSON: the same fields with the same types and order, so that programs that read fio's JSON can read this.
 //!
 //! Additional fields are `nvmf-bench version` and, for each job, `total_err` and `first_error` (fio writes these only
-//! with `continue_on_error`), `verify_errors`, `error_message`, and `samples` with the figures of each interval.
+//! with `continue_on_error`), `verify_errors`, `error_message`, and `samples` with the figures of each interval. With
+//! `rate` or `rate_iops`, each direction has `scheduled_lat_ns`: the latencies from when the rate had the operations
+//! start, which include the wait for those before them. fio's own (`lat_ns`) begin at the actual start.
 
 use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, PERCENTILES, percent, percents};
 use super::number::{date, since_epoch};
@@ -81,7 +83,7 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
     // In fio, an unused direction has no samples.
     let (bandwidth, iops) = if d.ios == 0 { Default::default() } else { (bandwidth, iops) };
     let group = Total::of(run, job.group, direction).bandwidth() / 1024.0;
-    json!({
+    let mut object = json!({
         "io_bytes": d.bytes,
         "io_kbytes": d.bytes / 1024,
         "bw_bytes": d.bandwidth() as u64,
@@ -106,7 +108,11 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
         "iops_mean": iops.mean,
         "iops_stddev": iops.deviation,
         "iops_samples": iops.samples,
-    })
+    });
+    if !d.scheduled.is_empty() {
+        object["scheduled_lat_ns"] = latencies(&d.scheduled, true);
+    }
+    object
 }
 
 fn latencies(latencies: &Histogram<u64>, with_percentiles: bool) -> Value {

@@ -4,78 +4,150 @@ use super::record::Interval;
 use crate::result::{Sample, histogram};
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 
-/// Largest number of incomplete intervals: a thread that lags further is not waited for.
-const OPEN_MAX: usize = 4;
+/// Largest number of incomplete intervals, each with a histogram. A thread that lags further is not waited for: what it
+/// sends later is added to the operations of the samples, but not to their latencies.
+const OPEN_MAX: usize = 256;
 
 /// Collects the intervals of one report: those of a thread, or of all threads of a group.
 pub(super) struct Collector {
     interval: Duration,
     threads: usize,
-    open: VecDeque<Open>,
+    /// By thread: the number of its last interval.
+    reached: HashMap<usize, u128>,
+    /// By number.
+    open: BTreeMap<u128, Open>,
     idle: Vec<Histogram<u64>>,
+    /// The numbers of the samples, in order.
+    closed: Vec<u128>,
     pub(super) samples: Vec<Sample>,
 }
 
 /// An interval that is not complete yet.
 struct Open {
-    number: u128,
-    threads: usize,
     sample: Sample,
     latencies: Histogram<u64>,
 }
 
 impl Collector {
     pub(super) fn new(interval: Duration, threads: usize) -> Self {
-        Self { interval, threads, open: VecDeque::new(), idle: Vec::new(), samples: Vec::new() }
+        Self {
+            interval,
+            threads,
+            reached: HashMap::new(),
+            open: BTreeMap::new(),
+            idle: Vec::new(),
+            closed: Vec::new(),
+            samples: Vec::new(),
+        }
     }
 
     /// Adds a thread's interval and resets its histogram.
     pub(super) fn add(&mut self, interval: &mut Interval) {
         let number = interval.at.as_nanos() / self.interval.as_nanos().max(1);
-        let at = match self.open.iter().position(|open| open.number == number) {
-            Some(at) => at,
-            None => {
-                let latencies = self.idle.pop().unwrap_or_else(histogram);
-                self.open.push_back(Open { number, threads: 0, sample: Sample::default(), latencies });
-                self.open.len() - 1
-            }
-        };
-        let open = &mut self.open[at];
-        open.threads += 1;
-        open.sample.at = open.sample.at.max(interval.at);
-        open.sample.length = open.sample.length.max(interval.length);
-        for direction in 0..3 {
-            open.sample.ios[direction] += interval.ios[direction];
-            open.sample.bytes[direction] += interval.bytes[direction];
+        // The last interval of a thread may be a short one.
+        let next = self.reached.get(&interval.thread).map_or(0, |reached| reached + 1);
+        let number = number.max(next);
+        let at = self.closed.partition_point(|&closed| closed < number);
+        if at < self.closed.len() {
+            add_operations(&mut self.samples[at], interval);
+        } else {
+            let idle = &mut self.idle;
+            let open = self.open.entry(number).or_insert_with(|| Open {
+                sample: Sample::default(),
+                latencies: idle.pop().unwrap_or_else(histogram),
+            });
+            add_operations(&mut open.sample, interval);
+            open.latencies.add(&interval.latencies).expect("all have the same bounds");
         }
-        open.latencies.add(&interval.latencies).expect("all have the same bounds");
         interval.latencies.reset();
-        if open.threads >= self.threads || self.open.len() > OPEN_MAX {
-            self.close_first();
-        }
+        self.reached.insert(interval.thread, number);
+        self.close();
     }
 
     /// Notes that a thread has ended and sends no more intervals.
-    pub(super) fn on_thread_ended(&mut self) {
-        self.threads = self.threads.saturating_sub(1).max(1);
+    pub(super) fn on_thread_ended(&mut self, thread: usize) {
+        self.reached.insert(thread, u128::MAX);
+        self.close();
     }
 
     /// Completes all open intervals.
     pub(super) fn finish(&mut self) {
-        while !self.open.is_empty() {
+        while self.close_first() {}
+    }
+
+    /// Completes the intervals that all threads have reached.
+    fn close(&mut self) {
+        let all = self.reached.len() >= self.threads;
+        let reached = if all { self.reached.values().min().copied() } else { None };
+        while let Some((&first, _)) = self.open.first_key_value()
+            && (reached.is_some_and(|reached| first <= reached) || self.open.len() > OPEN_MAX)
+        {
             self.close_first();
         }
     }
 
-    fn close_first(&mut self) {
-        let Some(mut open) = self.open.pop_front() else { return };
+    /// Completes the first open interval; `false` if there is none.
+    fn close_first(&mut self) -> bool {
+        let Some((number, mut open)) = self.open.pop_first() else { return false };
         for (slot, percentile) in open.sample.percentiles.iter_mut().zip(Sample::PERCENTILES) {
             *slot = open.latencies.value_at_percentile(percentile);
         }
         open.latencies.reset();
         self.idle.push(open.latencies);
+        self.closed.push(number);
         self.samples.push(open.sample);
+        true
+    }
+}
+
+fn add_operations(sample: &mut Sample, interval: &Interval) {
+    sample.at = sample.at.max(interval.at);
+    sample.length = sample.length.max(interval.length);
+    for direction in 0..3 {
+        sample.ios[direction] += interval.ios[direction];
+        sample.bytes[direction] += interval.bytes[direction];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_millis(500);
+
+    /// An interval of a thread with one read.
+    fn interval(thread: usize, number: u32) -> Interval {
+        let mut latencies = histogram();
+        latencies.record(1000).unwrap();
+        let (ios, bytes) = ([1, 0, 0], [4096, 0, 0]);
+        Interval { thread, at: LENGTH * number, length: LENGTH, ios, bytes, latencies }
+    }
+
+    #[test]
+    fn thread_that_lags_is_in_all_samples() {
+        let mut collector = Collector::new(LENGTH, 2);
+        for thread in [0, 1] {
+            for number in 1..=10 {
+                collector.add(&mut interval(thread, number));
+            }
+        }
+        collector.finish();
+        let ios: Vec<u64> = collector.samples.iter().map(|sample| sample.ios[0]).collect();
+        assert_eq!(ios, [2; 10]);
+        let ends: Vec<Duration> = collector.samples.iter().map(|sample| sample.at).collect();
+        assert!(ends.is_sorted(), "{ends:?}");
+    }
+
+    #[test]
+    fn interval_without_a_thread_is_complete_with_its_next() {
+        let mut collector = Collector::new(LENGTH, 2);
+        collector.add(&mut interval(0, 1));
+        collector.add(&mut interval(0, 2));
+        // Thread 1 was held up for the length of two intervals, and sends them as one.
+        collector.add(&mut interval(1, 2));
+        let ios: Vec<u64> = collector.samples.iter().map(|sample| sample.ios[0]).collect();
+        assert_eq!(ios, [1, 2]);
     }
 }

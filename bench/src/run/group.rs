@@ -42,6 +42,7 @@ fn merge_direction(into: &mut DirectionResult, other: &DirectionResult) {
     add(&mut into.submission, &other.submission);
     add(&mut into.completion, &other.completion);
     add(&mut into.total, &other.total);
+    add(&mut into.scheduled, &other.scheduled);
 }
 
 fn add(into: &mut Histogram<u64>, other: &Histogram<u64>) {

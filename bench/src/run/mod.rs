@@ -267,7 +267,7 @@ impl StageRun {
             Message::Done(thread, result) => {
                 self.running -= 1;
                 let (collector, report) = &mut self.reports[self.report_of[thread]];
-                collector.on_thread_ended();
+                collector.on_thread_ended(thread);
                 match report {
                     Some(report) => group::merge(report, &result),
                     None => *report = Some(*result),

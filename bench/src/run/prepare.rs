@@ -104,11 +104,12 @@ pub(super) fn drive<E: Engine>(
     let (link_out, link_back) = (link.out.clone(), &link.back);
     let channel =
         IntervalChannel { out: link_out, back: link_back, wrap: Message::Interval, length: link.interval };
+    let record = Record::new(link.index, engine.threads(), channel);
     let parts = Parts {
         engine,
         source: Source::new(options, generator),
         verification,
-        record: Record::new(link.index, channel),
+        record,
         memory,
         region: region_id,
         slot_len,

@@ -1,9 +1,9 @@
 //! The counters of a job's thread.
 
+use crate::cpu::{Thread, cpu};
 use crate::result::{Cpu, Direction, DirectionResult, histogram};
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::SystemTime;
 
@@ -44,17 +44,29 @@ pub(super) struct Record<'a, M> {
     start: u64,
     /// Start of the current phase: the time of reading back does not count as time of writing.
     phase_start: u64,
-    /// By direction: the run time of earlier phases.
-    phases_before: [Duration; 3],
-    last: u64,
+    /// By direction: operations of earlier phases.
+    ios_before: [u64; 3],
+    threads: Vec<Thread>,
     cpu: Cpu,
     channel: IntervalChannel<'a, M>,
     interval_start: u64,
-    interval: Option<Interval>,
+    /// When the interval is complete: a multiple of its length after the start.
+    interval_end: u64,
+    interval: Interval,
+}
+
+impl<M> IntervalChannel<'_, M> {
+    /// An interval with nothing in it. Its histogram is a used one, or a new one if the collector is late.
+    fn empty(&self, thread: usize) -> Interval {
+        let zero = Duration::ZERO;
+        let latencies = self.back.try_recv().unwrap_or_else(|_| histogram());
+        Interval { thread, at: zero, length: zero, ios: [0; 3], bytes: [0; 3], latencies }
+    }
 }
 
 impl<'a, M> Record<'a, M> {
-    pub(super) fn new(thread: usize, channel: IntervalChannel<'a, M>) -> Self {
+    /// The counters of a thread, whose engine works in `threads` as well.
+    pub(super) fn new(thread: usize, threads: Vec<Thread>, channel: IntervalChannel<'a, M>) -> Self {
         Self {
             directions: Default::default(),
             sync: histogram(),
@@ -67,12 +79,13 @@ impl<'a, M> Record<'a, M> {
             thread,
             start: 0,
             phase_start: 0,
-            phases_before: [Duration::ZERO; 3],
-            last: 0,
+            ios_before: [0; 3],
+            threads,
             cpu: Cpu::default(),
-            channel,
             interval_start: 0,
-            interval: None,
+            interval_end: 0,
+            interval: channel.empty(thread),
+            channel,
         }
     }
 
@@ -82,27 +95,33 @@ impl<'a, M> Record<'a, M> {
             direction.ios = 0;
             direction.bytes = 0;
             direction.runtime = Duration::ZERO;
-            for latencies in [&mut direction.submission, &mut direction.completion, &mut direction.total] {
-                latencies.reset();
-            }
+            direction.histograms_mut().into_iter().for_each(Histogram::reset);
         }
         self.sync.reset();
         (self.depth, self.submit, self.complete) = ([0; 7], [0; 7], [0; 7]);
         self.started = SystemTime::now();
-        (self.start, self.phase_start, self.last, self.interval_start) = (now, now, now, now);
-        self.phases_before = [Duration::ZERO; 3];
-        self.cpu = cpu();
-        if let Some(interval) = &mut self.interval {
-            (interval.ios, interval.bytes) = ([0; 3], [0; 3]);
-            interval.latencies.reset();
-        }
-        self.next_interval();
+        (self.start, self.phase_start, self.interval_start) = (now, now, now);
+        self.interval_end = now.saturating_add(self.interval_length());
+        self.ios_before = [0; 3];
+        self.cpu = cpu(&self.threads);
+        (self.interval.ios, self.interval.bytes) = ([0; 3], [0; 3]);
+        self.interval.latencies.reset();
     }
 
-    /// Starts a new phase.
+    fn interval_length(&self) -> u64 {
+        u64::try_from(self.channel.length.as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Ends a phase, whose time counts for the directions that it used, and starts a new one.
     pub(super) fn phase(&mut self, now: u64) {
+        let time = Duration::from_nanos(now.saturating_sub(self.phase_start));
+        for (direction, before) in self.directions.iter_mut().zip(&mut self.ios_before) {
+            if direction.ios > *before {
+                direction.runtime += time;
+            }
+            *before = direction.ios;
+        }
         self.phase_start = now;
-        self.phases_before = Direction::ALL.map(|direction| self.directions[direction as usize].runtime);
     }
 
     /// Records the submission of an operation.
@@ -130,73 +149,61 @@ impl<'a, M> Record<'a, M> {
         result.completion.saturating_record(times.ended.saturating_sub(times.submitted).max(1));
         let total = times.ended.saturating_sub(times.begun).max(1);
         result.total.saturating_record(total);
-        let in_phase = Duration::from_nanos(times.ended.saturating_sub(self.phase_start));
-        result.runtime = self.phases_before[direction as usize] + in_phase;
-        self.last = times.ended;
-        if let Some(interval) = &mut self.interval {
-            interval.ios[direction as usize] += 1;
-            interval.bytes[direction as usize] += u64::from(bytes);
-            interval.latencies.saturating_record(total);
+        if let Some(due) = times.due {
+            result.scheduled.saturating_record(times.ended.saturating_sub(due).max(1));
         }
+        self.interval.ios[direction as usize] += 1;
+        self.interval.bytes[direction as usize] += u64::from(bytes);
+        self.interval.latencies.saturating_record(total);
     }
 
     /// Records a sync that succeeded.
     pub(super) fn synced(&mut self, times: Times) {
         self.sync.saturating_record(times.ended.saturating_sub(times.begun).max(1));
-        self.last = times.ended;
     }
 
     /// Sends the interval to the collector if it is complete.
     pub(super) fn tick(&mut self, now: u64) {
-        let length = Duration::from_nanos(now.saturating_sub(self.interval_start));
-        if length >= self.channel.length {
-            self.hand_over(now, length);
+        if now >= self.interval_end {
+            self.hand_over(now);
         }
     }
 
-    fn hand_over(&mut self, now: u64, length: Duration) {
-        let Some(mut interval) = self.interval.take() else { return self.next_interval() };
+    fn hand_over(&mut self, now: u64) {
+        let next = self.channel.empty(self.thread);
+        let mut interval = core::mem::replace(&mut self.interval, next);
         interval.at = Duration::from_nanos(now.saturating_sub(self.start));
-        interval.length = length;
+        interval.length = Duration::from_nanos(now.saturating_sub(self.interval_start));
         self.interval_start = now;
+        let length = self.interval_length();
+        self.interval_end = now.saturating_add(length - now.saturating_sub(self.start) % length);
         // Sending fails only if the run is being cancelled.
         let _ = self.channel.out.send((self.channel.wrap)(interval));
-        self.next_interval();
-    }
-
-    /// Starts an interval if there is an empty histogram; without one (the collector is late) it is not recorded.
-    fn next_interval(&mut self) {
-        if self.interval.is_none()
-            && let Ok(latencies) = self.channel.back.try_recv()
-        {
-            let zero = Duration::ZERO;
-            let (ios, bytes) = ([0; 3], [0; 3]);
-            self.interval =
-                Some(Interval { thread: self.thread, at: zero, length: zero, ios, bytes, latencies });
-        }
     }
 
     /// Ends the measurement; returns its duration and processor time.
     pub(super) fn finish(&mut self, now: u64) -> (Duration, Cpu) {
-        let length = Duration::from_nanos(now.saturating_sub(self.interval_start));
-        if self.interval.as_ref().is_some_and(|interval| interval.ios != [0; 3]) {
-            self.hand_over(now, length);
+        if self.interval.ios != [0; 3] {
+            self.hand_over(now);
         }
-        let (before, after) = (self.cpu, cpu());
+        self.phase(now);
+        let (before, after) = (self.cpu, cpu(&self.threads));
         let cpu = Cpu {
             user: after.user.saturating_sub(before.user),
             system: after.system.saturating_sub(before.system),
-            context_switches: after.context_switches - before.context_switches,
-            major_faults: after.major_faults - before.major_faults,
-            minor_faults: after.minor_faults - before.minor_faults,
+            context_switches: after.context_switches.saturating_sub(before.context_switches),
+            major_faults: after.major_faults.saturating_sub(before.major_faults),
+            minor_faults: after.minor_faults.saturating_sub(before.minor_faults),
         };
-        (Duration::from_nanos(self.last.saturating_sub(self.start)), cpu)
+        (Duration::from_nanos(now.saturating_sub(self.start)), cpu)
     }
 }
 
 /// Timestamps of an operation, in nanoseconds of the run's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
+    /// When the rate limit had it start, if there is one.
+    pub(super) due: Option<u64>,
     pub(super) begun: u64,
     pub(super) submitted: u64,
     pub(super) ended: u64,
@@ -215,20 +222,73 @@ fn batch_bucket(count: usize) -> usize {
     }
 }
 
-/// This thread's usage so far.
-fn cpu() -> Cpu {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Cpu::default() };
-    let time = |time: nix::sys::time::TimeVal| {
-        let microseconds = time.tv_sec().saturating_mul(1_000_000).saturating_add(time.tv_usec());
-        Duration::from_micros(u64::try_from(microseconds).unwrap_or(0))
-    };
-    let count = |count: i64| u64::try_from(count).unwrap_or(0);
-    Cpu {
-        user: time(usage.user_time()),
-        system: time(usage.system_time()),
-        context_switches: count(usage.voluntary_context_switches())
-            + count(usage.involuntary_context_switches()),
-        major_faults: count(usage.major_page_faults()),
-        minor_faults: count(usage.minor_page_faults()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A record that gets no histogram back.
+    fn record(out: Sender<Interval>, back: &Receiver<Histogram<u64>>) -> Record<'_, Interval> {
+        let channel =
+            IntervalChannel { out, back, wrap: |interval| interval, length: Duration::from_secs(1) };
+        Record::new(0, Vec::new(), channel)
+    }
+
+    fn ended_at(ended: u64) -> Times {
+        Times { due: None, begun: ended - 1000, submitted: ended - 500, ended }
+    }
+
+    #[test]
+    fn rate_is_over_the_job_time() {
+        let ((out, _intervals), (_back, used)) = (channel(), channel());
+        let mut record = record(out, &used);
+        record.start(SECOND);
+        record.completed(Direction::Read, 4096, ended_at(2 * SECOND));
+        // The operations after the first one fail.
+        let (elapsed, _) = record.finish(5 * SECOND);
+        assert_eq!(elapsed, Duration::from_secs(4));
+        let [read, write, _] = &record.directions;
+        assert_eq!((read.runtime, write.runtime), (Duration::from_secs(4), Duration::ZERO));
+        assert_eq!(read.iops(), 0.25);
+    }
+
+    #[test]
+    fn phases_count_for_their_own_direction() {
+        let ((out, _intervals), (_back, used)) = (channel(), channel());
+        let mut record = record(out, &used);
+        record.start(SECOND);
+        record.completed(Direction::Write, 4096, ended_at(2 * SECOND));
+        record.phase(3 * SECOND);
+        record.completed(Direction::Read, 4096, ended_at(4 * SECOND));
+        record.finish(6 * SECOND);
+        let [read, write, _] = &record.directions;
+        assert_eq!((read.runtime, write.runtime), (Duration::from_secs(3), Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn scheduled_latency_begins_at_the_intended_start() {
+        let ((out, _intervals), (_back, used)) = (channel(), channel());
+        let mut record = record(out, &used);
+        record.start(0);
+        let times = Times { due: Some(SECOND), ..ended_at(4 * SECOND) };
+        record.completed(Direction::Read, 4096, times);
+        let read = &record.directions[0];
+        assert_eq!(read.total.max(), 1000);
+        assert!(read.scheduled.equivalent(read.scheduled.max(), 3 * SECOND));
+    }
+
+    #[test]
+    fn interval_is_sent_when_the_collector_is_late() {
+        let ((out, intervals), (_back, used)) = (channel(), channel());
+        let mut record = record(out, &used);
+        record.start(0);
+        for second in 1..=3 {
+            record.completed(Direction::Read, 4096, ended_at(second * SECOND - 1));
+            record.tick(second * SECOND);
+        }
+        let ios: Vec<u64> = intervals.try_iter().map(|interval| interval.ios[0]).collect();
+        assert_eq!(ios, [1, 1, 1]);
     }
 }

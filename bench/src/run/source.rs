@@ -9,8 +9,9 @@ use core::time::Duration;
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Submit this operation now.
-    Do(Operation),
+    /// Submit this operation now. If there is a rate limit, this is when it had the operation start, in nanoseconds of
+    /// the run's clock.
+    Do(Operation, Option<u64>),
     /// Submit a sync now.
     Sync,
     /// Wait until this time, in nanoseconds of the run's clock.
@@ -136,9 +137,9 @@ impl Source {
         let Some(operation) = self.held.take().or_else(|| self.generator.next()) else {
             return self.end_work(in_flight, now, verification);
         };
-        let due = self.pace.due(operation.direction).as_nanos();
-        let due = self.start.saturating_add(u64::try_from(due).unwrap_or(u64::MAX));
-        if now < due {
+        let due = self.pace.due(operation.direction);
+        let due = due.map(|due| self.start.saturating_add(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX)));
+        if let Some(due) = due.filter(|due| now < *due) {
             self.held = Some(operation);
             return Next::At(due.min(self.deadline.unwrap_or(u64::MAX)));
         }
@@ -149,7 +150,7 @@ impl Source {
         self.pace.issue(operation.direction, operation.len);
         self.issued_since_thought = self.issued_since_thought.saturating_add(1);
         self.writes_since_sync += u32::from(operation.direction == Direction::Write);
-        Next::Do(operation)
+        Next::Do(operation, due)
     }
 
     fn end_work(&mut self, in_flight: usize, now: u64, verification: &mut Option<Verification>) -> Next {
@@ -172,6 +173,6 @@ impl Source {
             return Next::Blocked;
         }
         self.phase = Phase::ReadBack(offset + u64::from(len));
-        Next::Do(operation)
+        Next::Do(operation, None)
     }
 }

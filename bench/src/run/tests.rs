@@ -199,3 +199,23 @@ fn rate_and_thinktime_limit_speed() {
         assert!(result.elapsed >= Duration::from_millis(90), "{slow:?}: {:?}", result.elapsed);
     }
 }
+
+#[test]
+fn batches_are_of_the_configured_sizes() {
+    // Buckets: 0, 1 to 4, 5 to 8, 9 to 16, …
+    let result = run(&[("rw", "read"), ("iodepth", "16")], Fault::None, 0);
+    assert_eq!((result.submit[1], result.complete[1]), (64, 64), "one by one, as in fio");
+    let batches = [("iodepth_batch", "16"), ("iodepth_batch_complete_min", "16")];
+    let result = run(&[&[("rw", "read"), ("iodepth", "16")], &batches[..]].concat(), Fault::None, 0);
+    assert_eq!((result.submit[3], result.complete[3]), (4, 4));
+}
+
+#[test]
+fn scheduled_latency_is_recorded_with_a_rate_only() {
+    let limited = run(&[("rw", "read"), ("rate_iops", "1g")], Fault::None, 0);
+    let read = &limited.directions[0];
+    assert_eq!(read.scheduled.len(), 64);
+    assert!(read.scheduled.min() >= read.total.min() && read.scheduled.max() >= read.total.max());
+    let unlimited = run(&[("rw", "read")], Fault::None, 0);
+    assert!(unlimited.directions[0].scheduled.is_empty());
+}

@@ -28,6 +28,7 @@ const VERIFY_MESSAGES_MAX: u64 = 10;
 struct Slot {
     /// `None`: a sync.
     operation: Option<Operation>,
+    due: Option<u64>,
     begun: u64,
     submitted: u64,
 }
@@ -60,6 +61,8 @@ pub(super) struct Worker<'a, E: Engine, M> {
     batch: Vec<u32>,
     completions: Vec<Completion>,
     depth: usize,
+    /// Operations per flush.
+    batch_len: usize,
     /// More operations are submitted once at most this many are in flight.
     low: usize,
     search: Option<DepthSearch>,
@@ -92,16 +95,18 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         stop: &'a AtomicBool,
     ) -> Self {
         let depth = options.iodepth as usize;
-        let slot = Slot { operation: None, begun: 0, submitted: 0 };
-        let low = depth - (options.iodepth_batch_complete.max(1) as usize).min(depth);
+        let slot = Slot { operation: None, due: None, begun: 0, submitted: 0 };
+        let low = depth - options.batch_complete_min().max(1) as usize;
         let refill = options.refill_buffers && options.verify.is_none();
         Self {
             device: parts.engine.device(),
             slots: vec![slot; depth],
             free: (0..options.iodepth).rev().collect(),
             batch: Vec::with_capacity(depth),
-            completions: Vec::with_capacity(depth.min(COMPLETIONS_AT_ONCE)),
+            // A poll returns no more than fit.
+            completions: Vec::with_capacity((options.batch_complete_max() as usize).min(COMPLETIONS_AT_ONCE)),
             depth,
+            batch_len: options.batch_submit() as usize,
             low: options.iodepth_low.map_or(low, |least| low.min(least as usize)),
             search: options.latency_search().map(|target| DepthSearch::new(target, options.iodepth)),
             refill: refill.then(|| (Random::new(options.randseed, u64::MAX), vec![0; parts.slot_len])),
@@ -167,12 +172,12 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         false
     }
 
-    /// Submits as many operations as the depth allows; `false` if there are none.
+    /// Submits as many operations as the depth allows, in batches; `false` if there are none.
     fn submit(&mut self) -> bool {
         let depth = self.search.as_ref().map_or(self.depth, |search| search.depth() as usize);
-        let most = if self.options.iodepth_batch == 0 { depth } else { self.options.iodepth_batch as usize };
         self.wake_at = None;
-        while self.in_flight() < depth && self.batch.len() < most {
+        let mut any = false;
+        while self.in_flight() < depth {
             let begun = self.now();
             let was_reading_back = self.parts.source.reads_back();
             let next = self.parts.source.next(begun, self.in_flight(), &mut self.parts.verification);
@@ -180,8 +185,8 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                 self.parts.record.phase(begun);
             }
             match next {
-                Next::Do(operation) => self.begin(Some(operation), begun),
-                Next::Sync => self.begin(None, begun),
+                Next::Do(operation, due) => self.begin(Some(operation), due, begun),
+                Next::Sync => self.begin(None, None, begun),
                 Next::At(time) => {
                     self.wake_at = Some(time);
                     break;
@@ -192,12 +197,15 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                     break;
                 }
             }
+            any = true;
+            if self.batch.len() >= self.batch_len {
+                self.flush();
+            }
         }
-        if self.batch.is_empty() {
-            return false;
+        if !self.batch.is_empty() {
+            self.flush();
         }
-        self.flush();
-        true
+        any
     }
 
     /// Flushes the submitted operations to the engine.
@@ -215,9 +223,9 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
     }
 
-    fn begin(&mut self, operation: Option<Operation>, begun: u64) {
+    fn begin(&mut self, operation: Option<Operation>, due: Option<u64>, begun: u64) {
         let index = self.free.pop().expect("fewer operations than the depth are in flight");
-        self.slots[index as usize] = Slot { operation, begun, submitted: begun };
+        self.slots[index as usize] = Slot { operation, due, begun, submitted: begun };
         let op = operation.map_or(BlockOp::Flush, |operation| self.block_op(&operation, index));
         // The engine was created for this depth: it is full only until its completions have been polled.
         while self.parts.engine.submit(Tag(index.into()), self.device, op).is_err() {
@@ -291,7 +299,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         let index = u32::try_from(completion.tag.0).expect("the tag is a slot's index");
         let slot = self.slots[index as usize];
         self.free.push(index);
-        let times = Times { begun: slot.begun, submitted: slot.submitted, ended };
+        let times = Times { due: slot.due, begun: slot.begun, submitted: slot.submitted, ended };
         let Some(operation) = slot.operation else {
             match completion.result {
                 Ok(()) => self.parts.record.synced(times),

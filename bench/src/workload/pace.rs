@@ -10,25 +10,21 @@ pub struct Pace {
     bytes: [Option<u64>; 3],
     ios: [Option<u64>; 3],
     issued: [(u64, u64); 3],
-    limited: bool,
 }
 
 impl Pace {
     /// The limits in the options.
     #[must_use]
     pub fn new(options: &JobOptions) -> Self {
-        let limited = options.rate.iter().chain(&options.rate_iops).any(Option::is_some);
-        Self { bytes: options.rate, ios: options.rate_iops, issued: [(0, 0); 3], limited }
+        Self { bytes: options.rate, ios: options.rate_iops, issued: [(0, 0); 3] }
     }
 
-    /// Earliest time after the start at which the next operation of this direction may start.
+    /// When the next operation of this direction has to start, measured from the start of the job; `None` without a
+    /// limit for the direction.
     #[must_use]
-    pub fn due(&self, direction: Direction) -> Duration {
-        if !self.limited {
-            return Duration::ZERO;
-        }
+    pub fn due(&self, direction: Direction) -> Option<Duration> {
         let (ios, bytes) = self.issued[direction as usize];
-        let due = |done: u64, rate: Option<u64>| rate.map_or(Duration::ZERO, |rate| span(done, rate));
+        let due = |done: u64, rate: Option<u64>| rate.map(|rate| span(done, rate));
         due(bytes, self.bytes[direction as usize]).max(due(ios, self.ios[direction as usize]))
     }
 
@@ -58,7 +54,7 @@ mod tests {
         for _ in 0..100 {
             pace.issue(Direction::Write, 4096);
         }
-        assert_eq!(pace.due(Direction::Write), Duration::from_secs(1));
-        assert_eq!(pace.due(Direction::Read), Duration::ZERO);
+        assert_eq!(pace.due(Direction::Write), Some(Duration::from_secs(1)));
+        assert_eq!(pace.due(Direction::Read), None);
     }
 }

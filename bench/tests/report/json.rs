@@ -61,6 +61,17 @@ fn json_figures_use_fio_units() {
 }
 
 #[test]
+fn json_has_scheduled_latency_with_a_rate_only() {
+    let mut run = Plan::default().run();
+    run.jobs[0].directions[0].scheduled.record_n(5_000_000, 100).unwrap();
+    let document: Value = serde_json::from_str(&written(Format::Json, &alone(run))).expect("it is JSON");
+    let job = &document["jobs"][0];
+    assert_eq!(job["read"]["scheduled_lat_ns"]["N"], 100);
+    assert!(job["read"]["scheduled_lat_ns"]["percentile"]["99.000000"].as_u64() >= Some(5_000_000));
+    assert!(job["write"]["scheduled_lat_ns"].is_null());
+}
+
+#[test]
 fn json_latency_buckets_add_up_to_100() {
     let document = document(&Plan::default());
     let units = ["latency_ns", "latency_us", "latency_ms"].map(|unit| &document["jobs"][0][unit]);

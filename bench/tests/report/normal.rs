@@ -48,6 +48,16 @@ fn failures_are_first_and_last_with_advice() {
 }
 
 #[test]
+fn scheduled_latency_is_shown_after_the_completion_latency() {
+    let mut run = Plan::default().run();
+    run.jobs[0].directions[0].scheduled.record_n(5_000_000, 100).unwrap();
+    let text = written(Format::Human, &alone(run));
+    let (_, after) = text.split_once("    scheduled lat (nsec): min=5000").expect("the latency is shown");
+    assert!(after.contains("scheduled lat percentiles (usec):"), "{after}");
+    assert_eq!(text.matches("scheduled lat").count(), 2, "only where there is a rate");
+}
+
+#[test]
 fn empty_job_has_no_figures() {
     let text = written(Format::Human, &alone(Plan { samples: 0, ..Plan::default() }.run()));
     assert!(!text.contains("IOPS"), "{text}");

@@ -50,18 +50,27 @@ pub(super) fn missing(engine: &str) -> Option<String> {
     (!known).then(|| format!("not here: this fio has no engine {engine}"))
 }
 
-/// Runs fio on the initiator's core.
-pub(super) fn run(site: &Site, engine: &str, more: &[String], workload: &Workload) -> Result<Report> {
-    let mut fio = Command::new("fio");
+/// Runs fio, a call of which this is: bound to one core, or to both.
+fn run(site: &Site, mut fio: Command, engine: &str, more: &[&str], workload: &Workload) -> Result<Report> {
     fio.args(["--name=bench", "--output-format=json", "--eta=never", &format!("--ioengine={engine}")]);
-    fio.arg(format!("--cpus_allowed={}", site.cores.initiator)).args(workload.arguments(site)).args(more);
-    Report::parse(&site.run(&mut fio)?)
+    Report::parse(&site.run(fio.args(workload.arguments(site)).args(more))?)
 }
 
-/// Runs fio's `io_uring` engine on a file, without the page cache.
+/// Runs fio's `io_uring` engine on a file, without the page cache, with registered files and buffers, as ours has them.
 pub(super) fn on_file(site: &Site, file: &Path, workload: &Workload) -> Result<Report> {
-    let more = [format!("--filename={}", file.display()), "--direct=1".into(), "--readonly".into()];
-    run(site, "io_uring", &more, workload)
+    let file = format!("--filename={}", file.display());
+    let more = [file.as_str(), "--direct=1", "--readonly", "--fixedbufs", "--registerfiles"];
+    run(site, site.on(site.cores.initiator, "fio"), "io_uring", &more, workload)
+}
+
+/// Runs fio's `nbd` engine, on the initiator's core.
+pub(super) fn on_nbd(site: &Site, uri: &str, workload: &Workload) -> Result<Report> {
+    run(site, site.on(site.cores.initiator, "fio"), "nbd", &[&format!("--uri={uri}")], workload)
+}
+
+/// Runs fio's `nbd` engine, which may use both cores.
+pub(super) fn on_nbd_on_both(site: &Site, uri: &str, workload: &Workload) -> Result<Report> {
+    run(site, site.on_both("fio"), "nbd", &[&format!("--uri={uri}")], workload)
 }
 
 #[cfg(test)]

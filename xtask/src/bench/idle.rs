@@ -1,55 +1,27 @@
 //! The cost of idle connections: processor time and memory of the target.
 
-use super::ours::{self, Export};
-use super::site::Site;
+use super::ours::{self, Export, Polling};
+use super::site::{Background, Site};
 use super::transport::Transport;
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use nvmf_tests::process::{self, Target};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
-/// Idle connections to a target, closed when dropped.
-struct IdleConnections {
-    child: Child,
-    input: Option<ChildStdin>,
-}
-
-impl IdleConnections {
-    /// Connects `hosts` hosts, each with `io_queues` I/O queues of `depth` entries.
-    fn connect(site: &Site, target: &Target, hosts: u16, io_queues: u16, depth: u16) -> Result<Self> {
-        let mut command = ours::with_target(site, target, "hold");
-        command.args(["--hosts", &hosts.to_string(), "--io-queues", &io_queues.to_string()]);
-        command.args(["--iodepth", &depth.to_string()]);
-        let said = site.folder.join("hold.log");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
-        let mut child = command.spawn().context("cannot start nvmf-baseline")?;
-        let output = child.stdout.take().context("nvmf-baseline has no output")?;
-        let connections = Self { input: child.stdin.take(), child };
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        let said = std::fs::read_to_string(said).unwrap_or_default();
-        ensure!(line.starts_with("holding"), "nvmf-baseline could not connect: {said}");
-        Ok(connections)
-    }
-}
-
-impl Drop for IdleConnections {
-    fn drop(&mut self) {
-        // nvmf-baseline ends when its input ends.
-        drop(self.input.take());
-        // It is killed if it does not.
-        let _ = process::end(&mut self.child);
-    }
+/// Connects `hosts` idle hosts, each with `io_queues` I/O queues of `depth` entries.
+fn connect(site: &Site, target: &Target, hosts: u16, io_queues: u16, depth: u16) -> Result<Background> {
+    let mut command = ours::with_target(site, target, "hold");
+    command.args(["--hosts", &hosts.to_string(), "--io-queues", &io_queues.to_string()]);
+    command.args(["--iodepth", &depth.to_string()]);
+    Background::start(site, command)
 }
 
 /// Measures the share of a core that an idle target uses, with `hosts` hosts connected, each with an Admin queue and
 /// `io_queues` I/O queues.
 pub(super) fn processor(site: &Site, hosts: u16, io_queues: u16) -> Result<f64> {
-    let settings = "poll = \"adaptive\"\nqueue_depth = 32\nbuffer_memory = \"512MiB\"\nconnections = 2048";
-    let export = Export { target: settings.into(), ..Export::memory(Transport::Iwarp) };
+    let settings = "queue_depth = 32\nbuffer_memory = \"512MiB\"\nconnections = 2048";
+    let export = Export { target: settings.into(), ..Export::memory(Transport::Iwarp, Polling::Default) };
     let target = ours::serve(site, &export)?;
-    let connections = IdleConnections::connect(site, &target, hosts, io_queues, 32)?;
+    let connections = connect(site, &target, hosts, io_queues, 32)?;
     let before = process::cpu_time(target.pid())?;
     std::thread::sleep(Duration::from_secs(site.idle_seconds));
     let used = process::cpu_time(target.pid())?.saturating_sub(before);
@@ -75,12 +47,12 @@ fn resident(site: &Site, io_queues: u16) -> Result<u64> {
     const EACH: u16 = 64;
     let hosts = io_queues / EACH;
     let settings = format!(
-        "poll = \"adaptive\"\nqueue_depth = 128\nin_capsule_data = \"8KiB\"\nbuffer_memory = \"512MiB\"\nconnections = {}",
+        "queue_depth = 128\nin_capsule_data = \"8KiB\"\nbuffer_memory = \"512MiB\"\nconnections = {}",
         io_queues + hosts
     );
-    let export = Export { target: settings, ..Export::memory(Transport::Iwarp) };
+    let export = Export { target: settings, ..Export::memory(Transport::Iwarp, Polling::Default) };
     let target = ours::serve(site, &export)?;
-    let connections = IdleConnections::connect(site, &target, hosts, EACH, 128)?;
+    let connections = connect(site, &target, hosts, EACH, 128)?;
     let resident = process::resident(target.pid())?;
     drop(connections);
     target.stop()?;

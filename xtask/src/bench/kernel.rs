@@ -24,6 +24,8 @@ const SCENARIOS: [Scenario; 3] = [
     Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
 ];
+/// Rounds of each scenario.
+pub(super) const ROUNDS: usize = 5;
 /// The pairs that others are compared with: the first of a line.
 const BASES: [&str; 3] = ["kernel → kernel", "ours → ours", "kernel → ours"];
 
@@ -38,32 +40,32 @@ pub(super) fn measure() -> Result<Vec<Entry>> {
     Ok(all)
 }
 
-/// Parses `rxe, randread 4k 1: kernel → kernel 900 IOPS (1.00); kernel → ours 990 IOPS (1.10); …`; each pair is
-/// compared with the first.
+/// Parses `rxe, randread 4k 1: kernel → kernel 900,800 IOPS (1.00); kernel → ours 990,880 IOPS (1.10); …`, with a figure
+/// of each round; each pair is compared with the first, round by round.
 fn entries(line: &str, scenario: &Scenario) -> Option<Vec<Entry>> {
     let (work, figures) = line.split_once(": ")?;
     let (over, work) = work.split_once(", ")?;
-    let figures: Vec<(&str, f64)> = figures.split(';').map(figure).collect::<Option<_>>()?;
+    let figures: Vec<(&str, Vec<f64>)> = figures.split(';').map(figure).collect::<Option<_>>()?;
     let ((first, base), others) = figures.split_first()?;
     let peer = BASES.into_iter().find(|name| name == first)?;
-    let only = |figure| Spread::of([figure]);
-    let others = others.iter().map(|&(pair, iops)| Entry {
+    let spread = |iops: &[f64]| Spread::of(iops.iter().copied());
+    let others = others.iter().map(|(pair, iops)| Entry {
         what: format!("kernel lab on {over}, {work}: {pair}"),
         unit: Unit::Iops,
-        ours: only(iops),
+        ours: spread(iops),
         peer: Some(peer),
-        theirs: only(*base),
-        ratio: Spread::of_ratios(&[iops], &[*base]),
-        goal: (scenario.pairs.contains(&pair) && work.starts_with(scenario.rw)).then_some(scenario.goal),
+        theirs: spread(base),
+        ratio: Spread::of_ratios(iops, base),
+        goal: (scenario.pairs.contains(pair) && work.starts_with(scenario.rw)).then_some(scenario.goal),
         missing: None,
     });
     Some(others.collect())
 }
 
-/// Parses `kernel → ours 990 IOPS (1.10)`.
-fn figure(text: &str) -> Option<(&str, f64)> {
+/// Parses `kernel → ours 990,880 IOPS (1.10)`.
+fn figure(text: &str) -> Option<(&str, Vec<f64>)> {
     let (pair, iops) = text.trim().split_once(" IOPS")?.0.rsplit_once(' ')?;
-    Some((pair, iops.parse().ok()?))
+    Some((pair, iops.split(',').map(|iops| iops.parse().ok()).collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
@@ -73,12 +75,13 @@ mod tests {
 
     #[test]
     fn scenario_line_is_parsed() {
-        let line = "tcp, randread 4k 32: kernel → kernel 1000 IOPS (1.00); kernel → ours 1400 IOPS (1.40); \
-                    ours → kernel 900 IOPS (0.90); ours → ours 1100 IOPS (1.10)";
+        let line = "tcp, randread 4k 32: kernel → kernel 1000,500,1000 IOPS (1.00); kernel → ours 1400,600,1500 IOPS (1.40); \
+                    ours → kernel 900,450,900 IOPS (0.90); ours → ours 1100,550,1100 IOPS (1.10)";
         let read = entries(line, &SCENARIOS[1]).unwrap();
         assert_eq!(read.len(), 3);
         assert_eq!(read[0].what, "kernel lab on tcp, randread 4k 32: kernel → ours");
-        assert_eq!(read[0].ratio.unwrap().median, 1.4);
+        let ratio = read[0].ratio.unwrap();
+        assert_eq!((ratio.least, ratio.median, ratio.most), (1.2, 1.4, 1.5));
         assert_eq!(read[0].status(), Some(GoalStatus::Aim));
         assert_eq!(read[1].status(), None, "only our target has a goal");
         let line = "tcp, write 128k 8: ours → ours 100 IOPS (1.00); ours → ours,TLS-kernel 60 IOPS (0.60); \

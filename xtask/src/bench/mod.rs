@@ -12,13 +12,17 @@
 //! | `transport` | the transports, with each program's terms |
 //! | `ours` | this project's target and clients, and bare TCP |
 //! | `fio`, `nbd`, `spdk` | the peers, and parsers of their reports |
+//! | `copy` | programs that use an NBD disk |
+//! | `interrupts` | where a disk's interrupts arrive |
 //! | `kernel` | the kernel lab's figures |
 //! | `idle` | the cost of idle connections |
 //! | `machine`, `table`, `plot` | the output: description of the machine, table and chart |
 
 mod comparison;
+mod copy;
 mod fio;
 mod idle;
+mod interrupts;
 mod kernel;
 mod machine;
 mod nbd;
@@ -52,7 +56,7 @@ pub(crate) struct Bench {
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Duration of the measurement of an idle target, in seconds
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 60)]
     idle_seconds: u64,
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
@@ -75,8 +79,8 @@ impl Bench {
             "--rounds, --seconds and --idle-seconds must be at least 1"
         );
         ensure!(step::on_path("taskset"), "taskset is missing: install util-linux");
-        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-bench"];
-        step::run("building nvmf-target and nvmf-bench (release)", &mut step::cargo(&build))?;
+        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"];
+        step::run("building nvmf-target, nvmf and nvmf-bench (release)", &mut step::cargo(&build))?;
         let site = self.site()?;
         let mut entries = Vec::new();
         for row in Row::value_variants() {
@@ -86,16 +90,17 @@ impl Bench {
                 }
             }
         }
-        if self.lab {
-            entries.extend(kernel::measure()?);
-        }
+        let lab = if self.lab { kernel::measure()? } else { Vec::new() };
         let machine = machine::facts(self.cores)?;
-        let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries };
+        let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries, lab };
         println!("\n{}", table.text());
         // An incomplete table is only printed, not written into the document.
         if self.only.is_empty() {
             table.write_into(&step::root().join("docs/PERFORMANCE.md"))?;
-            plot::write(&table.entries, &step::root().join("docs/performance.svg"))?;
+            plot::write(
+                &[&table.entries[..], &table.lab[..]].concat(),
+                &step::root().join("docs/performance.svg"),
+            )?;
         }
         Ok(())
     }

@@ -60,6 +60,7 @@ fn bar(svg: &mut String, entry: &Entry, ratio: Spread, y: f64) {
     let good = |ratio: f64| if entry.unit.more_is_better() { ratio } else { 1.0 / ratio };
     let colour = match entry.status() {
         Some(GoalStatus::Short) => "#c0392b",
+        Some(GoalStatus::Unclear) => "#b58a4a",
         Some(GoalStatus::Met) => "#4a7fb5",
         Some(GoalStatus::Aim) => "#3a8f5c",
         None => "#999",

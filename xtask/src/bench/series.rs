@@ -70,21 +70,29 @@ pub(super) struct Goal {
     pub(super) aim: f64,
 }
 
-/// How a figure compares with its goal.
+/// How the figures of all rounds compare with their goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoalStatus {
+    /// No round reaches the minimum.
     Short,
+    /// Some rounds reach the minimum, others do not.
+    Unclear,
+    /// Every round reaches the minimum.
     Met,
+    /// Every round reaches the aim.
     Aim,
 }
 
 impl Goal {
-    pub(super) fn judge(self, figure: f64, more_is_better: bool) -> GoalStatus {
-        let reaches = |bound: f64| if more_is_better { figure >= bound } else { figure <= bound };
-        match (reaches(self.aim), reaches(self.least)) {
-            (true, _) => GoalStatus::Aim,
-            (false, true) => GoalStatus::Met,
-            (false, false) => GoalStatus::Short,
+    pub(super) fn judge(self, figures: Spread, more_is_better: bool) -> GoalStatus {
+        let reaches =
+            |figure: f64, bound: f64| if more_is_better { figure >= bound } else { figure <= bound };
+        let both = |bound: f64| [figures.least, figures.most].map(|figure| reaches(figure, bound));
+        match (both(self.aim), both(self.least)) {
+            ([true, true], _) => GoalStatus::Aim,
+            (_, [true, true]) => GoalStatus::Met,
+            (_, [false, false]) => GoalStatus::Short,
+            _ => GoalStatus::Unclear,
         }
     }
 }
@@ -93,6 +101,7 @@ impl GoalStatus {
     pub(super) fn show(self) -> &'static str {
         match self {
             Self::Short => "**short**",
+            Self::Unclear => "unclear",
             Self::Met => "met",
             Self::Aim => "aim",
         }
@@ -121,13 +130,24 @@ mod tests {
 
     #[test]
     fn goal_direction_depends_on_unit() {
+        let always = |figure| Spread { least: figure, median: figure, most: figure };
         let latency = Goal { least: 1.5, aim: 1.15 };
-        assert_eq!(latency.judge(1.1, false), GoalStatus::Aim);
-        assert_eq!(latency.judge(1.3, false), GoalStatus::Met);
-        assert_eq!(latency.judge(1.6, false), GoalStatus::Short);
+        assert_eq!(latency.judge(always(1.1), false), GoalStatus::Aim);
+        assert_eq!(latency.judge(always(1.3), false), GoalStatus::Met);
+        assert_eq!(latency.judge(always(1.6), false), GoalStatus::Short);
         let rate = Goal { least: 1.2, aim: 2.0 };
-        assert_eq!(rate.judge(2.0, true), GoalStatus::Aim);
-        assert_eq!(rate.judge(1.1, true), GoalStatus::Short);
+        assert_eq!(rate.judge(always(2.0), true), GoalStatus::Aim);
+        assert_eq!(rate.judge(always(1.1), true), GoalStatus::Short);
+    }
+
+    #[test]
+    fn spread_around_the_minimum_is_unclear() {
+        let goal = Goal { least: 0.8, aim: 0.95 };
+        let judged = |least, most| goal.judge(Spread { least, median: 0.92, most }, true);
+        assert_eq!(judged(0.64, 1.37), GoalStatus::Unclear);
+        assert_eq!(judged(0.64, 0.79), GoalStatus::Short);
+        assert_eq!(judged(0.8, 1.37), GoalStatus::Met, "the aim is not reached by every round");
+        assert_eq!(judged(0.95, 1.37), GoalStatus::Aim);
     }
 
     #[test]

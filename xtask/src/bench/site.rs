@@ -1,10 +1,14 @@
 //! The environment of the measurements: cores, folders, programs and processes.
 
 use anyhow::{Context, Result, ensure};
+use core::fmt;
+use nvmf_tests::cleanup::Cleanup;
 use nvmf_tests::process;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 /// The cores of the target and of the initiator.
@@ -23,6 +27,13 @@ impl std::str::FromStr for Cores {
         let number = |text: &str| text.trim().parse().map_err(|_| wrong());
         let cores = Self { target: number(target)?, initiator: number(initiator)? };
         if cores.target == cores.initiator { Err(wrong()) } else { Ok(cores) }
+    }
+}
+
+/// As the command line has them, and `taskset`.
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", self.target, self.initiator)
     }
 }
 
@@ -55,9 +66,12 @@ impl Site {
 
     /// A call of a program, bound to a core.
     pub(super) fn on(&self, core: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("taskset");
-        command.args(["-c", &core.to_string()]).arg(program);
-        command
+        bound_to(&core.to_string(), program.as_ref())
+    }
+
+    /// A call of a program that may use both cores.
+    pub(super) fn on_both(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        bound_to(&self.cores.to_string(), program.as_ref())
     }
 
     /// Runs a program that must succeed within the time of a measurement; returns its output.
@@ -69,23 +83,30 @@ impl Site {
         Ok(output.stdout)
     }
 
-    /// Starts a peer's server and waits until it listens.
-    pub(super) fn serve(&self, command: &mut Command, address: SocketAddr) -> Result<Server> {
+    /// Starts a server and waits until it listens.
+    pub(super) fn serve(&self, command: &mut Command, listens: impl Fn() -> bool) -> Result<Server> {
         let log = self.folder.join("peer.log");
         let output = std::fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-        let mut server = Server(child);
+        let cleanup = Cleanup::new("kill -TERM \"$1\"", &[&child.id().to_string()])?;
+        let mut server = Server { child, cleanup };
         let mut ended = None;
         let listens = process::until("the server listens", || {
-            ended = server.0.try_wait().ok().flatten();
-            ended.is_some() || TcpStream::connect(address).is_ok()
+            ended = server.child.try_wait().ok().flatten();
+            ended.is_some() || listens()
         });
         let said = || tail(&std::fs::read_to_string(&log).unwrap_or_default()).to_owned();
         listens.with_context(|| format!("{command:?}:\n{}", said()))?;
         ensure!(ended.is_none(), "{command:?} ended immediately:\n{}", said());
         Ok(server)
     }
+}
+
+fn bound_to(cores: &str, program: &OsStr) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", cores]).arg(program);
+    command
 }
 
 /// A free port of the loopback address.
@@ -101,16 +122,48 @@ fn tail(text: &str) -> &str {
 }
 
 /// A process that is stopped when this is dropped.
-pub(super) struct Server(Child);
+pub(super) struct Server {
+    child: Child,
+    cleanup: Cleanup,
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
         // SIGTERM first: some servers leave sockets and locks behind if they are killed.
-        let _ = process::signal(self.0.id(), "TERM");
-        if process::end(&mut self.0).is_err() {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+        let _ = process::signal(self.child.id(), "TERM");
+        // It is killed if it does not end.
+        let _ = process::end(&mut self.child);
+        self.cleanup.cancel();
+    }
+}
+
+/// A process that works until its input ends, which is when this is dropped.
+pub(super) struct Background {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Background {
+    /// Starts it, and waits for the line that it prints when it is ready.
+    pub(super) fn start(site: &Site, mut command: Command) -> Result<Self> {
+        let said = site.folder.join("background.log");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
+        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let output = child.stdout.take().context("it has no output")?;
+        let background = Self { input: child.stdin.take(), child };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let said = std::fs::read_to_string(said).unwrap_or_default();
+        ensure!(!line.is_empty(), "{command:?} ended immediately:\n{}", tail(&said));
+        Ok(background)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // It is killed if it does not end.
+        let _ = process::end(&mut self.child);
     }
 }
 

@@ -5,7 +5,7 @@ use super::transport::Transport;
 use super::workload::Workload;
 use crate::step;
 use anyhow::{Context, Result};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 
 const NQN: &str = "nqn.2026-11.com.example:spdk";
 /// The host's name: the perf tool has an empty one of its own, which only SPDK's target accepts.
@@ -107,7 +107,7 @@ fn serve(site: &Site) -> Result<(Server, SocketAddr)> {
         .arg(&socket)
         .arg("-c")
         .arg(&file);
-    Ok((site.serve(&mut serve, address)?, address))
+    Ok((site.serve(&mut serve, || TcpStream::connect(address).is_ok())?, address))
 }
 
 /// Runs the perf tool on the target at this address.

@@ -13,19 +13,26 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    pub(super) const READS_ONE: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 1 };
-    pub(super) const READS_MANY: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 32 };
-    pub(super) const READS_DEEP: Self = Self { rw: "randread", bs: 4 << 10, iodepth: 128 };
+    pub(super) const READS_ONE: Self = Self::reads(1);
+    pub(super) const READS_MANY: Self = Self::reads(32);
+    pub(super) const READS_DEEP: Self = Self::reads(128);
     pub(super) const WRITES_MANY: Self = Self { rw: "randwrite", bs: 4 << 10, iodepth: 32 };
     pub(super) const STREAM_IN: Self = Self { rw: "read", bs: 128 << 10, iodepth: 8 };
     pub(super) const STREAM_OUT: Self = Self { rw: "write", bs: 128 << 10, iodepth: 8 };
 
-    /// The job's options.
+    /// Random reads of 4 KiB.
+    pub(super) const fn reads(iodepth: u32) -> Self {
+        Self { rw: "randread", bs: 4 << 10, iodepth }
+    }
+
+    /// The job's options, for fio and for `nvmf-bench`: both submit and complete as many operations at once as there are.
     pub(super) fn arguments(&self, site: &Site) -> Vec<String> {
         vec![
             format!("--rw={}", self.rw),
             format!("--bs={}", self.bs),
             format!("--iodepth={}", self.iodepth),
+            format!("--iodepth_batch_submit={}", self.iodepth),
+            format!("--iodepth_batch_complete_max={}", self.iodepth),
             format!("--runtime={}", site.seconds),
             format!("--ramp_time={}", site.warm_up()),
             "--time_based".into(),

@@ -29,7 +29,7 @@ pub(crate) enum Imitated {
 
 impl Imitated {
     /// Bytes sent to the target and bytes sent back.
-    fn sizes(self) -> (usize, usize) {
+    pub(crate) fn sizes(self) -> (usize, usize) {
         match self {
             // There: a SEND in one FPDU, of length (2), untagged header (18), command (64) and CRC field (4). Back: a
             // WRITE in one FPDU, of length (2), tagged header (14), data (4096) and CRC field (4); and a SEND in one
@@ -82,7 +82,7 @@ impl Measure {
         Ok(())
     }
 
-    fn runtime(&self) -> Duration {
+    pub(crate) fn runtime(&self) -> Duration {
         Duration::from_secs(self.runtime.max(1))
     }
 
@@ -159,7 +159,7 @@ impl Measure {
     }
 
     /// Runs both sides, each on its core, until the measuring side is done.
-    fn beside<T: Send>(
+    pub(crate) fn beside<T: Send>(
         &self,
         serve: impl FnOnce(&AtomicBool) -> Result<()> + Send,
         measure: impl FnOnce(&AtomicBool) -> Result<T> + Send,
@@ -185,7 +185,7 @@ impl Measure {
 }
 
 /// Binds this thread to a core.
-fn pin(core: usize) -> Result<()> {
+pub(crate) fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core).with_context(|| format!("core {core}: the number is too large"))?;
     sched_setaffinity(Pid::from_raw(0), &set)
@@ -193,18 +193,23 @@ fn pin(core: usize) -> Result<()> {
 }
 
 #[cfg(test)]
+impl Measure {
+    /// A short measurement whose sides share one core.
+    pub(crate) fn on_one_core() -> Self {
+        let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let core = (0..CpuSet::count()).find(|&core| set.is_set(core).unwrap()).unwrap();
+        Self { from: core, to: core, runtime: 1 }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    fn a_core() -> usize {
-        let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
-        (0..CpuSet::count()).find(|&core| set.is_set(core).unwrap()).unwrap()
-    }
 
     #[test]
     fn ping_pong_and_stream_return_figures() {
         // Both sides share one core, so only a few hundred round trips are made.
-        let measure = Measure { from: a_core(), to: a_core(), runtime: 1 };
+        let measure = Measure::on_one_core();
         let (request, reply) = Imitated::Tcp.sizes();
         match measure.ping_pong(request, reply) {
             Ok(times) => assert!(times.value_at_quantile(0.5) > 0),
@@ -215,7 +220,7 @@ mod tests {
 
     #[test]
     fn missing_core_is_error() {
-        let measure = Measure { from: a_core(), to: CpuSet::count() - 1, runtime: 1 };
+        let measure = Measure { to: CpuSet::count() - 1, ..Measure::on_one_core() };
         let error = measure.ping_pong(1, 1).unwrap_err();
         assert!(format!("{error:#}").contains("core"), "{error:#}");
     }

@@ -1,16 +1,19 @@
 //! `nvmf-baseline`: the reference measurements of `cargo xtask bench` (bare TCP), its idle connections, and its load
-//! by a second host.
+//! by a second host or by a process that has nothing to do with it.
 #![forbid(unsafe_code)]
 
 mod bare;
+mod exchange;
 mod hold;
+mod load;
 mod neighbour;
 mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Measures bare TCP between two cores, holds idle connections, and loads a target with two hosts. Prints JSON.
+/// Measures bare TCP between two cores, holds idle connections, loads cores, and loads a target with two hosts. Prints
+/// JSON.
 #[derive(Parser)]
 #[command(name = "nvmf-baseline")]
 enum Command {
@@ -22,8 +25,21 @@ enum Command {
         #[arg(long, default_value = "iwarp")]
         transport: bare::Imitated,
     },
+    /// Measures TCP exchanges of the bytes of several outstanding 4 KiB reads: `exchanges_per_second`
+    Exchange {
+        #[command(flatten)]
+        measure: bare::Measure,
+        /// Transport whose messages have these sizes
+        #[arg(long, default_value = "iwarp")]
+        transport: bare::Imitated,
+        /// Outstanding reads
+        #[arg(long, default_value_t = 32)]
+        iodepth: u16,
+    },
     /// Measures TCP throughput in one direction: `bytes_per_second`
     Stream(bare::Measure),
+    /// Keeps cores busy until standard input ends
+    Load(load::Load),
     /// Connects idle hosts and holds the connections until standard input ends
     Hold(Box<hold::Hold>),
     /// Measures a host with few outstanding reads next to one with many: `short` and `heavy`
@@ -33,6 +49,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::PingPong { measure, transport } => measure.print_ping_pong(transport),
+        Command::Exchange { measure, transport, iodepth } => measure.print_exchange(transport, iodepth),
+        Command::Load(load) => load.run(),
         Command::Stream(measure) => measure.print_stream(),
         Command::Hold(hold) => hold.run(),
         Command::Neighbour(neighbour) => neighbour.run(),
