@@ -3,6 +3,7 @@
 use crate::caller::{self, CallerScope, Round};
 use core::cell::Cell;
 use core::pin::pin;
+use nvmf_spin::Spin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -10,21 +11,21 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 thread_local! {
-    /// What wakes this thread, between two uses.
-    static SPARE: Cell<Option<(Arc<Unpark>, Waker)>> = const { Cell::new(None) };
+    /// What waits in this thread, between two uses.
+    static SPARE: Cell<Option<Waiting>> = const { Cell::new(None) };
+}
+
+struct Waiting {
+    unpark: Arc<Unpark>,
+    waker: Waker,
+    spin: Spin,
+    /// When the clock of `spin` started.
+    start: Instant,
 }
 
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
-}
-
-impl Unpark {
-    fn of_this_thread() -> (Arc<Self>, Waker) {
-        let unpark = Arc::new(Self { thread: thread::current(), woken: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&unpark));
-        (unpark, waker)
-    }
 }
 
 impl Wake for Unpark {
@@ -46,40 +47,52 @@ impl Wake for Unpark {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     // A wake left over from the last use costs one poll. A nested use takes another waker.
-    let (unpark, waker) = SPARE.take().unwrap_or_else(Unpark::of_this_thread);
+    let mut waiting = SPARE.take().unwrap_or_else(Waiting::of_this_thread);
     let scope = CallerScope::begin();
+    let waker = waiting.waker.clone();
     let mut context = Context::from_waker(&waker);
     let output = loop {
-        unpark.woken.store(false, Ordering::SeqCst);
+        waiting.unpark.woken.store(false, Ordering::SeqCst);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             break output;
         }
-        wait(&unpark);
+        waiting.wait();
     };
     drop(scope);
-    SPARE.set(Some((unpark, waker)));
+    SPARE.set(Some(waiting));
     output
 }
 
-/// Drives what the future waits for until the future is woken, and sleeps when that takes long.
-fn wait(unpark: &Unpark) {
-    let woken = || unpark.woken.load(Ordering::SeqCst);
-    let mut since = None;
-    while !woken() {
-        let now = Instant::now();
-        let spent = now.saturating_duration_since(*since.get_or_insert(now));
-        match caller::drive(now) {
-            Round::Worked => since = None,
-            Round::Quiet(spin) if spent < spin => core::hint::spin_loop(),
-            // The thread that has the engine may need this core.
-            Round::Taken(spin) if spent < spin => thread::yield_now(),
-            Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
-                caller::leave_all();
-                while !woken() {
-                    thread::park();
+impl Waiting {
+    fn of_this_thread() -> Self {
+        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&unpark));
+        Self { unpark, waker, spin: Spin::new(), start: Instant::now() }
+    }
+
+    /// Drives what the future waits for until the future is woken, and sleeps when that takes long.
+    fn wait(&mut self) {
+        let Self { unpark, spin, start, .. } = self;
+        let woken = || unpark.woken.load(Ordering::SeqCst);
+        while !woken() {
+            let now = Instant::now();
+            let at = now.saturating_duration_since(*start);
+            match caller::drive(now) {
+                Round::Worked => spin.on_work(at),
+                Round::Quiet(max) if spin.goes_on(at, max) => core::hint::spin_loop(),
+                // The thread that has the engine may need this core.
+                Round::Taken(max) if spin.goes_on(at, max) => thread::yield_now(),
+                Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
+                    caller::leave_all();
+                    while !woken() {
+                        thread::park();
+                    }
+                    spin.on_work(start.elapsed());
                 }
             }
         }
+        // Where another thread did the work.
+        spin.on_leave();
     }
 }
 

@@ -35,6 +35,7 @@ use core::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -269,24 +270,19 @@ impl SharedDriver {
     /// Drives the engine until the connection is over, parked while there is nothing to do.
     pub(crate) fn drive_until_over(&self) {
         let mut descriptor = None;
-        let mut idle_since = None;
+        let mut spin = Spin::new();
         loop {
             if self.driven.swap(false, SeqCst) {
                 self.park_on_mailbox();
-                idle_since = None;
+                spin.on_leave();
                 continue;
             }
             let now = self.since_start(Instant::now());
             match self.with(|engine| engine.turn(now)) {
                 None => return,
-                Some(true) => idle_since = None,
-                Some(false) if now.saturating_sub(*idle_since.get_or_insert(now)) < self.spin => {
-                    std::hint::spin_loop();
-                }
-                Some(false) => {
-                    self.park_on_transport(&mut descriptor);
-                    idle_since = None;
-                }
+                Some(true) => spin.on_work(now),
+                Some(false) if spin.goes_on(now, self.spin) => std::hint::spin_loop(),
+                Some(false) => self.park_on_transport(&mut descriptor),
             }
         }
     }

@@ -36,7 +36,6 @@ pub mod notify;
 pub mod places;
 pub mod ports;
 pub mod settings;
-pub mod spin;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -3,11 +3,11 @@
 use crate::exec::transport::Transport;
 use crate::mailbox::{Mailboxes, ThreadMessage};
 use crate::message::WorkerId;
-use crate::spin::SpinPolicy;
 use crate::worker::Worker;
 use core::time::Duration;
 use nvmf_backend::Devices;
 use nvmf_config::Poll;
+use nvmf_spin::Spin;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,8 +57,7 @@ pub fn run<T: Transport, D>(
     let transport_fd = worker.transport().fd().map(|fd| fd.as_raw_fd());
     let watch_transport = transport_fd.and_then(|fd| worker.backend().watch(fd));
     let watch_wakeup = worker.backend().watch(mailboxes.wakeup(id));
-    let mut idle_since = None;
-    let mut spin_policy = SpinPolicy::new(waiting.spin);
+    let mut spin = Spin::new();
     let mut finishing = false;
     loop {
         let now = clock.now();
@@ -71,9 +70,7 @@ pub fn run<T: Transport, D>(
             }
         }
         if progress.worked {
-            if let Some(since) = idle_since.take() {
-                spin_policy.on_work(now - since);
-            }
+            spin.on_work(now);
             continue;
         }
         if finishing && worker.queues() == 0 {
@@ -86,10 +83,9 @@ pub fn run<T: Transport, D>(
             );
             return;
         }
-        let waited = now - *idle_since.get_or_insert(now);
         let spins = match waiting.poll {
             Poll::Busy => true,
-            Poll::Adaptive => waited < spin_policy.spin(),
+            Poll::Adaptive => spin.goes_on(now, waiting.spin),
             Poll::Interrupt => false,
         };
         if spins {

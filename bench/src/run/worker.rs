@@ -11,6 +11,7 @@ use crate::workload::{Operation, Random};
 use core::time::Duration;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_memory::Memory;
+use nvmf_spin::Spin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -69,7 +70,7 @@ pub(super) struct Worker<'a, E: Engine, M> {
     refill: Option<(Random, Vec<u8>)>,
     /// Time before which the next operation must not start, if any.
     wake_at: Option<u64>,
-    idle_since: Option<u64>,
+    spin: Spin,
     ramp_ends: Option<u64>,
     stopped_at: Option<u64>,
     ended: bool,
@@ -111,7 +112,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             search: options.latency_search().map(|target| DepthSearch::new(target, options.iodepth)),
             refill: refill.then(|| (Random::new(options.randseed, u64::MAX), vec![0; parts.slot_len])),
             wake_at: None,
-            idle_since: None,
+            spin: Spin::new(),
             ramp_ends: None,
             stopped_at: None,
             ended: false,
@@ -163,7 +164,9 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         let submitted = self.in_flight() <= self.low && self.submit();
         let ended = self.reap();
         if ended {
-            self.idle_since = None;
+            if self.spin.is_waiting() {
+                self.spin.on_work(Duration::from_nanos(self.now()));
+            }
         } else if self.ended && self.in_flight() == 0 {
             return true;
         } else if !submitted {
@@ -358,10 +361,11 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         }
         let wake =
             self.wake_at.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)).min(SLEEP_MAX));
-        let idle = Duration::from_nanos(now - *self.idle_since.get_or_insert(now));
         let spins = match self.options.poll {
             Poll::Busy => true,
-            Poll::Adaptive => idle < self.options.spin || wake < self.options.spin,
+            Poll::Adaptive => {
+                self.spin.goes_on(Duration::from_nanos(now), self.options.spin) || wake < self.options.spin
+            }
             Poll::Interrupt => false,
         };
         if spins {

@@ -1,0 +1,177 @@
+//! How long a thread spins before it sleeps: a worker of the target, whoever drives a connection of the initiator, the
+//! server of an attached disk.
+//!
+//! To spin is worth it when work comes meanwhile. Two things make it a loss, and a [`Spin`] learns both:
+//!
+//! - **Nothing comes.** A thousand idle connections, whose keep-alives wake the thread now and then, would cost a spin
+//!   each. A thread that has spun in vain a few times sleeps at once, and only tries again now and then: after a sleep it
+//!   is not known how soon work came, as waking takes time of its own.
+//! - **Another thread wants the processor.** The scheduler gives a thread that sleeps most of the time its processor as
+//!   soon as it wakes; one that spins has used up its share, and waits for the end of the other's. So a thread that was
+//!   taken off its processor while it spun sleeps at once for a while.
+//!
+//! It reads no clock: times are since whatever start the caller has, and go forward.
+#![no_std]
+#![forbid(unsafe_code)]
+
+use core::time::Duration;
+
+/// Spins in vain in a row, after which there are no more but for a trial.
+const FAILURES_MAX: u32 = 4;
+/// From then on one wait in so many is a trial.
+const TRIAL_EVERY: u32 = 16;
+/// A look at what there is to do takes microseconds. Between two looks that are so far apart, another thread ran.
+const DISPLACED: Duration = Duration::from_micros(500);
+/// How long there are no spins then, in times of what the other thread took: a trial costs as much again, a tenth.
+const REST: u32 = 10;
+
+/// What a thread has learned of its waits.
+#[derive(Debug, Clone, Default)]
+pub struct Spin {
+    /// Waits in a row that were longer than a spin.
+    failures: u32,
+    /// Since when there is nothing to do.
+    idle_since: Option<Duration>,
+    /// The longest spin of this wait.
+    max: Duration,
+    /// The last look, if the thread has not slept since.
+    looked_at: Option<Duration>,
+    contended_until: Duration,
+}
+
+impl Spin {
+    /// Begins hopeful.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            failures: 0,
+            idle_since: None,
+            max: Duration::ZERO,
+            looked_at: None,
+            contended_until: Duration::ZERO,
+        }
+    }
+
+    /// There was nothing to do at `now`: whether to look again at once, spinning for at most `max` in all; if not, the
+    /// caller sleeps.
+    pub fn goes_on(&mut self, now: Duration, max: Duration) -> bool {
+        self.look(now);
+        self.max = max;
+        let waited = now.saturating_sub(*self.idle_since.get_or_insert(now));
+        let tries = self.failures < FAILURES_MAX || self.failures.is_multiple_of(TRIAL_EVERY);
+        let spins = tries && now >= self.contended_until && waited < max;
+        self.looked_at = spins.then_some(now);
+        spins
+    }
+
+    /// Whether there was nothing to do when it was asked last: for callers to whom the time costs something.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.idle_since.is_some()
+    }
+
+    /// There was something to do at `now`.
+    pub fn on_work(&mut self, now: Duration) {
+        self.look(now);
+        self.looked_at = None;
+        if let Some(since) = self.idle_since.take() {
+            let in_time = now.saturating_sub(since) <= self.max;
+            self.failures = if in_time { 0 } else { self.failures.wrapping_add(1) };
+        }
+    }
+
+    /// The wait is over without work: others do what there is to do.
+    pub fn on_leave(&mut self) {
+        (self.looked_at, self.idle_since) = (None, None);
+    }
+
+    fn look(&mut self, now: Duration) {
+        let gap = self.looked_at.map_or(Duration::ZERO, |looked_at| now.saturating_sub(looked_at));
+        if gap >= DISPLACED {
+            self.contended_until = now + gap * REST;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_micros(50);
+    const LOOK: Duration = Duration::from_micros(1);
+    const WAKING: Duration = Duration::from_micros(60);
+
+    /// A thread that looks every microsecond, and whose spins last `MAX`.
+    struct Waiter {
+        spin: Spin,
+        now: Duration,
+    }
+
+    impl Waiter {
+        fn new() -> Self {
+            Self { spin: Spin::new(), now: Duration::from_secs(1) }
+        }
+
+        /// Waits for work that comes after `gap`, and later for whoever must wake first. Whether it was spun for.
+        fn wait(&mut self, gap: Duration) -> bool {
+            let due = self.now + gap;
+            let mut spun = false;
+            while self.now < due {
+                if self.spin.goes_on(self.now, MAX) {
+                    spun = true;
+                    self.now += LOOK;
+                } else {
+                    self.now = due + WAKING;
+                }
+            }
+            self.spin.on_work(self.now);
+            spun
+        }
+
+        fn spins(&mut self, gap: Duration, waits: u32) -> usize {
+            (0..waits).filter(|_| self.wait(gap)).count()
+        }
+    }
+
+    #[test]
+    fn waits_that_are_long_end_spinning_but_for_a_trial_now_and_then() {
+        let mut waiter = Waiter::new();
+        assert_eq!(waiter.spins(Duration::from_millis(5), 16), 4);
+        assert_eq!(waiter.spins(Duration::from_millis(5), 1600), 100);
+    }
+
+    #[test]
+    fn waits_that_are_short_again_are_spun_for_again() {
+        let mut waiter = Waiter::new();
+        waiter.spins(Duration::from_millis(5), 100);
+        waiter.spins(Duration::from_micros(10), 16);
+        assert_eq!(waiter.spins(Duration::from_micros(10), 100), 100);
+    }
+
+    #[test]
+    fn thread_displaced_while_it_spins_sleeps_at_once_for_a_while() {
+        for has_work in [false, true] {
+            let mut waiter = Waiter::new();
+            assert!(waiter.spin.goes_on(waiter.now, MAX));
+            waiter.now += Duration::from_millis(3);
+            match has_work {
+                true => waiter.spin.on_work(waiter.now),
+                false => assert!(!waiter.spin.goes_on(waiter.now, MAX)),
+            }
+            waiter.spin.on_work(waiter.now);
+            assert_eq!(waiter.spins(Duration::from_micros(10), 10), 0);
+            waiter.now += Duration::from_millis(30);
+            waiter.spins(Duration::from_micros(10), TRIAL_EVERY);
+            assert_eq!(waiter.spins(Duration::from_micros(10), 10), 10);
+        }
+    }
+
+    #[test]
+    fn sleep_is_not_taken_for_another_thread() {
+        let mut waiter = Waiter::new();
+        assert!(!waiter.spin.goes_on(waiter.now, Duration::ZERO));
+        waiter.now += Duration::from_millis(3);
+        waiter.spin.on_work(waiter.now);
+        assert!(waiter.spin.goes_on(waiter.now, MAX));
+    }
+}
