@@ -17,6 +17,14 @@ const USAGE: u8 = 2;
 /// Rounds of a comparison unless `--rounds` is given: enough to show a spread.
 const ROUNDS_DEFAULT: usize = 5;
 
+/// Exit status when nobody reads the output any more, as of programs that SIGPIPE ends.
+const CLOSED_PIPE: u8 = 141;
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 /// Runs the command; returns its exit status.
 pub(crate) fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +38,7 @@ pub(crate) fn main() -> ExitCode {
     match command.run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(error) if is_closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
             eprintln!("nvmf-bench: {error:#}");
             ExitCode::from(if error.is::<JobError>() { USAGE } else { 1 })
@@ -173,10 +182,9 @@ impl Command {
     /// Runs the command; `false` if a job failed.
     fn run(&self) -> Result<bool> {
         if self.help || self.version {
-            print!(
-                "{}",
-                if self.help { help() } else { format!("nvmf-bench {}\n", env!("CARGO_PKG_VERSION")) }
-            );
+            let text = if self.help { help() } else { format!("nvmf-bench {}\n", env!("CARGO_PKG_VERSION")) };
+            let mut output = std::io::stdout().lock();
+            output.write_all(text.as_bytes()).and_then(|()| output.flush())?;
             return Ok(true);
         }
         if self.rounds.is_some() {

@@ -141,7 +141,8 @@ pub enum BlockError {
     /// The device is gone (removed, closed, connection lost). Whether a write took effect is not known.
     #[error("the device is gone")]
     Gone,
-    /// The operation was cancelled. Whether a write took effect is not known.
+    /// The operation was cancelled, or the connection was lost at every attempt. Whether a write took effect is not
+    /// known.
     #[error("the operation was aborted")]
     Aborted,
     /// Another error of the operating system.

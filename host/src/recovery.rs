@@ -214,10 +214,10 @@ impl Recovery {
     /// What becomes of a command that was in flight when the association was lost, having been issued `issued` times.
     #[must_use]
     pub fn fate_of_lost(&self, issued: u8) -> Fate {
-        if self.may_queue() && issued <= self.policy.retries_max {
-            Fate::Requeue(Duration::ZERO)
-        } else {
-            Fate::Fail(BlockError::Gone)
+        match self.may_queue() {
+            true if issued <= self.policy.retries_max => Fate::Requeue(Duration::ZERO),
+            true => Fate::Fail(BlockError::Aborted),
+            false => Fate::Fail(BlockError::Gone),
         }
     }
 

@@ -227,3 +227,17 @@ fn unknown_nqn_is_explained_once() -> Result<()> {
     }
     target.stop()
 }
+
+#[test]
+fn closed_output_ends_the_program_in_silence() -> Result<()> {
+    let site = Site::new("bench-closed-output")?;
+    let job = ["--name=x", "--ioengine=memory", "--size=1m", "--eta=never"];
+    for arguments in [&["--help"][..], &job] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let ended = bench(&site, arguments)?.stdout(writer).stderr(std::process::Stdio::piped()).output()?;
+        assert_eq!(ended.status.code(), Some(141), "{arguments:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{arguments:?}");
+    }
+    Ok(())
+}

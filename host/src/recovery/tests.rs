@@ -118,7 +118,7 @@ fn command_is_retried_a_limited_number_of_times() {
     assert_eq!(fate(Status::INTERNAL_ERROR, 1), Fate::Requeue(delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 3), Fate::Requeue(4 * delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 4), Fate::Fail(BlockError::Os(5)));
-    assert_eq!(recovery.fate_of_lost(4), Fate::Fail(BlockError::Gone));
+    assert_eq!(recovery.fate_of_lost(4), Fate::Fail(BlockError::Aborted), "the device is there");
     assert_eq!(fate(Status::LBA_OUT_OF_RANGE.with_dnr(), 1), Fate::Fail(BlockError::OutOfRange));
     let asked = recovery.fate_of_failed(Status::INTERNAL_ERROR.with_crd(1), 1, Duration::ZERO, 3 * SECOND);
     assert_eq!(asked, Fate::Requeue(3 * SECOND), "the controller asks for more");

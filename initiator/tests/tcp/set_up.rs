@@ -66,12 +66,10 @@ fn bad_response_is_refused() {
 
 #[test]
 fn other_protocols_are_refused() {
-    let others: [&[u8]; 5] = [
+    let others: [&[u8]; 4] = [
         b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"MPA ID Rep Frame\0\x01\0\0",
-        // A TLS alert, handshake_failure.
-        &[21, 3, 3, 0, 2, 2, 40],
         &[0xff; 256],
     ];
     for other in others {
@@ -80,6 +78,20 @@ fn other_protocols_are_refused() {
         site.peer.shutdown(std::net::Shutdown::Write).unwrap();
         let cause = site.ending();
         assert!(cause.contains("is it an NVMe/TCP target"), "{cause}");
+    }
+}
+
+#[test]
+fn alert_of_tls_names_the_option() {
+    for and_closes in [false, true] {
+        let mut site = Site::asking(Qid(0), NONE);
+        // handshake_failure
+        site.write(&[21, 3, 3, 0, 2, 2, 40]);
+        if and_closes {
+            site.peer.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        let cause = site.ending();
+        assert!(cause.contains("connect with --tls"), "{cause}");
     }
 }
 

@@ -111,11 +111,14 @@ impl Anonymous {
         kinds.filter_map(of_kind).map(|&(_, since, queue)| (since, queue)).min()
     }
 
-    /// The oldest queue of the machine that has most: of the one that asks, if no other has more.
+    /// The oldest queue of the machine that has most: of the one that asks, which has its new one already, if no other
+    /// has more; but never that new one, unless there is no other.
     #[must_use]
     pub fn oldest_of_most(&self, asking: u32) -> Option<u32> {
-        let &(most, _, machine) = self.crowds.last()?;
-        let machine = if self.count(asking) == most { asking } else { machine };
+        let own = self.count(asking);
+        let is_old = |&&(_, _, machine): &&Crowd| machine != asking || own > 1;
+        let &(most, _, machine) = self.crowds.iter().rev().find(is_old).or(self.crowds.last())?;
+        let machine = if own > 1 && own == most { asking } else { machine };
         self.oldest_of(machine, 0..=1).map(|(_, queue)| queue)
     }
 
@@ -180,8 +183,11 @@ mod tests {
         discovery.add(4, 1, 2 * SECOND, false);
         discovery.add(2, 3, SECOND, true);
         assert_eq!(discovery.oldest_of_most(9), Some(2), "as many each: the oldest of all");
-        assert_eq!(discovery.oldest_of_most(1), Some(4), "as many each: its own");
+        assert_eq!(discovery.oldest_of_most(1), Some(2), "it has none but the new one");
+        discovery.add(1, 3, SECOND, true);
         discovery.add(7, 1, 3 * SECOND, true);
+        assert_eq!(discovery.oldest_of_most(1), Some(4), "as many each: its own");
+        discovery.remove(1);
         assert_eq!((discovery.oldest_of_most(9), discovery.oldest_of_most(3)), (Some(4), Some(4)));
         discovery.remove(4);
         discovery.add(8, 1, 4 * SECOND, false);

@@ -180,7 +180,7 @@ fn reply(result: Result<(), BlockError>) -> Errno {
             nix::errno::Errno::ENOSPC => Errno::ENOSPC,
             nix::errno::Errno::ENOMEM => Errno::ENOMEM,
             nix::errno::Errno::EOPNOTSUPP => Errno::ENOTSUP,
-            nix::errno::Errno::ENOLINK | nix::errno::Errno::ETIMEDOUT => Errno::ESHUTDOWN,
+            nix::errno::Errno::ENOLINK => Errno::ESHUTDOWN,
             _ => Errno::EIO,
         },
     }

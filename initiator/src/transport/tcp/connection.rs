@@ -39,6 +39,8 @@ pub(super) enum Ended {
     TimedOut,
     /// TLS could not be had.
     Tls(TlsError),
+    /// The controller answered ICReq with an alert of TLS.
+    WantsTls,
 }
 
 impl Ended {
@@ -54,7 +56,12 @@ impl Ended {
                         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
                     )
             }
-            Self::Cut | Self::Violation(_) | Self::Digests(_) | Self::TimedOut | Self::Tls(_) => false,
+            Self::Cut
+            | Self::Violation(_)
+            | Self::Digests(_)
+            | Self::TimedOut
+            | Self::Tls(_)
+            | Self::WantsTls => false,
         }
     }
 }
@@ -338,6 +345,10 @@ impl Connection {
         mut bytes: &[u8],
         arrivals: &mut VecDeque<Arrival>,
     ) -> Result<(), Ended> {
+        // The content type of an alert, and the version: no PDU type is this one.
+        if self.phase == Phase::Initializing && bytes.starts_with(&[21, 3]) {
+            return Err(Ended::WantsTls);
+        }
         while !bytes.is_empty() {
             let left = self.receiver.data_left() as usize;
             let used = if left == 0 {

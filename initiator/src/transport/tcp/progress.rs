@@ -328,6 +328,7 @@ fn cause(ended: &Ended) -> String {
         Ended::Digests(_) => "the controller's digests are not those that were asked for".to_owned(),
         Ended::TimedOut => "it was not set up in time".to_owned(),
         Ended::Tls(error) => error.to_string(),
+        Ended::WantsTls => "the answer is an alert of TLS".to_owned(),
     }
 }
 
@@ -346,6 +347,9 @@ fn failure(phase: Phase, ended: &Ended, has_tls: bool) -> QueueFailure {
         )),
         (_, Ended::Tls(TlsError::Protocol(_))) => {
             QueueFailure::Other(format!("{}; is it an NVMe/TCP port with TLS?", cause(ended)))
+        }
+        (_, Ended::WantsTls) => {
+            QueueFailure::Other(format!("{}; if it is an NVMe/TCP target, connect with --tls", cause(ended)))
         }
         (Phase::Connecting, Ended::Broken(error)) => QueueFailure::Unreachable(error.to_string()),
         (_, Ended::Digests(_)) => QueueFailure::Other(format!(

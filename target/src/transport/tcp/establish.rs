@@ -7,7 +7,7 @@ use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, EVENTS_MAX, IC_TIMEOUT};
 use crate::transport::strangers;
 use core::fmt;
-use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
+use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, PduType, Receiver};
 use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, HalfOpen, Interest, Listener, Received, Stream, Token};
 use nvmf_subsystem::SecureChannel;
@@ -231,7 +231,11 @@ impl Tcp {
                     return self.lose_pending(key, "its first PDU is no ICReq");
                 }
                 Err(End::Fatal(error)) => {
-                    let cause = strangers::cause(&error.to_string(), &staging[..n]);
+                    let is_host = staging[0] == PduType::IC_REQ.0 && n > 1 && staging[1] == 0;
+                    let cause = match is_host {
+                        true => error.to_string(),
+                        false => strangers::cause(&error.to_string(), &staging[..n]),
+                    };
                     return self.refuse_request(key, error, cause);
                 }
             }
