@@ -4,7 +4,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `server` | the clients' sockets, and a turn of the thread that serves them |
+//! | `server`, `client` | the clients and their sockets, and a turn of the thread that serves them |
 //! | `session`, `input`, `negotiation` | a client without its socket: bytes in, requests; ended requests, replies |
 //! | `requests`, `request` | requests under way: checked, turned into operations, ended |
 //! | `order` | which requests begin when |
@@ -13,6 +13,7 @@
 //! | `disk` | what clients are told of the disk |
 //! | `kernel` | the kernel's client |
 
+mod client;
 mod disk;
 mod input;
 pub(super) mod kernel;

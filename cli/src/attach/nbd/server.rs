@@ -1,12 +1,13 @@
 //! The clients' sockets, and what a turn of the disk's thread does for them.
 
+use super::client::Client;
 use super::disk::DiskInfo;
 use super::listener::Listener;
 use super::requests::Requests;
 use super::session::Session;
 use core::time::Duration;
 use nvmf_block::{Backend, Completion, DeviceId};
-use nvmf_stream::{Interest, Poller, ReadSchedule, Received, SendSchedule, Stream};
+use nvmf_stream::{Interest, Poller, ReadSchedule, SendSchedule, Stream};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -21,16 +22,6 @@ const REST: Duration = Duration::from_millis(100);
 const COMPLETIONS: usize = 256;
 /// The listener's token: no client's number.
 const LISTENER: u64 = u64::MAX;
-
-struct Client {
-    stream: Stream,
-    session: Session,
-    /// When it must have negotiated.
-    deadline: Duration,
-    /// It is listed: as one with something to send, and as one with something to look at.
-    is_sending: bool,
-    is_due: bool,
-}
 
 /// A disk for NBD clients. Its thread calls [`Server::turn`], and sleeps on [`Server::arm`].
 pub(crate) struct Server {
@@ -135,11 +126,11 @@ impl Server {
         let mut worked = self.read(now, backend);
         worked |= self.advance(backend);
         self.requests.flush(backend);
-        let completed = self.complete(backend);
+        worked |= self.complete(backend);
         self.requests.flush(backend);
-        worked |= self.send(completed);
+        worked |= self.send();
         self.expire(now);
-        worked | completed | !self.due.is_empty()
+        worked | !self.due.is_empty()
     }
 
     fn client(&mut self, key: u32) -> Option<&mut Client> {
@@ -211,28 +202,7 @@ impl Server {
     /// Receives what a client sent; whether there was anything.
     fn receive(&mut self, key: u32) -> bool {
         let Some(client) = &mut self.clients[key as usize] else { return false };
-        let whole = self.reads.budget();
-        let mut budget = whole;
-        while budget > 0 && client.session.wants_bytes() {
-            let (place, staging) = client.session.room(&self.requests);
-            match client.stream.receive(place, staging) {
-                Ok(Received::Bytes { direct, staged, cost, more }) => {
-                    client.session.on_received(direct, staged);
-                    budget = budget.saturating_sub(cost);
-                    // Another piece of a long payload may be there.
-                    if staged > 0 || !more {
-                        break;
-                    }
-                }
-                Ok(Received::Nothing) => break,
-                // It is as good as gone.
-                Ok(Received::End | Received::Cut) | Err(_) => {
-                    client.session.on_end();
-                    budget = budget.saturating_sub(1);
-                }
-            }
-        }
-        let had_bytes = budget < whole;
+        let had_bytes = client.receive(&self.requests, self.reads.budget());
         self.reads.on_read(key, had_bytes);
         if had_bytes {
             self.heard.push(key);
@@ -246,7 +216,7 @@ impl Server {
         loop {
             let Some(client) = &mut self.clients[key as usize] else { return };
             client.session.release_input();
-            warn_of(client.session.advance(&mut self.requests, backend));
+            client.advance(&mut self.requests, backend);
             if !client.session.wants_bytes() || !self.receive(key) {
                 break;
             }
@@ -280,7 +250,7 @@ impl Server {
     fn advance_client(&mut self, key: u32, backend: &mut impl Backend) {
         let Some(client) = &mut self.clients[key as usize] else { return };
         client.is_due = false;
-        warn_of(client.session.advance(&mut self.requests, backend));
+        client.advance(&mut self.requests, backend);
         client.stream.pause(!client.session.wants_bytes(), &self.poller, key);
         if client.session.is_over() {
             return self.remove(key);
@@ -321,13 +291,12 @@ impl Server {
         worked
     }
 
-    /// Sends replies; whether there are more that the sockets would take. While operations end at every turn (`more_come`),
-    /// replies wait for those that follow them.
-    fn send(&mut self, more_come: bool) -> bool {
+    /// Sends replies; whether there are more that the sockets would take.
+    fn send(&mut self) -> bool {
         let mut any = false;
         self.sends.start_turn();
         while let Some(key) = self.sends.next() {
-            let more = self.send_to(key, more_come);
+            let more = self.send_to(key);
             self.sends.on_sent(more);
             any |= more;
             if !more && let Some(client) = self.client(key) {
@@ -338,31 +307,13 @@ impl Server {
     }
 
     /// Sends what a client's socket takes; whether it would take more.
-    fn send_to(&mut self, key: u32, more_come: bool) -> bool {
+    fn send_to(&mut self, key: u32) -> bool {
         let Some(client) = &mut self.clients[key as usize] else { return false };
-        if more_come && client.session.may_wait() {
-            return true;
-        }
-        let whole = self.sends.budget();
-        let (mut budget, was_waiting) = (whole, !client.session.wants_bytes());
-        let stream = &mut client.stream;
-        while budget > 0 && !stream.is_blocked() && client.session.has_replies() {
-            let sent = stream.send(&client.session.chunks(), &self.poller, key);
-            match sent {
-                Ok(taken) => {
-                    client.session.on_sent(&mut self.requests, taken);
-                    budget = budget.saturating_sub(taken);
-                }
-                // What it sent before is still carried out.
-                Err(_) => {
-                    client.session.on_deaf(&mut self.requests);
-                    budget = budget.saturating_sub(1);
-                }
-            }
-        }
-        let more = !stream.is_blocked() && client.session.has_replies();
+        let was_waiting = !client.session.wants_bytes();
+        let any = client.send(&mut self.requests, &self.poller, key, self.sends.budget());
+        let more = !client.stream.is_blocked() && client.session.has_replies();
         // There may be room for its next request, or nothing be left of it.
-        if was_waiting && budget < whole {
+        if was_waiting && any {
             self.list(key);
         }
         more
@@ -402,7 +353,7 @@ impl Server {
         let number = key as u32;
         self.poller.add(&stream, number, Interest::Read)?;
         let session = session(number);
-        self.clients[key] = Some(Client { stream, session, deadline, is_sending: false, is_due: false });
+        self.clients[key] = Some(Client::new(stream, session, deadline));
         self.count += 1;
         self.list(number);
         Ok(())
@@ -440,11 +391,5 @@ impl Server {
                 self.list(key);
             }
         }
-    }
-}
-
-fn warn_of(advanced: Result<(), super::session::Violation>) {
-    if let Err(error) = advanced {
-        tracing::warn!(%error, "an NBD client was dropped");
     }
 }

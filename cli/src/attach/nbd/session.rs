@@ -14,9 +14,6 @@ use thiserror::Error;
 /// Units that the requests of one client hold at once: 64 MiB. A request takes at least one.
 pub(super) const BUDGET: u32 = 16384;
 
-/// Bytes of replies that wait for no others: what a socket takes at once.
-const UNSENT_MAX: usize = 64 << 10;
-
 /// The client breaks the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -41,8 +38,6 @@ pub(super) struct Session {
     units: u32,
     /// Requests that have begun and not ended.
     begun: u32,
-    /// Bytes of replies that have not left.
-    unsent: usize,
     /// Answers of the negotiation, and how much of them has left.
     text: Vec<u8>,
     text_sent: usize,
@@ -80,7 +75,6 @@ impl Session {
             under_way: 0,
             units: 0,
             begun: 0,
-            unsent: 0,
             text: greeting(),
             text_sent: 0,
             replies: Outbox::with_capacity(64),
@@ -266,11 +260,9 @@ impl Session {
         }
         let (errno, cookie) = (under_way.errno, under_way.request.cookie);
         let mut head = ArrayVec::from(wire::simple_reply(errno, cookie));
-        self.unsent += head.len();
         for part in under_way.reply_data(requests.disk(), &requests.pool) {
             let (memory, offset, len) = (part.memory.clone(), part.buffer.offset, part.buffer.len);
             let data = Some(Region { memory, offset, len });
-            self.unsent += len;
             self.replies.push(Frame { head: head.take(), data, trailer: None, note: None });
         }
         match self.replies.last_mut() {
@@ -294,18 +286,12 @@ impl Session {
         !self.is_deaf && (self.text_sent < self.text.len() || !self.replies.is_empty())
     }
 
-    /// Whether its replies may wait for others a little: they are few, and more of its requests have not ended.
-    pub(super) fn may_wait(&self) -> bool {
-        self.unsent < UNSENT_MAX && (self.begun as usize) > self.replies.len()
-    }
-
     /// The socket took so many bytes of [`Session::chunks`].
     pub(super) fn on_sent(&mut self, requests: &mut Requests, bytes: usize) {
         if self.text_sent < self.text.len() {
             self.text_sent += bytes;
             return;
         }
-        self.unsent -= bytes;
         let (mut units, mut left) = (0, 0);
         self.replies.on_sent(bytes, |note| {
             if let Some(index) = note {
