@@ -1,4 +1,4 @@
-//! TCP sockets for transports that run on a byte stream: userspace iWARP and NVMe/TCP.
+//! TCP sockets for transports that run on a byte stream, userspace iWARP and NVMe/TCP; and Unix sockets.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -84,6 +84,13 @@ impl Poller {
         (event.data(), event.events().contains(EpollFlags::EPOLLOUT))
     }
 
+    /// Whether the peer of the `index`-th has closed its socket, and not only the direction towards us.
+    #[inline]
+    #[must_use]
+    pub fn has_hung_up(&self, index: usize) -> bool {
+        self.events[index].events().contains(EpollFlags::EPOLLHUP)
+    }
+
     /// The descriptor to sleep on: readable when something is ready.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {

@@ -1,4 +1,4 @@
-//! The TCP socket. The only file with a system call on memory, and the only one with unsafe code.
+//! The socket: TCP, or a Unix socket. The only file with a system call on memory, and the only one with unsafe code.
 #![expect(
     unsafe_code,
     reason = "readv and sendmsg on registered memory, which no reference may name; see the SAFETY comments"
@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 /// The rest of a payload that is worth a place of its own in a read: below, copying it costs less.
 pub const DIRECT_MIN: usize = 8 * 1024;
@@ -47,7 +48,7 @@ pub enum Received {
     },
 }
 
-/// A non-blocking TCP connection. Dropping it closes it: [`StreamConfig::reset_on_close`].
+/// A non-blocking connection. Dropping it closes it: [`StreamConfig::reset_on_close`].
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
@@ -107,6 +108,16 @@ impl Stream {
     /// When it is gone already, or the system refuses an option.
     pub fn take_over(config: &StreamConfig, connection: impl Into<OwnedFd>) -> io::Result<Self> {
         Self::with_options(config, Socket::from(connection.into()))
+    }
+
+    /// Takes over a connection between processes of this machine: a Unix socket, which has no options of TCP.
+    ///
+    /// # Errors
+    /// When the system refuses to make it non-blocking.
+    pub fn local(connection: UnixStream) -> io::Result<Self> {
+        connection.set_nonblocking(true)?;
+        let socket = Socket::from(OwnedFd::from(connection));
+        Ok(Self { socket, layer: Layer::Plain, blocked: false, paused: false })
     }
 
     fn with_options(config: &StreamConfig, socket: Socket) -> io::Result<Self> {

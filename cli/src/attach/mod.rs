@@ -10,7 +10,7 @@
 //! | `ublk` | `/dev/ublkbN` |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives the server of a `/dev/nbdN` |
-//! | `remote` | a remote namespace as what the NBD server serves |
+//! | `remote` | the connection of the thread that serves a disk |
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
 //! | `in_use` | who uses a block device |

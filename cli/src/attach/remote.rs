@@ -1,78 +1,224 @@
-//! A remote namespace as what the NBD server serves.
+//! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
-use super::nbd::{Disk, DiskInfo};
-use nvmf_block::BlockError;
-use nvmf_host::Namespace;
-use nvmf_initiator::{Device, Error};
+use super::AttachOptions;
+use super::serve::{Change, lock_disk};
+use crate::connect::{Via, reach};
+use crate::namespace::choose;
+use anyhow::{Context, Result, anyhow};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmf_attached::DiskLock;
+use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Tag};
+use nvmf_host::{AssociationError, Namespace};
+use nvmf_initiator::transport::AnyTransport;
+use nvmf_initiator::{ConnectionState, RemoteBackend};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{oneshot, watch};
 
-/// A remote namespace.
-#[derive(Clone)]
-pub(super) struct RemoteDisk {
-    device: Device,
-    info: DiskInfo,
+/// How long the last flush may take, and then the end of the connection.
+const LAST_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the thread may take for both, and what it does before.
+pub(super) const END_TIME_MAX: Duration = Duration::from_secs(50);
+/// The last flush's tag: no request's.
+const LAST_FLUSH: Tag = Tag(u64::MAX);
+
+/// How a thread that serves a disk is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// Not yet.
+    NotYet = 0,
+    /// After what is under way, and a flush.
+    InOrder = 1,
+    /// At once: every request fails, those that wait and those that come.
+    AtOnce = 2,
 }
 
-impl RemoteDisk {
-    pub(super) fn new(device: Device, namespace: &Namespace) -> Self {
-        let (geometry, limits) = (namespace.geometry, namespace.limits);
-        let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks);
-        let info = DiskInfo {
-            bytes: geometry.bytes(),
-            block_size: geometry.block_size,
-            preferred: optimal.clamp(4096, 1 << 20).next_power_of_two(),
-            read_only: geometry.read_only,
-            trim: geometry.deallocate && limits.deallocate_blocks > 0,
-            write_zeroes: limits.write_zeroes_blocks > 0,
-        };
-        Self { device, info }
+/// What the thread is told by others: how to end.
+#[derive(Debug)]
+pub(super) struct Control {
+    end: AtomicU8,
+    wakeup: EventFd,
+}
+
+impl Control {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Arc::new(Self { end: AtomicU8::new(End::NotYet as u8), wakeup }))
+    }
+
+    /// Has the thread end. What was asked for before is not taken back.
+    pub(super) fn end(&self, how: End) {
+        self.end.fetch_max(how as u8, Ordering::Release);
+        // A full counter has rung already.
+        let _ = self.wakeup.write(1);
+    }
+
+    /// How the thread is to end, as far as it was told.
+    pub(super) fn asked(&self) -> End {
+        match self.end.load(Ordering::Acquire) {
+            0 => End::NotYet,
+            1 => End::InOrder,
+            _ => End::AtOnce,
+        }
+    }
+
+    /// Takes back what woke the thread.
+    fn heard(&self) {
+        // Empty when it has not rung.
+        let _ = self.wakeup.read();
     }
 }
 
-impl Disk for RemoteDisk {
-    fn info(&self) -> DiskInfo {
-        self.info
-    }
+/// How the thread is reached, and whom it tells. `U` is what it says when it serves.
+pub(super) struct Wires<U> {
+    pub(super) control: Arc<Control>,
+    pub(super) changes: watch::Sender<Change>,
+    pub(super) up: oneshot::Sender<U>,
+}
 
-    async fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), BlockError> {
-        let buffer = self.device.buffer(into.len()).map_err(|e| block_error(&e))?;
-        let buffer = self.device.read(offset, buffer).await.map_err(|e| block_error(&e))?;
-        buffer.copy_to(into);
-        Ok(())
-    }
-
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<(), BlockError> {
-        let mut buffer = self.device.buffer(data.len()).map_err(|e| block_error(&e))?;
-        buffer.copy_from(data);
-        let written = match fua {
-            true => self.device.write_fua(offset, buffer).await,
-            false => self.device.write(offset, buffer).await,
-        };
-        written.map(drop).map_err(|e| block_error(&e))
-    }
-
-    async fn flush(&self) -> Result<(), BlockError> {
-        self.device.flush().await.map_err(|e| block_error(&e))
-    }
-
-    async fn trim(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        self.device.deallocate(offset, len).await.map_err(|e| block_error(&e))
-    }
-
-    async fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        deallocate: bool,
-        fua: bool,
-    ) -> Result<(), BlockError> {
-        self.device.write_zeroes(offset, len, deallocate, fua).await.map_err(|e| block_error(&e))
+/// What becomes of the connection, one change after the other.
+pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() -> Change {
+    async move || match states.changed().await {
+        Ok(()) => states.borrow_and_update().clone(),
+        // The thread is gone, which is seen elsewhere.
+        Err(_) => core::future::pending().await,
     }
 }
 
-fn block_error(error: &Error) -> BlockError {
-    match error {
-        // No memory, say: the disk is there, and the next request may go well.
-        Error::System { .. } => BlockError::Os(nix::libc::ENOMEM),
-        error => error.block_error().unwrap_or(BlockError::Gone),
+/// The state that a thread's connection begins with.
+pub(super) fn live() -> (watch::Sender<Change>, watch::Receiver<Change>) {
+    watch::channel(Change { state: ConnectionState::Live, reason: None })
+}
+
+/// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
+pub(super) fn in_thread<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<T>>> {
+    let (done, is_done) = oneshot::channel();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || drop(done.send(body())))?;
+    Ok(is_done)
+}
+
+/// The connection of a disk's thread.
+pub(super) struct Remote {
+    pub(super) backend: RemoteBackend<AnyTransport>,
+    pub(super) namespace: Namespace,
+    pub(super) via: Via,
+    control: Arc<Control>,
+    changes: watch::Sender<Change>,
+    /// The state that was told last, and the loss.
+    state: ConnectionState,
+    loss: Option<AssociationError>,
+    spin: Duration,
+    idle_since: Option<Instant>,
+    _lock: Option<DiskLock>,
+}
+
+impl Remote {
+    /// Connects to the namespace that is meant, and locks it.
+    pub(super) fn connect(
+        options: &AttachOptions,
+        control: Arc<Control>,
+        changes: watch::Sender<Change>,
+    ) -> Result<Self> {
+        let connection = &options.connection;
+        let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
+        let (backend, via) = crate::runtime::run(reached)?;
+        let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
+        let namespace = backend.namespace(nsid)?;
+        let lock = lock_disk(options, &namespace)?;
+        Ok(Self {
+            backend,
+            namespace,
+            via,
+            control,
+            changes,
+            state: ConnectionState::Live,
+            loss: None,
+            spin: connection.spin,
+            idle_since: None,
+            _lock: lock,
+        })
+    }
+
+    /// The namespace as a device of the backend.
+    pub(super) fn device(&self) -> DeviceId {
+        DeviceId(self.namespace.nsid.0)
+    }
+
+    /// After a turn that found work or did not: tells what became of the connection, and whether to sleep now.
+    pub(super) fn may_sleep(&mut self, worked: bool) -> bool {
+        self.tell();
+        if worked {
+            self.idle_since = None;
+            return false;
+        }
+        if self.idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
+            // The target may be on this machine, and the clients of a socket are: they get the processor if they need it.
+            std::thread::yield_now();
+            return false;
+        }
+        true
+    }
+
+    /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
+    pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
+        self.backend.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
+        self.control.heard();
+        self.idle_since = None;
+    }
+
+    fn tell(&mut self) {
+        let (state, loss) = (self.backend.state(), self.backend.loss());
+        if self.state != state || self.loss.as_ref() != loss {
+            self.state = state;
+            self.loss = loss.cloned();
+            let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.namespace.nsid);
+            let change = Change::new(state, loss, foreign.map(|(_, mismatch)| mismatch));
+            self.changes.send_replace(change);
+        }
+    }
+
+    /// Flushes what was written, and ends the connection.
+    pub(super) fn finish(mut self) -> Result<()> {
+        let flushed = self.flush();
+        self.close();
+        flushed.context("the last flush failed: what was not flushed before may be lost")
+    }
+
+    /// Ends the connection. What waits for the target fails, and is not done later.
+    pub(super) fn close(mut self) {
+        self.backend.shutdown();
+        let deadline = Instant::now() + LAST_TIME_MAX;
+        while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {
+            if !self.backend.turn() {
+                self.backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let deadline = Instant::now() + LAST_TIME_MAX;
+        let mut completions: Vec<Completion> = Vec::with_capacity(64);
+        let mut is_submitted = false;
+        loop {
+            // It is full when requests are still under way.
+            is_submitted =
+                is_submitted || self.backend.submit(LAST_FLUSH, self.device(), BlockOp::Flush).is_ok();
+            self.backend.poll(&mut completions);
+            for completion in completions.drain(..) {
+                // A request that ended after its client was gone: nobody waits for it.
+                if completion.tag == LAST_FLUSH {
+                    return Ok(completion.result?);
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(anyhow!("it took too long"));
+            }
+            self.backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
+        }
     }
 }

@@ -197,11 +197,6 @@ impl Service<'_> {
         self.claim.write(&self.entry)
     }
 
-    /// Where its socket lies unless the user says otherwise.
-    pub(super) fn default_socket(&self, namespace: &Namespace) -> PathBuf {
-        Registry::of_this_user().default_socket(self.options.connection.nqn.as_str(), namespace.nsid.0)
-    }
-
     /// The disk is there: says so, and goes on if somebody hears it.
     pub(super) async fn report(&mut self) -> Result<()> {
         self.entry.state = State::Live;

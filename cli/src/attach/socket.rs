@@ -1,57 +1,73 @@
 //! A remote namespace behind an NBD server: for whoever comes to its socket, or for the kernel's own client.
+//!
+//! One thread does it all: it reads requests, sends commands to the target, and answers.
 
+use super::AttachOptions;
 use super::guard;
 use super::nbd::kernel::Kernel;
-use super::nbd::{Disk, Order, Server, transmit};
-use super::registry;
-use super::remote::RemoteDisk;
-use super::serve::{Change, Place, Service, lock_disk, node_opens};
-use crate::connect::{Via, connect};
-use crate::namespace::choose;
+use super::nbd::{DiskInfo, Listener, Server};
+use super::registry::{self, Registry};
+use super::remote::{self, Control, END_TIME_MAX, End, Remote, Wires, changes, in_thread};
+use super::serve::{Place, Service, node_opens};
+use crate::connect::Via;
 use anyhow::{Context, Result, anyhow, bail};
-use nvme_proto::Nsid;
-use nvmf_attached::DiskLock;
 use nvmf_host::Namespace;
-use nvmf_initiator::{Connection, ConnectionState, Device};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long requests under way may take when the disk is detached, and then a flush.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// How often a connection that is away is asked why.
-const REASON_POLL: Duration = Duration::from_secs(1);
+/// Who is served.
+enum Clients {
+    /// Whoever comes to the socket.
+    Socket,
+    /// The kernel, on the other end of this one. It is said when it is gone.
+    Kernel(UnixStream, oneshot::Sender<()>),
+}
 
-/// What is attached.
-struct Attached {
-    connection: Connection,
-    device: Device,
+/// A disk that is served.
+#[derive(Debug)]
+struct Up {
     namespace: Namespace,
     via: Via,
-    _lock: Option<DiskLock>,
+    socket: Option<PathBuf>,
+}
+
+/// The thread of a disk, as others see it.
+struct Thread {
+    control: Arc<Control>,
+    changes: watch::Receiver<super::serve::Change>,
+    /// How it ended.
+    ended: oneshot::Receiver<Result<()>>,
 }
 
 /// Serves whoever comes to the socket. `note` says why there is no more than a socket, where more was wanted.
 pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Result<()> {
-    let attached = attach(&mut service).await?;
-    let options = &service.options;
-    let socket = match &options.socket.path {
-        Some(path) => path.clone(),
-        None => service.default_socket(&attached.namespace),
+    let (mut thread, up) = start(&mut service, Clients::Socket).await?;
+    let mut is_live = false;
+    let lives = async {
+        let place = Place { device: None, socket: up.socket, note };
+        service.place(&up.namespace, &up.via, place)?;
+        service.report().await?;
+        is_live = true;
+        service.until_ended(changes(thread.changes.clone())).await;
+        Ok(())
     };
-    let server = Server::bind(&socket, &options.socket).await?;
-    let place = Place { device: None, socket: Some(socket), note };
-    service.place(&attached.namespace, &attached.via, place)?;
-    service.report().await?;
-    let ended = service.until_ended(changes(&attached.connection, attached.namespace.nsid));
-    server.serve(attached.disk(), ended, FINISH_TIME_MAX).await;
-    attached.finish().await
+    let said = tokio::select! {
+        said = lives => said,
+        // It ends before it is asked to only when something is wrong.
+        ended = &mut thread.ended => return ended?,
+    };
+    let ended = thread.end(if is_live { End::InOrder } else { End::AtOnce }).await;
+    said.and(ended)
 }
 
 /// Gives the kernel's client a socket to this process, and with it the machine a `/dev/nbdN`.
@@ -60,47 +76,42 @@ pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Res
 /// takes a socket whose requests wait for a target for dead, fails them or sends them again on another, and they are
 /// carried out here all the same when the target is back.
 pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
-    let attached = attach(&mut service).await?;
-    let disk = attached.disk();
-    let (closing, closed) = watch::channel(false);
     let (ours, its) = UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    let ours = tokio::net::UnixStream::from_std(ours)?;
-    let info = disk.info();
-    let mut client = tokio::spawn(async move { transmit(ours, &disk, &Order::default(), closed).await });
+    let (gone, is_gone) = oneshot::channel();
+    let (mut thread, up) = start(&mut service, Clients::Kernel(ours, gone)).await?;
+    let info = DiskInfo::from(&up.namespace);
     let owner = registry::owner(std::process::id());
     let its_owner = owner.clone();
     let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));
     let node = made.await??;
     let place = Place { device: Some(node.clone()), ..Place::default() };
     let lives = async {
-        service.place(&attached.namespace, &attached.via, place)?;
+        service.place(&up.namespace, &up.via, place)?;
         let guard = guard::over(&node, &owner)?;
         tokio::select! {
             opens = node_opens(&node) => opens?,
             () = service.stop.asked() => bail!("stopped before the disk was attached"),
         }
         service.report().await?;
-        service.until_ended(changes(&attached.connection, attached.namespace.nsid)).await;
+        service.until_ended(changes(thread.changes.clone())).await;
         Ok(guard)
     };
-    let (said, client) = tokio::select! {
-        said = lives => (said, Some(client)),
+    let said = tokio::select! {
+        said = lives => said,
         // The kernel has failed what it waited for. The connection ends without it, so that nothing of it is done
         // later.
-        _ = &mut client => (Err(anyhow!("the kernel's nbd client is gone: its device was disconnected")), None),
-    };
-    let Some(client) = client else {
-        attached.abandon().await;
-        return said.map(drop);
+        Ok(()) = is_gone => {
+            let _ = thread.end(End::AtOnce).await;
+            bail!("the kernel's nbd client is gone: its device was disconnected")
+        }
+        ended = &mut thread.ended => return ended?,
     };
     let ended = take_away(node).await;
-    closing.send_replace(true);
-    let _ = timeout(FINISH_TIME_MAX, client).await;
+    let finished = thread.end(End::InOrder).await;
     let (mut guard, pipe) = said?;
     drop(pipe);
     let _ = guard.wait();
-    ended.and(attached.finish().await)
+    ended.and(finished)
 }
 
 /// Writes back what the kernel still holds of the disk, and takes it away.
@@ -113,62 +124,83 @@ async fn take_away(node: PathBuf) -> Result<()> {
         .context("the kernel could not write back all that it held: it is lost")
 }
 
-/// Connects to the namespace, and locks it.
-async fn attach(service: &mut Service<'_>) -> Result<Attached> {
-    let options = service.options;
-    let (connection, via) = tokio::select! {
-        connected = connect(options.connection.clone()) => connected?,
+/// Starts the thread, and waits until it serves.
+async fn start(service: &mut Service<'_>, clients: Clients) -> Result<(Thread, Up)> {
+    let options = service.options.clone();
+    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
+    let (tell, changes) = remote::live();
+    let wires = Wires { control: Arc::clone(&control), changes: tell, up };
+    let mut ended = in_thread("nvmf-nbd", move || run(&options, clients, wires))?;
+    tokio::select! {
+        biased;
+        Ok(up) = is_up => Ok((Thread { control, changes, ended }, up)),
+        ended = &mut ended => Err(ended?.err().unwrap_or_else(|| anyhow!("the disk's thread has ended"))),
         () = service.stop.asked() => bail!("stopped before it was connected"),
-    };
-    let namespaces = connection.namespaces();
-    let nsid = choose(&options.connection.nqn, options.nsid, &namespaces)?;
-    let device = connection.open(nsid)?;
-    let namespace = namespaces.into_iter().find(|namespace| namespace.nsid == nsid);
-    let namespace = namespace.context("the namespace is gone")?;
-    let lock = lock_disk(options, &namespace)?;
-    Ok(Attached { connection, device, namespace, via, _lock: lock })
+    }
 }
 
-/// What becomes of the connection, one change after the other.
-fn changes(connection: &Connection, nsid: Nsid) -> impl AsyncFnMut() -> Change {
-    let connection = connection.clone();
-    let mut known = Change { state: ConnectionState::Live, reason: None };
-    async move || {
-        loop {
-            let changed = connection.state_after(known.state);
-            // An attempt to connect again may fail for another reason than the last one.
-            let state = match known.state {
-                ConnectionState::Connecting => timeout(REASON_POLL, changed).await.unwrap_or(known.state),
-                _ => changed.await,
-            };
-            let foreign = connection.foreign().into_iter().find(|(foreign, _)| *foreign == nsid);
-            let now = Change::new(state, connection.loss().as_ref(), foreign.map(|(_, mismatch)| mismatch));
-            if now != known {
-                known = now.clone();
-                return now;
-            }
+impl Thread {
+    /// Has it end, and waits for that.
+    async fn end(&mut self, how: End) -> Result<()> {
+        self.control.end(how);
+        timeout(END_TIME_MAX, &mut self.ended).await.context("the disk's thread does not end")??
+    }
+}
+
+/// The thread: connects to the namespace that is meant, and serves it until it is told to end.
+fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()> {
+    let control = Arc::clone(&wires.control);
+    let mut remote = Remote::connect(options, wires.control, wires.changes)?;
+    let mut server = Server::new(DiskInfo::from(&remote.namespace), remote.device())?;
+    let (mut socket, mut gone) = (None, None);
+    match clients {
+        Clients::Kernel(stream, tell) => {
+            server.add(stream)?;
+            gone = Some(tell);
+        }
+        Clients::Socket => {
+            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.namespace.nsid.0);
+            let path = options.socket.path.clone();
+            let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
+            server.listen(Listener::bind(&path, &options.socket)?)?;
+            socket = Some(path);
         }
     }
-}
-
-impl Attached {
-    fn disk(&self) -> RemoteDisk {
-        RemoteDisk::new(self.device.clone(), &self.namespace)
+    let up = Up { namespace: remote.namespace.clone(), via: remote.via.clone(), socket };
+    // Nobody hears: it is told to end.
+    let _ = wires.up.send(up);
+    let start = Instant::now();
+    let mut end_by = None;
+    loop {
+        let now = start.elapsed();
+        match control.asked() {
+            End::NotYet => {}
+            End::InOrder if end_by.is_none() => {
+                server.close();
+                end_by = Some(now + FINISH_TIME_MAX);
+            }
+            End::InOrder => {}
+            End::AtOnce => {
+                drop(server);
+                remote.close();
+                return Ok(());
+            }
+        }
+        if end_by.is_some_and(|at| server.is_empty() || at <= now) {
+            break;
+        }
+        let worked = server.turn(now, &mut remote.backend);
+        if server.is_deserted()
+            && let Some(gone) = gone.take()
+        {
+            let _ = gone.send(());
+        }
+        if remote.may_sleep(worked) {
+            let until = [server.poll_timeout(), end_by].into_iter().flatten().min();
+            let most = until.map_or(Duration::MAX, |at| at.saturating_sub(now));
+            remote.sleep(most, server.arm());
+        }
     }
-
-    /// Flushes, and closes the connection.
-    async fn finish(self) -> Result<()> {
-        timeout(FINISH_TIME_MAX, self.device.flush())
-            .await
-            .context("it took too long")
-            .and_then(|flushed| Ok(flushed?))
-            .context("the last flush failed: what was not flushed before may be lost")?;
-        self.abandon().await;
-        Ok(())
-    }
-
-    /// Closes the connection. What waits for the target fails, and is not done later.
-    async fn abandon(self) {
-        let _ = timeout(FINISH_TIME_MAX, self.connection.close()).await;
-    }
+    drop(server);
+    remote.finish()
 }

@@ -1,7 +1,6 @@
 //! What the server serves.
 
-use core::future::Future;
-use nvmf_block::BlockError;
+use nvmf_host::Namespace;
 
 /// What a client is told of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,31 +19,17 @@ pub(crate) struct DiskInfo {
     pub(crate) write_zeroes: bool,
 }
 
-/// A disk with blocks of [`DiskInfo::block_size`] bytes: a remote namespace, or in tests memory.
-///
-/// Offsets and lengths were checked against [`DiskInfo`]. Handles are cheap to clone and name the same disk.
-pub(crate) trait Disk: Clone + Send + Sync + 'static {
-    /// What it is.
-    fn info(&self) -> DiskInfo;
-    /// Reads as many bytes as `into` has.
-    fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), BlockError>> + Send;
-    /// Writes `data`; durable when it ends, with `fua`.
-    fn write(
-        &self,
-        offset: u64,
-        data: &[u8],
-        fua: bool,
-    ) -> impl Future<Output = Result<(), BlockError>> + Send;
-    /// Makes durable what was written, by whatever connection.
-    fn flush(&self) -> impl Future<Output = Result<(), BlockError>> + Send;
-    /// A hint that the range is not needed.
-    fn trim(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), BlockError>> + Send;
-    /// Makes the range read as zeroes.
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        deallocate: bool,
-        fua: bool,
-    ) -> impl Future<Output = Result<(), BlockError>> + Send;
+impl From<&Namespace> for DiskInfo {
+    fn from(namespace: &Namespace) -> Self {
+        let (geometry, limits) = (namespace.geometry, namespace.limits);
+        let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks);
+        Self {
+            bytes: geometry.bytes(),
+            block_size: geometry.block_size,
+            preferred: optimal.clamp(4096, 1 << 20).next_power_of_two(),
+            read_only: geometry.read_only,
+            trim: geometry.deallocate && limits.deallocate_blocks > 0,
+            write_zeroes: limits.write_zeroes_blocks > 0,
+        }
+    }
 }

@@ -1,17 +1,33 @@
 //! An NBD server: how a remote namespace becomes a disk for `nbdcopy`, `qemu-img` and the kernel's nbd client.
 //!
 //! The NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), fixed newstyle negotiation, simple replies.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `server`, `client` | the clients and their sockets, and a turn of the thread that serves them |
+//! | `session`, `input`, `negotiation` | a client without its socket: bytes in, requests; ended requests, replies |
+//! | `requests`, `request` | requests under way: checked, turned into operations, ended |
+//! | `order` | which requests begin when |
+//! | `pool` | memory for their data, registered with the backend |
+//! | `listener` | the Unix socket |
+//! | `disk` | what clients are told of the disk |
+//! | `kernel` | the kernel's client |
 
-mod connection;
+mod client;
 mod disk;
+mod input;
 pub(super) mod kernel;
+mod listener;
 mod negotiation;
+mod order;
+mod pool;
 mod request;
+mod requests;
 mod server;
+mod session;
 
-pub(super) use connection::transmit;
-pub(super) use disk::{Disk, DiskInfo};
-pub(super) use request::Order;
+pub(super) use disk::DiskInfo;
+pub(super) use listener::Listener;
 pub(super) use server::Server;
 
 #[cfg(test)]

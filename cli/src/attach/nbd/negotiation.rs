@@ -1,101 +1,145 @@
 //! The negotiation, from the first byte to the transmission phase.
 
 use super::disk::DiskInfo;
+use super::input::Input;
+use super::session::Violation;
 use nbd_proto::{self as wire, OptionKind, flag, info, reply};
-use std::io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 
 /// Options that a client may try before it is disconnected.
 const OPTIONS_MAX: usize = 64;
+/// Bytes of an option's header.
+const HEADER_LEN: usize = 16;
 
-/// Negotiates. `false`: the client ended the negotiation with an abort.
-///
-/// # Errors
-/// When the client is gone or does not speak NBD.
-pub(super) async fn negotiate(stream: &mut UnixStream, disk: &DiskInfo) -> io::Result<bool> {
-    let mut greeting = Vec::with_capacity(18);
-    greeting.extend(wire::NBDMAGIC.to_be_bytes());
-    greeting.extend(wire::IHAVEOPT.to_be_bytes());
-    greeting.extend(wire::SERVER_FLAGS.to_be_bytes());
-    stream.write_all(&greeting).await?;
-    let client_flags = stream.read_u32().await?;
-    if client_flags & wire::CLIENT_FIXED_NEWSTYLE == 0 {
-        return Err(protocol("the client does not speak fixed newstyle"));
-    }
-    for _ in 0..OPTIONS_MAX {
-        let mut header = [0; 16];
-        stream.read_exact(&mut header).await?;
-        let (option, len) = wire::parse_option(&header).ok_or_else(|| protocol("not an option"))?;
-        if len > wire::OPTION_LEN_MAX {
-            return Err(protocol("an option is too long"));
-        }
-        let mut data = vec![0; len as usize];
-        stream.read_exact(&mut data).await?;
-        match option {
-            OptionKind::ExportName => {
-                // This old option has no error reply: an unknown name ends the connection.
-                if !data.is_empty() {
-                    return Err(protocol("there is no such export"));
-                }
-                let mut answer = export(disk);
-                if client_flags & wire::CLIENT_NO_ZEROES == 0 {
-                    answer.extend([0; 124]);
-                }
-                stream.write_all(&answer).await?;
-                return Ok(true);
-            }
-            OptionKind::Abort => {
-                stream.write_all(&wire::option_reply(option, reply::ACK, &[])).await?;
-                return Ok(false);
-            }
-            OptionKind::List => {
-                // One export, whose name is empty.
-                stream.write_all(&wire::option_reply(option, reply::SERVER, &[0; 4])).await?;
-                stream.write_all(&wire::option_reply(option, reply::ACK, &[])).await?;
-            }
-            OptionKind::Info | OptionKind::Go => {
-                let well = inform(stream, option, &data, disk).await?;
-                if well && option == OptionKind::Go {
-                    return Ok(true);
-                }
-            }
-            OptionKind::Other(_) => {
-                stream.write_all(&wire::option_reply(option, reply::ERROR_UNSUPPORTED, &[])).await?;
-            }
-        }
-    }
-    Err(protocol("the client tries too many options"))
+/// A negotiation that is not over.
+#[derive(Debug, Default)]
+pub(super) struct Negotiation {
+    /// What the client said first.
+    client_flags: Option<u32>,
+    /// Options that it has tried.
+    options: usize,
 }
 
-/// Answers Info or Go; `false` when it was refused.
-async fn inform(
-    stream: &mut UnixStream,
+/// How far a negotiation came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// More bytes are needed.
+    NeedsBytes,
+    /// The transmission phase begins.
+    Agreed,
+    /// The client has ended it.
+    Aborted,
+}
+
+/// What a server says first.
+pub(super) fn greeting() -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(18);
+    bytes.extend(wire::NBDMAGIC.to_be_bytes());
+    bytes.extend(wire::IHAVEOPT.to_be_bytes());
+    bytes.extend(wire::SERVER_FLAGS.to_be_bytes());
+    bytes
+}
+
+impl Negotiation {
+    /// Goes on with what was received; `output` gets the answers.
+    ///
+    /// # Errors
+    /// When the client does not speak NBD.
+    pub(super) fn advance(
+        &mut self,
+        input: &mut Input,
+        disk: &DiskInfo,
+        output: &mut Vec<u8>,
+    ) -> Result<Progress, Violation> {
+        let client_flags = match self.client_flags {
+            Some(flags) => flags,
+            None => {
+                let Some(&flags) = input.header::<4>() else { return Ok(Progress::NeedsBytes) };
+                input.take(flags.len());
+                *self.client_flags.insert(u32::from_be_bytes(flags))
+            }
+        };
+        if client_flags & wire::CLIENT_FIXED_NEWSTYLE == 0 {
+            return Err(Violation("the client does not speak fixed newstyle"));
+        }
+        loop {
+            let Some(header) = input.header::<HEADER_LEN>() else { return Ok(Progress::NeedsBytes) };
+            let (option, len) = wire::parse_option(header).ok_or(Violation("not an option"))?;
+            if len > wire::OPTION_LEN_MAX {
+                return Err(Violation("an option is too long"));
+            }
+            let whole = HEADER_LEN + len as usize;
+            let Some(data) = input.range(HEADER_LEN, whole) else { return Ok(Progress::NeedsBytes) };
+            if self.options == OPTIONS_MAX {
+                return Err(Violation("the client tries too many options"));
+            }
+            self.options += 1;
+            let progress = answer(option, data, client_flags, disk, output)?;
+            input.take(whole);
+            if progress != Progress::NeedsBytes {
+                return Ok(progress);
+            }
+        }
+    }
+}
+
+/// Answers an option.
+fn answer(
     option: OptionKind,
     data: &[u8],
+    client_flags: u32,
     disk: &DiskInfo,
-) -> io::Result<bool> {
-    let refusal = match wire::parse_go(data) {
-        Some(([], _)) => None,
-        Some(_) => Some(reply::ERROR_UNKNOWN),
-        None => Some(reply::ERROR_INVALID),
-    };
-    if let Some(refusal) = refusal {
-        stream.write_all(&wire::option_reply(option, refusal, &[])).await?;
-        return Ok(false);
+    output: &mut Vec<u8>,
+) -> Result<Progress, Violation> {
+    let mut reply = |kind, data: &[u8]| output.extend(wire::option_reply(option, kind, data));
+    match option {
+        OptionKind::ExportName => {
+            // This old option has no error reply: an unknown name ends the connection.
+            if !data.is_empty() {
+                return Err(Violation("there is no such export"));
+            }
+            output.extend(export(disk));
+            if client_flags & wire::CLIENT_NO_ZEROES == 0 {
+                output.extend([0; 124]);
+            }
+            return Ok(Progress::Agreed);
+        }
+        OptionKind::Abort => {
+            reply(reply::ACK, &[]);
+            return Ok(Progress::Aborted);
+        }
+        OptionKind::List => {
+            // One export, whose name is empty.
+            reply(reply::SERVER, &[0; 4]);
+            reply(reply::ACK, &[]);
+        }
+        OptionKind::Info | OptionKind::Go => {
+            let refusal = match wire::parse_go(data) {
+                Some(([], _)) => None,
+                Some(_) => Some(reply::ERROR_UNKNOWN),
+                None => Some(reply::ERROR_INVALID),
+            };
+            if let Some(refusal) = refusal {
+                reply(refusal, &[]);
+                return Ok(Progress::NeedsBytes);
+            }
+            let mut about = info::EXPORT.to_be_bytes().to_vec();
+            about.extend(export(disk));
+            reply(reply::INFO, &about);
+            // Sent without being asked for, too: most clients obey it. For those that do not, parts of blocks are read
+            // and written.
+            let mut sizes = info::BLOCK_SIZE.to_be_bytes().to_vec();
+            for size in [disk.block_size, disk.preferred, wire::REQUEST_LEN_MAX] {
+                sizes.extend(size.to_be_bytes());
+            }
+            reply(reply::INFO, &sizes);
+            reply(reply::ACK, &[]);
+            if option == OptionKind::Go {
+                return Ok(Progress::Agreed);
+            }
+        }
+        OptionKind::Other(_) => reply(reply::ERROR_UNSUPPORTED, &[]),
     }
-    let mut about = info::EXPORT.to_be_bytes().to_vec();
-    about.extend(export(disk));
-    stream.write_all(&wire::option_reply(option, reply::INFO, &about)).await?;
-    // Sent without being asked for, too: most clients obey it. For those that do not, parts of blocks are read and
-    // written.
-    let mut sizes = info::BLOCK_SIZE.to_be_bytes().to_vec();
-    for size in [disk.block_size, disk.preferred, wire::REQUEST_LEN_MAX] {
-        sizes.extend(size.to_be_bytes());
-    }
-    stream.write_all(&wire::option_reply(option, reply::INFO, &sizes)).await?;
-    stream.write_all(&wire::option_reply(option, reply::ACK, &[])).await?;
-    Ok(true)
+    Ok(Progress::NeedsBytes)
 }
 
 /// Size and transmission flags.
@@ -119,8 +163,4 @@ pub(super) fn flags(disk: &DiskInfo) -> u16 {
         }
     }
     flags
-}
-
-fn protocol(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -1,159 +1,395 @@
-//! Listening on a Unix socket.
+//! The clients' sockets, and what a turn of the disk's thread does for them.
 
-use super::disk::Disk;
-use super::request::Order;
-use super::{connection, negotiation};
-use crate::attach::SocketOptions;
-use std::fs::Permissions;
+use super::client::Client;
+use super::disk::DiskInfo;
+use super::listener::Listener;
+use super::requests::Requests;
+use super::session::Session;
+use core::time::Duration;
+use nvmf_block::{Backend, Completion, DeviceId};
+use nvmf_stream::{Interest, Poller, ReadSchedule, SendSchedule, Stream};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-use thiserror::Error;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 
 /// How long a client may take to negotiate.
 const NEGOTIATION_TIME_MAX: Duration = Duration::from_secs(30);
-/// Clients at once.
+/// Clients at once. A poller reports all of them at a time.
 const CLIENTS_MAX: usize = 64;
+/// How long accepting rests when the process has no descriptor left.
+const REST: Duration = Duration::from_millis(100);
+/// Completions that are taken at once.
+const COMPLETIONS: usize = 256;
+/// The listener's token: no client's number.
+const LISTENER: u64 = u64::MAX;
 
-/// The socket cannot be served.
-#[derive(Debug, Error)]
-pub(crate) enum ServerError {
-    /// Another server answers there.
-    #[error("{} is served already: another nvmf has it (nvmf list); choose another --socket, or nvmf detach --socket {}", path.display(), path.display())]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else is there.
-    #[error("{} exists and is not a socket: choose another --socket, or remove it", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// There is no such group.
-    #[error("--socket-group {name}: there is no such group")]
-    NoGroup {
-        /// Its name.
-        name: String,
-    },
-    /// The system refused.
-    #[error("cannot listen on {}", path.display())]
-    Os {
-        /// The socket.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-/// A server on a Unix socket, which is removed when it ends.
-#[derive(Debug)]
+/// A disk for NBD clients. Its thread calls [`Server::turn`], and sleeps on [`Server::arm`].
 pub(crate) struct Server {
-    listener: UnixListener,
-    _path: Bound,
-}
-
-/// A socket's path, which goes with it.
-#[derive(Debug)]
-struct Bound(PathBuf);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+    poller: Poller,
+    listener: Option<Listener>,
+    /// Accepting rests until then.
+    rests_until: Option<Duration>,
+    clients: Vec<Option<Client>>,
+    count: usize,
+    requests: Requests,
+    reads: ReadSchedule,
+    sends: SendSchedule,
+    /// Clients whose input is looked at in this turn; those whose input is, in the next.
+    due: Vec<u32>,
+    heard: Vec<u32>,
+    /// Clients that were found to have closed their sockets.
+    hung_up: Vec<u32>,
+    completions: Vec<Completion>,
 }
 
 impl Server {
-    /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced.
+    /// Serves a device of a backend.
     ///
     /// # Errors
-    /// [`ServerError`].
-    pub(crate) async fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ServerError> {
-        let os = |source| ServerError::Os { path: path.to_owned(), source };
-        let group = options.group.as_deref().map(group).transpose()?;
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(ServerError::NotASocket { path: path.to_owned() });
-            }
-            Ok(_) if UnixStream::connect(path).await.is_ok() => {
-                return Err(ServerError::InUse { path: path.to_owned() });
-            }
-            Ok(_) => std::fs::remove_file(path).map_err(os)?,
-            Err(_) => {}
-        }
-        // The process's umask keeps others out until the group is set.
-        let listener = UnixListener::bind(path).map_err(os)?;
-        let bound = Bound(path.to_owned());
-        if let Some(group) = group {
-            std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;
-        }
-        std::fs::set_permissions(path, Permissions::from_mode(options.mode)).map_err(os)?;
-        Ok(Self { listener, _path: bound })
+    /// When the system gives no epoll descriptor.
+    pub(crate) fn new(disk: DiskInfo, device: DeviceId) -> io::Result<Self> {
+        Ok(Self {
+            poller: Poller::new()?,
+            listener: None,
+            rests_until: None,
+            clients: Vec::new(),
+            count: 0,
+            requests: Requests::new(disk, device),
+            reads: ReadSchedule::default(),
+            sends: SendSchedule::default(),
+            due: Vec::new(),
+            heard: Vec::new(),
+            hung_up: Vec::new(),
+            completions: Vec::with_capacity(COMPLETIONS),
+        })
     }
 
-    /// Serves `disk` to every client until `stop` ends; then finishes what is under way, within `finish_time`, and
-    /// disconnects every client.
-    pub(crate) async fn serve<D: Disk>(self, disk: D, stop: impl Future<Output = ()>, finish_time: Duration) {
-        let (mut clients, order) = (JoinSet::new(), Arc::<Order>::default());
-        let (closing, closed) = watch::channel(false);
-        tokio::pin!(stop);
+    /// Takes clients from a listener.
+    ///
+    /// # Errors
+    /// When the system's limit of epoll watches is reached.
+    pub(crate) fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.poller.add(&listener, LISTENER, Interest::Read)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Takes a client that needs no negotiation.
+    ///
+    /// # Errors
+    /// When the system's limit of epoll watches is reached.
+    pub(crate) fn add(&mut self, client: UnixStream) -> io::Result<()> {
+        self.add_session(client, Session::agreed, Duration::MAX)
+    }
+
+    /// The descriptor to sleep on: readable when there is something to do.
+    pub(crate) fn arm(&mut self) -> BorrowedFd<'_> {
+        self.reads.poll_next_turn();
+        self.poller.fd()
+    }
+
+    /// When [`Server::turn`] must be called again even if nothing arrives.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        let negotiating = self.clients.iter().flatten().filter(|client| client.session.is_negotiating());
+        negotiating.map(|client| client.deadline).chain(self.rests_until).min()
+    }
+
+    /// Whether nothing more is heard of any client.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.clients.iter().flatten().all(|client| client.session.has_ended())
+    }
+
+    /// Whether there are no clients.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Takes no more clients and no more requests. What is under way is answered in the next turns.
+    pub(crate) fn close(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            self.poller.remove(&listener);
+        }
+        self.rests_until = None;
+        for key in 0..self.clients.len() as u32 {
+            if let Some(client) = &mut self.clients[key as usize] {
+                client.session.close(&mut self.requests);
+                self.list(key);
+            }
+        }
+    }
+
+    /// Does everything that there is to do now; `false` when that is nothing.
+    ///
+    /// Requests of several clients begin in the turn after the one that received them, when it is known which clients had
+    /// gone before they were sent: nothing overtakes what those have begun.
+    pub(crate) fn turn(&mut self, now: Duration, backend: &mut impl Backend) -> bool {
+        let mut worked = self.read(now, backend);
+        worked |= self.advance(backend);
+        self.requests.flush(backend);
+        worked |= self.complete(backend);
+        self.requests.flush(backend);
+        worked |= self.send();
+        self.expire(now);
+        worked | !self.due.is_empty()
+    }
+
+    fn client(&mut self, key: u32) -> Option<&mut Client> {
+        self.clients.get_mut(key as usize)?.as_mut()
+    }
+
+    /// Reads the sockets, and accepts clients.
+    fn read(&mut self, now: Duration, backend: &mut impl Backend) -> bool {
+        let mut worked = self.release();
+        self.reads.start_turn();
+        if !self.due.is_empty() && self.count > 1 {
+            self.reads.poll_next_turn();
+        }
+        while let Some(key) = self.reads.next() {
+            worked |= self.receive(key);
+        }
+        if self.reads.asks_poller() {
+            for index in 0..self.poller.poll() {
+                let (token, writable) = self.poller.ready(index);
+                let has_hung_up = self.poller.has_hung_up(index);
+                worked |= match u32::try_from(token) {
+                    Ok(key) => self.on_ready(key, writable, has_hung_up),
+                    Err(_) => self.accept(now),
+                };
+            }
+        }
+        while let Some(key) = self.hung_up.pop() {
+            self.hear_out(key, backend);
+            worked = true;
+        }
+        if self.count <= 1 {
+            self.release();
+        }
+        worked
+    }
+
+    /// Lets the input be looked at that was received before; whether there is any.
+    fn release(&mut self) -> bool {
+        let any = !self.heard.is_empty();
+        while let Some(key) = self.heard.pop() {
+            if let Some(client) = self.client(key) {
+                client.session.release_input();
+            }
+            self.list(key);
+        }
+        any
+    }
+
+    /// Lists a client whose input is to be looked at.
+    fn list(&mut self, key: u32) {
+        let Some(client) = &mut self.clients[key as usize] else { return };
+        if !core::mem::replace(&mut client.is_due, true) {
+            self.due.push(key);
+        }
+    }
+
+    fn on_ready(&mut self, key: u32, writable: bool, has_hung_up: bool) -> bool {
+        let Some(client) = &mut self.clients[key as usize] else { return false };
+        if has_hung_up {
+            self.hung_up.push(key);
+            return true;
+        }
+        if writable && client.stream.on_writable(&self.poller, key) {
+            self.sends.add(key, &mut client.is_sending);
+        }
+        self.reads.is_due(key) && self.receive(key)
+    }
+
+    /// Receives what a client sent; whether there was anything.
+    fn receive(&mut self, key: u32) -> bool {
+        let Some(client) = &mut self.clients[key as usize] else { return false };
+        let had_bytes = client.receive(&self.requests, self.reads.budget());
+        self.reads.on_read(key, had_bytes);
+        if had_bytes {
+            self.heard.push(key);
+        }
+        had_bytes
+    }
+
+    /// A client has closed its socket: whatever it sent was sent before anything that is received from now on, and begins
+    /// before that, unless it must wait.
+    fn hear_out(&mut self, key: u32, backend: &mut impl Backend) {
         loop {
-            tokio::select! {
-                () = &mut stop => break,
-                accepted = self.listener.accept(), if clients.len() < CLIENTS_MAX => match accepted {
-                    Ok((stream, _)) => drop(clients.spawn(client(stream, disk.clone(), Arc::clone(&order), closed.clone()))),
-                    // Most likely there are no descriptors left: the connected clients go on.
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept an NBD client");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
-                },
-                Some(_) = clients.join_next() => {}
+            let Some(client) = &mut self.clients[key as usize] else { return };
+            client.session.release_input();
+            client.advance(&mut self.requests, backend);
+            if !client.session.wants_bytes() || !self.receive(key) {
+                break;
             }
         }
-        drop(self);
-        closing.send_replace(true);
-        let all_gone = async { while clients.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(finish_time, all_gone).await;
+        let Some(client) = &mut self.clients[key as usize] else { return };
+        client.session.end(&mut self.requests);
+        client.session.on_deaf(&mut self.requests);
+        self.poller.remove(&client.stream);
+        self.list(key);
     }
-}
 
-/// A group's number.
-fn group(name: &str) -> Result<u32, ServerError> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
-    }
-    let found = nix::unistd::Group::from_name(name).ok().flatten();
-    found.map(|group| group.gid.as_raw()).ok_or_else(|| ServerError::NoGroup { name: name.to_owned() })
-}
-
-async fn client<D: Disk>(
-    mut stream: UnixStream,
-    disk: D,
-    order: Arc<Order>,
-    mut closed: watch::Receiver<bool>,
-) {
-    let info = disk.info();
-    let negotiation = tokio::time::timeout(NEGOTIATION_TIME_MAX, negotiation::negotiate(&mut stream, &info));
-    let negotiated = tokio::select! {
-        negotiated = negotiation => negotiated,
-        _ = closed.wait_for(|closed| *closed) => return,
-    };
-    let result = match negotiated {
-        Ok(Ok(true)) => connection::transmit(stream, &disk, &order, closed).await,
-        Ok(Ok(false)) => Ok(()),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "negotiation took too long")),
-    };
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-            tracing::warn!(%error, "an NBD client was dropped")
+    /// Begins what was received.
+    fn advance(&mut self, backend: &mut impl Backend) -> bool {
+        // Of those who leave in order, too, nothing is overtaken.
+        for at in 0..self.heard.len() {
+            let key = self.heard[at];
+            if let Some(client) = self.client(key)
+                && client.session.seems_to_leave()
+            {
+                client.session.release_input();
+                self.advance_client(key, backend);
+            }
         }
-        _ => {}
+        let worked = !self.due.is_empty();
+        while let Some(key) = self.due.pop() {
+            self.advance_client(key, backend);
+        }
+        worked
+    }
+
+    fn advance_client(&mut self, key: u32, backend: &mut impl Backend) {
+        let Some(client) = &mut self.clients[key as usize] else { return };
+        client.is_due = false;
+        client.advance(&mut self.requests, backend);
+        client.stream.pause(!client.session.wants_bytes(), &self.poller, key);
+        if client.session.is_over() {
+            return self.remove(key);
+        }
+        if client.session.has_replies() {
+            self.sends.add(key, &mut client.is_sending);
+        }
+    }
+
+    /// Takes the operations that have ended, answers requests, and begins those that waited for others.
+    fn complete(&mut self, backend: &mut impl Backend) -> bool {
+        backend.poll(&mut self.completions);
+        let mut worked = !self.completions.is_empty();
+        for completion in self.completions.drain(..) {
+            self.requests.on_completion(completion, backend);
+        }
+        loop {
+            while let Some(index) = self.requests.next(backend) {
+                let key = self.requests.get(index).client;
+                if let Some(client) = &mut self.clients[key as usize] {
+                    client.session.on_begun(&self.requests, index);
+                    self.list(key);
+                }
+            }
+            // A request may end as soon as it begins, and let others begin.
+            let Some(index) = self.requests.next_ended() else { break };
+            worked = true;
+            let key = self.requests.get(index).client;
+            if let Some(client) = &mut self.clients[key as usize] {
+                client.session.reply(&mut self.requests, index);
+                if client.session.has_replies() {
+                    self.sends.add(key, &mut client.is_sending);
+                } else {
+                    self.list(key);
+                }
+            }
+        }
+        worked
+    }
+
+    /// Sends replies; whether there are more that the sockets would take.
+    fn send(&mut self) -> bool {
+        let mut any = false;
+        self.sends.start_turn();
+        while let Some(key) = self.sends.next() {
+            let more = self.send_to(key);
+            self.sends.on_sent(more);
+            any |= more;
+            if !more && let Some(client) = self.client(key) {
+                client.is_sending = false;
+            }
+        }
+        any
+    }
+
+    /// Sends what a client's socket takes; whether it would take more.
+    fn send_to(&mut self, key: u32) -> bool {
+        let Some(client) = &mut self.clients[key as usize] else { return false };
+        let was_waiting = !client.session.wants_bytes();
+        let any = client.send(&mut self.requests, &self.poller, key, self.sends.budget());
+        let more = !client.stream.is_blocked() && client.session.has_replies();
+        // There may be room for its next request, or nothing be left of it.
+        if was_waiting && any {
+            self.list(key);
+        }
+        more
+    }
+
+    fn accept(&mut self, now: Duration) -> bool {
+        let Some(listener) = &self.listener else { return false };
+        let added = match listener.accept() {
+            Ok(Some(stream)) => self.add_session(stream, Session::new, now + NEGOTIATION_TIME_MAX),
+            Ok(None) => return false,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &added {
+            tracing::warn!(%error, "cannot accept an NBD client");
+            self.rests_until = Some(now + REST);
+        }
+        if let Some(listener) = &self.listener
+            && (added.is_err() || self.count == CLIENTS_MAX)
+        {
+            self.poller.change(listener, LISTENER, Interest::Nothing);
+        }
+        true
+    }
+
+    fn add_session(
+        &mut self,
+        stream: UnixStream,
+        session: impl FnOnce(u32) -> Session,
+        deadline: Duration,
+    ) -> io::Result<()> {
+        let stream = Stream::local(stream)?;
+        let free = self.clients.iter().position(Option::is_none);
+        let key = free.unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let number = key as u32;
+        self.poller.add(&stream, number, Interest::Read)?;
+        let session = session(number);
+        self.clients[key] = Some(Client::new(stream, session, deadline));
+        self.count += 1;
+        self.list(number);
+        Ok(())
+    }
+
+    fn remove(&mut self, key: u32) {
+        let Some(client) = self.clients[key as usize].take() else { return };
+        self.poller.remove(&client.stream);
+        self.reads.remove(key);
+        self.count -= 1;
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.rests_until.is_none()) {
+            self.poller.change(listener, LISTENER, Interest::Read);
+        }
+    }
+
+    /// Ends what takes too long.
+    fn expire(&mut self, now: Duration) {
+        if self.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        if self.rests_until.take_if(|until| *until <= now).is_some()
+            && self.count < CLIENTS_MAX
+            && let Some(listener) = &self.listener
+        {
+            self.poller.change(listener, LISTENER, Interest::Read);
+        }
+        for key in 0..self.clients.len() as u32 {
+            if let Some(client) = &mut self.clients[key as usize]
+                && client.session.is_negotiating()
+                && client.deadline <= now
+            {
+                tracing::warn!("an NBD client was dropped: negotiation took too long");
+                client.session.end(&mut self.requests);
+                client.session.on_deaf(&mut self.requests);
+                self.list(key);
+            }
+        }
     }
 }

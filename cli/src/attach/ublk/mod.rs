@@ -20,26 +20,24 @@ mod server;
 
 pub(super) use device::{available, clear_away};
 
-use super::serve::{Change, Place, Service, node_opens};
+use super::remote::{self, Control, END_TIME_MAX, End, Wires, changes, in_thread};
+use super::serve::{Place, Service, node_opens};
 use anyhow::{Context, Result, anyhow, bail};
-use nvmf_initiator::ConnectionState;
-use server::{Abandon, Up, Wires};
+use server::Up;
 use std::fs::File;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// How long the kernel may take to write back what it holds when the disk is detached.
 const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long the thread may take to end: a flush, and the end of the connection.
-const END_TIME_MAX: Duration = Duration::from_secs(40);
 
 /// Connects, serves until it is told to stop, and ends cleanly.
 pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
     let options = service.options.clone();
-    let (abandon, (up, is_up)) = (Abandon::new()?, oneshot::channel());
-    let (state, states) = watch::channel(Change { state: ConnectionState::Live, reason: None });
-    let wires = Wires { abandon: abandon.clone(), state, up };
+    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
+    let (tell, told) = remote::live();
+    let wires = Wires { control: control.clone(), changes: tell, up };
     let mut served = in_thread("nvmf-ublk", move || server::run(&options, wires))?;
     let up = tokio::select! {
         biased;
@@ -51,7 +49,7 @@ pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
     let lives = async {
         start(&mut service, &up).await?;
         is_live = true;
-        service.until_ended(changes(states)).await;
+        service.until_ended(changes(told)).await;
         Ok(())
     };
     // The thread ends before the device is stopped only when something is wrong.
@@ -61,9 +59,9 @@ pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
     };
     if !is_live {
         // Nobody has used it yet, and nobody is to wait for a target that is away.
-        abandon.ask();
+        control.end(End::AtOnce);
     }
-    let ended = end(&abandon, up.device, served).await;
+    let ended = end(&control, up.device, served).await;
     said.and(ended)
 }
 
@@ -84,17 +82,8 @@ async fn start(service: &mut Service<'_>, up: &Up) -> Result<()> {
     service.report().await
 }
 
-/// What becomes of the connection, one change after the other.
-fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() -> Change {
-    async move || match states.changed().await {
-        Ok(()) => states.borrow_and_update().clone(),
-        // The thread is gone, which is seen elsewhere.
-        Err(_) => core::future::pending().await,
-    }
-}
-
 /// Stops the device, waits for its thread, and deletes it.
-async fn end(abandon: &Abandon, device: u32, served: Option<oneshot::Receiver<Result<()>>>) -> Result<()> {
+async fn end(control: &Control, device: u32, served: Option<oneshot::Receiver<Result<()>>>) -> Result<()> {
     let mut stopped = in_thread("nvmf-ublk-stop", move || {
         // The driver writes back what nobody has open; this, also what somebody has.
         let _ = File::open(device::node(device)).and_then(|node| node.sync_all());
@@ -103,7 +92,7 @@ async fn end(abandon: &Abandon, device: u32, served: Option<oneshot::Receiver<Re
     let in_time = match timeout(WRITE_BACK_TIME_MAX, &mut stopped).await {
         Ok(stopped) => stopped?,
         Err(_) => {
-            abandon.ask();
+            control.end(End::AtOnce);
             timeout(WRITE_BACK_TIME_MAX, stopped)
                 .await
                 .context("the kernel does not let the disk go")???;
@@ -116,16 +105,6 @@ async fn end(abandon: &Abandon, device: u32, served: Option<oneshot::Receiver<Re
     };
     device::delete(device)?;
     in_time.and(ended)
-}
-
-/// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
-fn in_thread<T: Send + 'static>(
-    name: &str,
-    body: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<oneshot::Receiver<Result<T>>> {
-    let (done, is_done) = oneshot::channel();
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || drop(done.send(body())))?;
-    Ok(is_done)
 }
 
 /// The number of the device at this node, if it is one of ublk's.

@@ -1,0 +1,113 @@
+//! Listening on a Unix socket.
+
+use crate::attach::SocketOptions;
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The socket cannot be served.
+#[derive(Debug, Error)]
+pub(crate) enum ListenError {
+    /// Another server answers there.
+    #[error("{} is served already: another nvmf has it (nvmf list); choose another --socket, or nvmf detach --socket {}", path.display(), path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else is there.
+    #[error("{} exists and is not a socket: choose another --socket, or remove it", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no such group.
+    #[error("--socket-group {name}: there is no such group")]
+    NoGroup {
+        /// Its name.
+        name: String,
+    },
+    /// The system refused.
+    #[error("cannot listen on {}", path.display())]
+    Os {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// A Unix socket that clients connect to; its path goes with it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Listener {
+    /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub(crate) fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ListenError> {
+        let os = |source| ListenError::Os { path: path.to_owned(), source };
+        let group = options.group.as_deref().map(group).transpose()?;
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(ListenError::NotASocket { path: path.to_owned() });
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => {
+                return Err(ListenError::InUse { path: path.to_owned() });
+            }
+            Ok(_) => std::fs::remove_file(path).map_err(os)?,
+            Err(_) => {}
+        }
+        // The process's umask keeps others out until the group is set.
+        let socket = UnixListener::bind(path).map_err(os)?;
+        let listener = Self { socket, path: path.to_owned() };
+        listener.socket.set_nonblocking(true).map_err(os)?;
+        if let Some(group) = group {
+            std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(options.mode)).map_err(os)?;
+        Ok(listener)
+    }
+
+    /// One more client, if there is one now.
+    ///
+    /// # Errors
+    /// Most likely there are no descriptors left.
+    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.socket.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A group's number.
+fn group(name: &str) -> Result<u32, ListenError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let found = nix::unistd::Group::from_name(name).ok().flatten();
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| ListenError::NoGroup { name: name.to_owned() })
+}
