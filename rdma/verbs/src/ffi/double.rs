@@ -7,7 +7,7 @@ use super::abi::{AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq,
 use super::abi::{EventChannel, Mr, Mw, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Srq, SrqInitAttr, Wc};
 use super::constants;
 use super::library::Functions;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::cell::{RefCell, RefMut};
@@ -504,6 +504,20 @@ unsafe extern "C" fn reg_mr(_: *mut c_void, address: *mut c_void, len: usize, ac
     Box::into_raw(mr)
 }
 
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut c_void,
+    address: *mut c_void,
+    len: usize,
+    remote_address: u64,
+    access: c_uint,
+) -> *mut Mr {
+    assert_eq!(remote_address, address.addr() as u64, "peers name the same address");
+    let asked = access & !constants::ACCESS_RELAXED_ORDERING;
+    assert_ne!(access, asked, "writes may pass each other");
+    // SAFETY: the caller's.
+    unsafe { reg_mr(pd, address, len, asked as c_int) }
+}
+
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     let mut world = device();
     if world.fails("ibv_dereg_mr") {
@@ -745,6 +759,7 @@ static FUNCTIONS: Functions = Functions {
     ibv_alloc_pd: alloc_pd,
     ibv_dealloc_pd: dealloc_pd,
     ibv_reg_mr: reg_mr,
+    ibv_reg_mr_iova2: Some(reg_mr_iova2),
     ibv_dereg_mr: dereg_mr,
     ibv_create_comp_channel: create_comp_channel,
     ibv_destroy_comp_channel: destroy_comp_channel,
