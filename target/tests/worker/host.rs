@@ -45,8 +45,8 @@ pub(crate) struct World {
     pub(crate) occupied: Option<usize>,
     /// Workers turn only when something wakes them.
     pub(crate) sleepy: bool,
-    /// Until when each worker sleeps.
-    asleep: Vec<Option<Duration>>,
+    /// Which workers sleep. No deadline wakes them: the fabric's are those of messages, too.
+    asleep: Vec<bool>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
@@ -124,7 +124,7 @@ impl World {
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
         Self {
             fabric,
-            asleep: workers.iter().map(|_| None).collect(),
+            asleep: workers.iter().map(|_| false).collect(),
             workers,
             occupied: None,
             sleepy: false,
@@ -145,20 +145,14 @@ impl World {
                 continue;
             }
             worker.backend().advance(self.now);
-            let until = self.asleep[from].take();
-            if let Some(until) = until.filter(|&until| self.now < until)
-                && !is_woken(worker, self.now)
-            {
-                self.asleep[from] = Some(until);
+            if self.asleep[from] && !is_woken(worker, self.now) {
                 continue;
             }
             let progress = worker.turn(self.now);
-            if self.sleepy && !progress.worked && worker.arm() {
-                self.asleep[from] = Some(progress.timeout.unwrap_or(Duration::MAX));
-            }
+            self.asleep[from] = self.sleepy && !progress.worked && worker.arm();
         }
         if Worker::exchange_messages(&mut self.workers) {
-            self.asleep.fill(None);
+            self.asleep.fill(false);
         }
     }
 
@@ -184,7 +178,7 @@ impl World {
     /// Gives the first worker a message, which wakes it.
     pub(crate) fn tell(&mut self, message: WorkerMessage<Detached<DetachedRequest>>) {
         self.workers[0].deliver(message);
-        self.asleep[0] = None;
+        self.asleep[0] = false;
     }
 
     pub(crate) fn queues(&self) -> usize {
