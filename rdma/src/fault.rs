@@ -5,7 +5,7 @@ use crate::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     DisconnectCause, ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider,
     QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId,
-    ResourceError, SendRequest, Sge, SharedReceiveQueueId, Stranger,
+    ResourceError, SendRequest, Sge, SharedReceiveQueueId, Stranger, WakeOn,
 };
 use core::time::Duration;
 use nvmf_memory::Memory;
@@ -339,8 +339,8 @@ impl<P: Provider> Provider for Faulty<P> {
         if held { Some(self.now) } else { self.inner.poll_timeout() }
     }
 
-    fn arm(&mut self) -> bool {
-        !self.removed && self.held_event.is_none() && self.silent.is_empty() && self.inner.arm()
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
+        !self.removed && self.held_event.is_none() && self.silent.is_empty() && self.inner.arm(wake_on)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -34,7 +34,7 @@ pub use connection::{
     PrivateData, RequestId, Stranger,
 };
 pub use memory::{Access, LocalKey, MemoryRegion, RegisterError, RemoteKey, RemoteMemory, Sge};
-pub use provider::{Capabilities, PostError, Provider, ResourceError};
+pub use provider::{Capabilities, PostError, Provider, ResourceError, WakeOn};
 pub use queue_pair::{
     Payload, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, SendOperation, SendRequest,
     SharedReceiveQueueId, WorkRequestId,

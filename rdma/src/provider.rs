@@ -82,6 +82,16 @@ pub enum PostError {
     Invalid,
 }
 
+/// What ends a sleep on [`Provider::fd`], beside events. A provider may end it for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WakeOn {
+    /// Every completion.
+    Completions,
+    /// Completions of receives. Those of send queues may come meanwhile, and wait to be polled: nothing depends on them
+    /// now. On a device each would end a sleep of its own, for the sake of a place in a queue.
+    Receives,
+}
+
 /// One thread's access to RDMA. Its queue pairs, queues, regions and listeners belong to one protection domain. One
 /// thread at a time uses it, not always the same where the provider is [`Send`], as all of ours are.
 ///
@@ -253,9 +263,10 @@ pub trait Provider {
     /// When [`Provider::poll_cm`] must be called again even if nothing arrives.
     fn poll_timeout(&self) -> Option<Duration>;
 
-    /// Arms [`Provider::fd`]: it becomes readable at the next thing there is to poll (completion or event). `false`
-    /// when something is there already: poll, do not sleep.
-    fn arm(&mut self) -> bool;
+    /// Arms [`Provider::fd`]: it becomes readable at the next completion that `wake_on` names, or at the next event; at
+    /// once if one is there that was not looked at. `false` when it is known that something is there already: poll, do
+    /// not sleep.
+    fn arm(&mut self, wake_on: WakeOn) -> bool;
 
     /// The descriptor to sleep on. It never changes, and becomes readable when something comes after [`Provider::arm`],
     /// whichever thread called that. `None` for a provider without one (virtual time).

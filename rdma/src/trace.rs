@@ -4,7 +4,8 @@ use crate::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, Payload, PostError, PrivateData, Provider,
     QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteKey, RemoteMemory,
-    RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId, Stranger, WorkRequestId,
+    RequestId, ResourceError, SendOperation, SendRequest, Sge, SharedReceiveQueueId, Stranger, WakeOn,
+    WorkRequestId,
 };
 use core::fmt;
 use core::time::Duration;
@@ -298,8 +299,8 @@ impl<P: Provider> Provider for Trace<P> {
         self.inner.poll_timeout()
     }
 
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
+        self.inner.arm(wake_on)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

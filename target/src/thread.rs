@@ -96,7 +96,7 @@ pub fn run<T: Transport, D>(
             }
             continue;
         }
-        if !worker.transport().arm() {
+        if !worker.arm() {
             continue;
         }
         let until = progress.timeout.map_or(SLEEP_MAX, |due| due.saturating_sub(now).min(SLEEP_MAX));

@@ -20,7 +20,7 @@ use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use core::time::Duration;
 use nvmf_block::Backend;
-use nvmf_rdma::ListenError;
+use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -156,9 +156,19 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.queues.iter().flatten().filter(|queue| queue.has_lost_credits()).count()
     }
 
-    /// The transport, to arm and to sleep on.
+    /// The transport, to sleep on.
     pub fn transport(&mut self) -> &mut T {
         &mut self.resources.transport
+    }
+
+    /// Arms the transport for a sleep; `false` when there is something to do. That a response left wakes only a worker
+    /// where something waits for it.
+    pub fn arm(&mut self) -> bool {
+        let is_awaited = self.resources.draining
+            || self.resources.buffers.is_awaited()
+            || self.queues.iter().flatten().any(|queue| queue.awaits_transport());
+        let wake_on = if is_awaited { WakeOn::Completions } else { WakeOn::Receives };
+        self.resources.transport.arm(wake_on)
     }
 
     /// The backend, to sleep in.

@@ -200,6 +200,13 @@ pub enum Data<'a, R> {
     },
 }
 
+impl<R> Data<'_, R> {
+    /// Whether data follow the command in its capsule.
+    fn is_in_capsule(&self) -> bool {
+        matches!(self, Self::Bytes { in_capsule: true, .. } | Self::User { payload: Payload::InCapsule, .. })
+    }
+}
+
 impl<R> Copy for Data<'_, R> {}
 
 impl<R> Clone for Data<'_, R> {

@@ -7,7 +7,7 @@ use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId, Stranger,
+    SendRequest, Sge, SharedReceiveQueueId, Stranger, WakeOn,
 };
 use nvmf_verbs::VerbsProvider;
 use std::net::SocketAddr;
@@ -185,8 +185,8 @@ impl Provider for AnyProvider {
         either!(self, it => it.poll_timeout())
     }
 
-    fn arm(&mut self) -> bool {
-        either!(self, it => it.arm())
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
+        either!(self, it => it.arm(wake_on))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,4 @@
-//! Listening, connecting, accepting, rejecting, handing over, sleeping.
+//! Listening, connecting, accepting, rejecting, handing over.
 
 use super::Pair;
 use super::rig::{LEFT, RIGHT, Rig, message};
@@ -7,9 +7,7 @@ use crate::{
     RequestId, SendRequest, WorkRequestId,
 };
 use core::time::Duration;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
-use std::os::fd::AsFd;
 
 /// Some transports pad private data with zeros to their fixed size.
 fn same(received: &PrivateData, sent: &[u8]) -> bool {
@@ -264,30 +262,5 @@ pub(super) fn fifty_connections<P: Provider>(pair: Pair<P>) {
             assert_eq!(sink.bytes(16 * n, 16), [n as u8; 16]);
             rig.success(from, 100 + n as u64, Opcode::Send);
         }
-    }
-}
-
-pub(super) fn a_sleeper_is_woken<P: Provider>(pair: Pair<P>) {
-    let rig = &mut Rig::new(pair);
-    let link = rig.link(4);
-    let Some(fd) = rig.sides[RIGHT].provider.fd() else { return };
-    let fd = fd.try_clone_to_owned().expect("a descriptor more");
-    let readable = |milliseconds: u16| {
-        let mut polled = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut polled, PollTimeout::from(milliseconds)).expect("poll works") > 0
-    };
-    let sink = rig.sides[RIGHT].sink(64);
-    for id in 0..3 {
-        rig.sides[RIGHT].receive(link[RIGHT], id, sink.sge(0, 64));
-        // Leftovers of earlier work may refuse a first arm, not many.
-        rig.until("an arm that holds", |rig| {
-            rig.sides[RIGHT].provider.arm().then_some(()).filter(|()| !readable(0))
-        });
-        rig.sides[LEFT].post(link[LEFT], id, message(Payload::Inline(b"wake up")));
-        rig.until("a wake-up", |rig| {
-            rig.settle_one(LEFT);
-            readable(20).then_some(())
-        });
-        rig.success(RIGHT, id, Opcode::Receive);
     }
 }

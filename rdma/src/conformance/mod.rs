@@ -3,7 +3,8 @@
 //! | file | what it checks |
 //! |---|---|
 //! | `rig` | no check: two providers under one clock, and the operations that the checks consist of |
-//! | `connection` | listening, connecting, accepting, rejecting, handing over, sleeping |
+//! | `connection` | listening, connecting, accepting, rejecting, handing over |
+//! | `sleep` | sleeping, and what ends it |
 //! | `messages` | SEND and RECV: sizes, order, inline, gather, invalidation |
 //! | `queues` | bounds of the queues, unsignalled requests, early messages, shared receive queues |
 //! | `memory_access` | RDMA WRITE and READ that are allowed |
@@ -18,6 +19,7 @@ mod memory_access;
 mod messages;
 mod queues;
 mod rig;
+mod sleep;
 mod teardown;
 mod violation;
 
@@ -55,7 +57,8 @@ pub fn checks<P: Provider>() -> Vec<(&'static str, Check<P>)> {
         connection: private_data_travels_both_ways, read_depths_are_negotiated, a_rejection_says_why,
             nobody_listens, nobody_answers_in_time, an_unlistened_request_fails, ports_are_exclusive,
             wrong_calls_are_refused, states_follow_the_life, requests_move_between_providers,
-            fifty_connections, a_sleeper_is_woken;
+            fifty_connections;
+        sleep: a_sleeper_is_woken, a_sleeper_is_woken_by_what_it_read;
         messages: all_sizes_both_ways, a_thousand_in_order, inline_bytes_are_copied_when_posted,
             gathered_in_order, invalidation_is_reported, solicited_is_delivered, posting_does_not_ring;
         queues: a_full_queue_says_so, slots_come_back, malformed_requests_are_refused,

@@ -37,10 +37,10 @@ impl State {
         let Some(queue) = self.completion_queues.get_mut(&id) else { return };
         // The caller chose the sizes: a completion dropped without notice would hide its mistake.
         assert!(queue.entries.len() < queue.capacity, "{id:?} overrun: it was made for {}", queue.capacity);
+        let (owner, completed) = (queue.owner, entry.completion.opcode);
         queue.entries.push_back(entry);
-        let owner = queue.owner;
         if let Some(member) = self.members.get_mut(&owner) {
-            member.wake();
+            member.on_completion(completed);
         }
     }
 

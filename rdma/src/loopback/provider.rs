@@ -6,7 +6,7 @@ use crate::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId,
+    SendRequest, Sge, SharedReceiveQueueId, WakeOn,
 };
 use core::time::Duration;
 use nvmf_memory::Memory;
@@ -158,11 +158,11 @@ impl Provider for Loopback {
         self.fabric.next_due()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
         let mut state = self.fabric.lock();
         state.ring(self.member);
         state.progress();
-        state.arm(self.member)
+        state.arm(self.member, wake_on)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -7,8 +7,8 @@ use super::memory::{Exposure, Region};
 use super::queue::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use crate::rng::Rng;
 use crate::{
-    CmEvent, CompletionQueueId, ConnectFailure, DisconnectCause, ListenerId, LocalKey, PrivateData,
-    QueuePairId, RemoteKey, RequestId, SharedReceiveQueueId,
+    CmEvent, CompletionQueueId, ConnectFailure, DisconnectCause, ListenerId, LocalKey, Opcode, PrivateData,
+    QueuePairId, RemoteKey, RequestId, SharedReceiveQueueId, WakeOn,
 };
 use core::time::Duration;
 use nix::sys::eventfd::EventFd;
@@ -25,7 +25,8 @@ pub(super) struct Member {
     pub(super) events: VecDeque<CmEvent>,
     /// Queue pairs with posts since the doorbell last rang, in order of their first.
     pub(super) unrung: Vec<QueuePairId>,
-    pub(super) armed: bool,
+    /// What ends its sleep, while it may sleep.
+    pub(super) armed: Option<WakeOn>,
     event: Option<Arc<EventFd>>,
 }
 
@@ -103,7 +104,7 @@ impl State {
 
     pub(super) fn join(&mut self, event: Option<Arc<EventFd>>) -> MemberId {
         let id = MemberId(self.fresh());
-        self.members.insert(id, Member { events: VecDeque::new(), unrung: Vec::new(), armed: false, event });
+        self.members.insert(id, Member { events: VecDeque::new(), unrung: Vec::new(), armed: None, event });
         id
     }
 
@@ -183,9 +184,10 @@ impl State {
     }
 
     /// Whether there is something to poll; arms if not.
-    pub(super) fn arm(&mut self, member: MemberId) -> bool {
+    pub(super) fn arm(&mut self, member: MemberId, wake_on: WakeOn) -> bool {
+        let own = self.completion_queues.values().filter(|queue| queue.owner == member);
         let completed =
-            self.completion_queues.values().any(|cq| cq.owner == member && !cq.entries.is_empty());
+            own.flat_map(|queue| &queue.entries).any(|entry| wakes(wake_on, entry.completion.opcode));
         let Some(it) = self.members.get_mut(&member) else { return false };
         if completed || !it.events.is_empty() {
             return false;
@@ -194,15 +196,27 @@ impl State {
         if let Some(event) = &it.event {
             let _ = event.read();
         }
-        it.armed = true;
+        it.armed = Some(wake_on);
         true
     }
 }
 
+/// Whether a completion ends such a sleep.
+fn wakes(wake_on: WakeOn, completed: Opcode) -> bool {
+    wake_on == WakeOn::Completions || completed == Opcode::Receive
+}
+
 impl Member {
+    /// Something completed.
+    pub(super) fn on_completion(&mut self, completed: Opcode) {
+        if self.armed.is_some_and(|wake_on| wakes(wake_on, completed)) {
+            self.wake();
+        }
+    }
+
     /// Ends the sleep of a provider that armed.
     pub(super) fn wake(&mut self) {
-        if core::mem::take(&mut self.armed)
+        if self.armed.take().is_some()
             && let Some(event) = &self.event
         {
             // The counter starts at zero after `arm`, so one more always fits.

@@ -5,7 +5,7 @@ use crate::trace::Trace;
 use crate::{
     Access, CmEvent, CompletionQueueId, ConnectError, ConnectParameters, DisconnectCause, Payload, PostError,
     PrivateData, Provider, QueuePairAttributes, QueuePairId, QueuePairState, ReceiveRequest, RegisterError,
-    SendOperation, SendRequest, Sge, WcStatus, WorkRequestId,
+    SendOperation, SendRequest, Sge, WakeOn, WcStatus, WorkRequestId,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -270,7 +270,7 @@ fn two_threads_sleep_and_wake_each_other() {
             while received < 200 {
                 side.flush();
                 let done = polled(&mut side, cq);
-                if done.is_empty() && side.arm() {
+                if done.is_empty() && side.arm(WakeOn::Receives) {
                     let event = side.event.clone().expect("a descriptor");
                     let mut fds = [nix::poll::PollFd::new(
                         std::os::fd::AsFd::as_fd(&*event),

@@ -1,7 +1,7 @@
 //! Completion queues, and what completions mean.
 
-use crate::ffi::{CompletionChannel, CompletionQueue, DeviceLimits, Wc, constants};
-use nvmf_rdma::{Completion, CompletionQueueId, QueuePairId, WcStatus};
+use crate::ffi::{CompletionQueue, CqKey, DeviceLimits, Wc, constants};
+use nvmf_rdma::{Completion, CompletionQueueId, Opcode, QueuePairId, WakeOn, WcStatus};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -9,12 +9,17 @@ use std::sync::Arc;
 /// Completions taken from the device at once.
 pub(crate) const BATCH: usize = 32;
 
+/// What completes in a queue of the device. They are apart so that a sleep can end with one kind and not with the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Sends,
+    Receives,
+}
+
 /// A completion queue: as many of the device's as its queue pairs need, because a device's are short, and what was
 /// taken from them before the caller asked.
 pub(crate) struct Queue {
     parts: Vec<Part>,
-    /// Of all parts.
-    entries: u32,
     /// Whose turn it is.
     next: usize,
     pub(crate) ready: VecDeque<Completion>,
@@ -23,7 +28,11 @@ pub(crate) struct Queue {
 /// One completion queue of the device, and its entries that no queue pair claims.
 struct Part {
     hw: Arc<CompletionQueue>,
+    side: Side,
+    entries: u32,
     free: u32,
+    /// An event was requested of it and has not come.
+    armed: bool,
 }
 
 /// So many entries of one part, for one queue of one queue pair.
@@ -36,24 +45,25 @@ pub(crate) struct Claim {
 
 impl Queue {
     pub(crate) fn new() -> Self {
-        Self { parts: Vec::new(), entries: 0, next: 0, ready: VecDeque::with_capacity(8 * BATCH) }
+        Self { parts: Vec::new(), next: 0, ready: VecDeque::with_capacity(8 * BATCH) }
     }
 
-    /// Entries for a queue of a queue pair that completes here.
+    /// Entries for that queue of a queue pair that completes here.
     pub(crate) fn claim(
         &mut self,
         queue: CompletionQueueId,
+        side: Side,
         entries: u32,
-        channel: &Arc<CompletionChannel>,
+        make: impl FnOnce(u32) -> io::Result<Arc<CompletionQueue>>,
         limits: &DeviceLimits,
-        vector: u32,
     ) -> io::Result<(Arc<CompletionQueue>, Claim)> {
-        let part = match self.parts.iter().position(|part| part.free >= entries) {
+        let part = match self.parts.iter().position(|part| part.side == side && part.free >= entries) {
             Some(part) => part,
             None => {
-                let free = part_len(self.entries, entries, limits);
-                self.entries = self.entries.saturating_add(free);
-                self.parts.push(Part { hw: CompletionQueue::new(channel, free, vector)?, free });
+                let same = self.parts.iter().filter(|part| part.side == side);
+                let before = same.fold(0, |sum: u32, part| sum.saturating_add(part.entries));
+                let len = part_len(before, entries, limits);
+                self.parts.push(Part { hw: make(len)?, side, entries: len, free: len, armed: false });
                 self.parts.len() - 1
             }
         };
@@ -67,10 +77,10 @@ impl Queue {
     }
 
     /// Takes a batch from the parts in turn; how many.
-    pub(crate) fn poll(&mut self, into: &mut [Wc; BATCH]) -> usize {
+    pub(crate) fn poll(&mut self, into: &mut [Wc]) -> usize {
         let mut count = 0;
         for _ in 0..self.parts.len() {
-            if count == BATCH {
+            if count == into.len() {
                 break;
             }
             count += self.parts[self.next].hw.poll(&mut into[count..]);
@@ -79,8 +89,32 @@ impl Queue {
         count
     }
 
-    pub(crate) fn arm(&self) -> io::Result<()> {
-        self.parts.iter().try_for_each(|part| part.hw.arm())
+    /// Requests an event of the next completion of each side named, where none is requested yet.
+    pub(crate) fn arm(&mut self, sends: bool) -> io::Result<()> {
+        for part in self.parts.iter_mut().filter(|part| !part.armed && (sends || part.side == Side::Receives))
+        {
+            part.hw.arm()?;
+            part.armed = true;
+        }
+        Ok(())
+    }
+
+    /// Whether something is there that ends such a sleep.
+    pub(crate) fn has_ready(&self, wake_on: WakeOn) -> bool {
+        let wakes = |it: &Completion| wake_on == WakeOn::Completions || it.opcode == Opcode::Receive;
+        self.ready.iter().any(wakes)
+    }
+
+    /// Whether events are still to come.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.parts.iter().any(|part| part.armed)
+    }
+
+    /// The event that was requested of one of the parts came.
+    pub(crate) fn on_event(&mut self, key: CqKey) {
+        if let Some(part) = self.parts.iter_mut().find(|part| part.hw.key() == key) {
+            part.armed = false;
+        }
     }
 }
 

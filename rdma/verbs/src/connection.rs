@@ -66,6 +66,8 @@ impl VerbsProvider {
         }
         self.check_private_data(&parameters.private_data, 56, address)?;
         let (channel, tos) = (Arc::clone(&self.channel), self.config.traffic_class);
+        let all = self.queue_pairs.keys().filter_map(|key| self.queue_pairs.get(key));
+        let exposed = all.map(|qp| qp.attributes.max_exposed as usize).sum();
         let qp = self
             .queue_pairs
             .get_mut(name.0)
@@ -78,6 +80,10 @@ impl VerbsProvider {
         }
         id.resolve_address(source, address, parameters.timeout).map_err(os)?;
         self.roles.insert(id.key(), Role::QueuePair(name));
+        if self.has_windows {
+            // A command of the device for each, so not while the connection is in use.
+            self.windows.reserve(&self.device, exposed);
+        }
         qp.id = Some(id);
         qp.phase = Phase::Resolving(*parameters);
         qp.deadline = Some(now + parameters.timeout);
@@ -152,21 +158,7 @@ impl VerbsProvider {
         self.attended.iter().filter(is_one).count()
     }
 
-    /// Polls the events of the connection manager and of the device.
-    pub(crate) fn poll_events(&mut self) {
-        while !self.is_lost()
-            && let Some(notice) = self.device.async_notice()
-        {
-            self.on_device_notice(notice);
-        }
-        while !self.is_lost()
-            && let Some(notice) = self.channel.notice()
-        {
-            self.on_notice(notice);
-        }
-    }
-
-    fn on_notice(&mut self, notice: CmNotice) {
+    pub(crate) fn on_notice(&mut self, notice: CmNotice) {
         if notice.kind == NoticeKind::ConnectRequest {
             return self.on_request(notice);
         }

@@ -8,6 +8,7 @@
 //! | `loss` | the device gone from under its connections |
 //! | `make` | queue pairs made and destroyed |
 //! | `post` | work checked and collected until the doorbell rings |
+//! | `sleep` | what ends a sleep, and how little is asked for it |
 //! | `reap` | what the device completed, and what follows from it |
 //! | `requests` | listeners, and what peers ask of them |
 //! | `connection` | set-up, from what the connection manager tells |
@@ -70,6 +71,7 @@ mod queue_pair;
 mod reap;
 mod requests;
 mod shared;
+mod sleep;
 mod teardown;
 #[cfg(test)]
 mod tests;

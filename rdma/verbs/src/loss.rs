@@ -28,7 +28,7 @@ impl VerbsProvider {
         self.lost = Lost::Ending;
         // They stay readable from now on, with nothing to read.
         for fd in [self.completion_channel.fd(), self.channel.fd(), self.device.async_fd()] {
-            let _ = self.epoll.delete(fd);
+            self.watched.remove(fd);
         }
         for request in self.requests.keys().collect::<Vec<_>>() {
             self.requests.remove(request);

@@ -1,6 +1,6 @@
 //! Queue pairs made and destroyed.
 
-use crate::completion::Claim;
+use crate::completion::{Claim, Side};
 use crate::ffi::{self, CmId, CompletionQueue, INLINE_MAX, QueueSizes, Transport};
 use crate::provider::VerbsProvider;
 use crate::queue_pair::QueuePair;
@@ -34,8 +34,9 @@ impl VerbsProvider {
         let receives = if shared.is_some() { 0 } else { attributes.max_receive.max(1) };
         // Receives of a shared queue complete with whichever queue pair their message came to.
         let completing = shared.map_or(receives, SharedQueue::capacity);
-        let (send_cq, send_claim) = self.claim(attributes.send_cq, sends)?;
-        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, completing) {
+        let (send_cq, send_claim) = self.claim(attributes.send_cq, Side::Sends, sends)?;
+        let (receive_cq, receive_claim) = match self.claim(attributes.receive_cq, Side::Receives, completing)
+        {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.release(send_claim);
@@ -109,14 +110,16 @@ impl VerbsProvider {
     fn claim(
         &mut self,
         name: CompletionQueueId,
+        side: Side,
         entries: u32,
     ) -> Result<(Arc<CompletionQueue>, Claim), ResourceError> {
-        let (channel, limit) = (Arc::clone(&self.completion_channel), self.limits.max_completions);
+        let (channel, limit) = (&self.completion_channel, self.limits.max_completions);
         if entries > limit {
             return Err(ResourceError::Limit { what: "completion queue entries", asked: entries, limit });
         }
         let queue = self.completion_queues.get_mut(name.0 as usize).ok_or(ResourceError::NoSuchQueue)?;
-        queue.claim(name, entries, &channel, &self.limits, self.config.completion_vector).map_err(os)
+        let make = |len| CompletionQueue::new(channel, len, self.config.completion_vector);
+        queue.claim(name, side, entries, make, &self.limits).map_err(os)
     }
 
     fn release(&mut self, claim: Claim) {

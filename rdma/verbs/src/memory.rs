@@ -6,6 +6,8 @@ use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
 use std::sync::Arc;
 
 /// A registered region and what may be done with it.
@@ -111,23 +113,55 @@ impl Regions {
     }
 }
 
-/// A window, what it exposes, and to which queue pair.
-pub(crate) struct Exposed {
-    pub(crate) window: Window,
+/// A window and its last key.
+struct Entry {
+    window: Window,
     key: u32,
-    region: LocalKey,
-    queue_pair: QueuePairId,
+    /// What it exposes a part of, and to which queue pair.
+    exposed: Option<(LocalKey, QueuePairId)>,
 }
 
-/// Memory windows: as many as there ever were commands under way at once; none is made or freed for a command.
+/// Memory windows: as many as commands can be under way at once; none is made or freed for a command.
 #[derive(Default)]
 pub(crate) struct Windows {
     /// By the upper 24 bits of the key, which never change.
-    exposed: HashMap<u32, Exposed>,
-    free: Vec<(Window, u32)>,
+    all: HashMap<u32, Entry, BuildHasherDefault<KeyHasher>>,
+    /// Those that expose nothing.
+    free: Vec<u32>,
+}
+
+/// Spreads keys. They are the device's choice, never a peer's.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(26)
+    }
 }
 
 impl Windows {
+    /// Sees to it that there are so many in all, as far as the device makes them.
+    pub(crate) fn reserve(&mut self, device: &Arc<Device>, count: usize) {
+        while self.all.len() < count && self.add(device).is_ok() {}
+    }
+
+    fn add(&mut self, device: &Arc<Device>) -> io::Result<()> {
+        let window = Window::alloc(device)?;
+        let key = window.key();
+        self.all.insert(key >> 8, Entry { window, key, exposed: None });
+        self.free.push(key >> 8);
+        Ok(())
+    }
+
     /// A window for a part of `region` that is exposed to `queue_pair`, and its new key.
     pub(crate) fn expose(
         &mut self,
@@ -135,46 +169,49 @@ impl Windows {
         region: LocalKey,
         queue_pair: QueuePairId,
     ) -> Result<(u32, &Window), RegisterError> {
-        let (window, last) = match self.free.pop() {
-            Some(free) => free,
-            None => {
-                let window = Window::alloc(device).map_err(|error| match self.exposed.len() {
-                    0 => RegisterError::Window(error.raw_os_error().unwrap_or(libc::EIO)),
-                    limit => RegisterError::NoKey { limit },
-                })?;
-                let key = window.key();
-                (window, key)
-            }
-        };
+        if self.free.is_empty() {
+            self.add(device).map_err(|error| match self.all.len() {
+                0 => RegisterError::Window(error.raw_os_error().unwrap_or(libc::EIO)),
+                limit => RegisterError::NoKey { limit },
+            })?;
+        }
+        let limit = self.all.len();
+        let free = self.free.pop().and_then(|free| self.all.get_mut(&free));
+        let entry = free.ok_or(RegisterError::NoKey { limit })?;
+        entry.exposed = Some((region, queue_pair));
         // The low eight bits are ours: a key is not the same again for 256 rounds.
-        let key = last & 0xffff_ff00 | last.wrapping_add(1) & 0xff;
-        let exposed = self.exposed.entry(key >> 8).insert_entry(Exposed { window, key, region, queue_pair });
-        Ok((key, &exposed.into_mut().window))
+        entry.key = entry.key & 0xffff_ff00 | entry.key.wrapping_add(1) & 0xff;
+        Ok((entry.key, &entry.window))
     }
 
     /// Whether the key is one of a queue pair's.
     pub(crate) fn is_exposed(&self, key: RemoteKey, queue_pair: QueuePairId) -> bool {
-        self.exposed.get(&(key.0 >> 8)).is_some_and(|it| it.key == key.0 && it.queue_pair == queue_pair)
+        self.all.get(&(key.0 >> 8)).is_some_and(|entry| entry.is_exposed(key, queue_pair))
     }
 
     /// A key was invalidated on its queue pair: the window can expose something else. Another queue pair's key (rxe
     /// lets a peer end those too) stays where it is, because work that waits for the doorbell may name its window.
     pub(crate) fn invalidated(&mut self, key: RemoteKey, queue_pair: QueuePairId) {
-        if self.is_exposed(key, queue_pair)
-            && let Some(it) = self.exposed.remove(&(key.0 >> 8))
-        {
-            self.free.push((it.window, it.key));
+        if let Some(entry) = self.all.get_mut(&(key.0 >> 8)).filter(|it| it.is_exposed(key, queue_pair)) {
+            entry.exposed = None;
+            self.free.push(key.0 >> 8);
         }
     }
 
     /// Frees the windows of a region that goes.
     pub(crate) fn forget_region(&mut self, region: LocalKey) {
-        self.exposed.retain(|_, it| it.region != region);
+        self.all.retain(|_, entry| entry.exposed.is_none_or(|(of, _)| of != region));
     }
 
-    /// Frees the windows of a queue pair that goes.
+    /// Frees the windows that a queue pair has bound when it goes: only their owner could have invalidated them.
     pub(crate) fn forget_queue_pair(&mut self, queue_pair: QueuePairId) {
-        self.exposed.retain(|_, it| it.queue_pair != queue_pair);
+        self.all.retain(|_, entry| entry.exposed.is_none_or(|(_, to)| to != queue_pair));
+    }
+}
+
+impl Entry {
+    fn is_exposed(&self, key: RemoteKey, queue_pair: QueuePairId) -> bool {
+        self.key == key.0 && self.exposed.is_some_and(|(_, to)| to == queue_pair)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Opening the device, and making queue pairs on it.
 
+use crate::completion::BATCH;
 use crate::config::{OpenError, VerbsConfig};
 use crate::ffi::{self, Channel, CompletionChannel, Device, PathChoice};
 use crate::loss::Lost;
 use crate::memory::{Regions, Windows};
 use crate::provider::VerbsProvider;
 use crate::reap::WITH_INVALIDATE_RXE;
+use crate::sleep::{Source, Watched};
 use core::time::Duration;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmf_rdma::slots::Slots;
 use std::collections::{HashMap, VecDeque};
 
@@ -34,12 +35,12 @@ impl VerbsProvider {
             CompletionChannel::new(&device).map_err(os("making a completion channel"))?;
         let channel = Channel::new()?
             .map_err(os("asking the connection manager (is rdma_ucm loaded? modprobe rdma_ucm)"))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|e| os("making an epoll descriptor")(e.into()))?;
-        for fd in [completion_channel.fd(), channel.fd(), device.async_fd()] {
-            let added = epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0));
-            added.map_err(|e| os("watching its descriptors")(e.into()))?;
-        }
+        let watched = Watched::new([
+            (Source::Completions, completion_channel.fd()),
+            (Source::Connections, channel.fd()),
+            (Source::Device, device.async_fd()),
+        ])
+        .map_err(os("watching its descriptors"))?;
         let path = PathChoice {
             port: config.port,
             pkey_index: config.pkey_index,
@@ -61,7 +62,7 @@ impl VerbsProvider {
             windows: Windows::default(),
             regions: Regions::new(&limits),
             retired: Vec::new(),
-            epoll,
+            watched,
             channel,
             completion_channel,
             transport: device.transport(),
@@ -80,6 +81,8 @@ impl VerbsProvider {
             numbers: HashMap::new(),
             now: Duration::ZERO,
             events_polled: None,
+            slept: false,
+            batch: vec![ffi::Wc::default(); BATCH],
             lost: Lost::No,
         })
     }

@@ -50,6 +50,8 @@ pub(crate) struct Outstanding {
     work: VecDeque<Slot>,
     /// How many of them are done.
     done: usize,
+    /// The first of those behind silent ones, by its number: it is looked for once for all of them.
+    first_done: Option<(u32, Done)>,
     /// The oldest's number.
     first: u32,
     posted: u32,
@@ -60,7 +62,7 @@ impl Outstanding {
     /// Room for `capacity` requests of the caller's, and `hidden` of our own.
     pub(crate) fn new(capacity: u32, hidden: u32) -> Self {
         let work = VecDeque::with_capacity((capacity + hidden) as usize);
-        Self { work, done: 0, first: 0, posted: 0, capacity }
+        Self { work, done: 0, first_done: None, first: 0, posted: 0, capacity }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -129,15 +131,25 @@ impl Outstanding {
             Some(done) => done,
             None if oldest.void => Done { status: WcStatus::Success, byte_len: 0, invalidated: None },
             None if oldest.reported || self.done == 0 => return None,
-            None => of_earlier(self.work.iter().find_map(|slot| slot.done)?),
+            None => of_earlier(self.first_done()?),
         };
         Some((self.pop()?, done))
+    }
+
+    fn first_done(&mut self) -> Option<Done> {
+        if self.first_done.is_none() {
+            let ahead = self.work.iter().position(|slot| slot.done.is_some())?;
+            let number = self.first.wrapping_add(ahead as u32).bitand(SEQUENCE);
+            self.first_done = self.work[ahead].done.map(|done| (number, done));
+        }
+        self.first_done.map(|(_, done)| done)
     }
 
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<Work> {
         let Slot { work, done, .. } = self.work.pop_front()?;
         self.done -= usize::from(done.is_some());
+        self.first_done.take_if(|&mut (number, _)| number == self.first);
         self.first = self.first.wrapping_add(1).bitand(SEQUENCE);
         self.posted -= u32::from(matches!(work, Work::Posted { .. }));
         Some(work)
@@ -209,6 +221,18 @@ mod tests {
         assert_eq!(queue.retire(), None);
         queue.complete(last, done(WcStatus::Flushed));
         assert_eq!(queue.retire(), Some((posted(1), done(WcStatus::Flushed))));
+    }
+
+    #[test]
+    fn silent_requests_end_as_the_next_that_is_reported() {
+        let mut queue = Outstanding::new(8, 0);
+        for id in 0..2 {
+            let [_, last] = [false, true].map(|reported| queue.push(posted(id), reported));
+            queue.complete(last, done([WcStatus::RemoteAccess, WcStatus::Flushed][id as usize]));
+        }
+        let ended = core::iter::from_fn(|| queue.retire()).map(|(_, done)| done.status);
+        let expected = [WcStatus::Success, WcStatus::RemoteAccess, WcStatus::Flushed, WcStatus::Flushed];
+        assert_eq!(ended.collect::<Vec<_>>(), expected);
     }
 
     #[test]

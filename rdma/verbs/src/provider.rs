@@ -4,7 +4,7 @@ use crate::completion::Queue;
 use crate::config::VerbsConfig;
 use crate::connection::Role;
 use crate::ffi::{
-    Channel, CmId, CompletionChannel, Device, DeviceLimits, INLINE_MAX, IdKey, PathChoice, Transport,
+    Channel, CmId, CompletionChannel, Device, DeviceLimits, INLINE_MAX, IdKey, PathChoice, Transport, Wc,
 };
 use crate::loss::Lost;
 use crate::make::os;
@@ -12,20 +12,20 @@ use crate::memory::{Regions, Retired, Windows};
 use crate::queue_pair::QueuePair;
 use crate::requests::{DetachedRequest, Request};
 use crate::shared::SharedQueue;
+use crate::sleep::Watched;
 use core::time::Duration;
-use nix::sys::epoll::Epoll;
 use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId, WcStatus,
+    SendRequest, Sge, SharedReceiveQueueId, WakeOn, WcStatus,
 };
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Elements of a gather list: a capsule and its data. Every place of a send queue has room for all of them, in the
@@ -33,8 +33,6 @@ use std::sync::Arc;
 const GATHER_MAX: u32 = 2;
 /// RDMA READs outstanding a connection: the most that initiators and targets ask for today.
 const READ_DEPTH_MAX: u16 = 128;
-/// How often the connection manager is asked while the provider is busy: a system call that the data path saves.
-const EVENT_INTERVAL: Duration = Duration::from_micros(500);
 
 /// RDMA through one device, for one thread at a time.
 pub struct VerbsProvider {
@@ -51,7 +49,7 @@ pub struct VerbsProvider {
     pub(crate) regions: Regions,
     /// Gone for the caller, while work that names them is under way.
     pub(crate) retired: Vec<Retired>,
-    pub(crate) epoll: Epoll,
+    pub(crate) watched: Watched,
     pub(crate) channel: Arc<Channel>,
     pub(crate) completion_channel: Arc<CompletionChannel>,
     pub(crate) device: Arc<Device>,
@@ -78,6 +76,10 @@ pub struct VerbsProvider {
     pub(crate) now: Duration,
     /// When the connection manager and the device were asked for events.
     pub(crate) events_polled: Option<Duration>,
+    /// The caller may have slept since events were asked for.
+    pub(crate) slept: bool,
+    /// Where completions are taken from the device.
+    pub(crate) batch: Vec<Wc>,
     pub(crate) lost: Lost,
 }
 
@@ -249,11 +251,7 @@ impl Provider for VerbsProvider {
     fn poll_cm(&mut self, now: Duration) -> Option<CmEvent> {
         self.now = now;
         if self.events.is_empty() {
-            let due = |polled| now.saturating_sub(polled) >= EVENT_INTERVAL;
-            if self.events_polled.is_none_or(due) {
-                self.events_polled = Some(now);
-                self.poll_events();
-            }
+            self.poll_events_in_time();
             self.end_failed();
             if !self.attended.is_empty() {
                 self.look_after();
@@ -271,32 +269,11 @@ impl Provider for VerbsProvider {
         if self.lost == Lost::Ending { Some(self.now) } else { self.next_deadline() }
     }
 
-    fn arm(&mut self) -> bool {
-        self.ring_all();
-        if !self.is_lost() {
-            self.completion_channel.drain();
-            for queue in &self.completion_queues {
-                // A queue that cannot be armed must be polled.
-                if queue.arm().is_err() {
-                    return false;
-                }
-            }
-        }
-        for at in 0..self.completion_queues.len() {
-            self.take_all(CompletionQueueId(at as u32));
-        }
-        self.poll_events();
-        self.end_failed();
-        // What was sent and flushed by now lets connections go on with their end; nothing else would wake us for that.
-        self.look_after();
-        self.report_loss();
-        // What wakes the sleeper is seen at the first poll.
-        self.events_polled = None;
-        let nothing = self.failed.is_empty() && self.events.is_empty();
-        nothing && self.completion_queues.iter().all(|queue| queue.ready.is_empty())
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
+        self.prepare_sleep(wake_on)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.0.as_fd())
+        Some(self.watched.fd())
     }
 }

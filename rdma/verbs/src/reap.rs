@@ -31,12 +31,13 @@ impl VerbsProvider {
         if self.lost == Lost::Reported {
             return 0;
         }
-        let mut batch = [Wc::default(); BATCH];
         let Some(it) = self.completion_queues.get_mut(queue.0 as usize) else { return 0 };
+        let mut batch = core::mem::take(&mut self.batch);
         let count = it.poll(&mut batch);
         for wc in &batch[..count] {
             self.on_completion(queue, wc);
         }
+        self.batch = batch;
         count
     }
 

@@ -3,15 +3,17 @@
 mod device;
 mod keys;
 mod set_up;
+mod sleep;
 
 use crate::ffi::double::{self, device};
 use crate::{VerbsConfig, VerbsProvider};
 use core::time::Duration;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     Access, CmEvent, Completion, CompletionQueueId, ConnectParameters, MemoryRegion, Payload, PrivateData,
-    Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, SendOperation, SendRequest, Sge, WcStatus,
-    WorkRequestId,
+    Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, SendOperation, SendRequest, Sge, WakeOn,
+    WcStatus, WorkRequestId,
 };
 
 const LEN: usize = 65_536;
@@ -94,6 +96,16 @@ impl Rig {
     fn receive(&mut self, id: u64) {
         let request = ReceiveRequest { id: WorkRequestId(id), buffer: self.sge(0, 64) };
         self.provider.post_receive(self.qp, request).expect("a receive on a queue with room");
+    }
+
+    /// Whether a caller that arms would sleep now.
+    fn sleeps(&mut self, wake_on: WakeOn) -> bool {
+        self.provider.arm(wake_on) && !self.is_woken()
+    }
+
+    fn is_woken(&self) -> bool {
+        let fd = self.provider.fd().expect("a descriptor");
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).expect("poll works") > 0
     }
 
     fn completions(&mut self) -> Vec<Completion> {

@@ -239,6 +239,12 @@ impl<K: Copy> Buffers<K> {
         self.waiting[class as usize].push_back(queue);
     }
 
+    /// Whether commands wait for buffers.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.is_empty())
+    }
+
     /// A buffer, a share or a credit came back, or a queue waits that was not looked at yet.
     pub fn recheck(&mut self, class: Class) {
         self.recheck[class as usize] |= !self.waiting[class as usize].is_empty();

@@ -243,6 +243,7 @@ impl<T: Transport> Queue<T> {
         self.request(request).state = RequestState::Responding;
         resources.counters.responses.add(1);
         self.on_begun(resources.now, true);
+        self.responding += 1;
         let place = self.place(request, 0);
         let sent = resources.transport.respond(place, &response.cqe, response.invalidate);
         self.check(resources, sent);
@@ -251,6 +252,7 @@ impl<T: Transport> Queue<T> {
     /// A response left, and with it the pushes before it.
     pub fn on_responded<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
         let request = place.slot();
+        self.responding -= 1;
         self.on_progress(&mut resources.buffers, now);
         for chunk in 0..crate::limits::CHUNKS_MAX {
             let chunk = u8::try_from(chunk).expect("few");

@@ -72,6 +72,8 @@ pub struct Queue<T: Transport> {
     credits: Credits,
     /// Pulls, signalled pushes and responses under way.
     unfinished: u32,
+    /// How many of them are responses.
+    pub(super) responding: u32,
     /// When the last of them ended; when the first began, if none was under way.
     progress_at: Duration,
     /// Operations that devices have, or that wait for devices.
@@ -145,6 +147,7 @@ impl<T: Transport> Queue<T> {
             push_credits: 0,
             credits: Credits::default(),
             unfinished: 0,
+            responding: 0,
             progress_at: now,
             device_pending: 0,
         };
@@ -278,6 +281,17 @@ impl<T: Transport> Queue<T> {
         }
         self.unfinished -= 1;
         self.progress_at = now;
+    }
+
+    /// Whether something of the queue goes on when what was begun ends. Most responses are not waited for: what they
+    /// hold is taken back with the next capsule.
+    #[must_use]
+    pub fn awaits_transport(&self) -> bool {
+        let needs_request = !self.received.is_empty() || !self.unsent.is_empty();
+        self.state == QueueState::Closing
+            || self.unfinished > self.responding
+            || !self.await_push.is_empty()
+            || needs_request && self.free.is_empty()
     }
 
     /// Whether nothing of that has ended for so long.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use nvme_proto::{Cntlid, Qid};
 use nvmf_block::BorrowedRead;
 use nvmf_memory::Memory;
-use nvmf_rdma::ListenError;
+use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_subsystem::{Remote, SecureChannel, TransportType};
 use std::io;
@@ -178,8 +178,9 @@ pub trait Transport: Sized {
     /// Starts everything that was asked for.
     fn flush(&mut self);
 
-    /// Arms [`Transport::fd`]; `false` when there is something to poll.
-    fn arm(&mut self) -> bool;
+    /// Arms [`Transport::fd`]; `false` when there is something to poll. With [`WakeOn::Receives`] nobody waits for what
+    /// was begun: its end need not make the descriptor readable.
+    fn arm(&mut self, wake_on: WakeOn) -> bool;
 
     /// The descriptor to sleep on; `None` in virtual time.
     fn fd(&self) -> Option<BorrowedFd<'_>>;

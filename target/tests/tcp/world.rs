@@ -131,7 +131,7 @@ impl World {
             self.tick();
             let idle = self.last.iter().all(|progress| !progress.worked);
             let due = self.last.iter().filter_map(|progress| progress.timeout).any(|due| due <= self.now);
-            idle && !due && self.workers.iter_mut().all(|worker| worker.transport().arm())
+            idle && !due && self.workers.iter_mut().all(|worker| worker.arm())
         })
     }
 

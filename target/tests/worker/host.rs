@@ -1,5 +1,6 @@
 //! A small NVMe/RDMA host, written by hand, and a worker to talk to, under one virtual clock.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData, Connected};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertySet};
 use nvme_proto::rdma::{AcceptData, Request};
@@ -8,7 +9,7 @@ use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, Simul
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+use nvmf_rdma::loopback::{DetachedRequest, Fabric, FabricOptions, Loopback};
 use nvmf_rdma::{
     Access, CmEvent, Completion, CompletionQueueId, ConnectFailure, ConnectParameters, MemoryRegion, Opcode,
     Payload, PrivateData, Provider, QueuePairAttributes, QueuePairId, ReceiveRequest, RemoteKey,
@@ -18,9 +19,10 @@ use nvmf_subsystem::{
     HostAccess, NamespaceDefinition, Options, Port, RdmaProviderType, Registry, SubsystemDefinition,
 };
 use nvmf_target::exec::buffers::BufferPlan;
+use nvmf_target::exec::transport::Transport;
 use nvmf_target::message::{WorkerId, WorkerMessage};
 use nvmf_target::settings::{Load, Settings};
-use nvmf_target::transport::rdma::Rdma;
+use nvmf_target::transport::rdma::{Detached, Rdma};
 use nvmf_target::worker::Worker;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,6 +43,10 @@ pub(crate) struct World {
     pub(crate) workers: Vec<Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>>,
     /// The worker that does not turn.
     pub(crate) occupied: Option<usize>,
+    /// Workers turn only when something wakes them.
+    pub(crate) sleepy: bool,
+    /// Which workers sleep. No deadline wakes them: the fabric's are those of messages, too.
+    asleep: Vec<bool>,
     pub(crate) registry: Arc<Mutex<Registry>>,
     /// Of namespace 1, and of namespace 2.
     pub(crate) disk: SharedDisk,
@@ -95,8 +101,7 @@ impl World {
     ) -> Self {
         let registry = Arc::new(Mutex::new(registry(options)));
         let latency = Duration::ZERO..=latency_max;
-        let fabric =
-            Fabric::with_options(FabricOptions { latency, seed: 1, descriptor: false, ..Default::default() });
+        let fabric = Fabric::with_options(FabricOptions { latency, seed: 1, ..Default::default() });
         let options = SimulatedOptions {
             block_size: BLOCK,
             blocks: BLOCKS,
@@ -117,8 +122,19 @@ impl World {
             })
             .collect();
         let address = workers[0].listen("127.0.0.1:4420".parse().unwrap(), 1).unwrap();
-        let now = Duration::from_secs(1);
-        Self { fabric, workers, occupied: None, registry, disk, other_disk, address, machine: None, now }
+        Self {
+            fabric,
+            asleep: workers.iter().map(|_| false).collect(),
+            workers,
+            occupied: None,
+            sleepy: false,
+            registry,
+            disk,
+            other_disk,
+            address,
+            machine: None,
+            now: Duration::from_secs(1),
+        }
     }
 
     /// Turns every worker once and moves the clock.
@@ -129,9 +145,15 @@ impl World {
                 continue;
             }
             worker.backend().advance(self.now);
-            worker.turn(self.now);
+            if self.asleep[from] && !is_woken(worker, self.now) {
+                continue;
+            }
+            let progress = worker.turn(self.now);
+            self.asleep[from] = self.sleepy && !progress.worked && worker.arm();
         }
-        Worker::exchange_messages(&mut self.workers);
+        if Worker::exchange_messages(&mut self.workers) {
+            self.asleep.fill(false);
+        }
     }
 
     /// Ticks until `done`, which must come.
@@ -151,6 +173,12 @@ impl World {
         for worker in &mut self.workers {
             notices.iter().for_each(|notice| worker.deliver(WorkerMessage::Notice(notice.clone())));
         }
+    }
+
+    /// Gives the first worker a message, which wakes it.
+    pub(crate) fn tell(&mut self, message: WorkerMessage<Detached<DetachedRequest>>) {
+        self.workers[0].deliver(message);
+        self.asleep[0] = false;
     }
 
     pub(crate) fn queues(&self) -> usize {
@@ -174,6 +202,13 @@ impl World {
         assert!(self.workers.iter().all(|worker| worker.buffers_out() == 0), "a buffer was lost");
         assert_eq!(self.registry.lock().unwrap().associations().count(), 0, "an association was left behind");
     }
+}
+
+/// Whether a worker that sleeps has a reason to turn.
+fn is_woken(worker: &mut Worker<Rdma<Faulty<Loopback>>, SimulatedDevices>, now: Duration) -> bool {
+    let executed = worker.backend().next_due().is_some_and(|due| due <= now);
+    let fd = worker.transport().fd().expect("a descriptor");
+    executed || poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).expect("poll works") > 0
 }
 
 fn registry(options: Options) -> Registry {

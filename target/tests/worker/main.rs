@@ -8,6 +8,7 @@ mod promises;
 mod removal;
 mod set_up;
 mod shares;
+mod sleep;
 mod strange;
 mod unconnected;
 

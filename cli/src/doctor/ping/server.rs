@@ -6,7 +6,7 @@ use crate::print::line;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmf_rdma::{
-    CmEvent, Completion, CompletionQueueId, PrivateData, Provider, QueuePairId, RequestId, WcStatus,
+    CmEvent, Completion, CompletionQueueId, PrivateData, Provider, QueuePairId, RequestId, WakeOn, WcStatus,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -174,7 +174,7 @@ impl<P: Provider> Server<P> {
     }
 
     fn sleep(&mut self, now: Duration) -> Result<()> {
-        if !self.provider.arm() {
+        if !self.provider.arm(WakeOn::Completions) {
             return Ok(());
         }
         let until = self.provider.poll_timeout().map_or(SLEEP, |at| at.saturating_sub(now)).min(SLEEP);

@@ -4,4 +4,5 @@ mod endings;
 mod identity;
 mod losses;
 mod rig;
+mod sleep;
 pub(crate) mod target;

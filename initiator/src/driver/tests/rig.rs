@@ -2,14 +2,15 @@
 
 use super::super::{Driver, DriverConfig, DriverEvent};
 use super::target::{Disk, Target};
-use crate::transport::Rdma;
+use crate::transport::{Rdma, Transport};
 use core::time::Duration;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, RegionId, Tag};
 use nvmf_host::{AssociationConfig, RecoveryPolicy};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
-use nvmf_rdma::loopback::{Fabric, FabricOptions, Loopback};
+use nvmf_rdma::loopback::{Fabric, Loopback};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const BLOCK: usize = 512;
@@ -67,8 +68,7 @@ impl Rig {
     }
 
     fn start(config: DriverConfig, prepare: impl FnOnce(&mut Target)) -> Self {
-        let options = FabricOptions { descriptor: false, ..FabricOptions::default() };
-        let fabric = Fabric::with_options(options);
+        let fabric = Fabric::new();
         let mut target = Target::new(&fabric, config.address);
         target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
         prepare(&mut target);
@@ -83,19 +83,40 @@ impl Rig {
     /// Lets both do what there is to do now.
     pub(super) fn run(&mut self) {
         for _ in 0..STEPS_MAX {
-            let worked = self.driver.turn(self.now) | self.target.turn(self.now);
-            let mut completions = Vec::with_capacity(64);
-            self.driver.poll(&mut completions);
-            self.ended.extend(completions.iter().map(|done| (done.tag.0, done.result)));
-            let before = self.events.len();
-            while let Some(event) = self.driver.poll_event() {
-                self.events.push(event);
-            }
-            if !worked && completions.is_empty() && self.events.len() == before {
+            if !(self.turn_driver() | self.target.turn(self.now)) {
                 return;
             }
         }
         panic!("something is to be done without end");
+    }
+
+    /// The same, but the driver sleeps whenever it can, and does something only when it is woken.
+    pub(super) fn run_asleep(&mut self) {
+        self.turn_driver();
+        for _ in 0..STEPS_MAX {
+            let slept = self.driver.transport_mut().arm();
+            let worked = self.target.turn(self.now);
+            let fd = self.driver.transport().fd().expect("a descriptor");
+            let mut woken = [PollFd::new(fd, PollFlags::POLLIN)];
+            if !slept || poll(&mut woken, PollTimeout::ZERO).expect("poll works") > 0 {
+                self.turn_driver();
+            } else if !worked {
+                return;
+            }
+        }
+        panic!("something is to be done without end");
+    }
+
+    fn turn_driver(&mut self) -> bool {
+        let worked = self.driver.turn(self.now);
+        let mut completions = Vec::with_capacity(64);
+        self.driver.poll(&mut completions);
+        self.ended.extend(completions.iter().map(|done| (done.tag.0, done.result)));
+        let before = self.events.len();
+        while let Some(event) = self.driver.poll_event() {
+            self.events.push(event);
+        }
+        worked || !completions.is_empty() || self.events.len() > before
     }
 
     /// Lets so much time pass.

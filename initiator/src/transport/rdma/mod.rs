@@ -11,7 +11,7 @@ use nvmf_host::{Command, QueueFailure, Violation};
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     CmEvent, Completion, CompletionQueueId, ConnectFailure, ConnectParameters, DisconnectCause, MemoryRegion,
-    PrivateData, Provider, QueuePairId,
+    PrivateData, Provider, QueuePairId, WakeOn,
 };
 use queue_pair::{MakeError, NotSent, QueuePair, WorkRequest, local_access};
 use std::os::fd::BorrowedFd;
@@ -252,7 +252,8 @@ impl<P: Provider> Transport for Rdma<P> {
     }
 
     fn arm(&mut self) -> bool {
-        self.provider.arm()
+        let is_awaited = self.queues.iter().flatten().any(QueuePair::awaits_sends);
+        self.provider.arm(if is_awaited { WakeOn::Completions } else { WakeOn::Receives })
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

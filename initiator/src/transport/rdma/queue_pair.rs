@@ -19,11 +19,14 @@ const RECEIVE_STRIDE: usize = 64;
 /// Our names for work requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkRequest {
+    /// A capsule that is sent from the memory of its slot.
     Send(u16),
     Receive(u16),
     Invalidate(u16),
     /// The invalidation of a key whose command was never sent.
     InvalidateUnused,
+    /// A capsule that was copied: its slot may be another command's by now.
+    SendCopied,
 }
 
 impl WorkRequest {
@@ -33,6 +36,7 @@ impl WorkRequest {
             Self::Receive(index) => (1, index),
             Self::Invalidate(index) => (2, index),
             Self::InvalidateUnused => (3, 0),
+            Self::SendCopied => (4, 0),
         };
         WorkRequestId(kind << 32 | u64::from(qid.0) << 16 | u64::from(index))
     }
@@ -43,7 +47,8 @@ impl WorkRequest {
             0 => Self::Send(index),
             1 => Self::Receive(index),
             2 => Self::Invalidate(index),
-            _ => Self::InvalidateUnused,
+            3 => Self::InvalidateUnused,
+            _ => Self::SendCopied,
         };
         (Qid((id.0 >> 16) as u16), request)
     }
@@ -76,6 +81,14 @@ pub(super) struct QueuePair {
     pending_invalidations: Vec<u16>,
     unused_keys: Vec<RemoteKey>,
     per_command_keys: bool,
+    /// Whether the provider copies a capsule without data when it is posted.
+    copies_capsules: bool,
+    /// Copied capsules since the last that completes visibly.
+    silent: u16,
+    /// Commands that are complete and wait for a completion to release their memory.
+    unreleased: u16,
+    /// A command found no room: a completion makes some.
+    lacks_room: bool,
 }
 
 /// The queue could not be made.
@@ -107,7 +120,8 @@ impl QueuePair {
         let count = usize::from(entries);
         let slot_data = slot_data_len(qid);
         let memory = Memory::alloc(count * (RECEIVE_STRIDE + Sqe::LEN + slot_data))?;
-        let per_command_keys = provider.capabilities().per_command_keys;
+        let capabilities = provider.capabilities();
+        let per_command_keys = capabilities.per_command_keys;
         let region = provider.register(&memory, local_access(per_command_keys))?;
         let id = provider.create_queue_pair(&QueuePairAttributes {
             send_cq: cq,
@@ -136,6 +150,10 @@ impl QueuePair {
             pending_invalidations: Vec::with_capacity(count),
             unused_keys: Vec::new(),
             per_command_keys,
+            copies_capsules: capabilities.max_inline as usize >= Sqe::LEN,
+            silent: 0,
+            unreleased: 0,
+            lacks_room: false,
         };
         queue.post_pending(provider);
         Ok(queue)
@@ -149,6 +167,11 @@ impl QueuePair {
     /// Whether this queue's commands hold keys, or keys are still to be invalidated.
     pub(super) fn holds_keys(&self) -> bool {
         !self.unused_keys.is_empty() || self.slots.iter().flatten().any(|slot| slot.key.is_some())
+    }
+
+    /// Whether something of the queue goes on when what was posted to the send queue completes.
+    pub(super) fn awaits_sends(&self) -> bool {
+        self.unreleased > 0 || self.lacks_room || !self.unused_keys.is_empty()
     }
 
     fn receive_offset(index: u16) -> usize {
@@ -176,13 +199,31 @@ impl QueuePair {
         command: &Command,
         data: Data<'_, MemoryRegion>,
     ) -> Result<(), NotSent> {
+        let sent = self.try_send(provider, index, cid, command, data);
+        self.lacks_room = sent.is_err();
+        sent
+    }
+
+    fn try_send<P: Provider>(
+        &mut self,
+        provider: &mut P,
+        index: u16,
+        cid: Cid,
+        command: &Command,
+        data: Data<'_, MemoryRegion>,
+    ) -> Result<(), NotSent> {
         let (pointer, key) = self.point(provider, index, data)?;
-        self.memory.write(self.slot_offset(index), &command.encode(cid, pointer));
-        self.post(provider, index, data).map_err(|_| {
+        let sqe = command.encode(cid, pointer);
+        let is_copied = self.copies_capsules && !data.is_in_capsule();
+        let posted = match is_copied {
+            true => self.post_copied(provider, &sqe),
+            false => self.post(provider, index, &sqe, data),
+        };
+        posted.map_err(|_| {
             self.unused_keys.extend(key);
             NotSent::NoRoom
         })?;
-        self.slots[usize::from(index)] = Some(Slot { sent: false, complete: false, key });
+        self.slots[usize::from(index)] = Some(Slot { sent: is_copied, complete: false, key });
         Ok(())
     }
 
@@ -228,13 +269,16 @@ impl QueuePair {
         Ok((DataPointer::Keyed { address, len: sge.len, key: remote.key.0, invalidate: false }, None))
     }
 
+    /// Sends a capsule from the memory of its slot.
     fn post<P: Provider>(
         &self,
         provider: &mut P,
         index: u16,
+        sqe: &[u8; Sqe::LEN],
         data: Data<'_, MemoryRegion>,
     ) -> Result<(), PostError> {
         let slot = self.slot_offset(index);
+        self.memory.write(slot, sqe);
         let behind = match data {
             Data::Bytes { bytes, in_capsule: true } => bytes.len(),
             _ => 0,
@@ -246,10 +290,19 @@ impl QueuePair {
             }
             _ => &[capsule][..],
         };
-        let payload = nvmf_rdma::Payload::Gather(gather);
-        let operation = SendOperation::Send { payload, invalidate: None, solicited: false };
+        let operation = message(nvmf_rdma::Payload::Gather(gather));
         let id = WorkRequest::Send(index).id(self.qid);
         provider.post_send(self.id, SendRequest { id, operation, signaled: true })
+    }
+
+    /// Sends a capsule that the provider copies. Nothing waits for its completion but the places of the send queue.
+    fn post_copied<P: Provider>(&mut self, provider: &mut P, sqe: &[u8; Sqe::LEN]) -> Result<(), PostError> {
+        let signaled = usize::from(self.silent) + 1 >= self.slots.len().div_ceil(2);
+        let operation = message(nvmf_rdma::Payload::Inline(sqe));
+        let id = WorkRequest::SendCopied.id(self.qid);
+        provider.post_send(self.id, SendRequest { id, operation, signaled })?;
+        self.silent = if signaled { 0 } else { self.silent + 1 };
+        Ok(())
     }
 
     /// A work request of this queue completed well.
@@ -268,10 +321,14 @@ impl QueuePair {
                 self.slots[usize::from(index)].as_mut()?.key = None;
                 index
             }
-            WorkRequest::InvalidateUnused => return None,
+            WorkRequest::InvalidateUnused | WorkRequest::SendCopied => return None,
             WorkRequest::Receive(index) => return Some(self.on_receive(provider, index, completion)),
         };
-        self.release(index).then_some(Arrival::Released(self.qid, index))
+        if !self.release(index) {
+            return None;
+        }
+        self.unreleased -= 1;
+        Some(Arrival::Released(self.qid, index))
     }
 
     fn on_receive<P: Provider>(
@@ -310,7 +367,9 @@ impl QueuePair {
             self.pending_invalidations.push(index);
             self.post_pending(provider);
         }
-        Ok(self.release(index))
+        let released = self.release(index);
+        self.unreleased += u16::from(!released);
+        Ok(released)
     }
 
     fn release(&mut self, index: u16) -> bool {
@@ -356,6 +415,10 @@ impl QueuePair {
         provider.destroy_queue_pair(self.id);
         provider.deregister(self.region.local_key);
     }
+}
+
+fn message(payload: nvmf_rdma::Payload<'_>) -> SendOperation<'_> {
+    SendOperation::Send { payload, invalidate: None, solicited: false }
 }
 
 impl From<NotSent> for Refused {

@@ -28,7 +28,7 @@ use nvmf_rdma::{
     Access, Capabilities, CmEvent, Completion, CompletionQueueId, ConnectError, ConnectParameters,
     ListenError, ListenerId, LocalKey, MemoryRegion, PostError, PrivateData, Provider, QueuePairAttributes,
     QueuePairId, QueuePairState, ReceiveRequest, RegisterError, RemoteMemory, RequestId, ResourceError,
-    SendRequest, Sge, SharedReceiveQueueId, Stranger,
+    SendRequest, Sge, SharedReceiveQueueId, Stranger, WakeOn,
 };
 use nvmf_stream::{Deadlines, Lingering, Listener, Poller, ReadSchedule, SendSchedule};
 use std::collections::VecDeque;
@@ -320,7 +320,7 @@ impl Provider for IwarpProvider {
         self.next_deadline()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: WakeOn) -> bool {
         // A caller that sleeps is woken by epoll.
         self.reads.poll_next_turn();
         let sendable = self.dirty.keys().any(|key| self.can_send(key));

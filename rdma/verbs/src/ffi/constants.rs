@@ -24,6 +24,8 @@ pub(super) const ACCESS_LOCAL_WRITE: u32 = 1;
 pub(super) const ACCESS_REMOTE_WRITE: u32 = 2;
 pub(super) const ACCESS_REMOTE_READ: u32 = 4;
 pub(super) const ACCESS_MW_BIND: u32 = 16;
+/// Optional: the library drops it for a kernel or a device that does not know it.
+pub(super) const ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 
 pub(super) const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(super) const CAP_MW_TYPE_2: u32 = 1 << 23 | 1 << 24;

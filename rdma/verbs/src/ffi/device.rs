@@ -44,7 +44,7 @@ const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 /// What Soft-iWARP calls itself there.
 pub(super) const SIW_VENDOR_ID: u32 = 0x0062_6d74;
 /// Entries of a completion queue, if the device takes so many.
-const COMPLETIONS: u32 = 8192;
+const COMPLETIONS: u32 = 4096;
 /// libsiw takes the offset 0x90000 of memory shared with the kernel for none, and makes no queue that gets it. A
 /// context's first completion queue begins at offset 0 and stays: with 32 bytes an entry, this one covers the place.
 const COMPLETIONS_SIW: u32 = 32_768;
@@ -270,23 +270,25 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Takes all events.
-    pub(crate) fn drain(&self) {
+    /// The next event, if there is one: of which queue.
+    pub(crate) fn event(&self) -> Option<CqKey> {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel is alive and does not block; a queue that spoke is alive until its events are
         // acknowledged.
         unsafe {
-            while (self.device.functions.ibv_get_cq_event)(
-                self.channel.as_ptr(),
-                &raw mut cq,
-                &raw mut context,
-            ) == 0
-            {
-                (self.device.functions.ibv_ack_cq_events)(cq, 1);
+            let functions = self.device.functions;
+            if (functions.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut context) != 0 {
+                return None;
             }
+            (functions.ibv_ack_cq_events)(cq, 1);
         }
+        Some(CqKey(cq.addr()))
     }
 }
+
+/// Names a completion queue in events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CqKey(usize);
 
 /// A completion queue of the device.
 pub(crate) struct CompletionQueue {
@@ -321,7 +323,11 @@ impl CompletionQueue {
         Ok(Arc::new(Self { channel: Arc::clone(channel), cq }))
     }
 
-    /// Requests an event at the next completion.
+    pub(crate) fn key(&self) -> CqKey {
+        CqKey(self.cq.as_ptr().addr())
+    }
+
+    /// Requests one event, at the next completion.
     pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue is alive.
         check(unsafe { (self.channel.device.ops().req_notify_cq)(self.cq.as_ptr(), 0) })

@@ -7,11 +7,12 @@ use super::abi::{AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq,
 use super::abi::{EventChannel, Mr, Mw, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Srq, SrqInitAttr, Wc};
 use super::constants;
 use super::library::Functions;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -21,6 +22,7 @@ pub(crate) const COMM_EST: i32 = constants::EVENT_COMM_EST;
 pub(crate) const DEVICE_FATAL: i32 = constants::EVENT_DEVICE_FATAL;
 pub(crate) const REJECTED: i32 = constants::CM_REJECTED;
 pub(crate) const ESTABLISHED: i32 = constants::CM_ESTABLISHED;
+pub(crate) const DISCONNECTED: i32 = constants::CM_DISCONNECTED;
 pub(crate) const DEVICE_REMOVAL: i32 = constants::CM_DEVICE_REMOVAL;
 
 /// A registration: what it covers, with which rights.
@@ -52,6 +54,8 @@ pub(crate) struct World {
     pub(crate) vendor_id: u32,
     /// By local key.
     pub(crate) registrations: BTreeMap<u32, Registration>,
+    /// Windows that were made, and those of them that were freed.
+    pub(crate) windows: (usize, usize),
     /// Vectors of the completion queues.
     pub(crate) vectors: Vec<c_int>,
     pub(crate) sent: Vec<Posted>,
@@ -70,10 +74,56 @@ pub(crate) struct World {
     receives: Vec<(u64, usize)>,
     async_events: VecDeque<AsyncEvent>,
     cm_events: VecDeque<Box<CmEvent>>,
+    /// Completion queues that were armed and have something.
+    cq_events: VecDeque<usize>,
+    /// How often the provider asked: for an event of a completion queue, for those of the connection manager and the
+    /// device, and to have a completion queue armed.
+    pub(crate) asked: Asked,
     context: usize,
     device: usize,
-    async_pipe: (UnixStream, Option<UnixStream>),
-    pipes: Vec<(UnixStream, UnixStream)>,
+    asynchronous: Descriptor,
+    /// Of completion channels and event channels.
+    channels: Vec<Descriptor>,
+    /// The event channel that was made last.
+    event_channel: c_int,
+}
+
+/// A descriptor that is readable while events wait.
+struct Descriptor {
+    ours: UnixStream,
+    theirs: Option<UnixStream>,
+}
+
+impl Descriptor {
+    fn new() -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        ours.set_nonblocking(true).expect("it can");
+        Self { ours, theirs: Some(theirs) }
+    }
+
+    fn fd(&self) -> c_int {
+        self.ours.as_raw_fd()
+    }
+
+    /// One more event waits.
+    fn signal(&self) {
+        if let Some(mut theirs) = self.theirs.as_ref() {
+            theirs.write_all(&[0]).expect("there is room");
+        }
+    }
+
+    /// An event was taken.
+    fn take(&self) {
+        let _ = (&self.ours).read(&mut [0]);
+    }
+}
+
+/// Calls that are system calls in the libraries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) completion_events: usize,
+    pub(crate) other_events: usize,
+    pub(crate) arms: usize,
 }
 
 thread_local! {
@@ -99,13 +149,13 @@ pub(crate) fn install(is_iwarp: bool, has_windows: bool) {
     device.transport_type = i32::from(is_iwarp);
     device.name[..7].copy_from_slice(b"double0");
     let device = Box::into_raw(device);
-    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    let asynchronous = Descriptor::new();
     let mut context = Box::new(MaybeUninit::<Context>::zeroed());
     let it = context.as_mut_ptr();
     // SAFETY: every field that is not an integer or an optional function is written here; the rest may be zero.
     unsafe {
         (*it).device = device;
-        (*it).async_fd = ours.as_raw_fd();
+        (*it).async_fd = asynchronous.fd();
         (*it).num_comp_vectors = 4;
         (&raw mut (*it).ops.alloc_mw).write(Some(alloc_mw));
         (&raw mut (*it).ops.dealloc_mw).write(Some(dealloc_mw));
@@ -120,6 +170,7 @@ pub(crate) fn install(is_iwarp: bool, has_windows: bool) {
         is_iwarp,
         vendor_id: 0,
         registrations: BTreeMap::new(),
+        windows: (0, 0),
         vectors: Vec::new(),
         sent: Vec::new(),
         sizes: Vec::new(),
@@ -135,8 +186,11 @@ pub(crate) fn install(is_iwarp: bool, has_windows: bool) {
         cm_events: VecDeque::new(),
         context: Box::into_raw(context).addr(),
         device: device.addr(),
-        async_pipe: (ours, Some(theirs)),
-        pipes: Vec::new(),
+        cq_events: VecDeque::new(),
+        asked: Asked::default(),
+        asynchronous,
+        channels: Vec::new(),
+        event_channel: -1,
     };
     WORLD.with(|it| it.replace(Some(world)));
 }
@@ -155,26 +209,27 @@ impl World {
         self.next_key
     }
 
-    /// A descriptor that is never readable.
-    fn pipe(&mut self) -> c_int {
-        let pipe = UnixStream::pair().expect("a socket pair");
-        let fd = pipe.0.as_raw_fd();
-        self.pipes.push(pipe);
-        fd
+    /// A descriptor for a channel.
+    fn channel(&mut self) -> c_int {
+        self.channels.push(Descriptor::new());
+        self.channels[self.channels.len() - 1].fd()
+    }
+
+    fn descriptor(&self, fd: c_int) -> &Descriptor {
+        self.channels.iter().find(|it| it.fd() == fd).expect("a channel that was made")
     }
 
     /// Reports something of the device, or of its `at`-th queue pair.
     pub(crate) fn report(&mut self, event_type: i32, at: usize) {
         let element = self.queue_pairs.get(at).copied().unwrap_or(0);
         self.async_events.push_back(AsyncEvent { element, event_type });
+        self.asynchronous.signal();
     }
 
     /// Disassociates the device: its descriptors stay readable, and every call fails.
     pub(crate) fn disassociate(&mut self) {
-        self.async_pipe.1 = None;
-        self.pipes.iter().for_each(|(ours, _)| {
-            let _ = ours.shutdown(std::net::Shutdown::Both);
-        });
+        self.asynchronous.theirs = None;
+        self.channels.iter_mut().for_each(|it| it.theirs = None);
         self.failing.extend([
             "ibv_modify_qp",
             "ibv_destroy_qp",
@@ -198,6 +253,7 @@ impl World {
         it.conn.private_data_len = private_data.len() as u8;
         (it.conn.initiator_depth, it.conn.responder_resources) = (16, 16);
         self.cm_events.push_back(it);
+        self.descriptor(self.event_channel).signal();
     }
 
     /// A peer asks the `at`-th id, which listens, for a connection. `device` of it is another's when `foreign`.
@@ -236,22 +292,43 @@ impl World {
 
     /// A message arrives at the oldest receive, and invalidates a key.
     pub(crate) fn receive_and_invalidate(&mut self, key: u32) {
+        self.received(Wc { invalidated_rkey: key, wc_flags: 1 << 3, ..Wc::default() });
+    }
+
+    /// A message arrives at the oldest receive.
+    pub(crate) fn receive(&mut self) {
+        self.received(Wc::default());
+    }
+
+    fn received(&mut self, wc: Wc) {
         let (wr_id, qp) = self.receives.remove(0);
         // SAFETY: as in `completed`.
         unsafe {
             let qp = &*(qp as *const QueuePair);
-            let (qp_num, invalidated_rkey, wc_flags) = (qp.qp.qp_num, key, 1 << 3);
-            let wc = Wc { wr_id, qp_num, invalidated_rkey, wc_flags, ..Wc::default() };
-            (*qp.receive_cq).completions.push_back(wc);
+            self.add(qp.receive_cq, Wc { wr_id, qp_num: qp.qp.qp_num, ..wc });
         }
     }
 
-    fn completed(&self, wr_id: u64, qp: usize, status: u32, is_send: bool) {
+    /// Adds a completion, and tells of it if the queue is armed.
+    ///
+    /// # Safety
+    /// A queue of `create_cq`.
+    unsafe fn add(&mut self, queue: *mut Completions, wc: Wc) {
+        // SAFETY: the caller's.
+        let it = unsafe { &mut *queue };
+        it.completions.push_back(wc);
+        if core::mem::take(&mut it.armed) {
+            self.cq_events.push_back(queue.addr());
+            self.descriptor(it.channel).signal();
+        }
+    }
+
+    fn completed(&mut self, wr_id: u64, qp: usize, status: u32, is_send: bool) {
         // SAFETY: queue pairs and completion queues live until they are destroyed, and are used by this thread only.
         unsafe {
             let qp = &*(qp as *const QueuePair);
             let queue = if is_send { qp.send_cq } else { qp.receive_cq };
-            (*queue).completions.push_back(Wc { wr_id, status, qp_num: qp.qp.qp_num, ..Wc::default() });
+            self.add(queue, Wc { wr_id, status, qp_num: qp.qp.qp_num, ..Wc::default() });
         }
     }
 
@@ -269,6 +346,8 @@ impl World {
 #[repr(C)]
 struct Completions {
     cq: Cq,
+    channel: c_int,
+    armed: bool,
     completions: VecDeque<Wc>,
 }
 
@@ -293,12 +372,14 @@ unsafe extern "C" fn alloc_mw(_: *mut c_void, _: u32) -> *mut Mw {
     // SAFETY: integers and pointers only.
     let mut mw: Box<Mw> = unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
     mw.rkey = world.key();
+    world.windows.0 += 1;
     Box::into_raw(mw)
 }
 
 unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     // SAFETY: made by `alloc_mw`, freed once.
     drop(unsafe { Box::from_raw(mw) });
+    device().windows.1 += 1;
     device().result("dealloc_mw")
 }
 
@@ -314,7 +395,10 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, room: c_int, into: *mut Wc) -> c_int {
     }
 }
 
-unsafe extern "C" fn req_notify_cq(_: *mut Cq, _: c_int) -> c_int {
+unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
+    device().asked.arms += 1;
+    // SAFETY: a queue of `create_cq`.
+    unsafe { (*cq.cast::<Completions>()).armed = true };
     0
 }
 
@@ -383,8 +467,10 @@ unsafe extern "C" fn query_device(_: *mut Context, into: *mut DeviceAttr) -> c_i
 
 unsafe extern "C" fn get_async_event(_: *mut Context, into: *mut AsyncEvent) -> c_int {
     let mut world = device();
+    world.asked.other_events += 1;
     let event = world.async_events.pop_front();
-    let errno = if world.async_pipe.1.is_none() { libc::EIO } else { libc::EAGAIN };
+    world.asynchronous.take();
+    let errno = if world.asynchronous.theirs.is_none() { libc::EIO } else { libc::EAGAIN };
     let Some(event) = event else {
         nix::errno::Errno::set_raw(errno);
         return -1;
@@ -418,6 +504,20 @@ unsafe extern "C" fn reg_mr(_: *mut c_void, address: *mut c_void, len: usize, ac
     Box::into_raw(mr)
 }
 
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut c_void,
+    address: *mut c_void,
+    len: usize,
+    remote_address: u64,
+    access: c_uint,
+) -> *mut Mr {
+    assert_eq!(remote_address, address.addr() as u64, "peers name the same address");
+    let asked = access & !constants::ACCESS_RELAXED_ORDERING;
+    assert_ne!(access, asked, "writes may pass each other");
+    // SAFETY: the caller's.
+    unsafe { reg_mr(pd, address, len, asked as c_int) }
+}
+
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     let mut world = device();
     if world.fails("ibv_dereg_mr") {
@@ -430,7 +530,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
 }
 
 unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    Box::into_raw(Box::new(CompChannel { context, fd: device().pipe() }))
+    Box::into_raw(Box::new(CompChannel { context, fd: device().channel() }))
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
@@ -439,8 +539,16 @@ unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     0
 }
 
-unsafe extern "C" fn get_cq_event(_: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
-    -1
+unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
+    let mut world = device();
+    world.asked.completion_events += 1;
+    let Some(queue) = world.cq_events.pop_front() else { return -1 };
+    // SAFETY: a channel of `create_comp_channel`, and the caller's place for an answer.
+    unsafe {
+        world.descriptor((*channel).fd).take();
+        cq.write(queue as *mut Cq);
+    }
+    0
 }
 
 unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: u32) {}
@@ -449,15 +557,18 @@ unsafe extern "C" fn create_cq(
     context: *mut Context,
     _: c_int,
     _: *mut c_void,
-    _: *mut CompChannel,
+    channel: *mut CompChannel,
     vector: c_int,
 ) -> *mut Cq {
     device().vectors.push(vector);
-    let queue = Completions { cq: Cq { context }, completions: VecDeque::new() };
+    // SAFETY: a channel of `create_comp_channel`.
+    let channel = unsafe { (*channel).fd };
+    let queue = Completions { cq: Cq { context }, channel, armed: false, completions: VecDeque::new() };
     Box::into_raw(Box::new(queue)).cast()
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
+    device().cq_events.retain(|&it| it != cq.addr());
     // SAFETY: made by `create_cq`.
     drop(unsafe { Box::from_raw(cq.cast::<Completions>()) });
     0
@@ -522,7 +633,9 @@ unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
 }
 
 unsafe extern "C" fn create_event_channel() -> *mut EventChannel {
-    Box::into_raw(Box::new(EventChannel { fd: device().pipe() }))
+    let fd = device().channel();
+    device().event_channel = fd;
+    Box::into_raw(Box::new(EventChannel { fd }))
 }
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut EventChannel) {
@@ -619,7 +732,11 @@ unsafe extern "C" fn init_qp_attr(_: *mut CmId, attributes: *mut QpAttr, mask: *
 }
 
 unsafe extern "C" fn get_cm_event(_: *mut EventChannel, into: *mut *mut CmEvent) -> c_int {
-    let Some(event) = device().cm_events.pop_front() else { return -1 };
+    let mut world = device();
+    world.asked.other_events += 1;
+    // One byte for each event, those included that went with their id.
+    world.descriptor(world.event_channel).take();
+    let Some(event) = world.cm_events.pop_front() else { return -1 };
     // SAFETY: the caller's place for an answer.
     unsafe { into.write(Box::into_raw(event)) };
     0
@@ -642,6 +759,7 @@ static FUNCTIONS: Functions = Functions {
     ibv_alloc_pd: alloc_pd,
     ibv_dealloc_pd: dealloc_pd,
     ibv_reg_mr: reg_mr,
+    ibv_reg_mr_iova2: Some(reg_mr_iova2),
     ibv_dereg_mr: dereg_mr,
     ibv_create_comp_channel: create_comp_channel,
     ibv_destroy_comp_channel: destroy_comp_channel,

@@ -4,7 +4,7 @@ use super::abi::{
     AsyncEvent, CmEvent, CmId, CompChannel, ConnParam, Context, Cq, Device, DeviceAttr, EventChannel, Mr, Qp,
     QpAttr, QpInitAttr, Srq, SrqInitAttr,
 };
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use libloading::Library;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -22,10 +22,15 @@ pub struct NoLibrary {
 }
 
 macro_rules! functions {
-    ($($library:ident { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)+ })+) => {
-        /// The functions that are called by name, each with its signature in C.
+    (
+        $($library:ident { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)+ })+
+        @later $($of:ident: $later:ident($($given:ty),*) -> $back:ty;)+
+    ) => {
+        /// The functions that are called by name, each with its signature in C. Releases of rdma-core that we still
+        /// work with lack some.
         pub(super) struct Functions {
             $($(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+)+
+            $(pub(super) $later: Option<unsafe extern "C" fn($($given),*) -> $back>,)+
         }
 
         impl Functions {
@@ -40,6 +45,11 @@ macro_rules! functions {
                             reason: error.to_string(),
                         })?
                     },)+)+
+                    $($later: {
+                        // SAFETY: as above.
+                        let found = unsafe { $of.get(concat!(stringify!($later), "\0").as_bytes()) };
+                        found.ok().map(|found| *found)
+                    },)+
                 })
             }
         }
@@ -92,6 +102,8 @@ functions! {
         rdma_get_cm_event(*mut EventChannel, *mut *mut CmEvent) -> c_int;
         rdma_ack_cm_event(*mut CmEvent) -> c_int;
     }
+    // Since 2020.
+    @later libibverbs: ibv_reg_mr_iova2(*mut c_void, *mut c_void, usize, u64, c_uint) -> *mut Mr;
 }
 
 const _: () = assert!(size_of::<*const c_char>() == 8, "the layouts in `abi` are those of 64-bit machines");

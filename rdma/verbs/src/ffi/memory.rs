@@ -78,7 +78,16 @@ impl Region {
         // part lies within it. Nobody has a reference into it (`Memory`'s contract), so the device may write it.
         let mr = unsafe {
             let address = memory.as_ptr().add(offset).cast::<c_void>();
-            (device.functions.ibv_reg_mr)(device.pd.as_ptr(), address, len, flags as c_int)
+            let pd = device.pd.as_ptr();
+            match device.functions.ibv_reg_mr_iova2 {
+                // The device's writes may pass each other on the bus, but none its completion, before which nobody
+                // looks.
+                Some(register) => {
+                    let flags = flags | constants::ACCESS_RELAXED_ORDERING;
+                    register(pd, address, len, address.addr() as u64, flags)
+                }
+                None => (device.functions.ibv_reg_mr)(pd, address, len, flags as c_int),
+            }
         };
         let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { device: Arc::clone(device), mr, memory: memory.clone(), offset, len })

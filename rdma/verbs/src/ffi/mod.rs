@@ -27,7 +27,7 @@ mod work;
 pub(crate) use abi::{Sge, Wc};
 pub(crate) use cm::{Channel, CmId, CmNotice, ConnectionParameters, IdKey, NoticeKind};
 pub(crate) use device::{
-    AsyncNotice, CompletionChannel, CompletionQueue, Device, DeviceLimits, Transport, device_names,
+    AsyncNotice, CompletionChannel, CompletionQueue, CqKey, Device, DeviceLimits, Transport, device_names,
 };
 pub use library::NoLibrary;
 pub(crate) use memory::{Region, Window};

@@ -123,3 +123,29 @@ fn soft_iwarp_sends_no_invalidate() {
     device().vendor_id = double::SIW_VENDOR_ID;
     assert!(!sends_invalidate());
 }
+
+#[test]
+fn windows_are_made_when_a_connection_starts() {
+    double::install(false, true);
+    let mut rig = Rig::connected(config());
+    // One more shows, when the device is opened, that it makes any.
+    assert_eq!(device().windows, (17, 1));
+    for exposed in 0..17 {
+        let key = rig.provider.expose(rig.qp, rig.sge(0, 64), Access::REMOTE_READ);
+        assert_eq!(key.is_ok(), exposed < 16, "as many as the queue pair was made for");
+    }
+    assert_eq!(device().windows, (17, 1));
+}
+
+#[test]
+fn windows_that_are_bound_end_with_their_queue_pair() {
+    double::install(false, true);
+    let mut rig = Rig::connected(config());
+    rig.provider.expose(rig.qp, rig.sge(0, 64), Access::REMOTE_READ).expect("a key");
+    rig.provider.destroy_queue_pair(rig.qp);
+    assert_eq!(device().windows, (17, 2));
+    let address = "192.0.2.2:4420".parse().expect("an address");
+    rig.qp = rig.provider.create_queue_pair(&attributes(rig.cq, 16)).expect("a queue pair");
+    rig.provider.connect(rig.now, rig.qp, address, None, &PARAMETERS).expect("a start");
+    assert_eq!(device().windows, (18, 2), "the others serve the next");
+}

@@ -17,7 +17,7 @@ use nvmf_block::BorrowedRead;
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     CmEvent, ConnectParameters, DisconnectCause, ListenError, LocalKey, PostError, Provider,
-    QueuePairAttributes, RequestId,
+    QueuePairAttributes, RequestId, WakeOn,
 };
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_subsystem::{Qid, TransportType};
@@ -302,8 +302,8 @@ impl<P: Provider> Transport for Rdma<P> {
         self.provider.flush();
     }
 
-    fn arm(&mut self) -> bool {
-        self.provider.arm()
+    fn arm(&mut self, wake_on: WakeOn) -> bool {
+        self.provider.arm(wake_on)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

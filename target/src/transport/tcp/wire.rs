@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use core::time::Duration;
 use nvmf_block::BorrowedRead;
 use nvmf_memory::Memory;
-use nvmf_rdma::ListenError;
+use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::TransportType;
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use std::net::SocketAddr;
@@ -215,7 +215,7 @@ impl Transport for Tcp {
         self.send_listed();
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: WakeOn) -> bool {
         // A caller that sleeps is woken by epoll.
         self.reads.poll_next_turn();
         let sendable = self.sends.keys().any(|queue| self.can_send(queue));
