@@ -1,5 +1,4 @@
-//! How long a thread spins before it sleeps: a worker of the target, whoever drives a connection of the initiator, the
-//! server of an attached disk.
+//! How long a thread spins before it sleeps: a worker of the target, and whoever drives a connection of the initiator.
 //!
 //! To spin is worth it when work comes meanwhile. Two things make it a loss, and a [`Spin`] learns both:
 //!
