@@ -13,7 +13,6 @@
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
 //! | [`machine`] | the machine's addresses and mounts |
 //! | [`cli`], [`control`], [`notify`], [`log`] | the command line, signals, systemd, the log |
-//! | [`spin`] | how long a worker spins |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
