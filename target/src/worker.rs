@@ -166,7 +166,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     pub fn arm(&mut self) -> bool {
         let is_awaited = self.resources.draining
             || self.resources.buffers.is_awaited()
-            || self.queues.iter().flatten().any(|queue| queue.awaits_transport());
+            || self.resources.unfinished > 0
+                && self.queues.iter().flatten().any(|queue| queue.awaits_transport());
         let wake_on = if is_awaited { WakeOn::Completions } else { WakeOn::Receives };
         self.resources.transport.arm(wake_on)
     }

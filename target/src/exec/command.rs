@@ -242,7 +242,7 @@ impl<T: Transport> Queue<T> {
         }
         self.request(request).state = RequestState::Responding;
         resources.counters.responses.add(1);
-        self.on_begun(resources.now, true);
+        self.on_begun(resources.now, &mut resources.unfinished, true);
         self.responding += 1;
         let place = self.place(request, 0);
         let sent = resources.transport.respond(place, &response.cqe, response.invalidate);
@@ -253,7 +253,7 @@ impl<T: Transport> Queue<T> {
     pub fn on_responded<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
         let request = place.slot();
         self.responding -= 1;
-        self.on_progress(&mut resources.buffers, now);
+        self.on_progress(resources, now);
         for chunk in 0..crate::limits::CHUNKS_MAX {
             let chunk = u8::try_from(chunk).expect("few");
             if self.request(request).chunk(chunk).stage == Stage::PushingUnsignaled {

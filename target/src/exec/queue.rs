@@ -264,8 +264,9 @@ impl<T: Transport> Queue<T> {
     }
 
     /// A pull, a push or a response begins.
-    pub(super) fn on_begun(&mut self, now: Duration, signaled: bool) {
+    pub(super) fn on_begun(&mut self, now: Duration, unfinished: &mut u32, signaled: bool) {
         if signaled {
+            *unfinished += 1;
             if self.unfinished == 0 {
                 self.progress_at = now;
             }
@@ -274,11 +275,12 @@ impl<T: Transport> Queue<T> {
     }
 
     /// One of these ended.
-    pub(super) fn on_progress(&mut self, buffers: &mut Buffers<T::Key>, now: Duration) {
+    pub(super) fn on_progress<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration) {
         if self.is_stalled(now, PAUSE) {
             // Those that waited for that may have their buffers.
-            Class::ALL.iter().for_each(|&class| buffers.recheck(class));
+            Class::ALL.iter().for_each(|&class| resources.buffers.recheck(class));
         }
+        resources.unfinished -= 1;
         self.unfinished -= 1;
         self.progress_at = now;
     }
@@ -338,6 +340,7 @@ impl<T: Transport> Queue<T> {
             return;
         }
         self.state = QueueState::Closed;
+        resources.unfinished -= core::mem::take(&mut self.unfinished);
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
         resources.transport.destroy(self.index);
         // A controller ends with its Admin queue, whatever a device still has of it.

@@ -61,6 +61,8 @@ pub struct Resources<T: Transport, B> {
     pub connects_due: Option<Duration>,
     /// Responses with borrowed data since the doorbells were rung.
     pub borrowed: Borrowed,
+    /// Pulls, signalled pushes and responses of all queues that have begun and not ended.
+    pub unfinished: u32,
     /// What queues want done to other queues.
     pub deferred: VecDeque<DeferredAction>,
     /// What is counted.
@@ -191,6 +193,7 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             no_timer_before: Duration::ZERO,
             connects_due: None,
             borrowed: Borrowed::default(),
+            unfinished: 0,
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),

@@ -21,7 +21,7 @@ impl<T: Transport> Queue<T> {
         remote: Remote,
     ) {
         self.pull_credits -= 1;
-        self.on_begun(resources.now, true);
+        self.on_begun(resources.now, &mut resources.unfinished, true);
         let place = self.place(request, chunk);
         let this = self.request(request);
         let piece = this.piece(chunk, remote);
@@ -42,7 +42,7 @@ impl<T: Transport> Queue<T> {
     ) {
         let (request, chunk) = (place.slot(), place.chunk());
         self.return_pull_credit(&mut resources.buffers);
-        self.on_progress(&mut resources.buffers, now);
+        self.on_progress(resources, now);
         let this = self.request(request);
         let len = this.chunk(chunk).len;
         resources.counters.bytes_in.add(len.into());
@@ -96,7 +96,7 @@ impl<T: Transport> Queue<T> {
             if let Some(next) = self.request(request).next_push() {
                 self.await_push.push_back((request, next));
             }
-            self.on_begun(resources.now, push.signaled);
+            self.on_begun(resources.now, &mut resources.unfinished, push.signaled);
             let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
             let from = resources.buffers.part(buffer);
             let begun = resources.transport.push(push.place, push.piece, from, None, push.signaled);
@@ -121,10 +121,10 @@ impl<T: Transport> Queue<T> {
             return false;
         }
         let Some((device, range)) = this.block_read(chunk) else { return false };
-        let Resources { backend, transport, buffers, now: begun_at, .. } = resources;
+        let Resources { backend, transport, buffers, now: begun_at, unfinished, .. } = resources;
         let Some(borrowed) = backend.borrow_read(device, range) else { return false };
         let Some(push) = self.begin_push(request, chunk) else { return false };
-        self.on_begun(*begun_at, push.signaled);
+        self.on_begun(*begun_at, unfinished, push.signaled);
         let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
         let from = buffers.part(buffer);
         let begun = transport.push(push.place, push.piece, from, Some(borrowed), push.signaled);
@@ -160,7 +160,7 @@ impl<T: Transport> Queue<T> {
 
     /// A push left: its buffer can carry the next chunk.
     pub fn on_pushed<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
-        self.on_progress(&mut resources.buffers, now);
+        self.on_progress(resources, now);
         self.push_credits += 1;
         self.release_chunk(&mut resources.buffers, place.slot(), place.chunk());
         self.begin_pushes(resources, now);
