@@ -199,19 +199,8 @@ impl QueuePair {
         command: &Command,
         data: Data<'_, MemoryRegion>,
     ) -> Result<(), NotSent> {
-        let sent = self.try_send(provider, index, cid, command, data);
-        self.lacks_room = sent.is_err();
-        sent
-    }
-
-    fn try_send<P: Provider>(
-        &mut self,
-        provider: &mut P,
-        index: u16,
-        cid: Cid,
-        command: &Command,
-        data: Data<'_, MemoryRegion>,
-    ) -> Result<(), NotSent> {
+        // Until it is sent.
+        self.lacks_room = true;
         let (pointer, key) = self.point(provider, index, data)?;
         let sqe = command.encode(cid, pointer);
         let is_copied = self.copies_capsules && !data.is_in_capsule();
@@ -223,6 +212,7 @@ impl QueuePair {
             self.unused_keys.extend(key);
             NotSent::NoRoom
         })?;
+        self.lacks_room = false;
         self.slots[usize::from(index)] = Some(Slot { sent: is_copied, complete: false, key });
         Ok(())
     }
