@@ -135,7 +135,7 @@ impl<P: Provider> Transport for Rdma<P> {
         loop {
             let Some(event) = self.provider.poll_cm(now) else {
                 let stranger = self.provider.next_stranger()?;
-                let cause = strangers::cause(stranger.cause, &stranger.bytes);
+                let cause = strangers::cause(stranger.cause, &stranger.bytes, TransportType::RDMA);
                 return Some(Event::Refused { peer: stranger.peer, cause, at_tls: false });
             };
             if let Some(event) = self.on_cm_event(event) {

@@ -7,10 +7,10 @@ use crate::exec::transport::{Event, Terms};
 use crate::limits::{BACKLOG, CM_BUDGET, EVENTS_MAX, IC_TIMEOUT};
 use crate::transport::strangers;
 use core::fmt;
-use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, PduType, Receiver};
+use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
 use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, HalfOpen, Interest, Listener, Received, Stream, Token};
-use nvmf_subsystem::SecureChannel;
+use nvmf_subsystem::{SecureChannel, TransportType};
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -231,11 +231,7 @@ impl Tcp {
                     return self.lose_pending(key, "its first PDU is no ICReq");
                 }
                 Err(End::Fatal(error)) => {
-                    let is_host = staging[0] == PduType::IC_REQ.0 && n > 1 && staging[1] == 0;
-                    let cause = match is_host {
-                        true => error.to_string(),
-                        false => strangers::cause(&error.to_string(), &staging[..n]),
-                    };
+                    let cause = strangers::cause(&error.to_string(), &staging[..n], TransportType::TCP);
                     return self.refuse_request(key, error, cause);
                 }
             }

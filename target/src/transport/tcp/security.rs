@@ -3,10 +3,9 @@
 use super::Tcp;
 use super::establish::Refused;
 use crate::transport::strangers;
-use nvme_proto::tcp::PduType;
 use nvmf_config::Tls;
 use nvmf_stream::{Secured, Stream, TlsAcceptor, TlsError};
-use nvmf_subsystem::SecureChannel;
+use nvmf_subsystem::{SecureChannel, TransportType};
 use nvmf_tls::{Identity, Keys, Psk, TlsKeyring, Unknown};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -142,10 +141,9 @@ fn advance(
 
 /// Why a connection that begins so is refused on a port that requires TLS.
 fn no_tls(first: &[u8]) -> Refused {
-    let is_host = first.first() == Some(&PduType::IC_REQ.0);
-    match strangers::recognized(first) {
-        Some(what) if !is_host => Refused::Protocol(format!("this is {what}")),
-        _ => {
+    match strangers::recognized(first, TransportType::TCP) {
+        Some(what) => Refused::Protocol(format!("this is {what}")),
+        None => {
             let cause = "no TLS on a port that requires it: connect with --tls, or set tls = \"allowed\" in its \
                          [[listener]]";
             Refused::Tls(cause.to_owned())
