@@ -216,10 +216,10 @@ pub(super) fn bare_round_trip(site: &Site, transport: Transport) -> Result<f64> 
     figures["round_trip_ns"]["p50"].as_f64().context("no round trip")
 }
 
-/// Measures bare TCP with the bytes of as many outstanding 4 KiB reads, exchanges per second.
-pub(super) fn bare_exchange(site: &Site, transport: Transport, iodepth: u32) -> Result<f64> {
-    let iodepth = iodepth.to_string();
-    let what = ["exchange", "--transport", transport.name(), "--iodepth", &iodepth];
+/// Measures bare TCP with the bytes of as many outstanding 4 KiB reads of a memory of `disk` bytes, exchanges per second.
+pub(super) fn bare_exchange(site: &Site, transport: Transport, iodepth: u32, disk: usize) -> Result<f64> {
+    let (iodepth, disk) = (iodepth.to_string(), disk.to_string());
+    let what = ["exchange", "--transport", transport.name(), "--iodepth", &iodepth, "--disk", &disk];
     let figures = baseline(site, &what, site.cores.target, site.cores.initiator)?;
     figures["exchanges_per_second"].as_f64().context("no rate")
 }

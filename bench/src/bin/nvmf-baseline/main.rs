@@ -35,6 +35,9 @@ enum Command {
         /// Outstanding reads
         #[arg(long, default_value_t = 32)]
         iodepth: u16,
+        /// Size of the memory whose blocks are read, bytes: one block stays in the processor's cache
+        #[arg(long, default_value_t = 64 << 20)]
+        disk: usize,
     },
     /// Measures TCP throughput in one direction: `bytes_per_second`
     Stream(bare::Measure),
@@ -49,7 +52,9 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::PingPong { measure, transport } => measure.print_ping_pong(transport),
-        Command::Exchange { measure, transport, iodepth } => measure.print_exchange(transport, iodepth),
+        Command::Exchange { measure, transport, iodepth, disk } => {
+            measure.print_exchange(transport, iodepth, disk)
+        }
         Command::Load(load) => load.run(),
         Command::Stream(measure) => measure.print_stream(),
         Command::Hold(hold) => hold.run(),

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::socket::{setsockopt, sockopt};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 /// One end of a connection.
@@ -40,6 +40,21 @@ impl Wire {
         while !bytes.is_empty() {
             match self.0.write(bytes) {
                 Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
+                Err(error) => return Err(error).context("cannot send"),
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends all parts; `false` if `stop` was set first.
+    pub(super) fn give_all(&mut self, mut parts: &mut [IoSlice<'_>], stop: &AtomicBool) -> Result<bool> {
+        while !parts.is_empty() {
+            match self.0.write_vectored(parts) {
+                Ok(n) => IoSlice::advance_slices(&mut parts, n),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
                 Err(error) => return Err(error).context("cannot send"),
             }

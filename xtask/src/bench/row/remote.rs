@@ -26,10 +26,20 @@ fn rate<'a>(site: &'a Site, job: Job, peers: Vec<Peer<'a>>) -> Comparison<'a> {
     Comparison::new(job.what(), Unit::Iops, measure(move || Ok(job.run(site)?.iops)), peers)
 }
 
+/// Against sockets that send the same bytes: blocks of a memory as large as the disk, and one block again and again.
 pub(super) fn against_exchange(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
-    let bare = move || ours::bare_exchange(site, job.transport, job.workload.iodepth);
-    let name = "bare TCP exchange of the same bytes, up to 16 replies a send, busy polling";
-    rate(site, job, vec![Peer { name, goal: Some(goal), measure: measure(bare) }])
+    let bare = |name, disk| {
+        let rate = move || ours::bare_exchange(site, job.transport, job.workload.iodepth, disk);
+        Peer { name, goal: Some(goal), measure: measure(rate) }
+    };
+    let peers = vec![
+        bare("bare TCP exchange of random blocks of 64 MiB, up to 16 replies a send, busy polling", 64 << 20),
+        bare(
+            "bare TCP exchange of one block, which stays in the cache, up to 16 replies a send, busy polling",
+            4096,
+        ),
+    ];
+    rate(site, job, peers)
 }
 
 pub(super) fn against_spdk(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
