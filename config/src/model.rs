@@ -281,7 +281,7 @@ impl Default for Target {
         Self {
             workers: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2).min(8)),
             poll: Poll::Adaptive,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(500),
             in_capsule_data: None,
             queue_depth: 128,
             io_queues: 128,

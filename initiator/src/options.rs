@@ -104,7 +104,7 @@ impl Options {
             reconnect_delay: Duration::from_secs(1),
             ctrl_loss_timeout: Some(Duration::from_secs(60)),
             fast_io_fail_timeout: None,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(500),
         }
     }
 

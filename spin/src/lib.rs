@@ -3,8 +3,8 @@
 //! To spin is worth it when work comes meanwhile. Two things make it a loss, and a [`Spin`] learns both:
 //!
 //! - **Nothing comes.** A thousand idle connections, whose keep-alives wake the thread now and then, would cost a spin
-//!   each. A thread that has spun in vain a few times sleeps at once, and only tries again now and then: after a sleep it
-//!   is not known how soon work came, as waking takes time of its own.
+//!   each. A thread that has spun in vain a few times sleeps at once, until work comes soon again, and tries a short spin
+//!   now and then: of a sleep it is not known how soon work came, as waking takes time of its own.
 //! - **Another thread wants the processor.** The scheduler gives a thread that sleeps most of the time its processor as
 //!   soon as it wakes; one that spins has used up its share, and waits for the end of the other's. So a thread that was
 //!   taken off its processor while it spun sleeps at once for a while.
@@ -17,8 +17,11 @@ use core::time::Duration;
 
 /// Spins in vain in a row, after which there are no more but for a trial.
 const FAILURES_MAX: u32 = 4;
-/// From then on one wait in so many is a trial.
-const TRIAL_EVERY: u32 = 16;
+/// From then on one wait in so many is a trial: a sleep shows as well whether work came soon, but not where waking takes
+/// long.
+const TRIAL_EVERY: u32 = 64;
+/// A trial is a spin of this part of the longest.
+const TRIAL_PART: u32 = 4;
 /// A look at what there is to do takes microseconds. Between two looks that are so far apart, another thread ran.
 const DISPLACED: Duration = Duration::from_micros(500);
 /// How long there are no spins then, in times of what the other thread took: a trial costs as much again, a tenth.
@@ -57,8 +60,12 @@ impl Spin {
         self.look(now);
         self.max = max;
         let waited = now.saturating_sub(*self.idle_since.get_or_insert(now));
-        let tries = self.failures < FAILURES_MAX || self.failures.is_multiple_of(TRIAL_EVERY);
-        let spins = tries && now >= self.contended_until && waited < max;
+        let spin = match self.failures {
+            0..FAILURES_MAX => max,
+            failures if failures.is_multiple_of(TRIAL_EVERY) => max / TRIAL_PART,
+            _ => Duration::ZERO,
+        };
+        let spins = waited < spin && now >= self.contended_until;
         self.looked_at = spins.then_some(now);
         spins
     }
@@ -79,6 +86,11 @@ impl Spin {
         }
     }
 
+    /// The thread gives its processor to others until it looks again: that they took it says nothing.
+    pub const fn on_yield(&mut self) {
+        self.looked_at = None;
+    }
+
     /// The wait is over without work: others do what there is to do.
     pub fn on_leave(&mut self) {
         (self.looked_at, self.idle_since) = (None, None);
@@ -96,7 +108,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    const MAX: Duration = Duration::from_micros(50);
+    const MAX: Duration = Duration::from_micros(500);
     const LOOK: Duration = Duration::from_micros(1);
     const WAKING: Duration = Duration::from_micros(60);
 
@@ -111,13 +123,13 @@ mod tests {
             Self { spin: Spin::new(), now: Duration::from_secs(1) }
         }
 
-        /// Waits for work that comes after `gap`, and later for whoever must wake first. Whether it was spun for.
-        fn wait(&mut self, gap: Duration) -> bool {
+        /// Waits for work that comes after `gap`, and later for whoever must wake first. How long it was spun for.
+        fn wait(&mut self, gap: Duration) -> Duration {
             let due = self.now + gap;
-            let mut spun = false;
+            let mut spun = Duration::ZERO;
             while self.now < due {
                 if self.spin.goes_on(self.now, MAX) {
-                    spun = true;
+                    spun += LOOK;
                     self.now += LOOK;
                 } else {
                     self.now = due + WAKING;
@@ -128,23 +140,54 @@ mod tests {
         }
 
         fn spins(&mut self, gap: Duration, waits: u32) -> usize {
-            (0..waits).filter(|_| self.wait(gap)).count()
+            (0..waits).filter(|_| !self.wait(gap).is_zero()).count()
         }
     }
 
     #[test]
     fn waits_that_are_long_end_spinning_but_for_a_trial_now_and_then() {
         let mut waiter = Waiter::new();
-        assert_eq!(waiter.spins(Duration::from_millis(5), 16), 4);
-        assert_eq!(waiter.spins(Duration::from_millis(5), 1600), 100);
+        assert_eq!(waiter.spins(Duration::from_millis(5), TRIAL_EVERY), FAILURES_MAX as usize);
+        assert_eq!(waiter.wait(Duration::from_millis(5)), MAX / TRIAL_PART);
+        assert_eq!(waiter.spins(Duration::from_millis(5), 99 * TRIAL_EVERY), 99);
     }
 
     #[test]
     fn waits_that_are_short_again_are_spun_for_again() {
         let mut waiter = Waiter::new();
         waiter.spins(Duration::from_millis(5), 100);
-        waiter.spins(Duration::from_micros(10), 16);
+        assert_eq!(
+            waiter.spins(Duration::from_micros(10), 100),
+            99,
+            "the first wait shows that they are short"
+        );
+    }
+
+    #[test]
+    fn where_waking_takes_longer_than_a_spin_a_trial_shows_that_waits_are_short() {
+        let mut waiter = Waiter::new();
+        waiter.spins(Duration::from_millis(5), 10);
+        for _ in 0..TRIAL_EVERY {
+            let due = waiter.now + Duration::from_micros(10);
+            while waiter.now < due {
+                waiter.now =
+                    if waiter.spin.goes_on(waiter.now, MAX) { waiter.now + LOOK } else { due + 2 * MAX };
+            }
+            waiter.spin.on_work(waiter.now);
+        }
         assert_eq!(waiter.spins(Duration::from_micros(10), 100), 100);
+    }
+
+    #[test]
+    fn thread_that_yields_while_it_spins_goes_on_spinning() {
+        let mut waiter = Waiter::new();
+        for _ in 0..10 {
+            assert!(waiter.spin.goes_on(waiter.now, MAX));
+            waiter.spin.on_yield();
+            waiter.now += Duration::from_millis(3);
+            waiter.spin.on_work(waiter.now);
+            waiter.spins(Duration::from_micros(10), 1);
+        }
     }
 
     #[test]

@@ -31,6 +31,10 @@ const BOUNCE_LEN: usize = 128 << 10;
 /// the next poll.
 const AT_ONCE_BUDGET: usize = 1 << 20;
 
+/// Completions of the ring in one poll. Many disks complete dozens at once: the first of them are answered, and what
+/// the host asks for next is begun, while the others are still on their way.
+const RING_BUDGET: usize = 8;
+
 /// The largest range that is borrowed, in bytes. A larger one is copied: our copy from memory that is not cached is
 /// faster than the kernel's, which finds the copy in the cache.
 const BORROW_MAX: usize = 8 << 10;
@@ -397,7 +401,7 @@ impl Backend for Devices {
     /// Alternates between failed operations, memory and null disks, and the ring, so that none starves the others.
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let room = completions.capacity();
-        let mut budget = AT_ONCE_BUDGET;
+        let (mut budget, mut of_ring) = (AT_ONCE_BUDGET, RING_BUDGET);
         let (mut asked, mut found, mut empty, mut more) = (false, false, false, true);
         while core::mem::take(&mut more) {
             if completions.len() < room
@@ -415,10 +419,11 @@ impl Backend for Devices {
                 more = true;
             }
             // A ring that had nothing is not asked again: that costs as much as a small operation.
-            if completions.len() < room && !empty {
+            if completions.len() < room && of_ring > 0 && !empty {
                 asked = true;
                 if let Some(event) = self.ring.pop() {
                     completions.extend(self.on_event(event));
+                    of_ring -= 1;
                     (found, more) = (true, true);
                 } else {
                     empty = true;

@@ -336,7 +336,7 @@ impl Default for JobOptions {
             },
             cpus_allowed: Vec::new(),
             poll: Poll::Adaptive,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(500),
             continue_on_error: false,
             zero_buffers: false,
             refill_buffers: false,

@@ -309,7 +309,7 @@ const ENGINES: &[OptionSpec] = &[
         "how to wait: busy polling, busy polling for `spin` and then sleeping, or sleeping",
         |o, v| put(&mut o.poll, value::poll(v)),
     ),
-    known(&["spin"], "50us", "duration of busy polling with `poll=adaptive`", |o, v| {
+    known(&["spin"], "500us", "duration of busy polling with `poll=adaptive`", |o, v| {
         put(&mut o.spin, time(v, MICROSECOND))
     }),
 ];

@@ -11,6 +11,7 @@ use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{ConnectionState, RemoteBackend};
+use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -112,8 +113,10 @@ pub(super) struct Remote {
     /// The state that was told last, and the loss.
     state: ConnectionState,
     loss: Option<AssociationError>,
-    spin: Duration,
-    idle_since: Option<Instant>,
+    spin: Spin,
+    spin_max: Duration,
+    /// When the clock of `spin` started.
+    start: Instant,
     _lock: Option<DiskLock>,
 }
 
@@ -138,8 +141,9 @@ impl Remote {
             changes,
             state: ConnectionState::Live,
             loss: None,
-            spin: connection.spin,
-            idle_since: None,
+            spin: Spin::new(),
+            spin_max: connection.spin,
+            start: Instant::now(),
             _lock: lock,
         })
     }
@@ -153,22 +157,24 @@ impl Remote {
     pub(super) fn may_sleep(&mut self, worked: bool) -> bool {
         self.tell();
         if worked {
-            self.idle_since = None;
+            if self.spin.is_waiting() {
+                self.spin.on_work(self.start.elapsed());
+            }
             return false;
         }
-        if self.idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
+        let spins = self.spin.goes_on(self.start.elapsed(), self.spin_max);
+        if spins {
             // The target may be on this machine, and the clients of a socket are: they get the processor if they need it.
+            self.spin.on_yield();
             std::thread::yield_now();
-            return false;
         }
-        true
+        !spins
     }
 
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
         self.backend.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
         self.control.heard();
-        self.idle_since = None;
     }
 
     fn tell(&mut self) {

@@ -17,7 +17,7 @@ impl Checker<'_> {
         let default = Target::default();
         let polls = [("adaptive", Poll::Adaptive), ("busy", Poll::Busy), ("interrupt", Poll::Interrupt)];
         let policies = [("report", DuplicateHostId::Report), ("refuse", DuplicateHostId::Refuse)];
-        let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 50_u64)?;
+        let spin_us = self.number("spin_us", file.spin_us.as_ref(), 0..=10_000, 500_u64)?;
         let transfer_timeout_s =
             self.number("transfer_timeout_s", file.transfer_timeout_s.as_ref(), 1..=3600, 30_u64)?;
         let in_capsule_data = self.bytes("in_capsule_data", file.in_capsule_data.as_ref(), 0..=16384, 0)?;
