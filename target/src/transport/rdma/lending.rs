@@ -3,7 +3,7 @@
 //! A command with data in its capsule keeps its receive until its response. Where messages that find no receive wait at no
 //! cost ([`nvmf_rdma::Capabilities::receives_on_demand`]), a queue has receives of its own, which nobody takes from it,
 //! for part of its entries. When half of them are in use it borrows another for each that is filled, within its share
-//! and that of its machine. What it gives back first is what it has borrowed.
+//! and that of its machine. While as many as its own are posted, it gives back what it has borrowed.
 
 use super::wire::{Capsule, taken};
 use super::{QueuePair, Rdma};
@@ -112,7 +112,7 @@ impl<P: Provider> Rdma<P> {
     pub(super) fn give_receive_back(&mut self, queue: u32, capsule: &Capsule) -> Result<(), PostError> {
         let slot = capsule.slot;
         match self.queue_pair(queue) {
-            Some(it) if it.borrowed > 0 && it.posted >= it.own / 2 => {
+            Some(it) if it.borrowed > 0 && it.posted >= it.own => {
                 self.return_borrowed(queue, slot);
                 Ok(())
             }
