@@ -33,6 +33,11 @@ pub struct Capabilities {
     /// A SEND that finds no receive posted waits (law 6). iWARP devices have no place for it: there it ends the
     /// connection.
     pub early_messages_wait: bool,
+    /// Any number of SENDs that find no receive posted wait in order, for as long as it takes, and behind them what else
+    /// the peer sends, answers to RDMA READs included. So a queue pair needs only the receives that it is to fill at a
+    /// time; but no receive may be kept until an RDMA READ of its own queue pair is answered. Elsewhere a SEND without a
+    /// receive costs time, or the connection.
+    pub receives_on_demand: bool,
     /// The bytes of one packet, where a few more would need a second one; `None` where packets are too small for that
     /// to matter.
     pub packet_len: Option<u32>,
@@ -106,7 +111,8 @@ pub enum WakeOn {
 /// 5. A peer reaches only memory that was exposed to it, by key, within bounds, with the right access, while the key is
 ///    valid. What it does wrong ends its own connection and nothing else.
 /// 6. A SEND that finds no receive posted waits in a bounded place; the connection ends only when that is full
-///    (where [`Capabilities::early_messages_wait`]).
+///    (where [`Capabilities::early_messages_wait`]). Where [`Capabilities::receives_on_demand`], it never is: that place
+///    is the peer's.
 /// 7. Memory that work is in flight on is held by the provider; dropping the caller's handle is safe.
 /// 8. A peer learns no key but those that the caller sends it. Where an RDMA READ sends the peer a key for its sink
 ///    (iWARP), the key covers only the bytes of this READ and becomes invalid when it completes. The region needs local

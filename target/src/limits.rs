@@ -37,6 +37,12 @@ pub const ENTRIES_MIN: u16 = 2;
 /// Receives (and request slots) of a queue beyond its entries: a host may have a capsule on its way before we saw that
 /// our last response left.
 pub const SPARE_SLOTS: u16 = 4;
+/// Receives that an I/O queue has for itself, where those that come beyond wait at no cost: what a queue of 32 entries
+/// needs. A deeper one borrows the rest while it has so many commands with data in their capsules.
+pub const OWN_RECEIVES: u16 = 32 + SPARE_SLOTS;
+/// Receives that a worker lends at least, if its queues can use them and it has memory for them. One queue may have a
+/// fifth of what it lends.
+pub const LENT_RECEIVES_MIN: usize = 1024;
 /// Descriptors beside those of connections: disks, and what the workers and the daemon have.
 pub const OTHER_DESCRIPTORS: u64 = 256;
 /// Connections of one machine that have no accepted Connect yet, or belong to discovery controllers, which anyone may

@@ -2,7 +2,7 @@
 
 use crate::exec::buffers::BufferPlan;
 use crate::exec::queue::slots;
-use crate::limits::{IN_CAPSULE_ADMIN, IN_CAPSULE_RDMA, IN_CAPSULE_TCP};
+use crate::limits::{IN_CAPSULE_ADMIN, IN_CAPSULE_RDMA, IN_CAPSULE_TCP, LENT_RECEIVES_MIN, OWN_RECEIVES};
 use crate::message::WorkerId;
 use crate::places::{Places, Queues};
 use crate::transport::rdma::receives::ReceiveSlots;
@@ -26,8 +26,12 @@ pub struct Settings {
     pub in_capsule_data: u32,
     /// Receive slots of Admin queues, in all.
     pub admin_receives: usize,
-    /// Receive slots of I/O queues, in all.
+    /// Receive slots that I/O queues have for themselves, in all. Over NVMe/TCP: the slots that all share.
     pub io_receives: usize,
+    /// Receive slots that an I/O queue has for itself, at the most.
+    pub own_receives: u16,
+    /// Receive slots that I/O queues borrow beyond those, in all.
+    pub lent_receives: usize,
     /// Data buffers.
     pub buffers: BufferPlan,
     /// How long a host may make no progress with what is posted for it, until its queue is closed.
@@ -36,21 +40,28 @@ pub struct Settings {
 
 impl Settings {
     /// From the configuration: as much memory for receives as for data, unless the connections cannot use it.
+    /// `on_demand`: the provider's [`nvmf_rdma::Capabilities::receives_on_demand`].
     #[must_use]
-    pub fn new(target: &nvmf_config::Target, transport: Transport) -> Self {
+    pub fn new(target: &nvmf_config::Target, transport: Transport, on_demand: bool) -> Self {
         let in_capsule_data = in_capsule_data(target, transport);
         let slot = ReceiveSlots::slot_len(in_capsule_data).max(64);
         let connections = target.connections as usize;
-        let wanted = connections * usize::from(slots(target.queue_depth));
+        let whole = usize::from(slots(target.queue_depth));
+        let own = if on_demand { whole.min(OWN_RECEIVES.into()) } else { whole };
         let affordable = usize::try_from(target.buffer_memory).unwrap_or(usize::MAX) / slot;
-        let least = usize::from(slots(target.queue_depth)) * 2;
+        let wanted = connections * own;
+        // What queues can use beyond their own, up to a fifth of all where that is more than a few queues need.
+        let lent = (connections * (whole - own)).min((wanted / 4).max(LENT_RECEIVES_MIN));
+        let lent = lent.min(affordable / 5);
         Self {
             connections: target.connections,
             queue_entries: target.queue_depth,
             io_queues: target.io_queues,
             in_capsule_data,
             admin_receives: connections * usize::from(slots(crate::limits::ADMIN_ENTRIES_USUAL)),
-            io_receives: wanted.min(affordable).max(least),
+            io_receives: wanted.min(affordable - lent).max(own * 2),
+            own_receives: u16::try_from(own).unwrap_or(u16::MAX),
+            lent_receives: lent,
             buffers: BufferPlan::new(target.buffer_memory, target.transfer_max),
             transfer_timeout: target.transfer_timeout,
         }
@@ -68,7 +79,7 @@ impl Settings {
         let (admin, io) = match transport {
             Transport::Rdma => (
                 self.admin_receives * ReceiveSlots::slot_len(0),
-                self.io_receives * ReceiveSlots::slot_len(self.in_capsule_data),
+                (self.io_receives + self.lent_receives) * ReceiveSlots::slot_len(self.in_capsule_data),
             ),
             Transport::Tcp => (
                 self.tcp_admin_slots() * IN_CAPSULE_ADMIN as usize,
@@ -96,7 +107,15 @@ impl Settings {
         let mib = |bytes: u64| bytes >> 20;
         let receives = match transport {
             Transport::Rdma => {
-                format!("receives ({} I/O queues of {} entries)", self.full_queues(), self.queue_entries)
+                let lent = match self.lent_receives {
+                    0 => String::new(),
+                    lent => format!(", each with {} of its own; {lent} to borrow", self.own_receives),
+                };
+                format!(
+                    "receives ({} I/O queues of {} entries{lent})",
+                    self.full_queues(),
+                    self.queue_entries
+                )
             }
             // Queues need none of it until a command comes.
             Transport::Tcp => {
@@ -117,7 +136,7 @@ impl Settings {
     /// I/O queues of full depth that find receives.
     #[must_use]
     pub fn full_queues(&self) -> usize {
-        self.io_receives / usize::from(slots(self.queue_entries))
+        self.io_receives / usize::from(slots(self.queue_entries).min(self.own_receives))
     }
 }
 

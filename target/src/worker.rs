@@ -408,7 +408,9 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             if queue.poll_timeout().is_some_and(|due| due <= now) {
                 queue.on_timeout(resources, now);
             }
-            if queue.is_stalled(now, transfer_timeout) && !resources.transport.awaits_us(queue.index()) {
+            // Capsules that wait for requests wait for responses to leave: for the host.
+            let awaits_us = resources.transport.awaits_us(queue.index()) && !queue.has_capsules();
+            if queue.is_stalled(now, transfer_timeout) && !awaits_us {
                 resources.counters.transfer_timeouts.add(1);
                 if resources.log.allow(now, &resources.counters) {
                     tracing::warn!(parent: queue.span(), "the host has taken nothing for {transfer_timeout:?}: closing the queue");

@@ -45,6 +45,8 @@ impl WorkerSetup {
                 in_capsule_data: 4096,
                 admin_receives: 4 * 40,
                 io_receives: 1024,
+                own_receives: u16::MAX,
+                lent_receives: 0,
                 buffers: BufferPlan::new(16 << 20, 1 << 20),
                 transfer_timeout: Duration::from_secs(30),
             },

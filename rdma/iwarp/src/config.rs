@@ -90,12 +90,6 @@ pub struct IwarpConfig {
     pub queue_pairs_max: u16,
     /// Connections per listener whose request has not come yet.
     pub half_open: HalfOpenLimits,
-    /// Bytes that one queue pair's early SENDs may wait in.
-    pub spill_bytes_max: usize,
-    /// Early SENDs of one queue pair that may wait.
-    pub spill_messages_max: usize,
-    /// Bytes that all early SENDs of the provider may wait in.
-    pub spill_total_max: usize,
 }
 
 impl Default for IwarpConfig {
@@ -112,9 +106,6 @@ impl Default for IwarpConfig {
             keys_max: 1 << 18,
             queue_pairs_max: 16 * 1024,
             half_open: HalfOpenLimits::default(),
-            spill_bytes_max: 64 * 1024,
-            spill_messages_max: 64,
-            spill_total_max: 16 << 20,
         }
     }
 }

@@ -12,6 +12,8 @@ use nvmf_rdma::{
     WcStatus, WorkRequestId,
 };
 use peer::{Raw, Side, fpdu, send};
+use socket2::SockRef;
+use std::io::Write;
 use std::net::Shutdown;
 
 /// The target of one violation: a posted receive of 64 bytes, and a region for each right.
@@ -135,24 +137,41 @@ fn invalidating_what_is_not_its_own() {
 }
 
 #[test]
-fn more_messages_than_receives_wait_only_so_long() {
+fn flood_of_messages_waits_and_its_end_is_noticed() {
     let mut stage = stage();
-    let flood: Vec<u8> = (1..=66).flat_map(|msn| send(msn, 0, b"hello")).collect();
-    stage.raw.send(&flood);
-    assert_eq!(stage.raw.terminate(&mut stage.side)[..2], [0x12, 2]);
-    assert!(stage.side.ended(stage.qp).contains("more SENDs than receives"));
-    assert!(stage.side.done[0].status.is_success(), "the one receive was served");
+    let (mut bystander, other) = Raw::established(&mut stage.side, Flags::default());
+    let mut flood = (1..).flat_map(|msn| send(msn, 0, b"hello"));
+    // Until neither side takes more.
+    loop {
+        let bytes: Vec<u8> = flood.by_ref().take(16 << 10).collect();
+        if stage.raw.0.write(&bytes).is_ok_and(|taken| taken == bytes.len()) {
+            stage.side.turn();
+        } else {
+            break;
+        }
+    }
+    let (_, region) = stage.side.region(Access::LOCAL_WRITE);
+    stage.side.receive(other, 9, &region, 64);
+    bystander.send(&send(1, 0, b"bystander"));
+    stage.side.until("the other's message", |side| side.done.iter().find(|done| done.id.0 == 9).map(|_| ()));
+    assert_eq!(stage.side.done.len(), 2, "one receive is posted for the flood");
+    SockRef::from(&stage.raw.0).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stage.raw);
+    assert_eq!(stage.side.ended(stage.qp), "broken off by the peer");
 }
 
 #[test]
 fn a_wrong_crc() {
     let mut side = Side::new(IwarpConfig::default());
     let (mut raw, qp) = Raw::established(&mut side, Flags::CRC);
+    let (_, region) = side.region(Access::LOCAL_WRITE);
+    side.receive(qp, 1, &region, 64);
     raw.send(&send(1, 0, b"its CRC is 0"));
     let control = raw.terminate(&mut side);
     assert_eq!(control, [0x20, 2, 0, 0]);
     assert!(side.ended(qp).contains("CRC"));
-    assert!(side.done.is_empty());
+    assert_eq!(side.done.len(), 1);
+    assert_eq!(side.done[0].status, WcStatus::Flushed);
 }
 
 #[test]

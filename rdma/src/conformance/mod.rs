@@ -62,7 +62,8 @@ pub fn checks<P: Provider>() -> Vec<(&'static str, Check<P>)> {
         messages: all_sizes_both_ways, a_thousand_in_order, inline_bytes_are_copied_when_posted,
             gathered_in_order, invalidation_is_reported, solicited_is_delivered, posting_does_not_ring;
         queues: a_full_queue_says_so, slots_come_back, malformed_requests_are_refused,
-            unsignaled_success_is_silent, early_messages_wait, a_shared_queue_serves_two,
+            unsignaled_success_is_silent, early_messages_wait, any_number_of_messages_waits,
+            a_shared_queue_serves_two,
             a_message_too_long;
         memory_access: written_before_the_message, a_borrowed_payload_ends_with_flush, writes_of_all_sizes, reads_of_all_sizes,
             more_reads_than_credits, reads_in_both_directions, a_read_completes_before_what_follows, no_standing_key_is_needed,

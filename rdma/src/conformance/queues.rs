@@ -123,6 +123,39 @@ pub(super) fn early_messages_wait<P: Provider>(pair: Pair<P>) {
     rig.works(link);
 }
 
+/// Each as long as a receive and more of them than a socket is read at once; what is behind them waits, too.
+pub(super) fn any_number_of_messages_waits<P: Provider>(pair: Pair<P>) {
+    const MESSAGES: u64 = 200;
+    const LEN: usize = 1024;
+    let rig = &mut Rig::new(pair);
+    if !rig.sides[RIGHT].provider.capabilities().receives_on_demand {
+        return;
+    }
+    let link = rig.link(MESSAGES as u32);
+    let messages: Vec<u8> = (0..MESSAGES).flat_map(|n| [n as u8; LEN]).collect();
+    let source = rig.sides[LEFT].source(&messages);
+    for n in 0..MESSAGES {
+        let piece = [source.sge(LEN * n as usize, LEN as u32)];
+        rig.sides[LEFT].post(link[LEFT], n, message(Payload::Gather(&piece)));
+    }
+    rig.settle();
+    let (sink, read) = (rig.sides[RIGHT].sink(LEN), rig.sides[RIGHT].sink(16));
+    let secret = rig.sides[LEFT].source(&[7; 16]);
+    let exposed = rig.sides[LEFT].provider.expose(link[LEFT], secret.sge(0, 16), Access::REMOTE_READ);
+    rig.sides[RIGHT].read(link[RIGHT], MESSAGES, read.sge(0, 16), exposed.expect("a key"));
+    rig.settle();
+    assert!(rig.sides[RIGHT].done.is_empty(), "an answer overtook messages");
+    for n in 0..MESSAGES {
+        rig.sides[RIGHT].receive(link[RIGHT], n, sink.sge(0, LEN as u32));
+        assert_eq!(rig.success(RIGHT, n, Opcode::Receive).byte_len as usize, LEN);
+        assert_eq!(sink.bytes(0, LEN), [n as u8; LEN]);
+        rig.success(LEFT, n, Opcode::Send);
+    }
+    rig.success(RIGHT, MESSAGES, Opcode::Read);
+    assert_eq!(read.bytes(0, 16), [7; 16]);
+    rig.works(link);
+}
+
 pub(super) fn a_shared_queue_serves_two<P: Provider>(pair: Pair<P>) {
     let rig = &mut Rig::new(pair);
     let right = &mut rig.sides[RIGHT];

@@ -44,15 +44,16 @@ pub struct FabricOptions {
     pub latency: RangeInclusive<Duration>,
     /// Of the latencies.
     pub seed: u64,
-    /// SENDs that may wait on a queue pair without a receive; one more ends the connection.
-    pub spill: usize,
+    /// SENDs that may wait on a queue pair without a receive; one more ends the connection. `None`: any number waits,
+    /// and behind them the answers to RDMA READs, as on one stream of bytes.
+    pub spill: Option<usize>,
     /// Whether there is a descriptor to sleep on; without, time is virtual and the caller knows when to poll.
     pub descriptor: bool,
 }
 
 impl Default for FabricOptions {
     fn default() -> Self {
-        Self { latency: Duration::ZERO..=Duration::ZERO, seed: 0, spill: 64, descriptor: true }
+        Self { latency: Duration::ZERO..=Duration::ZERO, seed: 0, spill: Some(64), descriptor: true }
     }
 }
 

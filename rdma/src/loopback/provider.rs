@@ -25,6 +25,7 @@ impl Provider for Loopback {
             per_command_keys: true,
             strict_keys: true,
             early_messages_wait: true,
+            receives_on_demand: self.fabric.lock().options.spill.is_none(),
             sends_invalidate: true,
             packet_len: None,
             completion_is_ack: true,

@@ -110,6 +110,8 @@ pub(super) struct QueuePair {
     pub(super) receives: VecDeque<Receive>,
     pub(super) receives_taken: u32,
     pub(super) spill: VecDeque<Spilled>,
+    /// Work requests that arrived while an RDMA READ at their head waited behind those.
+    pub(super) delayed: u32,
 }
 
 impl Source {
@@ -198,6 +200,7 @@ impl State {
         let sends: Vec<_> = qp.started.drain(..).chain(qp.posted.drain(..)).collect();
         let receives: Vec<_> = qp.receives.drain(..).collect();
         qp.spill.clear();
+        qp.delayed = 0;
         self.spilled.remove(&id);
         sends.iter().for_each(|work| self.complete_send(id, work, WcStatus::Flushed, 0));
         receives.iter().for_each(|it| self.complete_receive(id, it, WcStatus::Flushed, 0, None));
@@ -250,6 +253,7 @@ impl QueuePair {
             receives: VecDeque::new(),
             receives_taken: 0,
             spill: VecDeque::new(),
+            delayed: 0,
         }
     }
 }

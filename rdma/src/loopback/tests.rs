@@ -159,7 +159,7 @@ pub(super) fn polled(provider: &mut impl Provider, cq: CompletionQueueId) -> Vec
 
 #[test]
 fn more_early_messages_than_fit_end_the_connection() {
-    let mut linked = Linked::new(FabricOptions { spill: 2, ..Default::default() });
+    let mut linked = Linked::new(FabricOptions { spill: Some(2), ..Default::default() });
     (0..4).for_each(|id| linked.send(0, id).unwrap());
     let (ok, late) = (WcStatus::Success, WcStatus::ReceiverNotReady);
     assert_eq!(linked.polled(0), [(0, ok), (1, ok), (2, late), (3, WcStatus::Flushed)]);

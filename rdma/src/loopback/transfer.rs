@@ -78,7 +78,14 @@ impl State {
     }
 
     pub(super) fn on_work(&mut self, id: QueuePairId) {
+        let one_stream = self.options.spill.is_none();
         let Some(qp) = self.queue_pairs.get_mut(&id) else { return };
+        let reads = |work: &Work| matches!(work.operation, Operation::Read { .. });
+        let behind = one_stream && !qp.spill.is_empty() && qp.started.front().is_some_and(reads);
+        if behind || qp.delayed > 0 {
+            qp.delayed += 1;
+            return;
+        }
         let Some(peer) = qp.peer else { return };
         let Some(work) = qp.started.pop_front() else { return };
         qp.reads -= u16::from(matches!(work.operation, Operation::Read { .. }));
@@ -131,7 +138,7 @@ impl State {
         }
         let bound = self.options.spill;
         let Some(qp) = self.queue_pairs.get_mut(&to) else { return Err(NO_RECEIVE) };
-        if qp.spill.len() >= bound {
+        if bound.is_some_and(|bound| qp.spill.len() >= bound) {
             return Err(NO_RECEIVE);
         }
         qp.spill.push_back(Spilled { bytes: bytes_of(source), invalidate });
@@ -152,6 +159,9 @@ impl State {
             }
         }
         self.spilled.remove(&to);
+        let qp = self.queue_pairs.get_mut(&to);
+        let delayed = qp.map_or(0, |qp| core::mem::take(&mut qp.delayed));
+        (0..delayed).for_each(|_| self.on_work(to));
     }
 
     /// A SEND meets its receive.

@@ -103,6 +103,7 @@ impl Provider for VerbsProvider {
             per_command_keys: self.has_windows,
             strict_keys: self.has_windows && !self.limits.is_rxe,
             early_messages_wait: self.transport == Transport::InfiniBand,
+            receives_on_demand: false,
             sends_invalidate: self.limits.sends_invalidate,
             packet_len: None,
             completion_is_ack: self.transport == Transport::InfiniBand,

@@ -2,7 +2,7 @@
 
 use super::disks::error_text;
 use super::keys::tls_ports;
-use super::worker_group::{WorkerGroup, select};
+use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening};
 use crate::control::Waker;
@@ -10,10 +10,9 @@ use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::notify::Watchdog;
-use crate::settings::Settings;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
-use nvmf_config::{Config, Poll, Transport};
+use nvmf_config::{Config, Poll};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -226,14 +225,15 @@ impl Daemon {
 
     /// What workers of each transport have.
     fn memory(&self) -> String {
-        let of = |transport| Settings::new(&self.config.target, transport).memory(transport);
-        let serves = |transport| self.groups.iter().any(|group| group.selection.transport() == transport);
-        match (serves(Transport::Rdma), serves(Transport::Tcp)) {
-            (true, true) => {
-                format!("over NVMe/RDMA {}; over NVMe/TCP {}", of(Transport::Rdma), of(Transport::Tcp))
+        let of =
+            |selection: &Selection| selection.settings(&self.config.target).memory(selection.transport());
+        match &self.groups[..] {
+            [one] => of(&one.selection),
+            several => {
+                let each =
+                    several.iter().map(|group| format!("over {} {}", group.selection, of(&group.selection)));
+                each.collect::<Vec<_>>().join("; ")
             }
-            (false, true) => of(Transport::Tcp),
-            (_, false) => of(Transport::Rdma),
         }
     }
 }

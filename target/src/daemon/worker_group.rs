@@ -2,7 +2,7 @@
 
 use crate::limits::LINGERING_MAX;
 use crate::message::WorkerId;
-use crate::settings::Load;
+use crate::settings::{Load, Settings};
 use core::fmt;
 use nvmf_config::{Listener, ProviderChoice, Transport};
 use nvmf_rdma_any::{OpenError, Preference, ProviderSelection, VerbsOptions};
@@ -23,6 +23,12 @@ impl Selection {
             Self::Rdma(_) => Transport::Rdma,
             Self::Tcp => Transport::Tcp,
         }
+    }
+
+    /// How large its workers are.
+    pub(super) fn settings(&self, target: &nvmf_config::Target) -> Settings {
+        let on_demand = matches!(self, Self::Rdma(ProviderSelection::Iwarp { .. }));
+        Settings::new(target, self.transport(), on_demand)
     }
 }
 

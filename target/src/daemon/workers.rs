@@ -109,7 +109,7 @@ impl Drop for End {
 type Started = Result<(Arc<Counters>, bool), WorkerError>;
 
 fn run(id: WorkerId, common: &Common, selection: &Selection, load: Arc<Load>, tell: &Sender<Started>) {
-    let settings = Settings::new(&common.target, selection.transport());
+    let settings = selection.settings(&common.target);
     match selection {
         Selection::Rdma(provider) => {
             let transport = |devices: &mut Devices| {
@@ -161,8 +161,8 @@ fn run_over<T: Transport>(
 /// Says so if the process may lock too little memory for so many workers.
 pub(super) fn check_memlock(target: &nvmf_config::Target, groups: &[WorkerGroup]) {
     let pinned = |group: &WorkerGroup| {
-        let transport = group.selection.transport();
-        Settings::new(target, transport).pinned(transport).saturating_mul(group.workers as u64)
+        let settings = group.selection.settings(target);
+        settings.pinned(group.selection.transport()).saturating_mul(group.workers as u64)
     };
     let needed: u64 = groups.iter().map(pinned).fold(0, u64::saturating_add);
     let root = nix::unistd::geteuid().is_root();

@@ -50,6 +50,11 @@ impl<T: Transport> Queue<T> {
         self.state == QueueState::Live && !self.received.is_empty() && !self.free.is_empty()
     }
 
+    /// Whether capsules wait to be taken up.
+    pub fn has_capsules(&self) -> bool {
+        !self.received.is_empty()
+    }
+
     /// Whether so few capsules wait that one go will do.
     pub fn is_short(&self) -> bool {
         self.received.len() <= CAPSULES_IN_A_ROW

@@ -10,6 +10,7 @@
 //! | [`request`] | a command under way, and the chunks that its data travel in |
 //! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
+//! | `shares` | how much of what queues share a queue and a machine may have |
 //! | `command` | from a capsule to its response |
 //! | `connect` | what the registry says to a Connect |
 //! | `transfer`, `wire` | the chunks: onto the backend and back, pulls and pushes |
@@ -25,6 +26,7 @@ pub mod place;
 pub mod queue;
 pub mod request;
 pub mod resources;
+pub(crate) mod shares;
 mod transfer;
 pub mod transport;
 mod wire;

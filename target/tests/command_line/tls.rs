@@ -152,6 +152,9 @@ fn start_line_tells_the_memory_of_each_transport() {
     assert!(tcp.contains("MiB of memory a worker") && tcp.contains("whatever the number of queues"), "{tcp}");
     assert!(!tcp.contains("I/O queues of"), "{tcp}");
     let both = line(&format!("[[listener]]\naddress = \"{ANY_PORT}\"\n"));
-    assert!(both.contains("over NVMe/RDMA ") && both.contains(" I/O queues of 128 entries)"), "{both}");
-    assert!(both.contains("; over NVMe/TCP "), "{both}");
+    assert!(
+        both.contains("over iwarp ") && both.contains("I/O queues of 128 entries, each with 36 "),
+        "{both}"
+    );
+    assert!(both.contains(", over NVMe/TCP "), "{both}");
 }

@@ -48,6 +48,8 @@ pub(crate) fn settings() -> Settings {
         in_capsule_data: 16 * 1024,
         admin_receives: 0,
         io_receives: SLOTS,
+        own_receives: u16::MAX,
+        lent_receives: 0,
         buffers: BufferPlan { classes: [(16, 4096), (16, 16384), (16, 131_072)] },
         transfer_timeout: Duration::from_secs(30),
     }

@@ -66,6 +66,8 @@ pub(crate) fn settings() -> Settings {
         in_capsule_data: 4096,
         admin_receives: 4 * 36,
         io_receives: 6 * 36,
+        own_receives: u16::MAX,
+        lent_receives: 0,
         buffers: BufferPlan { classes: [(8, 4096), (4, 16384), (4, 131_072)] },
         transfer_timeout: Duration::from_secs(30),
     }
@@ -101,7 +103,8 @@ impl World {
     ) -> Self {
         let registry = Arc::new(Mutex::new(registry(options)));
         let latency = Duration::ZERO..=latency_max;
-        let fabric = Fabric::with_options(FabricOptions { latency, seed: 1, ..Default::default() });
+        let spill = (settings.lent_receives == 0 && settings.own_receives == u16::MAX).then_some(64);
+        let fabric = Fabric::with_options(FabricOptions { latency, seed: 1, spill, ..Default::default() });
         let options = SimulatedOptions {
             block_size: BLOCK,
             blocks: BLOCKS,

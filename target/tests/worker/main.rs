@@ -5,6 +5,7 @@ mod fairness;
 mod host;
 mod orphans;
 mod promises;
+mod receives;
 mod removal;
 mod set_up;
 mod shares;

@@ -181,6 +181,8 @@ fn setup(rng: &mut Rng) -> WorkerSetup {
         io_queues: 4,
         admin_receives: 6 * 36,
         io_receives: 19 * 20,
+        own_receives: 1 + rng.below(20) as u16,
+        lent_receives: rng.below(40) as usize,
         // Enough for two chunks of a command at once, and few enough to wait for.
         buffers: BufferPlan { classes: [(4, 4096), (4, large.min(16384)), (4, large)] },
         ..setup.settings

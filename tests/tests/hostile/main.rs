@@ -96,6 +96,9 @@ fn serve<T: Transport>(
         in_capsule_data: if port.transport == TransportType::TCP { 16 << 10 } else { 4096 },
         admin_receives: 256 * 36,
         io_receives: 32 * 36,
+        // Over NVMe/RDMA, so that queues borrow receives, and their streams wait for them.
+        own_receives: 8,
+        lent_receives: 64,
         buffers: BufferPlan::new(4 << 20, 1 << 20),
         // Longer than the honest host waits: it must not need that others are closed.
         transfer_timeout: DELAY + Duration::from_secs(3),

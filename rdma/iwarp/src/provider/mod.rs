@@ -124,6 +124,7 @@ impl Provider for IwarpProvider {
             per_command_keys: true,
             strict_keys: true,
             early_messages_wait: true,
+            receives_on_demand: true,
             sends_invalidate: true,
             packet_len: Some(PACKET_LEN),
             completion_is_ack: false,
@@ -243,9 +244,8 @@ impl Provider for IwarpProvider {
         if connection.state() == QueuePairState::Error {
             return Err(PostError::NotReady);
         }
-        connection.qp.post_receive(&mut self.domain, &request)?;
-        if connection.qp.is_broken() {
-            self.mark_dirty(queue_pair.0);
+        if connection.qp.post_receive(&mut self.domain, &request)? {
+            self.on_resumed(queue_pair.0);
         }
         Ok(())
     }
@@ -264,9 +264,7 @@ impl Provider for IwarpProvider {
         while let Some(&starved) = self.domain.shared[index].starved.front() {
             if let Some(connection) = self.connections.get_mut(starved.0) {
                 let starves_on = connection.qp.on_shared_receive(&mut self.domain);
-                if connection.qp.is_broken() {
-                    self.mark_dirty(starved.0);
-                }
+                self.on_resumed(starved.0);
                 if starves_on {
                     break;
                 }

@@ -31,7 +31,15 @@ impl IwarpProvider {
         match &mut connection.link {
             Link::Connecting(_) => return self.advance_connect(key),
             Link::Open(open) => {
-                if writable && open.stream.on_writable(&self.poller, Token::Connection(key)) {
+                let sendable = writable && open.stream.on_writable(&self.poller, Token::Connection(key));
+                if connection.qp.is_waiting() {
+                    // From now on only a broken connection is reported.
+                    open.stream.pause(true, &self.poller, Token::Connection(key));
+                    if let Err(error) = open.stream.take_error() {
+                        return self.end(key, cause_of(&error), None);
+                    }
+                }
+                if sendable {
                     self.mark_dirty(key);
                 }
             }
@@ -42,14 +50,27 @@ impl IwarpProvider {
         }
     }
 
-    /// Reads a socket.
+    /// A stream that waited for a receive went on.
+    pub(super) fn on_resumed(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Connection { qp, link: Link::Open(open), .. } = connection else { return };
+        if open.stream.is_paused() && !qp.is_waiting() {
+            open.stream.pause(false, &self.poller, Token::Connection(key));
+            self.reads.poll_next_turn();
+        }
+        if qp.has_work() {
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Reads a socket, unless its stream waits for a receive.
     fn receive(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Connection { qp, link: Link::Open(open), .. } = connection else { return };
         let whole = self.reads.budget();
         let mut budget = whole;
         let mut end = None;
-        while budget > 0 {
+        while budget > 0 && !qp.is_waiting() {
             let (direct, staging_len) = match open.phase {
                 Phase::Unannounced => break,
                 Phase::AwaitRtr { left, .. } => (None, left),

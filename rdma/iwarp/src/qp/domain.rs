@@ -11,29 +11,18 @@ pub(crate) struct Domain {
     pub(crate) stags: StagTable,
     pub(crate) completion_queues: Vec<VecDeque<Completion>>,
     pub(crate) shared: Vec<SharedReceiveQueue>,
-    /// Bytes that may still be spilled, by all queue pairs together.
-    pub(crate) spill_left: usize,
-    pub(crate) spill_bytes_max: usize,
-    pub(crate) spill_messages_max: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) queue: ReceiveQueue,
-    /// Queue pairs with spilled messages, the one that waits longest in front.
+    /// Queue pairs whose streams stand at a SEND without a receive, the one that waits longest in front.
     pub(crate) starved: VecDeque<QueuePairId>,
 }
 
 impl Domain {
     pub(crate) fn new(config: &IwarpConfig) -> Self {
-        Self {
-            stags: StagTable::new(config.keys_max),
-            completion_queues: Vec::new(),
-            shared: Vec::new(),
-            spill_left: config.spill_total_max,
-            spill_bytes_max: config.spill_bytes_max,
-            spill_messages_max: config.spill_messages_max,
-        }
+        Self { stags: StagTable::new(config.keys_max), completion_queues: Vec::new(), shared: Vec::new() }
     }
 
     pub(crate) fn complete(&mut self, queue: CompletionQueueId, completion: Completion) {

@@ -28,7 +28,7 @@ use nvmf_rdma::{
     Access, LocalKey, PostError, QueuePairAttributes, QueuePairId, ReceiveRequest, SendRequest, WcStatus,
 };
 use nvmf_stream::Chunks;
-use receive::{Piece, Receive, ReceiveQueue, Spill};
+use receive::{Piece, Receive, ReceiveQueue};
 use rx::Receiver;
 use send_queue::{SendQueue, Work};
 use tx::Transmitter;
@@ -45,6 +45,10 @@ pub(crate) struct QueuePair {
     rx: Receiver,
     tx: Transmitter,
     parts: Parts,
+    /// Bytes of the stream behind a SEND that finds no receive: what one read of the socket brought.
+    held: Vec<u8>,
+    /// How many of them were taken since.
+    held_taken: usize,
 }
 
 /// What receiver and transmitter both work on.
@@ -54,12 +58,11 @@ pub(crate) struct Parts {
     attributes: QueuePairAttributes,
     send_queue: SendQueue,
     own_receives: ReceiveQueue,
-    spill: Spill,
     /// Whether the shared queue knows that this one waits for it.
     starving: bool,
     inbound_reads: InboundReads,
-    /// Found outside of the receiver and the transmitter: the next [`QueuePair::fill`] returns it.
-    broken: Option<Violation>,
+    /// Found when the stream went on: the next [`QueuePair::fill`] returns it.
+    broken: Option<Stop>,
 }
 
 impl Parts {
@@ -87,28 +90,11 @@ impl Parts {
         next.is_some_and(|entry| matches!(entry.work, Work::LocalInvalidate { key } if key.0 == stag))
     }
 
-    /// Brings early SENDs to the receives that have come since.
-    fn deliver_spilled(&mut self, domain: &mut Domain) {
-        while self.spill.is_ready() {
-            let Some(receive) = self.receives(domain).take() else { return };
-            let Some(message) = self.spill.take(domain) else { return };
-            let len = message.bytes.len() as u32;
-            if len > receive.buffer.len {
-                self.fail_receive(domain, &receive, WcStatus::LocalLength);
-                self.broken = Some(Violation::TooLong);
-                return;
-            }
-            receive.buffer.memory.write(receive.buffer.offset, &message.bytes);
-            self.complete_receive(domain, &receive, len, message.invalidated);
-        }
-    }
-
+    /// The stream waits for a receive.
     fn note_starving(&mut self, domain: &mut Domain) {
         if let Some(queue) = self.attributes.shared_receive_queue
-            && self.spill.is_ready()
-            && !self.starving
+            && !core::mem::replace(&mut self.starving, true)
         {
-            self.starving = true;
             domain.shared[queue.0 as usize].starved.push_back(self.id);
         }
     }
@@ -121,12 +107,11 @@ impl QueuePair {
             attributes: *attributes,
             send_queue: SendQueue::new(id, attributes),
             own_receives: ReceiveQueue::new(attributes.max_receive),
-            spill: Spill::default(),
             starving: false,
             inbound_reads: InboundReads::default(),
             broken: None,
         };
-        Self { rx: Receiver::new(), tx: Transmitter::new(), parts }
+        Self { rx: Receiver::new(), tx: Transmitter::new(), parts, held: Vec::new(), held_taken: 0 }
     }
 
     pub(crate) fn attributes(&self) -> &QueuePairAttributes {
@@ -155,33 +140,72 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Posts a receive; whether the stream went on that waited for one.
     pub(crate) fn post_receive(
         &mut self,
         domain: &mut Domain,
         request: &ReceiveRequest,
-    ) -> Result<(), PostError> {
+    ) -> Result<bool, PostError> {
         if self.parts.attributes.shared_receive_queue.is_some() {
             return Err(PostError::Invalid);
         }
         let receive = receive(domain, request)?;
         self.parts.own_receives.post(receive)?;
-        self.parts.deliver_spilled(domain);
-        Ok(())
+        Ok(self.rx.is_waiting() && {
+            self.resume(domain);
+            true
+        })
     }
 
-    /// The shared queue has receives again; whether some of ours still wait.
+    /// The shared queue has a receive again; whether we wait for another.
     pub(crate) fn on_shared_receive(&mut self, domain: &mut Domain) -> bool {
-        self.parts.deliver_spilled(domain);
-        self.parts.starving = self.parts.spill.is_ready();
+        self.resume(domain);
+        self.parts.starving = self.rx.is_waiting();
         self.parts.starving
     }
 
+    /// Takes bytes of the stream. Those behind a SEND that finds no receive are kept: until there is one, nothing more
+    /// is to be read ([`QueuePair::is_waiting`]).
     pub(crate) fn on_bytes(&mut self, domain: &mut Domain, bytes: &[u8]) -> Result<(), Stop> {
-        let result = self.rx.on_bytes(&mut self.parts, domain, bytes);
+        let taken = match self.is_waiting() {
+            true => Ok(0),
+            false => self.rx.on_bytes(&mut self.parts, domain, bytes),
+        };
         if self.rx.has_received() {
             self.tx.held = false;
         }
-        result
+        let taken = taken?;
+        self.held.extend_from_slice(&bytes[taken..]);
+        if self.rx.is_waiting() {
+            self.parts.note_starving(domain);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is to be read from the socket: the stream waits for a receive, or is about to end.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.rx.is_waiting() || self.parts.broken.is_some()
+    }
+
+    /// Goes on with a SEND that waited, and with what is behind it.
+    fn resume(&mut self, domain: &mut Domain) {
+        if !self.rx.is_waiting() {
+            return;
+        }
+        match self.rx.resume(&mut self.parts, domain, &self.held[self.held_taken..]) {
+            Ok(taken) => self.held_taken += taken,
+            Err(stop) => self.parts.broken = Some(stop),
+        }
+        if self.rx.has_received() {
+            self.tx.held = false;
+        }
+        if self.held_taken == self.held.len() {
+            self.drop_held();
+        }
+    }
+
+    fn drop_held(&mut self) {
+        (self.held, self.held_taken) = (Vec::new(), 0);
     }
 
     /// Where at least `min` next bytes of the stream can go without a copy.
@@ -218,7 +242,10 @@ impl QueuePair {
     }
 
     pub(crate) fn fill(&mut self, domain: &mut Domain, budget: usize) -> Result<(), Stop> {
-        Ok(self.tx.fill(&mut self.parts, domain, budget)?)
+        match self.parts.broken {
+            Some(stop) => Err(stop),
+            None => Ok(self.tx.fill(&mut self.parts, domain, budget)?),
+        }
     }
 
     pub(crate) fn chunks(&self) -> Chunks<'_> {
@@ -232,11 +259,6 @@ impl QueuePair {
     /// What was borrowed is so no more.
     pub(crate) fn settle(&mut self) {
         self.parts.send_queue.settle(self.tx.sending());
-    }
-
-    /// Whether the stream is about to end with a violation.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.parts.broken.is_some()
     }
 
     /// Whether something could be sent now.
@@ -274,7 +296,7 @@ impl QueuePair {
 
     /// Gives back what is shared with others.
     pub(crate) fn release(&mut self, domain: &mut Domain) {
-        self.parts.spill.clear(domain);
+        self.drop_held();
         self.parts.inbound_reads.clear();
         domain.stags.invalidate_all(self.parts.id);
         let unfilled = self.rx.take_receive();

@@ -48,8 +48,7 @@ struct Segment {
 /// The SEND under way.
 #[derive(Debug)]
 struct Incoming {
-    /// `None`: it goes to the spill.
-    receive: Option<Receive>,
+    receive: Receive,
     received: u32,
 }
 
@@ -58,6 +57,8 @@ pub(crate) struct Receiver {
     phase: Phase,
     head: [u8; READ_REQUEST_LEN],
     head_len: usize,
+    /// The head is that of a SEND that finds no receive.
+    waiting: bool,
     tail: [u8; CRC_LEN + 3],
     tail_len: usize,
     segment: Segment,
@@ -79,6 +80,7 @@ impl Receiver {
             phase: Phase::Head,
             head: [0; READ_REQUEST_LEN],
             head_len: 0,
+            waiting: false,
             tail: [0; CRC_LEN + 3],
             tail_len: 0,
             segment: NO_SEGMENT,
@@ -111,21 +113,40 @@ impl Receiver {
         &self.head[..self.head_len]
     }
 
+    /// Whether the stream stands at a SEND that has no receive yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    /// Takes bytes: all of them, unless a SEND finds no receive; how many.
     pub(crate) fn on_bytes(
         &mut self,
         parts: &mut Parts,
         domain: &mut Domain,
-        mut bytes: &[u8],
-    ) -> Result<(), Stop> {
-        while !bytes.is_empty() {
-            let used = match self.phase {
-                Phase::Head => self.on_head(parts, domain, bytes)?,
-                Phase::Payload => self.on_payload(parts, domain, bytes)?,
-                Phase::Tail => self.on_tail(parts, domain, bytes)?,
+        bytes: &[u8],
+    ) -> Result<usize, Stop> {
+        let mut used = 0;
+        while used < bytes.len() && !self.waiting {
+            let rest = &bytes[used..];
+            used += match self.phase {
+                Phase::Head => self.on_head(parts, domain, rest)?,
+                Phase::Payload => self.on_payload(parts, domain, rest)?,
+                Phase::Tail => self.on_tail(parts, domain, rest)?,
             };
-            bytes = &bytes[used..];
         }
-        Ok(())
+        Ok(used)
+    }
+
+    /// Goes on with a SEND that found no receive, and with the bytes behind its head, as [`Receiver::on_bytes`].
+    pub(crate) fn resume(
+        &mut self,
+        parts: &mut Parts,
+        domain: &mut Domain,
+        bytes: &[u8],
+    ) -> Result<usize, Stop> {
+        self.waiting = false;
+        self.on_head(parts, domain, &[])?;
+        self.on_bytes(parts, domain, bytes)
     }
 
     fn on_head(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
@@ -146,7 +167,10 @@ impl Receiver {
         }
         let (header, len) = Header::parse(&self.head[..want]).map_err(Violation::from)?;
         let len = u32::try_from(len).map_err(|_| Violation::Header(HeaderError::Length))?;
-        self.open(parts, domain, header, len)?;
+        self.waiting = !self.open(parts, domain, header, len)?;
+        if self.waiting {
+            return Ok(used);
+        }
         self.segment = Segment { header, len, placed: 0 };
         self.phase = if len == 0 { Phase::Tail } else { Phase::Payload };
         self.tail_len = 0;
@@ -164,21 +188,25 @@ impl Receiver {
         n
     }
 
-    /// Checks the whole segment before a byte of it is placed.
+    /// Checks the whole segment before a byte of it is placed. `false`: it is a SEND, and has to wait for a receive.
     fn open(
         &mut self,
         parts: &mut Parts,
         domain: &mut Domain,
         header: Header,
         len: u32,
-    ) -> Result<(), Violation> {
+    ) -> Result<bool, Violation> {
         match header {
+            Header::Send { msn, mo, .. } => {
+                check(msn == self.send_msn, Violation::Msn)?;
+                return self.open_send(parts, domain, mo, len);
+            }
             // RFC 5040 has no STag in a zero-length WRITE or READ checked.
             Header::Write { stag, to, .. } if len > 0 => {
                 let reached = domain.stags.remote(parts.id, stag, to, len, Access::REMOTE_WRITE);
-                reached.map(|_| ()).map_err(Violation::Write)
+                reached.map_err(Violation::Write)?;
             }
-            Header::Write { .. } => Ok(()),
+            Header::Write { .. } => {}
             Header::ReadResponse { last, stag, to } => {
                 let read = parts.send_queue.reads.front().ok_or(Violation::ReadSink)?;
                 if read.sink_stag != stag {
@@ -186,21 +214,18 @@ impl Receiver {
                 }
                 let end = read.received.checked_add(len).ok_or(Violation::ReadBounds)?;
                 let fits = to == u64::from(read.received) && end <= read.size && last == (end == read.size);
-                if fits { Ok(()) } else { Err(Violation::ReadBounds) }
+                check(fits, Violation::ReadBounds)?;
             }
             Header::ReadRequest { msn, mo, .. } => {
                 check(msn == self.read_msn, Violation::Msn)?;
-                check(mo == 0, Violation::Mo)
-            }
-            Header::Send { msn, mo, .. } => {
-                check(msn == self.send_msn, Violation::Msn)?;
-                self.open_send(parts, domain, mo, len)
+                check(mo == 0, Violation::Mo)?;
             }
             Header::Terminate { msn, mo } => {
                 check(msn == FIRST_MSN, Violation::Msn)?;
-                check(mo == 0, Violation::Mo)
+                check(mo == 0, Violation::Mo)?;
             }
         }
+        Ok(true)
     }
 
     fn open_send(
@@ -209,23 +234,17 @@ impl Receiver {
         domain: &mut Domain,
         mo: u32,
         len: u32,
-    ) -> Result<(), Violation> {
+    ) -> Result<bool, Violation> {
         if self.incoming.is_none() {
             check(mo == 0, Violation::Mo)?;
-            // Nothing overtakes what is spilled already.
-            let receive = if parts.spill.is_empty() { parts.receives(domain).take() } else { None };
-            if receive.is_none() {
-                check(parts.spill.begin(domain), Violation::NoBuffer)?;
-            }
+            let Some(receive) = parts.receives(domain).take() else { return Ok(false) };
             self.incoming = Some(Incoming { receive, received: 0 });
         }
         let Some(incoming) = &self.incoming else { return Err(Violation::Mo) };
         check(mo == incoming.received, Violation::Mo)?;
         let end = mo.checked_add(len).ok_or(Violation::TooLong)?;
-        match &incoming.receive {
-            Some(receive) => check(end <= receive.buffer.len, Violation::TooLong),
-            None => check(parts.spill.has_room(domain, len as usize), Violation::NoBuffer),
-        }
+        check(end <= incoming.receive.buffer.len, Violation::TooLong)?;
+        Ok(true)
     }
 
     fn on_payload(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
@@ -238,9 +257,6 @@ impl Receiver {
                 let n = room.len().min(bytes.len());
                 room[..n].copy_from_slice(&bytes[..n]);
                 self.terminate_len += n;
-            }
-            Header::Send { .. } if self.incoming.as_ref().is_some_and(|send| send.receive.is_none()) => {
-                check(parts.spill.extend(domain, bytes), Violation::NoBuffer)?;
             }
             _ => {
                 let (memory, offset) = self.destination(parts, domain, bytes.len())?;
@@ -273,9 +289,8 @@ impl Receiver {
             Header::ReadResponse { .. } => parts.send_queue.sink(placed).ok_or(Violation::ReadSink),
             Header::Send { .. } => {
                 let incoming = self.incoming.as_ref().ok_or(Violation::Mo)?;
-                let receive = incoming.receive.as_ref().ok_or(Violation::NoBuffer)?;
-                let offset = receive.buffer.offset + (incoming.received + placed) as usize;
-                Ok((&receive.buffer.memory, offset))
+                let buffer = &incoming.receive.buffer;
+                Ok((&buffer.memory, buffer.offset + (incoming.received + placed) as usize))
             }
             Header::ReadRequest { .. } | Header::Terminate { .. } => {
                 Err(Violation::Header(HeaderError::Length))
@@ -382,25 +397,18 @@ impl Receiver {
         }
         self.send_msn = self.send_msn.wrapping_add(1);
         let Some(incoming) = self.incoming.take() else { return Ok(()) };
-        match incoming.receive {
-            Some(receive) => parts.complete_receive(domain, &receive, incoming.received, invalidate),
-            None => {
-                parts.spill.finish(invalidate);
-                parts.deliver_spilled(domain);
-                parts.note_starving(domain);
-            }
-        }
+        parts.complete_receive(domain, &incoming.receive, incoming.received, invalidate);
         Ok(())
     }
 
     /// The receive that was being filled, of a stream that ends without a completion.
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
-        self.incoming.take()?.receive
+        Some(self.incoming.take()?.receive)
     }
 
     /// The stream is over: a receive that was being filled ends with `status`.
     pub(crate) fn abandon(&mut self, parts: &Parts, domain: &mut Domain, status: WcStatus) {
-        let Some(Incoming { receive: Some(receive), .. }) = self.incoming.take() else { return };
+        let Some(Incoming { receive, .. }) = self.incoming.take() else { return };
         parts.fail_receive(domain, &receive, status);
     }
 }

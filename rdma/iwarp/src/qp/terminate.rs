@@ -34,8 +34,6 @@ pub(crate) enum Violation {
     Mo,
     /// A SEND longer than its receive buffer.
     TooLong,
-    /// A SEND without a receive, and nowhere to put it.
-    NoBuffer,
     /// More READs outstanding than were granted.
     ReadDepth,
     /// A READ whose key died before it was answered.
@@ -69,7 +67,6 @@ impl Violation {
             Self::Msn => Code(1, 2, 3),
             Self::Mo => Code(1, 2, 4),
             Self::TooLong => Code(1, 2, 5),
-            Self::NoBuffer => Code(1, 2, 2),
             Self::ReadDepth => Code(0, 2, 7),
             Self::Crc => Code(2, 0, 2),
         }
@@ -101,7 +98,6 @@ impl Violation {
             Self::Msn => "a message out of sequence",
             Self::Mo => "a segment that does not continue its message",
             Self::TooLong => "a SEND longer than the receive buffer",
-            Self::NoBuffer => "more SENDs than receives, for too long",
             Self::ReadDepth => "more RDMA READs outstanding than granted",
             Self::Revoked => "an RDMA READ with a key that was ended before it was answered",
             Self::Crc => "a wrong CRC",

@@ -202,46 +202,50 @@ fn responder_sends_nothing_before_the_first_message() {
 }
 
 #[test]
-fn early_sends_wait_within_bounds_and_in_order() {
-    for shared in [false, true] {
+fn sends_without_receive_wait_in_order_with_what_is_behind_them() {
+    for (shared, step) in [(false, 7), (false, usize::MAX), (true, 7), (true, usize::MAX)] {
         let mut a = End::new(Role::Initiator, false, 1024, false);
         let mut b = End::new(Role::Responder, false, 1024, shared);
-        b.domain.spill_bytes_max = 100;
         for id in 0..3 {
-            a.post(id, inline(&[id as u8; 30]));
+            a.post(id, inline(&[id as u8 + 1; 30]));
         }
+        let window = b.domain.stags.expose(QueuePairId(7), b.sge(1000, 5), Access::REMOTE_WRITE).unwrap();
+        a.post(3, SendOperation::Write { payload: Payload::Inline(b"write"), remote: window });
         let stream = a.transmit(usize::MAX).unwrap();
-        b.take(&stream, &mut || 7).unwrap();
+        b.take(&stream, &mut || step).unwrap();
         assert_eq!(b.completions(), [], "nothing is delivered without a receive");
-        let request = ReceiveRequest { id: WorkRequestId(5), buffer: b.sge(0, 30) };
-        if shared {
-            let receive = receive(&b.domain, &request).unwrap();
-            b.domain.shared[0].queue.post(receive).unwrap();
-            assert_eq!(b.domain.shared[0].starved, [QueuePairId(7)]);
-            assert!(b.qp.on_shared_receive(&mut b.domain));
-        } else {
-            b.qp.post_receive(&mut b.domain, &request).unwrap();
+        for id in 0..3 {
+            assert!(b.qp.is_waiting());
+            assert_eq!(b.bytes(1000, 5), [0; 5], "the WRITE overtook SENDs");
+            let request = ReceiveRequest { id: WorkRequestId(id), buffer: b.sge(0, 30) };
+            if shared {
+                assert_eq!(b.domain.shared[0].starved, [QueuePairId(7)]);
+                let receive = receive(&b.domain, &request).unwrap();
+                b.domain.shared[0].queue.post(receive).unwrap();
+                assert_eq!(b.qp.on_shared_receive(&mut b.domain), id < 2);
+            } else {
+                assert_eq!(b.qp.post_receive(&mut b.domain, &request), Ok(true));
+            }
+            let done: Vec<_> = b.completions().iter().map(|done| (done.id.0, done.status)).collect();
+            assert_eq!(done, [(id, WcStatus::Success)]);
+            assert_eq!(b.bytes(0, 30), [id as u8 + 1; 30]);
         }
-        assert_eq!(b.completions().len(), 1);
-        assert_eq!(b.bytes(0, 30), [0; 30]);
-        a.post(4, inline(&[4; 48]));
-        let stream = a.transmit(usize::MAX).unwrap();
-        let stop = b.take(&stream, &mut || 7).unwrap_err();
-        assert_eq!(stop, Stop::Violation(Violation::NoBuffer));
-        b.qp.fail(&mut b.domain, Some(stop));
-        assert_eq!(b.domain.spill_left, IwarpConfig::default().spill_total_max, "all is given back");
+        assert_eq!(b.bytes(1000, 5), *b"write");
+        assert!(!b.qp.is_waiting() && b.qp.held.capacity() == 0, "no memory is kept");
     }
 }
 
 #[test]
-fn an_early_send_too_long_for_its_receive_ends_the_stream() {
+fn send_that_waited_and_is_too_long_ends_the_stream() {
     let [mut a, mut b] = [Role::Initiator, Role::Responder].map(|role| End::new(role, false, 1024, false));
     a.post(1, inline(&[1; 48]));
     let stream = a.transmit(usize::MAX).unwrap();
     b.take(&stream, &mut || usize::MAX).unwrap();
     b.receive(2, 0, 47);
+    let stop = b.transmit(usize::MAX).unwrap_err();
+    assert_eq!(stop, Stop::Violation(Violation::TooLong));
+    b.qp.fail(&mut b.domain, Some(stop));
     assert_eq!(b.completions()[0].status, WcStatus::LocalLength);
-    assert_eq!(b.transmit(usize::MAX), Err(Stop::Violation(Violation::TooLong)));
 }
 
 /// A Terminate behind half an FPDU: the stream stays readable, and the refused READ completes with its error.
@@ -426,6 +430,7 @@ fn queue_pair_is_drained_when_nothing_is_left_of_any_kind() {
     a.post(2, SendOperation::Read { into: a.sge(0, 8), remote });
     let stream = a.transmit(usize::MAX).unwrap();
     assert!(a.qp.is_drained());
+    b.receive(3, 0, 64);
     b.take(&stream, &mut || usize::MAX).unwrap();
     assert!(!b.qp.is_drained(), "a READ of the peer's that is not answered");
     b.transmit(usize::MAX).unwrap();

@@ -152,9 +152,6 @@ impl Transmitter {
         domain: &mut Domain,
         budget: usize,
     ) -> Result<(), Violation> {
-        if let Some(violation) = parts.broken {
-            return Err(violation);
-        }
         if self.held {
             return Ok(());
         }

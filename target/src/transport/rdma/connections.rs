@@ -72,9 +72,20 @@ impl<P: Provider> Rdma<P> {
         })
     }
 
-    /// A queue pair with all its receives posted; `None` if the provider has none left.
+    /// Receives that a queue has for itself.
+    fn own_receives(&self, entries: u16, admin: bool) -> u16 {
+        if admin { slots(entries) } else { slots(entries).min(self.lending.own_max) }
+    }
+
+    /// Receives for I/O queues that come.
+    fn io_receives_free(&self) -> usize {
+        self.io_receives.available() - self.lending.left as usize
+    }
+
+    /// A queue pair with its receives posted; `None` if the provider has none left.
     fn open(&mut self, queue: u32, terms: &Terms) -> Option<()> {
         let (count, admin) = (slots(terms.entries), is_admin(terms));
+        let own = self.own_receives(terms.entries, admin);
         let id = self.provider.create_queue_pair(&QueuePairAttributes {
             send_cq: self.cq,
             receive_cq: self.cq,
@@ -85,10 +96,21 @@ impl<P: Provider> Rdma<P> {
         });
         let id = id.ok()?;
         let pool = self.receives(admin);
-        let receives = (0..count).map(|_| pool.take().expect("the queue fits")).collect();
-        self.queues[queue as usize] = Some(QueuePair { id, admin, receives, destroyed: false });
+        let mut receive = |slot| (slot < own).then(|| pool.take().expect("the queue fits"));
+        self.queues[queue as usize] = Some(QueuePair {
+            id,
+            admin,
+            receives: (0..count).map(&mut receive).collect(),
+            vacant: (own..count).rev().collect(),
+            own,
+            borrowed: 0,
+            posted: 0,
+            refused: false,
+            destroyed: false,
+        });
         self.by_qp.insert(id, queue);
-        for slot in 0..count {
+        self.lending.shares.add(queue, terms.peer.ip());
+        for slot in 0..own {
             if let Err(error) = self.post_receive(queue, slot) {
                 tracing::error!(%error, "the provider does not take a receive");
                 self.destroy(queue);
@@ -176,12 +198,13 @@ impl<P: Provider> Transport for Rdma<P> {
     }
 
     fn has_room(&self, terms: &Terms) -> bool {
-        let pool = if is_admin(terms) { &self.admin_receives } else { &self.io_receives };
-        pool.available() >= usize::from(slots(terms.entries))
+        let admin = is_admin(terms);
+        let free = if admin { self.admin_receives.available() } else { self.io_receives_free() };
+        free >= usize::from(self.own_receives(terms.entries, admin))
     }
 
     fn io_queues_free(&self, entries: u16) -> usize {
-        self.io_receives.available() / usize::from(slots(entries))
+        self.io_receives_free() / usize::from(self.own_receives(entries, false))
     }
 
     fn accept(
@@ -242,12 +265,13 @@ impl<P: Provider> Transport for Rdma<P> {
     fn forget(&mut self, queue: u32) {
         let Some(queue_pair) = self.queues.get_mut(queue as usize).and_then(Option::take) else { return };
         let pool = self.receives(queue_pair.admin);
-        queue_pair.receives.iter().for_each(|&slot| pool.put(slot));
+        queue_pair.receives.iter().flatten().for_each(|&slot| pool.put(slot));
+        self.lending.forget(queue, queue_pair.borrowed);
     }
 
-    /// Its receives are posted before.
-    fn awaits_us(&self, _queue: u32) -> bool {
-        false
+    /// Whether what it sends may wait for a receive.
+    fn awaits_us(&self, queue: u32) -> bool {
+        self.queue_pair(queue).is_some_and(|queue_pair| queue_pair.posted == 0)
     }
 
     fn poll(&mut self) {
@@ -271,7 +295,7 @@ impl<P: Provider> Transport for Rdma<P> {
     }
 
     fn give_back(&mut self, queue: u32, capsule: Capsule) -> Result<(), PostError> {
-        self.repost(queue, &capsule)
+        self.give_receive_back(queue, &capsule)
     }
 
     fn pull(&mut self, place: Place, piece: Piece, into: Part<'_, LocalKey>) -> Result<(), PostError> {
@@ -299,6 +323,7 @@ impl<P: Provider> Transport for Rdma<P> {
     }
 
     fn flush(&mut self) {
+        self.lend_again();
         self.provider.flush();
     }
 

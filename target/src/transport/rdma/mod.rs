@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`listener`] | what a connection request says, and what it is answered |
 //! | [`receives`] | receive slots |
+//! | `lending` | receives that I/O queues borrow beyond their own |
 //! | `connections` | connections: requested, accepted or handed over, established, closed |
 //! | `wire` | receives, READs, WRITEs and SENDs |
 //! | `name` | what completions are called, so that they find their command |
 
 mod connections;
+mod lending;
 pub mod listener;
 mod name;
 pub mod receives;
@@ -18,9 +20,11 @@ pub use connections::{Detached, Incoming};
 pub use wire::Capsule;
 
 use crate::exec::buffers::Registered;
+use crate::exec::queue::slots;
 use crate::exec::resources::SetUpError;
 use crate::message::WorkerId;
 use crate::settings::Settings;
+use lending::Lending;
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
 use nvmf_rdma::{Access, Completion, CompletionQueueId, ListenerId, LocalKey, Provider, QueuePairId};
@@ -34,6 +38,7 @@ pub struct Rdma<P: Provider> {
     cq: CompletionQueueId,
     admin_receives: ReceiveSlots,
     io_receives: ReceiveSlots,
+    lending: Lending,
     queues: Box<[Option<QueuePair>]>,
     by_qp: HashMap<QueuePairId, u32>,
     listeners: Vec<(ListenerId, u16)>,
@@ -49,7 +54,16 @@ pub struct Rdma<P: Provider> {
 struct QueuePair {
     id: QueuePairId,
     admin: bool,
-    receives: Box<[BufferIndex]>,
+    /// Its receives by their number in the queue, and the numbers that have none.
+    receives: Box<[Option<BufferIndex>]>,
+    vacant: Vec<u16>,
+    /// Receives that it has for itself.
+    own: u16,
+    borrowed: u16,
+    /// Receives that no capsule has filled.
+    posted: u16,
+    /// It waits for a receive to borrow.
+    refused: bool,
     /// It was destroyed; its capsules may still be in use.
     destroyed: bool,
 }
@@ -75,10 +89,17 @@ impl<P: Provider> Rdma<P> {
             });
         }
         let admin_receives = ReceiveSlots::new(&mut provider, backend, settings.admin_receives, 0)?;
-        let io_receives =
-            ReceiveSlots::new(&mut provider, backend, settings.io_receives, settings.in_capsule_data)?;
-        let receives = admin_receives.capacity() + io_receives.capacity();
-        let cq = provider.create_completion_queue(u32::try_from(receives * 4).unwrap_or(u32::MAX));
+        let whole = slots(settings.queue_entries);
+        let (own, lent) = match capabilities.receives_on_demand {
+            true => (settings.own_receives.min(whole), settings.lent_receives),
+            false => (whole, 0),
+        };
+        let count = settings.io_receives + lent;
+        let io_receives = ReceiveSlots::new(&mut provider, backend, count, settings.in_capsule_data)?;
+        // As many as the queues have entries.
+        let entries =
+            admin_receives.capacity() + settings.io_receives * usize::from(whole) / usize::from(own);
+        let cq = provider.create_completion_queue(u32::try_from(entries * 4).unwrap_or(u32::MAX));
         let cq = cq.map_err(|error| SetUpError::Transport {
             what: "no completion queue for the worker",
             source: error.into(),
@@ -89,6 +110,7 @@ impl<P: Provider> Rdma<P> {
             cq,
             admin_receives,
             io_receives,
+            lending: Lending::new(own, lent, queues),
             queues: (0..queues).map(|_| None).collect(),
             by_qp: HashMap::with_capacity(queues),
             listeners: Vec::new(),

@@ -19,7 +19,7 @@ use nvmf_subsystem::{Keyed, Remote};
 pub struct Capsule {
     admin: bool,
     /// Its number in the queue.
-    slot: u16,
+    pub(super) slot: u16,
     buffer: BufferIndex,
 }
 
@@ -49,8 +49,9 @@ impl<P: Provider> Rdma<P> {
             }
             return Some(match kind {
                 Kind::Receive => {
-                    let buffer = queue_pair.receives[usize::from(place.slot())];
+                    let Some(buffer) = queue_pair.receives[usize::from(place.slot())] else { continue };
                     let capsule = Capsule { admin: queue_pair.admin, slot: place.slot(), buffer };
+                    self.on_filled(place.queue());
                     Arrival::Capsule(place.queue(), capsule, completion.byte_len, true)
                 }
                 Kind::Read => Arrival::Pulled(place, true),
@@ -76,19 +77,18 @@ impl<P: Provider> Rdma<P> {
         self.slots_of(capsule).block(capsule.buffer, offset, len)
     }
 
-    /// Posts the slot of a capsule again.
-    pub(super) fn repost(&mut self, queue: u32, capsule: &Capsule) -> Result<(), PostError> {
-        taken(self.post_receive(queue, capsule.slot))
-    }
-
     /// Posts a receive slot.
     pub(super) fn post_receive(&mut self, queue: u32, slot: u16) -> Result<(), PostError> {
         let Some(queue_pair) = self.queue_pair(queue) else { return Err(PostError::NotReady) };
         let (id, admin) = (queue_pair.id, queue_pair.admin);
-        let index = queue_pair.receives[usize::from(slot)];
+        let Some(index) = queue_pair.receives[usize::from(slot)] else { return Err(PostError::Invalid) };
         let buffer = self.receives(admin).sge(index);
         let place = Place::new(queue, slot, 0);
-        self.provider.post_receive(id, ReceiveRequest { id: work_request(Kind::Receive, place), buffer })
+        self.provider.post_receive(id, ReceiveRequest { id: work_request(Kind::Receive, place), buffer })?;
+        if let Some(Some(queue_pair)) = self.queues.get_mut(queue as usize) {
+            queue_pair.posted += 1;
+        }
+        Ok(())
     }
 
     pub(super) fn read(
@@ -145,7 +145,7 @@ impl<P: Provider> Rdma<P> {
 }
 
 /// A post may fail because the connection ended, which an event reports.
-fn taken(posted: Result<(), PostError>) -> Result<(), PostError> {
+pub(super) fn taken(posted: Result<(), PostError>) -> Result<(), PostError> {
     match posted {
         Err(PostError::NotReady) => Ok(()),
         other => other,

@@ -1,20 +1,13 @@
 //! The memory that in-capsule data land in: slots that all queues of a worker share. A command without such data needs
 //! none, so that a silent host costs nothing.
 
-use crate::exec::accounts::Accounts;
 use crate::exec::buffers::Registered;
 use crate::exec::resources::SetUpError;
+use crate::exec::shares::{Shares, is_within_queue_share};
 use nvmf_block::Backend;
 use nvmf_memory::{BufferIndex, Memory};
-use nvmf_stream::machine_of;
 use nvmf_subsystem::limits::SQE_LEN;
 use std::net::IpAddr;
-
-/// I/O slots that one machine may hold: while they are fewer than this part (1/n) of those that are free, and one in
-/// any case. A disk that hangs keeps the slots of those who write to it.
-const MACHINE_SHARE: u32 = 2;
-/// The same for a queue, of either kind.
-const QUEUE_SHARE: u32 = 4;
 
 /// A capsule that arrived.
 #[derive(Debug)]
@@ -51,10 +44,8 @@ struct Slots {
 #[derive(Debug)]
 pub(super) struct Capsules {
     kinds: [Slots; 2],
-    /// I/O slots that the queues of each machine have.
-    machines: Accounts<IpAddr, u32>,
-    /// The machine of each queue.
-    machine_of: Box<[u32]>,
+    /// Of the I/O slots.
+    shares: Shares,
 }
 
 impl Slots {
@@ -102,31 +93,23 @@ impl Capsules {
         queues: usize,
     ) -> Result<Self, SetUpError> {
         let admin = Slots::new(backend, admin.0, admin.1, queues)?;
-        Ok(Self {
-            kinds: [admin, Slots::new(backend, io.0, io.1, queues)?],
-            machines: Accounts::default(),
-            machine_of: vec![0; queues].into(),
-        })
+        Ok(Self { kinds: [admin, Slots::new(backend, io.0, io.1, queues)?], shares: Shares::new(queues) })
     }
 
     /// A queue came, from this machine.
     pub(super) fn add(&mut self, queue: u32, address: IpAddr) {
-        self.machine_of[queue as usize] = self.machines.add(&machine_of(address));
-    }
-
-    /// I/O slots that the machine of the queue has.
-    fn held_by_machine(&mut self, queue: u32) -> &mut u32 {
-        self.machines.get_mut(self.machine_of[queue as usize])
+        self.shares.add(queue, address);
     }
 
     /// Whether the queue may have a slot now.
     pub(super) fn may_take(&self, kind: Kind, queue: u32) -> bool {
         let slots = &self.kinds[kind as usize];
-        let free = slots.free();
-        let of_machine = *self.machines.get(self.machine_of[queue as usize]);
-        // There is an Admin slot for each connection.
-        is_within(slots.held[queue as usize], free, QUEUE_SHARE)
-            && (kind == Kind::Admin || is_within(of_machine, free, MACHINE_SHARE))
+        let (held, free) = (slots.held[queue as usize], slots.free());
+        match kind {
+            // There is one for each connection.
+            Kind::Admin => is_within_queue_share(held, free),
+            Kind::Io => self.shares.may_take(queue, held, free),
+        }
     }
 
     /// A slot for in-capsule data of the queue; `None` while others have them, or the queue or its machine their share.
@@ -136,7 +119,7 @@ impl Capsules {
         }
         let index = self.kinds[kind as usize].take(queue)?;
         if kind == Kind::Io {
-            *self.held_by_machine(queue) += 1;
+            self.shares.take(queue);
         }
         Some(Slot { kind, index })
     }
@@ -144,7 +127,7 @@ impl Capsules {
     pub(super) fn put(&mut self, slot: Slot) {
         let queue = self.kinds[slot.kind as usize].put(slot.index);
         if let Some(queue) = queue.filter(|_| slot.kind == Kind::Io) {
-            *self.held_by_machine(queue) -= 1;
+            self.shares.put(queue, 1);
         }
     }
 
@@ -161,7 +144,7 @@ impl Capsules {
                 }
             }
         }
-        self.machines.remove(self.machine_of[queue as usize]);
+        self.shares.remove(queue);
     }
 
     /// Slots that are taken.
@@ -180,9 +163,4 @@ impl Capsules {
         let registered = &self.kinds[slot.kind as usize].registered;
         registered.block(registered.pool.offset(slot.index) + offset as usize, len)
     }
-}
-
-/// Whether one that holds so many may have another when so many are free. One that holds none may, if there is one.
-fn is_within(held: u32, free: u32, share: u32) -> bool {
-    free > 0 && held * share < free + share - 1
 }

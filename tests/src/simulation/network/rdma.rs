@@ -52,9 +52,12 @@ impl Network for RdmaNetwork {
         // Over a distance, in a third of the seeds, there is more under way.
         let farthest = if rng.percent(33) { 5000 } else { 300 };
         let latency = Duration::ZERO..=Duration::from_micros(1 + rng.below(farthest));
+        // In half of the seeds the target has receives for part of what its queues take, as over userspace iWARP.
+        let spill = rng.percent(50).then_some(64);
         let fabric = Fabric::with_options(FabricOptions {
             latency,
             seed: rng.next(),
+            spill,
             descriptor: false,
             ..FabricOptions::default()
         });

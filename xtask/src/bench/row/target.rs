@@ -34,7 +34,6 @@ pub(super) fn idle(site: &Site) -> Vec<Comparison<'_>> {
 
 pub(super) fn memory(site: &Site) -> Comparison<'_> {
     let what = "resident memory of a connected queue pair, depth 128, 8 KiB in-capsule data";
-    // The aim is an estimate: with shared receive queues, the memory is a fraction of the minimum goal.
-    let goal = Goal { least: 1.5 * f64::from(1 << 20), aim: 0.5 * f64::from(1 << 20) };
+    let goal = Goal { least: 0.5 * f64::from(1 << 20), aim: 0.5 * f64::from(1 << 20) };
     Comparison::alone(what.into(), Unit::Memory, Box::new(move || measurement::memory(site)), goal)
 }
