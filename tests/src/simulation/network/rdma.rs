@@ -54,13 +54,8 @@ impl Network for RdmaNetwork {
         let latency = Duration::ZERO..=Duration::from_micros(1 + rng.below(farthest));
         // In half of the seeds the target has receives for part of what its queues take, as over userspace iWARP.
         let spill = rng.percent(50).then_some(64);
-        let fabric = Fabric::with_options(FabricOptions {
-            latency,
-            seed: rng.next(),
-            spill,
-            descriptor: false,
-            ..FabricOptions::default()
-        });
+        let fabric =
+            Fabric::with_options(FabricOptions { latency, seed: rng.next(), spill, descriptor: false });
         Self { fabric, target_faults: FaultOptions::default(), path_faults: Vec::new() }
     }
 
