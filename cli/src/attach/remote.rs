@@ -11,6 +11,7 @@ use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{ConnectionState, RemoteBackend};
+use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -112,8 +113,9 @@ pub(super) struct Remote {
     /// The state that was told last, and the loss.
     state: ConnectionState,
     loss: Option<AssociationError>,
-    spin: Duration,
-    idle_since: Option<Instant>,
+    spin: Spin,
+    spin_max: Duration,
+    start: Instant,
     _lock: Option<DiskLock>,
 }
 
@@ -138,8 +140,9 @@ impl Remote {
             changes,
             state: ConnectionState::Live,
             loss: None,
-            spin: connection.spin,
-            idle_since: None,
+            spin: Spin::new(),
+            spin_max: connection.spin,
+            start: Instant::now(),
             _lock: lock,
         })
     }
@@ -153,22 +156,42 @@ impl Remote {
     pub(super) fn may_sleep(&mut self, worked: bool) -> bool {
         self.tell();
         if worked {
-            self.idle_since = None;
+            if self.spin.is_waiting() {
+                self.spin.on_work(self.start.elapsed());
+            }
             return false;
         }
-        if self.idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
+        let spins = self.spin.goes_on(self.start.elapsed(), self.spin_max);
+        if spins {
             // The target may be on this machine, and the clients of a socket are: they get the processor if they need it.
             std::thread::yield_now();
-            return false;
         }
-        true
+        !spins
     }
 
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
         self.backend.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
-        self.control.heard();
-        self.idle_since = None;
+        self.woken();
+    }
+
+    /// Prepares a sleep that ends when one of [`Remote::descriptors`] is readable: for how long it may be, at most; `None`
+    /// when there is something to do already. [`Remote::woken`] follows it.
+    pub(super) fn arm(&mut self) -> Option<Duration> {
+        self.backend.arm()
+    }
+
+    /// The connection's descriptor and the control's. `u32`: the number of the connection's transport, which tells its
+    /// descriptor from that of the one before.
+    pub(super) fn descriptors(&self) -> [Option<(BorrowedFd<'_>, u32)>; 2] {
+        [self.backend.descriptor(), Some((self.control.wakeup.as_fd(), 0))]
+    }
+
+    /// A sleep is over.
+    pub(super) fn woken(&self) {
+        if self.control.asked() != End::NotYet {
+            self.control.heard();
+        }
     }
 
     fn tell(&mut self) {
