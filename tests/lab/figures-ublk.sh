@@ -11,7 +11,7 @@ randwrite 4k 32'
 as() {
     kind=$1
     shift
-    case $kind in kernel) initiator=kernel ;; ublk) initiator=ours options='--as ublk' ;; esac
+    case $kind in kernel) initiator=kernel options= ;; ublk) initiator=ours options='--as ublk' ;; esac
     cp "/run/device.$kind" /run/device 2>/dev/null || true
     "$@"
     cp /run/device "/run/device.$kind"
