@@ -2,7 +2,7 @@
 
 use crate::driver::{Driver, DriverEvent};
 use crate::log::Log;
-use crate::sleep::sleep;
+use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
 use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
@@ -127,6 +127,19 @@ impl<T: Transport> RemoteBackend<T> {
     /// The same, for at most this time.
     pub fn sleep_for(&mut self, most: Duration, others: &[BorrowedFd<'_>]) {
         sleep(&mut self.driver, self.start.elapsed(), most, others);
+    }
+
+    /// Prepares a sleep of the caller's own: for how long it may be, at most; `None` when there is something to do already.
+    /// It ends when what [`RemoteBackend::descriptor`] returns now is readable.
+    pub fn arm(&mut self) -> Option<Duration> {
+        arm(&mut self.driver, self.start.elapsed(), Duration::MAX)
+    }
+
+    /// The descriptor of the transport, and how often the transport was replaced: another may have the same number.
+    /// `None` for a transport without one (virtual time).
+    #[must_use]
+    pub fn descriptor(&self) -> Option<(BorrowedFd<'_>, u32)> {
+        Some((self.driver.transport().fd()?, self.driver.replaced()))
     }
 
     /// Begins to close the connection: the controller is shut down, operations that wait fail. [`RemoteBackend::state`] is

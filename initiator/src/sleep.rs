@@ -12,6 +12,16 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the transport's included.
 const WATCHED_MAX: usize = 4;
 
+/// Has the transport's descriptor become readable at what comes next. For how long to sleep then, at most; `None` when there
+/// is something to poll already.
+pub(crate) fn arm<T: Transport>(driver: &mut Driver<T>, now: Duration, most: Duration) -> Option<Duration> {
+    if !driver.transport_mut().arm() {
+        return None;
+    }
+    let most = most.min(SLEEP_MAX);
+    Some(driver.poll_timeout().map_or(most, |at| at.saturating_sub(now)).min(most))
+}
+
 /// Sleeps until the transport has something to poll, one of `others` (at most three) is readable, the driver's next
 /// deadline has come, or `most` is over.
 /// Returns at once when there is something to poll already.
@@ -21,11 +31,7 @@ pub(crate) fn sleep<T: Transport>(
     most: Duration,
     others: &[BorrowedFd<'_>],
 ) {
-    if !driver.transport_mut().arm() {
-        return;
-    }
-    let most = most.min(SLEEP_MAX);
-    let until = driver.poll_timeout().map_or(most, |at| at.saturating_sub(now)).min(most);
+    let Some(until) = arm(driver, now, most) else { return };
     // Rounded up, so that a deadline is past when we wake for it.
     let timeout = PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
     let descriptors = || others.iter().copied().chain(driver.transport().fd());

@@ -164,10 +164,15 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     /// Arms the transport for a sleep; `false` when there is something to do. That a response left wakes only a worker
     /// where something waits for it.
     pub fn arm(&mut self) -> bool {
-        let is_awaited = self.resources.draining
-            || self.resources.buffers.is_awaited()
-            || self.resources.unfinished > 0
-                && self.queues.iter().flatten().any(|queue| queue.awaits_transport());
+        let Self { queues, resources, .. } = self;
+        let mut is_awaited = resources.draining || resources.buffers.is_awaited();
+        // Of thousands of connections few have something under way.
+        resources.unfinished.retain(|&index| {
+            let Some(queue) = &mut queues[index as usize] else { return false };
+            let stays = queue.stays_unfinished();
+            is_awaited |= stays && queue.awaits_transport();
+            stays
+        });
         let wake_on = if is_awaited { WakeOn::Completions } else { WakeOn::Receives };
         self.resources.transport.arm(wake_on)
     }
@@ -219,7 +224,14 @@ impl<T: Transport, B: Backend> Worker<T, B> {
 
     fn reap_transport(&mut self, now: Duration) -> bool {
         self.resources.transport.poll();
-        self.take_arrivals(now)
+        let mut worked = false;
+        while let Some(arrival) = self.resources.transport.next_arrival() {
+            // That a response left is no work: a spin that only sees that was in vain, and what it makes room for is begun
+            // in this turn.
+            worked |= !matches!(arrival, Arrival::Responded(_));
+            self.on_arrival(now, arrival);
+        }
+        worked
     }
 
     fn take_arrivals(&mut self, now: Duration) -> bool {

@@ -174,7 +174,26 @@ impl Remote {
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
         self.backend.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
-        self.control.heard();
+        self.woken();
+    }
+
+    /// Prepares a sleep that ends when one of [`Remote::descriptors`] is readable: for how long it may be, at most; `None`
+    /// when there is something to do already. [`Remote::woken`] follows it.
+    pub(super) fn arm(&mut self) -> Option<Duration> {
+        self.backend.arm()
+    }
+
+    /// The connection's descriptor and the control's. `u32`: the number of the connection's transport, which tells its
+    /// descriptor from that of the one before.
+    pub(super) fn descriptors(&self) -> [Option<(BorrowedFd<'_>, u32)>; 2] {
+        [self.backend.descriptor(), Some((self.control.wakeup.as_fd(), 0))]
+    }
+
+    /// A sleep is over.
+    pub(super) fn woken(&self) {
+        if self.control.asked() != End::NotYet {
+            self.control.heard();
+        }
     }
 
     fn tell(&mut self) {

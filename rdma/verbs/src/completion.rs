@@ -33,6 +33,8 @@ struct Part {
     free: u32,
     /// An event was requested of it and has not come.
     armed: bool,
+    /// Something completed since it was requested: it has come, or is about to.
+    fired: bool,
 }
 
 /// So many entries of one part, for one queue of one queue pair.
@@ -63,7 +65,14 @@ impl Queue {
                 let same = self.parts.iter().filter(|part| part.side == side);
                 let before = same.fold(0, |sum: u32, part| sum.saturating_add(part.entries));
                 let len = part_len(before, entries, limits);
-                self.parts.push(Part { hw: make(len)?, side, entries: len, free: len, armed: false });
+                self.parts.push(Part {
+                    hw: make(len)?,
+                    side,
+                    entries: len,
+                    free: len,
+                    armed: false,
+                    fired: false,
+                });
                 self.parts.len() - 1
             }
         };
@@ -83,7 +92,10 @@ impl Queue {
             if count == into.len() {
                 break;
             }
-            count += self.parts[self.next].hw.poll(&mut into[count..]);
+            let part = &mut self.parts[self.next];
+            let taken = part.hw.poll(&mut into[count..]);
+            part.fired |= taken > 0;
+            count += taken;
             self.next = (self.next + 1) % self.parts.len();
         }
         count
@@ -94,7 +106,7 @@ impl Queue {
         for part in self.parts.iter_mut().filter(|part| !part.armed && (sends || part.side == Side::Receives))
         {
             part.hw.arm()?;
-            part.armed = true;
+            (part.armed, part.fired) = (true, false);
         }
         Ok(())
     }
@@ -108,6 +120,11 @@ impl Queue {
     /// Whether events are still to come.
     pub(crate) fn is_armed(&self) -> bool {
         self.parts.iter().any(|part| part.armed)
+    }
+
+    /// Whether there is an event that was requested, as far as completions show.
+    pub(crate) fn has_event(&self) -> bool {
+        self.parts.iter().any(|part| part.armed && part.fired)
     }
 
     /// The event that was requested of one of the parts came.

@@ -151,10 +151,11 @@ impl VerbsProvider {
             (element, len) = (name, bytes);
             qp.read_sinks.push_back(registration);
         }
-        // Unsignalled, no more than half of the queue in a row: the other half's places come back meanwhile. Soft-iWARP
-        // passes the pages of an unsignalled request to TCP by reference, and no later completion covers them: there
-        // all are signalled.
-        let may_be_unsignaled = !signaled && self.transport == Transport::InfiniBand;
+        // The device tells of the last SEND that a doorbell posts, and by that of those before it. Unsignalled, no more
+        // than half of the queue in a row: the other half's places come back meanwhile. Soft-iWARP passes the pages of
+        // an unsignalled request to TCP by reference, and no later completion covers them: there all are signalled.
+        let is_silent = !signaled || opcode == Opcode::Send;
+        let may_be_unsignaled = is_silent && self.transport == Transport::InfiniBand;
         let unsignaled = may_be_unsignaled && qp.unsignaled_run + 1 < qp.attributes.max_send.div_ceil(2);
         qp.unsignaled_run = if unsignaled { qp.unsignaled_run + 1 } else { 0 };
         let sequence =

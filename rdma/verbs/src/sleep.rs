@@ -4,6 +4,7 @@
 //! and one to take the event. Descriptors that have nothing to say are not asked: either epoll names those that do, or
 //! the completion that ended the sleep explains it.
 
+use crate::completion::Queue;
 use crate::provider::VerbsProvider;
 use core::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -82,7 +83,8 @@ impl VerbsProvider {
     /// The same, but not at every turn.
     pub(crate) fn poll_events_in_time(&mut self) {
         // A completion that ended the sleep says nothing about events.
-        let woken_by_event = core::mem::take(&mut self.slept) && !self.take_completion_events();
+        let is_armed = self.completion_queues.iter().any(Queue::is_armed);
+        let woken_by_event = core::mem::take(&mut self.slept) && !(is_armed && self.take_completion_event());
         let interval = if self.attended.is_empty() { EVENT_INTERVAL } else { SET_UP_INTERVAL };
         let is_due = |polled| self.now.saturating_sub(polled) >= interval;
         if woken_by_event || self.events_polled.is_none_or(is_due) {
@@ -91,16 +93,11 @@ impl VerbsProvider {
         }
     }
 
-    /// Takes the events that completion queues were armed for; whether there were any.
-    fn take_completion_events(&mut self) -> bool {
-        let mut any = false;
-        while self.completion_queues.iter().any(|queue| queue.is_armed())
-            && let Some(key) = self.completion_channel.event()
-        {
-            any = true;
-            self.completion_queues.iter_mut().for_each(|queue| queue.on_event(key));
-        }
-        any
+    /// Takes an event that a completion queue was armed for; whether there was one.
+    fn take_completion_event(&mut self) -> bool {
+        let Some(key) = self.completion_channel.event() else { return false };
+        self.completion_queues.iter_mut().for_each(|queue| queue.on_event(key));
+        true
     }
 
     /// Makes the descriptor readable at what comes next; whether nothing is known to be there already.
@@ -109,7 +106,8 @@ impl VerbsProvider {
         // Connections that end wait for what they have sent.
         let sends = wake_on == WakeOn::Completions || !self.attended.is_empty();
         if !self.is_lost() {
-            self.take_completion_events();
+            // One that is not there yet ends the sleep.
+            while self.completion_queues.iter().any(Queue::has_event) && self.take_completion_event() {}
             // A queue that cannot be armed must be polled.
             if self.completion_queues.iter_mut().any(|queue| queue.arm(sends).is_err()) {
                 return false;

@@ -2,6 +2,7 @@
 
 mod device;
 mod keys;
+mod sends;
 mod set_up;
 mod sleep;
 

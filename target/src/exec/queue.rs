@@ -72,6 +72,8 @@ pub struct Queue<T: Transport> {
     credits: Credits,
     /// Pulls, signalled pushes and responses under way.
     unfinished: u32,
+    /// The queue is in the worker's list of those that have such.
+    in_unfinished_list: bool,
     /// How many of them are responses.
     pub(super) responding: u32,
     /// When the last of them ended; when the first began, if none was under way.
@@ -147,6 +149,7 @@ impl<T: Transport> Queue<T> {
             push_credits: 0,
             credits: Credits::default(),
             unfinished: 0,
+            in_unfinished_list: false,
             responding: 0,
             progress_at: now,
             device_pending: 0,
@@ -264,14 +267,23 @@ impl<T: Transport> Queue<T> {
     }
 
     /// A pull, a push or a response begins.
-    pub(super) fn on_begun(&mut self, now: Duration, unfinished: &mut u32, signaled: bool) {
-        if signaled {
-            *unfinished += 1;
-            if self.unfinished == 0 {
-                self.progress_at = now;
-            }
-            self.unfinished += 1;
+    pub(super) fn on_begun(&mut self, now: Duration, unfinished: &mut Vec<u32>, signaled: bool) {
+        if !signaled {
+            return;
         }
+        if self.unfinished == 0 {
+            self.progress_at = now;
+        }
+        self.unfinished += 1;
+        if !core::mem::replace(&mut self.in_unfinished_list, true) {
+            unfinished.push(self.index);
+        }
+    }
+
+    /// Whether any of them is under way still. If not, the queue leaves the worker's list of those.
+    pub fn stays_unfinished(&mut self) -> bool {
+        self.in_unfinished_list = self.unfinished > 0;
+        self.in_unfinished_list
     }
 
     /// One of these ended.
@@ -280,7 +292,6 @@ impl<T: Transport> Queue<T> {
             // Those that waited for that may have their buffers.
             Class::ALL.iter().for_each(|&class| resources.buffers.recheck(class));
         }
-        resources.unfinished -= 1;
         self.unfinished -= 1;
         self.progress_at = now;
     }
@@ -340,7 +351,7 @@ impl<T: Transport> Queue<T> {
             return;
         }
         self.state = QueueState::Closed;
-        resources.unfinished -= core::mem::take(&mut self.unfinished);
+        self.unfinished = 0;
         // From here on nothing of the peer's can reach the buffers, so they may serve others.
         resources.transport.destroy(self.index);
         // A controller ends with its Admin queue, whatever a device still has of it.

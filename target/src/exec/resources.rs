@@ -61,8 +61,8 @@ pub struct Resources<T: Transport, B> {
     pub connects_due: Option<Duration>,
     /// Responses with borrowed data since the doorbells were rung.
     pub borrowed: Borrowed,
-    /// Pulls, signalled pushes and responses of all queues that have begun and not ended.
-    pub unfinished: u32,
+    /// Queues that had pulls, signalled pushes or responses under way since the worker slept last, each once.
+    pub unfinished: Vec<u32>,
     /// What queues want done to other queues.
     pub deferred: VecDeque<DeferredAction>,
     /// What is counted.
@@ -193,7 +193,7 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             no_timer_before: Duration::ZERO,
             connects_due: None,
             borrowed: Borrowed::default(),
-            unfinished: 0,
+            unfinished: Vec::with_capacity(queues),
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),

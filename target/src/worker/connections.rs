@@ -216,6 +216,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.resources.deferred.retain(|&action| action != DeferredAction::Remove(index));
         self.resources.ready_list.retain(|&queued| queued != index);
         self.resources.newly_ready.retain(|&queued| queued != index);
+        self.resources.unfinished.retain(|&listed| listed != index);
         self.resources.load.remove(self.id);
         self.resources.counters.closed.add(1);
         let peer = queue.terms().peer.ip();

@@ -55,6 +55,8 @@ pub(crate) struct World {
     /// The machine that all hosts are on; `None`: each on the machine of its number.
     pub(crate) machine: Option<u8>,
     pub(crate) now: Duration,
+    /// Whether a worker found work in the last tick.
+    pub(crate) worked: bool,
 }
 
 /// Few buffers, so that commands wait for them.
@@ -137,12 +139,14 @@ impl World {
             address,
             machine: None,
             now: Duration::from_secs(1),
+            worked: false,
         }
     }
 
     /// Turns every worker once and moves the clock.
     pub(crate) fn tick(&mut self) {
         self.now += TICK;
+        self.worked = false;
         for (from, worker) in self.workers.iter_mut().enumerate() {
             if self.occupied == Some(from) {
                 continue;
@@ -152,6 +156,7 @@ impl World {
                 continue;
             }
             let progress = worker.turn(self.now);
+            self.worked |= progress.worked;
             self.asleep[from] = self.sleepy && !progress.worked && worker.arm();
         }
         if Worker::exchange_messages(&mut self.workers) {

@@ -1,5 +1,5 @@
-//! The kernel lab's figures: the kernel's and our initiator and target in all combinations, and with TLS, in one guest
-//! each.
+//! The kernel lab's figures: the kernel's and our initiator and target in all combinations, with TLS, and as disks side by
+//! side, in one guest each.
 
 use super::comparison::Entry;
 use super::series::{Goal, Spread, Unit};
@@ -10,19 +10,20 @@ use anyhow::{Context, Result};
 struct Scenario {
     name: &'static str,
     goal: Goal,
-    /// The pairs and the workloads that the goal is for.
-    pairs: [&'static str; 2],
+    /// The pairs and the workloads that the goal is for. Without pairs, the figures are there to be seen.
+    pairs: &'static [&'static str],
     rw: &'static str,
 }
 
 /// The kernel's initiator with our target, by default and with busy polling.
-const OURS: [&str; 2] = ["kernel → ours", "kernel → ours,busy"];
+const OURS: &[&str] = &["kernel → ours", "kernel → ours,busy"];
 /// TLS whose records the kernel handles, on both sides.
-const TLS: [&str; 2] = ["ours → ours,TLS-kernel", "kernel → ours,TLS"];
-const SCENARIOS: [Scenario; 3] = [
+const TLS: &[&str] = &["ours → ours,TLS-kernel", "kernel → ours,TLS"];
+const SCENARIOS: [Scenario; 4] = [
     Scenario { name: "figures-rxe", goal: Goal { least: 1.0, aim: 1.3 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
+    Scenario { name: "figures-ublk", goal: Goal { least: 1.0, aim: 1.0 }, pairs: &[], rw: "" },
 ];
 /// Rounds of each scenario.
 pub(super) const ROUNDS: usize = 5;
@@ -89,6 +90,10 @@ mod tests {
         let read = entries(line, &SCENARIOS[2]).unwrap();
         assert_eq!((read[0].peer, read[0].status()), (Some("ours → ours"), Some(GoalStatus::Met)));
         assert_eq!(read[1].status(), None, "only the kernel's TLS has a goal");
+        let line = "rxe, randread 4k 1: kernel → ours 200,100 IOPS (1.00); ublk → ours 100,60 IOPS (0.55)";
+        let read = entries(line, &SCENARIOS[3]).unwrap();
+        assert_eq!(read[0].what, "kernel lab on rxe, randread 4k 1: ublk → ours");
+        assert_eq!((read[0].peer, read[0].status()), (Some("kernel → ours"), None));
     }
 
     #[test]

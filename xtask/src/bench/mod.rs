@@ -61,7 +61,7 @@ pub(crate) struct Bench {
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
-    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp and figures-tls
+    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls and figures-ublk
     #[arg(long)]
     lab: bool,
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder

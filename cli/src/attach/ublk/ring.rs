@@ -13,8 +13,9 @@ use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The driver's control device: one command at a time, each waited for.
@@ -97,10 +98,18 @@ pub(super) struct Request {
     pub(super) descriptor: abi::IoDescriptor,
 }
 
+/// The device's place in the ring's table of files: the kernel looks it up faster than a descriptor.
+const DEVICE: types::Fixed = types::Fixed(0);
+/// Descriptors that a queue watches.
+pub(super) const WATCHES: usize = 2;
+/// Set in the user data of a watch; the others are tags.
+const WATCH: u64 = 1 << 63;
+
 /// A device's only queue. Belongs to the thread that made it: the driver accepts no other.
 pub(super) struct Queue {
     ring: IoUring,
-    device: File,
+    /// Those that the kernel watches now, each with its version.
+    watched: [Option<(RawFd, u32)>; WATCHES],
     /// The driver's [`abi::IoDescriptor`]s, by tag, mapped for reading.
     descriptors: NonNull<c_void>,
     descriptors_len: NonZeroUsize,
@@ -127,7 +136,7 @@ impl Queue {
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours; it is read only through
         // `descriptor`.
         let descriptors = unsafe { mmap(None, descriptors_len, protection, flags, &device, 0) }?;
-        let ring = match IoUring::builder().build(u32::from(depth).next_power_of_two()) {
+        let ring = match Self::ring(u32::from(depth), &device) {
             Ok(ring) => ring,
             Err(error) => {
                 // SAFETY: the mapping was made above and nothing refers to it.
@@ -137,7 +146,7 @@ impl Queue {
         };
         let mut queue = Self {
             ring,
-            device,
+            watched: [None; WATCHES],
             descriptors,
             descriptors_len,
             memory,
@@ -150,10 +159,14 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Readable when there is something to poll.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring's descriptor is open as long as the ring, which `self` has.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    /// A ring with an entry for each of `depth` slots and each watch. The driver hands requests over when this thread
+    /// enters it, without interrupting the thread.
+    fn ring(depth: u32, device: &File) -> io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        let ring: IoUring = builder.build((depth + WATCHES as u32).next_power_of_two())?;
+        ring.submitter().register_files(&[device.as_raw_fd()])?;
+        Ok(ring)
     }
 
     /// Whether requests may still come.
@@ -165,6 +178,10 @@ impl Queue {
     pub(super) fn poll(&mut self) -> Option<Request> {
         loop {
             let completion = self.ring.completion().next()?;
+            if completion.user_data() & WATCH != 0 {
+                self.watched[(completion.user_data() & !WATCH) as usize] = None;
+                continue;
+            }
             self.outstanding -= 1;
             if completion.result() != 0 {
                 // The device is being stopped: nothing more comes in this slot. A request that is completed after that
@@ -183,20 +200,49 @@ impl Queue {
         self.push(abi::commit_and_fetch(), tag, result);
     }
 
-    /// Tells the driver what was completed; `false` when it has not taken all of it, and is to be told again.
+    /// Tells the driver what was completed, and has it hand over what it has; `false` when it has not taken all, and is to
+    /// be told again.
     pub(super) fn submit(&mut self) -> io::Result<bool> {
-        while !self.ring.submission().is_empty() {
-            match self.ring.submit() {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The entries stay where they are.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error),
+        let submission = self.ring.submission();
+        if submission.is_empty() && !submission.taskrun() {
+            return Ok(true);
+        }
+        drop(submission);
+        self.enter(0, Duration::ZERO)?;
+        Ok(self.ring.submission().is_empty())
+    }
+
+    /// Sleeps until there is something to poll, one of these descriptors is readable, or `most` is over; at once if
+    /// there is something already. `u32`: a descriptor's version, which tells it from another of the same number.
+    pub(super) fn sleep(
+        &mut self,
+        most: Duration,
+        descriptors: [Option<(BorrowedFd<'_>, u32)>; WATCHES],
+    ) -> io::Result<()> {
+        for (at, descriptor) in descriptors.into_iter().enumerate() {
+            let watch = descriptor.map(|(fd, version)| (fd.as_raw_fd(), version));
+            if let Some((fd, _)) = watch
+                && self.watched[at] != watch
+            {
+                self.watched[at] = watch;
+                let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+                // SAFETY: the entry names no memory.
+                let pushed = unsafe { self.ring.submission().push(&poll.user_data(WATCH | at as u64)) };
+                pushed.expect("an entry for each watch");
             }
         }
-        Ok(true)
+        self.enter(1, most)
+    }
+
+    /// Enters the kernel, which takes what was pushed, and waits for `want` completions, up to `most`.
+    fn enter(&mut self, want: usize, most: Duration) -> io::Result<()> {
+        let most = types::Timespec::from(most);
+        let entered = self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&most));
+        match entered.map_err(|error| (error.raw_os_error(), error)) {
+            // Interrupted, timed out, or out of memory for now: entries that were not taken stay where they are.
+            Ok(_) | Err((Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY), _)) => Ok(()),
+            Err((_, error)) => Err(error),
+        }
     }
 
     fn descriptor(&self, tag: u16) -> abi::IoDescriptor {
@@ -214,8 +260,7 @@ impl Queue {
         let address = self.memory.as_ptr() as u64 + offset as u64;
         let mut bytes = [0; 16];
         bytes.copy_from_slice(abi::IoCommand { queue: 0, tag, result, address }.as_bytes());
-        let fd = types::Fd(self.device.as_raw_fd());
-        let entry: Entry = opcode::UringCmd16::new(fd, code).cmd(bytes).build().user_data(u64::from(tag));
+        let entry: Entry = opcode::UringCmd16::new(DEVICE, code).cmd(bytes).build().user_data(u64::from(tag));
         // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory`
         // lives, or is left behind, until every command is completed.
         let pushed = unsafe { self.ring.submission().push(&entry) };

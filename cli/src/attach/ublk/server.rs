@@ -13,7 +13,6 @@ use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_host::Namespace;
 use nvmf_memory::Memory;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A device that is added, and whose queue is served.
 #[derive(Debug)]
@@ -76,8 +75,12 @@ impl Server {
     fn serve(mut self) -> Result<()> {
         while self.queue.is_alive() {
             let worked = self.turn()?;
-            if self.remote.may_sleep(worked) {
-                self.remote.sleep(Duration::MAX, self.queue.fd());
+            if self.remote.may_sleep(worked)
+                && let Some(most) = self.remote.arm()
+            {
+                let slept = self.queue.sleep(most, self.remote.descriptors());
+                slept.context("cannot wait for the ublk driver")?;
+                self.remote.woken();
             }
             if self.control.asked() == End::AtOnce {
                 self.remote.backend.shutdown();

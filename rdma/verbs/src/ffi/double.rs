@@ -37,7 +37,7 @@ pub(crate) struct Registration {
 #[derive(Debug, Clone)]
 pub(crate) struct Posted {
     id: u64,
-    signaled: bool,
+    pub(crate) signaled: bool,
     pub(crate) elements: Vec<(u64, u32, u32)>,
     /// Of a window that is bound: address, length, rights.
     pub(crate) bound: (u64, u64, u32),

@@ -59,6 +59,30 @@ fn sleep_that_a_message_ends_asks_for_nothing_else() {
     }
 }
 
+/// A queue that is armed and silent is not asked for its event.
+#[test]
+fn events_are_asked_for_where_something_completed() {
+    let mut rig = busy(false);
+    assert!(rig.sleeps(WakeOn::Completions), "both queues are armed");
+    for id in 3..6 {
+        let before = device().asked.completion_events;
+        device().receive();
+        assert!(rig.is_woken());
+        assert!(rig.provider.poll_cm(rig.now).is_none());
+        assert_eq!(rig.done().len(), 1);
+        rig.receive(id);
+        assert!(rig.sleeps(WakeOn::Completions));
+        assert_eq!(device().asked.completion_events - before, 1);
+    }
+    device().complete(1, 0);
+    device().receive();
+    assert!(rig.is_woken());
+    assert!(rig.provider.poll_cm(rig.now).is_none());
+    assert_eq!(rig.done().len(), 2);
+    rig.receive(6);
+    assert!(rig.sleeps(WakeOn::Completions), "the second event was taken as well");
+}
+
 #[test]
 fn event_ends_a_sleep_and_is_seen_at_the_next_poll() {
     let mut rig = busy(false);

@@ -1,0 +1,53 @@
+# What: fio on rxe in one guest: a disk by `nvmf attach` through ublk beside the kernel's own, on each target
+# Seconds: 1500
+# Alone: yes
+. "$LAB/figures.sh"
+over=rxe transport=rdma provider=verbs listener='provider = "verbs"'
+works='randread 4k 1
+randread 4k 32
+randwrite 4k 32'
+
+# `as KIND COMMAND...`: with this initiator and its disk.
+as() {
+    kind=$1
+    shift
+    case $kind in kernel) initiator=kernel options= ;; ublk) initiator=ours options='--as ublk' ;; esac
+    cp "/run/device.$kind" /run/device 2>/dev/null || true
+    "$@"
+    cp /run/device "/run/device.$kind"
+}
+
+# Both disks of a target are there at once, and take turns: A B B A. The figure of a round is the mean of the two.
+pairs() {
+    target=$1
+    case $target in
+    kernel) port=4420 nqn=$NQN ;;
+    ours) port=4421 nqn=$NQN.ours ;;
+    esac
+    for kind in kernel ublk; do as $kind connect; done
+    echo "$works" | while read -r work; do
+        : >/run/turns
+        for kind in kernel ublk ublk kernel; do
+            echo "$kind $(as $kind iops $work 2 </dev/null)" >>/run/turns
+        done
+        for kind in kernel ublk; do
+            awk -v kind=$kind -v of="$kind/$target|$work" '$1 == kind { sum += $2 } END { print of "|" int(sum / 2) }' /run/turns
+        done >>/run/figures
+    done
+    for kind in ublk kernel; do as $kind disconnect; done
+    rm /run/device.*
+}
+
+round() {
+    pairs ours
+    pairs kernel
+}
+
+rdma_device rxe
+modprobe -a nvme-rdma ublk_drv
+must "the kernel's target starts" kernel_target rdma
+must 'our target starts' our_memory_target
+rounds
+report kernel/ours ublk/ours
+report kernel/kernel ublk/kernel
+finish
