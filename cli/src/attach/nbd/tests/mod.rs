@@ -1,5 +1,6 @@
 //! The server as its clients see it, turn by turn on the test's own thread.
 
+mod listener;
 mod negotiation;
 mod order;
 mod requests;
@@ -187,12 +188,17 @@ impl Scene {
 
     /// A client that was greeted.
     fn connect(&mut self) -> UnixStream {
+        self.connect_with(3)
+    }
+
+    /// A client that was greeted, and answers with these flags.
+    fn connect_with(&mut self, flags: u32) -> UnixStream {
         let mut client = UnixStream::connect(&self.path).unwrap();
         client.set_nonblocking(true).unwrap();
         let mut greeting = [0; 18];
         self.read(&mut client, &mut greeting);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        self.write(&mut client, &[0, 0, 0, 3]);
+        self.write(&mut client, &flags.to_be_bytes());
         client
     }
 
