@@ -34,6 +34,8 @@ impl Scene {
             "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\n\
              [[subsystem]]\nnqn = \"{nqn}.closed\"\nallowed_hosts = [\"nqn.2026-11.com.example:nobody\"]\n\
+             [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n\
+             [[subsystem]]\nnqn = \"{nqn}.null\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n",
             image.display()
         );
@@ -124,7 +126,8 @@ fn nbd_clients_read_and_write_an_attached_disk() {
 fn detaching_a_disk_without_its_target_takes_one_time_limit() {
     let mut scene = Scene::new();
     let socket = scene.folder.path().join("nbd.sock");
-    let attached = scene.on_target("attach", &["-n", &NQN, "--socket", text(&socket), "-o", "json"]);
+    let nqn = format!("{}.null", *NQN);
+    let attached = scene.on_target("attach", &["-n", &nqn, "--socket", text(&socket), "-o", "json"]);
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     let mut client = Client::connect(&socket).expect("a server");
     scene.target.kill().expect("an end");
