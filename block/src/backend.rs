@@ -47,14 +47,20 @@ pub struct BorrowedRead<'a> {
 ///   submitter's handle does not free it.
 /// - One device's operations never take all the room while there are other devices, so a device that hangs does not
 ///   stop the others. A single device may take all of it.
-/// - No method blocks. After start-up, none allocates.
+/// - No method blocks. After start-up, none but [`Backend::register`] allocates.
 pub trait Backend {
-    /// Makes `memory` usable in [`crate::Buffer`]s. Regions live as long as the backend.
+    /// Makes `memory` usable in [`crate::Buffer`]s, until [`Backend::deregister`].
     ///
     /// # Errors
     /// [`BlockError::Os`] when the kernel refuses to pin it (see the memlock limit), [`BlockError::Unsupported`] past
     /// the number of regions that it takes.
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError>;
+
+    /// Ends a registration; no operation may be in flight on the region. Its number may be another's afterwards. Unless
+    /// a backend says otherwise, it keeps the region for as long as it lives.
+    fn deregister(&mut self, region: RegionId) {
+        let _ = region;
+    }
 
     /// A device's current geometry; `None` when there is no device of that id.
     fn geometry(&self, device: DeviceId) -> Option<Geometry>;

@@ -26,6 +26,7 @@ pub struct RemoteBackend<T: Transport> {
     nqn: Nqn,
     start: Instant,
     regions: u16,
+    free_regions: Vec<RegionId>,
     log: Log,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     lost: Option<AssociationError>,
@@ -63,7 +64,8 @@ impl<T: Transport> RemoteBackend<T> {
                 }
             })?;
         let log = Log::default();
-        let mut backend = Self { driver, nqn: options.nqn, start, regions: 0, log, lost: None };
+        let mut backend =
+            Self { driver, nqn: options.nqn, start, regions: 0, free_regions: Vec::new(), log, lost: None };
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
@@ -165,10 +167,18 @@ impl<T: Transport> RemoteBackend<T> {
 
 impl<T: Transport> Backend for RemoteBackend<T> {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
-        let id = RegionId(self.regions);
-        self.regions = self.regions.checked_add(1).ok_or(BlockError::Unsupported)?;
+        let next = RegionId(self.regions);
+        let id = self.free_regions.last().copied().unwrap_or(next);
+        let regions = self.regions.max(id.0.checked_add(1).ok_or(BlockError::Unsupported)?);
         self.driver.register(id, memory).map_err(|_| BlockError::Unsupported)?;
+        self.free_regions.pop();
+        self.regions = regions;
         Ok(id)
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        self.driver.deregister(region);
+        self.free_regions.push(region);
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {

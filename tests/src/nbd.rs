@@ -117,6 +117,14 @@ impl Client {
         self.reply()
     }
 
+    /// Sends a write, whose answer nobody waits for.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn send_write(&mut self, offset: u64, from: &[u8]) -> Result<()> {
+        self.request(1, offset, from.len(), from)
+    }
+
     /// Makes all written data durable.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! An attached disk as other people's NBD clients use it; and what `nvmf` says when something is wrong.
 
+use nvmf_tests::nbd::Client;
 use nvmf_tests::process::{self, Target};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 /// The subsystem's: no other run on this machine attaches it.
 static NQN: LazyLock<String> =
@@ -32,6 +34,8 @@ impl Scene {
             "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\n\
              [[subsystem]]\nnqn = \"{nqn}.closed\"\nallowed_hosts = [\"nqn.2026-11.com.example:nobody\"]\n\
+             [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n\
+             [[subsystem]]\nnqn = \"{nqn}.null\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nnsid = 1\nnull = \"1GiB\"\n",
             image.display()
         );
@@ -116,6 +120,27 @@ fn nbd_clients_read_and_write_an_attached_disk() {
         tool("debugfs", &["-R", "ls -p /", text(&image)]).contains("/new/"),
         "what qemu-img wrote is not there"
     );
+}
+
+#[test]
+fn detaching_a_disk_without_its_target_takes_one_time_limit() {
+    let mut scene = Scene::new();
+    let socket = scene.folder.path().join("nbd.sock");
+    let nqn = format!("{}.null", *NQN);
+    let attached = scene.on_target("attach", &["-n", &nqn, "--socket", text(&socket), "-o", "json"]);
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    let mut client = Client::connect(&socket).expect("a server");
+    scene.target.kill().expect("an end");
+    client.send_write(0, &[7; 4096]).expect("a server");
+    // Whoever is answered now came after the write.
+    let _later = Client::connect(&socket).expect("a server");
+    let start = Instant::now();
+    let detached = scene.nvmf(&["detach", "--socket", text(&socket)]);
+    let took = start.elapsed();
+    let said = String::from_utf8_lossy(&detached.stderr);
+    assert!(!detached.status.success() && said.contains("may be lost"), "{said}");
+    // For what is under way and the last flush together: 15 seconds.
+    assert!(took > Duration::from_secs(14) && took < Duration::from_secs(27), "{took:?}");
 }
 
 #[test]

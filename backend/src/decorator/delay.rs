@@ -50,6 +50,10 @@ impl<B: Backend> Backend for Delay<B> {
     }
 
     /// Passthrough.
+    fn deregister(&mut self, region: RegionId) {
+        self.inner.deregister(region);
+    }
+
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
         self.inner.geometry(device)
     }

@@ -29,6 +29,10 @@ impl<B: Backend> Backend for ReadOnly<B> {
         self.inner.register(memory)
     }
 
+    fn deregister(&mut self, region: RegionId) {
+        self.inner.deregister(region);
+    }
+
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
         self.inner.geometry(device).map(|geometry| Geometry { read_only: true, ..geometry })
     }

@@ -264,7 +264,8 @@ impl Listed {
         let disk = self.now();
         if let Some(disk) = &disk {
             if let Some(socket) = &disk.socket {
-                let _ = std::fs::remove_file(socket);
+                // By now it may be another server's, which lives.
+                super::nbd::clear_socket_away(socket);
             }
             match disk.device.as_deref().map(|device| (super::ublk::number(device), device)) {
                 Some((Some(number), _)) => super::ublk::clear_away(number),
@@ -285,6 +286,7 @@ pub(super) fn owner(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn registry(folder: &tempfile::TempDir) -> Registry {
         Registry { folder: folder.path().join("nvmf") }
@@ -314,7 +316,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let registry = registry(&folder);
         let socket = folder.path().join("a.sock");
-        std::fs::write(&socket, []).unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
         let claim = registry.claim().unwrap();
         claim.write(&disk(&socket)).unwrap();
         assert_eq!(registry.list().unwrap()[0].disk, disk(&socket));
@@ -328,6 +330,21 @@ mod tests {
         registry.clear_away().unwrap();
         assert!(!socket.exists() && std::fs::read_dir(&registry.folder).unwrap().next().is_none());
         assert!(!listed[0].clear_away(), "somebody else has");
+    }
+
+    #[test]
+    fn socket_of_another_server_stays_when_a_killed_one_is_cleared_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let socket = folder.path().join("a.sock");
+        let claim = registry.claim().unwrap();
+        claim.write(&disk(&socket)).unwrap();
+        drop(claim);
+        // Where the one that was killed had its own.
+        let _other = UnixListener::bind(&socket).unwrap();
+        assert!(registry.list().unwrap()[0].clear_away());
+        assert!(UnixStream::connect(&socket).is_ok());
+        assert!(registry.list().unwrap().is_empty());
     }
 
     #[test]

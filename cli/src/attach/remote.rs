@@ -18,10 +18,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// How long the last flush may take, and then the end of the connection.
-const LAST_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long the thread may take for both, and what it does before.
-pub(super) const END_TIME_MAX: Duration = Duration::from_secs(50);
+/// How long requests under way and the last flush may take together when a disk is detached.
+pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the end of the connection may take.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the thread may take for all of it.
+pub(super) const END_TIME_MAX: Duration = Duration::from_secs(35);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
 
@@ -207,9 +209,9 @@ impl Remote {
         }
     }
 
-    /// Flushes what was written, and ends the connection.
-    pub(super) fn finish(mut self) -> Result<()> {
-        let flushed = self.flush();
+    /// Flushes what was written, if that is possible until then, and ends the connection.
+    pub(super) fn finish(mut self, until: Instant) -> Result<()> {
+        let flushed = self.flush(until);
         self.close();
         flushed.context("the last flush failed: what was not flushed before may be lost")
     }
@@ -217,7 +219,7 @@ impl Remote {
     /// Ends the connection. What waits for the target fails, and is not done later.
     pub(super) fn close(mut self) {
         self.backend.shutdown();
-        let deadline = Instant::now() + LAST_TIME_MAX;
+        let deadline = Instant::now() + CLOSE_TIME_MAX;
         while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {
             if !self.backend.turn() {
                 self.backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
@@ -225,8 +227,7 @@ impl Remote {
         }
     }
 
-    fn flush(&mut self) -> Result<()> {
-        let deadline = Instant::now() + LAST_TIME_MAX;
+    fn flush(&mut self, until: Instant) -> Result<()> {
         let mut completions: Vec<Completion> = Vec::with_capacity(64);
         let mut is_submitted = false;
         loop {
@@ -240,10 +241,10 @@ impl Remote {
                     return Ok(completion.result?);
                 }
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= until {
                 return Err(anyhow!("it took too long"));
             }
-            self.backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
+            self.backend.sleep_for(until.saturating_duration_since(Instant::now()), &[]);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::guard;
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
 use super::registry::{self, Registry};
-use super::remote::{self, Control, END_TIME_MAX, End, Remote, Wires, changes, in_thread};
+use super::remote::{self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Remote, Wires, changes, in_thread};
 use super::serve::{Place, Service, node_opens};
 use crate::connect::Via;
 use anyhow::{Context, Result, anyhow, bail};
@@ -22,8 +22,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long requests under way may take when the disk is detached, and then a flush.
-const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the kernel may take to write back what it holds when the disk is detached.
+const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// Who is served.
 enum Clients {
@@ -106,22 +106,28 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
         }
         ended = &mut thread.ended => return ended?,
     };
-    let ended = take_away(node).await;
-    let finished = thread.end(End::InOrder).await;
+    let (how, ended) = take_away(node).await;
+    let finished = thread.end(how).await;
     let (mut guard, pipe) = said?;
     drop(pipe);
     let _ = guard.wait();
     ended.and(finished)
 }
 
-/// Writes back what the kernel still holds of the disk, and takes it away.
-async fn take_away(node: PathBuf) -> Result<()> {
+/// Writes back what the kernel still holds of the disk, and takes it away. Where the target was waited for in vain, the
+/// thread is not to wait for it again.
+async fn take_away(node: PathBuf) -> (End, Result<()>) {
     let held = node.clone();
-    let written = timeout(FINISH_TIME_MAX, spawn_blocking(|| File::open(held)?.sync_all())).await;
-    spawn_blocking(move || Kernel::open()?.disconnect(&node)).await??;
-    written
-        .context("the target does not answer: what it was not sent is lost")??
-        .context("the kernel could not write back all that it held: it is lost")
+    let written = timeout(WRITE_BACK_TIME_MAX, spawn_blocking(|| File::open(held)?.sync_all())).await;
+    let how = if written.is_ok() { End::InOrder } else { End::AtOnce };
+    let gone = spawn_blocking(move || Kernel::open()?.disconnect(&node)).await;
+    let all = || {
+        gone??;
+        written
+            .context("the target does not answer: what it was not sent is lost")??
+            .context("the kernel could not write back all that it held: it is lost")
+    };
+    (how, all())
 }
 
 /// Starts the thread, and waits until it serves.
@@ -171,7 +177,7 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
     let _ = wires.up.send(up);
     let start = Instant::now();
     let mut end_by = None;
-    loop {
+    let until = loop {
         let now = start.elapsed();
         match control.asked() {
             End::NotYet => {}
@@ -186,8 +192,10 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
                 return Ok(());
             }
         }
-        if end_by.is_some_and(|at| server.is_empty() || at <= now) {
-            break;
+        if let Some(at) = end_by
+            && (server.is_empty() || at <= now)
+        {
+            break start + at;
         }
         let worked = server.turn(now, &mut remote.backend);
         if server.is_deserted()
@@ -200,7 +208,7 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
             let most = until.map_or(Duration::MAX, |at| at.saturating_sub(now));
             remote.sleep(most, server.arm());
         }
-    }
+    };
     drop(server);
-    remote.finish()
+    remote.finish(until)
 }

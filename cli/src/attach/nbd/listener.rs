@@ -1,10 +1,11 @@
 //! Listening on a Unix socket.
 
+use super::place::{Place, PlaceLock};
 use crate::attach::SocketOptions;
-use std::fs::Permissions;
+use std::fs::{Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -24,6 +25,14 @@ pub(crate) enum ListenError {
         /// The path.
         path: PathBuf,
     },
+    /// Whether a server answers there cannot be told.
+    #[error("cannot tell whether {} is served: choose another --socket, or remove it if nobody has it", path.display())]
+    Unknown {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// There is no such group.
     #[error("--socket-group {name}: there is no such group")]
     NoGroup {
@@ -40,17 +49,26 @@ pub(crate) enum ListenError {
     },
 }
 
-/// A Unix socket that clients connect to; its path goes with it.
+/// A Unix socket that clients connect to; its path goes with it, unless it is another's by then.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    /// Device and inode number of the socket at the path. They are not given to another while this one is open.
+    id: (u64, u64),
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let Ok(_lock) = PlaceLock::take(&self.path) else { return };
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 impl AsFd for Listener {
@@ -67,19 +85,21 @@ impl Listener {
     pub(crate) fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ListenError> {
         let os = |source| ListenError::Os { path: path.to_owned(), source };
         let group = options.group.as_deref().map(group).transpose()?;
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(ListenError::NotASocket { path: path.to_owned() });
-            }
-            Ok(_) if UnixStream::connect(path).is_ok() => {
-                return Err(ListenError::InUse { path: path.to_owned() });
-            }
-            Ok(_) => std::fs::remove_file(path).map_err(os)?,
-            Err(_) => {}
+        // Until the socket is there, and it is known which it is.
+        let lock = PlaceLock::take(path).map_err(os)?;
+        let owned = || path.to_owned();
+        match Place::of(path) {
+            Ok(Place::Free) => {}
+            Ok(Place::Stale) => std::fs::remove_file(path).map_err(os)?,
+            Ok(Place::Served) => return Err(ListenError::InUse { path: owned() }),
+            Ok(Place::NotASocket) => return Err(ListenError::NotASocket { path: owned() }),
+            Err(source) => return Err(ListenError::Unknown { path: owned(), source }),
         }
         // The process's umask keeps others out until the group is set.
         let socket = UnixListener::bind(path).map_err(os)?;
-        let listener = Self { socket, path: path.to_owned() };
+        let id = id(&std::fs::symlink_metadata(path).map_err(os)?);
+        drop(lock);
+        let listener = Self { socket, path: owned(), id };
         listener.socket.set_nonblocking(true).map_err(os)?;
         if let Some(group) = group {
             std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;

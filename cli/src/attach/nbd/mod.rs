@@ -10,6 +10,7 @@
 //! | `order` | which requests begin when |
 //! | `pool` | memory for their data, registered with the backend |
 //! | `listener` | the Unix socket |
+//! | `place` | what is at its path, and who may change that |
 //! | `disk` | what clients are told of the disk |
 //! | `kernel` | the kernel's client |
 
@@ -20,6 +21,7 @@ pub(super) mod kernel;
 mod listener;
 mod negotiation;
 mod order;
+mod place;
 mod pool;
 mod request;
 mod requests;
@@ -28,6 +30,7 @@ mod session;
 
 pub(super) use disk::DiskInfo;
 pub(super) use listener::Listener;
+pub(super) use place::clear_away as clear_socket_away;
 pub(super) use server::Server;
 
 #[cfg(test)]

@@ -61,6 +61,9 @@ impl Negotiation {
         if client_flags & wire::CLIENT_FIXED_NEWSTYLE == 0 {
             return Err(Violation("the client does not speak fixed newstyle"));
         }
+        if client_flags & !(wire::CLIENT_FIXED_NEWSTYLE | wire::CLIENT_NO_ZEROES) != 0 {
+            return Err(Violation("the client sets flags that the server does not know"));
+        }
         loop {
             let Some(header) = input.header::<HEADER_LEN>() else { return Ok(Progress::NeedsBytes) };
             let (option, len) = wire::parse_option(header).ok_or(Violation("not an option"))?;
@@ -107,6 +110,7 @@ fn answer(
             reply(reply::ACK, &[]);
             return Ok(Progress::Aborted);
         }
+        OptionKind::List if !data.is_empty() => reply(reply::ERROR_INVALID, &[]),
         OptionKind::List => {
             // One export, whose name is empty.
             reply(reply::SERVER, &[0; 4]);

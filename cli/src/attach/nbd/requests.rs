@@ -17,8 +17,9 @@ pub(super) struct Requests {
     free: Vec<u32>,
     pub(super) pool: Pool,
     pub(super) order: Order,
-    /// Operations that the backend had no room for.
-    waiting: VecDeque<(Tag, BlockOp)>,
+    /// Operations that the backend had no room for, by client, and the clients in the order of their turns.
+    waiting: Vec<VecDeque<(Tag, BlockOp)>>,
+    turns: VecDeque<u32>,
     /// Requests that have ended, to be answered.
     ended: VecDeque<u32>,
     /// Something was submitted since the backend was flushed.
@@ -34,7 +35,8 @@ impl Requests {
             free: Vec::new(),
             pool: Pool::default(),
             order: Order::default(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
+            turns: VecDeque::new(),
             ended: VecDeque::new(),
             is_dirty: false,
         }
@@ -50,21 +52,31 @@ impl Requests {
         Need::of(request, &self.disk)
     }
 
-    /// Takes a request, which may be refused: its number.
+    /// Takes a request, which may be refused: its number. `None` when it must wait for memory; one that may not wait is
+    /// refused instead.
     pub(super) fn admit(
         &mut self,
         client: u32,
         request: Request,
         need: Need,
+        may_wait: bool,
         backend: &mut impl Backend,
-    ) -> u32 {
+    ) -> Option<u32> {
         let Need { mut errno, data, edges, units } = need;
+        if may_wait && !self.pool.has_room(data + edges) {
+            return None;
+        }
         let mut take = |len| (len > 0).then(|| self.pool.take(len, backend));
         let chains = [take(data), take(edges)];
-        if chains.contains(&Some(None)) {
+        let lacks_memory = chains.contains(&Some(None));
+        let [data, edges] = chains.map(Option::flatten);
+        if lacks_memory && may_wait {
+            [data, edges].into_iter().flatten().for_each(|chain| self.pool.put(chain));
+            return None;
+        }
+        if lacks_memory {
             errno = Errno::ENOMEM;
         }
-        let [data, edges] = chains.map(Option::flatten);
         let under_way =
             UnderWay { client, request, errno, data, edges, units, has_begun: false, step: 0, pending: 0 };
         let index = self.free.pop().unwrap_or_else(|| {
@@ -72,7 +84,7 @@ impl Requests {
             u32::try_from(self.all.len() - 1).expect("the clients' budgets bound it")
         });
         self.all[index as usize] = Some(under_way);
-        index
+        Some(index)
     }
 
     /// A request.
@@ -140,16 +152,23 @@ impl Requests {
 
     /// Submits the operations of the next step that has any; without one, the request has ended.
     fn next_step(&mut self, index: u32, backend: &mut impl Backend) {
-        let Self { all, waiting, .. } = self;
+        let Self { all, waiting, turns, .. } = self;
         let under_way = all[index as usize].as_mut().expect("a number names a request until it is released");
         let tag = Tag(index.into());
+        let client = under_way.client as usize;
+        if waiting.len() <= client {
+            waiting.resize_with(client + 1, VecDeque::new);
+        }
         while under_way.pending == 0 && under_way.errno == Errno::OK && under_way.step < STEPS {
             let mut submitted = 0;
             under_way.operations(&self.disk, &self.pool, |op| {
                 submitted += 1;
                 // Those that wait go first.
-                if !waiting.is_empty() || backend.submit(tag, self.device, op).is_err() {
-                    waiting.push_back((tag, op));
+                if !turns.is_empty() || backend.submit(tag, self.device, op).is_err() {
+                    if waiting[client].is_empty() {
+                        turns.push_back(client as u32);
+                    }
+                    waiting[client].push_back((tag, op));
                 }
             });
             under_way.pending = submitted;
@@ -172,12 +191,18 @@ impl Requests {
         }
     }
 
-    /// Submits what waited for room, and has the backend start what was submitted.
+    /// Submits what waited for room, an operation of each client in turn, and has the backend start what was submitted.
     pub(super) fn flush(&mut self, backend: &mut impl Backend) {
-        while let Some(&(tag, op)) = self.waiting.front()
+        while let Some(&client) = self.turns.front()
+            && let operations = &mut self.waiting[client as usize]
+            && let Some(&(tag, op)) = operations.front()
             && backend.submit(tag, self.device, op).is_ok()
         {
-            self.waiting.pop_front();
+            operations.pop_front();
+            self.turns.pop_front();
+            if !operations.is_empty() {
+                self.turns.push_back(client);
+            }
             self.is_dirty = true;
         }
         if core::mem::take(&mut self.is_dirty) {

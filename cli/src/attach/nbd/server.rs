@@ -91,7 +91,8 @@ impl Server {
     /// When [`Server::turn`] must be called again even if nothing arrives.
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         let negotiating = self.clients.iter().flatten().filter(|client| client.session.is_negotiating());
-        negotiating.map(|client| client.deadline).chain(self.rests_until).min()
+        let deadlines = negotiating.map(|client| client.deadline);
+        deadlines.chain(self.rests_until).chain(self.requests.pool.poll_timeout()).min()
     }
 
     /// Whether nothing more is heard of any client.
@@ -130,6 +131,7 @@ impl Server {
         self.requests.flush(backend);
         worked |= self.send();
         self.expire(now);
+        self.requests.pool.give_back(now, backend);
         worked | !self.due.is_empty()
     }
 

@@ -2,7 +2,6 @@
 
 use super::input::Input;
 use super::negotiation::{Negotiation, Progress, greeting};
-use super::request::Need;
 use super::requests::Requests;
 use arrayvec::ArrayVec;
 use nbd_proto::{self as wire, Command, Request};
@@ -31,7 +30,7 @@ pub(super) struct Session {
     is_closing: bool,
     /// It takes no more answers.
     is_deaf: bool,
-    /// The next request does not fit into the budget.
+    /// The next request waits until others of this client are over.
     is_full: bool,
     /// Requests that are not released, and what they hold of the budget.
     under_way: u32,
@@ -179,15 +178,10 @@ impl Session {
                     }
                 }
                 Phase::Header if self.is_closing => self.end(requests),
-                Phase::Header => match self.next_request(requests)? {
-                    Some((request, _)) if request.command == Command::Disconnect => self.end(requests),
-                    Some((request, need)) => {
-                        let index = requests.admit(self.key, request, need, backend);
-                        self.under_way += 1;
-                        self.units += need.units;
-                        self.phase = Phase::Payload { index, received: 0 };
-                    }
-                    None => return Ok(()),
+                Phase::Header => match self.next_request()? {
+                    Some(request) if request.command == Command::Disconnect => self.end(requests),
+                    Some(request) if self.admit(request, requests, backend) => {}
+                    _ => return Ok(()),
                 },
                 Phase::Payload { index, received } => {
                     let (index, len) = (*index, requests.payload_len(*index));
@@ -208,20 +202,30 @@ impl Session {
         }
     }
 
-    /// The next request, whose payload follows; `None` when it is not there, or must wait for the budget.
-    fn next_request(&mut self, requests: &Requests) -> Result<Option<(Request, Need)>, Violation> {
+    /// The next request, whose payload follows; `None` when it is not there.
+    fn next_request(&self) -> Result<Option<Request>, Violation> {
         let Some(header) = self.input.header() else { return Ok(None) };
         let request = Request::parse(header).ok_or(Violation("not a request"))?;
         if request.command == Command::Write && request.len > wire::REQUEST_LEN_MAX {
             return Err(Violation("a write is too long"));
         }
-        let need = requests.need(&request);
-        self.is_full = self.units + need.units > BUDGET;
-        if self.is_full {
-            return Ok(None);
-        }
+        Ok(Some(request))
+    }
+
+    /// Takes the next request, unless it must wait until others of this client are over: for the budget, or for memory,
+    /// which the requests of all clients share. The only one never waits, so that a client always goes on.
+    fn admit(&mut self, request: Request, requests: &mut Requests, backend: &mut impl Backend) -> bool {
+        let (need, may_wait) = (requests.need(&request), self.under_way > 0);
+        let has_budget = self.units + need.units <= BUDGET;
+        let admitted =
+            if has_budget { requests.admit(self.key, request, need, may_wait, backend) } else { None };
+        self.is_full = admitted.is_none();
+        let Some(index) = admitted else { return false };
         self.input.take(Request::LEN);
-        Ok(Some((request, need)))
+        self.under_way += 1;
+        self.units += need.units;
+        self.phase = Phase::Payload { index, received: 0 };
+        true
     }
 
     /// A request that was received has begun, or was refused.
@@ -243,7 +247,8 @@ impl Session {
         }
     }
 
-    /// The disk goes: what was received is carried out, and nothing else.
+    /// The disk goes. What was begun, and a request that waits to begin, is carried out and answered. Everything else
+    /// is dropped, received or not: the client sees the connection end, and no answer.
     pub(super) fn close(&mut self, requests: &mut Requests) {
         self.is_closing = true;
         if !matches!(self.phase, Phase::Waiting(_)) {

@@ -5,7 +5,7 @@ use super::operation::operation;
 use super::ring::{Queue, Request};
 use crate::attach::AttachOptions;
 use crate::attach::errno::errno;
-use crate::attach::remote::{Control, End, Remote, Wires};
+use crate::attach::remote::{Control, End, FINISH_TIME_MAX, Remote, Wires};
 use crate::connect::Via;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_host::Namespace;
 use nvmf_memory::Memory;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A device that is added, and whose queue is served.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Server {
                 self.remote.backend.shutdown();
             }
         }
-        self.remote.finish()
+        self.remote.finish(Instant::now() + FINISH_TIME_MAX)
     }
 
     /// Does everything that there is to do now; `false` when that is nothing.

@@ -1,7 +1,9 @@
 //! The server as its clients see it, turn by turn on the test's own thread.
 
+mod listener;
 mod negotiation;
 mod order;
+mod pool;
 mod requests;
 mod sessions;
 
@@ -47,13 +49,34 @@ struct Gate<B> {
     inner: B,
     is_open: bool,
     held: VecDeque<(Tag, DeviceId, BlockOp)>,
-    /// Writes that were submitted.
-    begun: usize,
+    /// Writes that it holds at most.
+    depth: usize,
+    /// Writes that were submitted: the block with which each begins.
+    begun: Vec<u64>,
+    /// Bytes that are registered.
+    registered: usize,
+    regions: Vec<(RegionId, usize)>,
+}
+
+impl<B> Gate<B> {
+    fn new(inner: B) -> Self {
+        let (held, begun, regions) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { inner, is_open: true, held, depth: usize::MAX, begun, registered: 0, regions }
+    }
 }
 
 impl<B: Backend> Backend for Gate<B> {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
-        self.inner.register(memory)
+        let region = self.inner.register(memory)?;
+        self.registered += memory.len();
+        self.regions.push((region, memory.len()));
+        Ok(region)
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        let at = self.regions.iter().position(|(known, _)| *known == region).expect("a region");
+        self.registered -= self.regions.swap_remove(at).1;
+        self.inner.deregister(region);
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
@@ -61,8 +84,11 @@ impl<B: Backend> Backend for Gate<B> {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
-        if let BlockOp::Write { .. } = op {
-            self.begun += 1;
+        if let BlockOp::Write { range, .. } = op {
+            if self.held.len() == self.depth {
+                return Err(Full);
+            }
+            self.begun.push(range.start);
             self.held.push_back((tag, device, op));
             return Ok(());
         }
@@ -117,7 +143,7 @@ impl Scene {
         let disk = Disk::open(&DiskSpec::Memory { size: info.bytes }, Some(info.block_size), false).unwrap();
         let faults = FaultOptions { flush_error_ppm: 1_000_000, ..FaultOptions::default() };
         let inner = Fault::new(devices(&disk), faults, 1);
-        let backend = Gate { inner, is_open: true, held: VecDeque::new(), begun: 0 };
+        let backend = Gate::new(inner);
         let mut server = Server::new(info, DEVICE).unwrap();
         server.listen(Listener::bind(&path, &socket_options()).unwrap()).unwrap();
         Self { server, backend, disk, now: Duration::ZERO, path, _folder: folder }
@@ -150,7 +176,7 @@ impl Scene {
 
     /// Writes that have begun.
     fn begun(&self) -> usize {
-        self.backend.begun
+        self.backend.begun.len()
     }
 
     fn read(&mut self, client: &mut UnixStream, into: &mut [u8]) {
@@ -187,12 +213,17 @@ impl Scene {
 
     /// A client that was greeted.
     fn connect(&mut self) -> UnixStream {
+        self.connect_with(3)
+    }
+
+    /// A client that was greeted, and answers with these flags.
+    fn connect_with(&mut self, flags: u32) -> UnixStream {
         let mut client = UnixStream::connect(&self.path).unwrap();
         client.set_nonblocking(true).unwrap();
         let mut greeting = [0; 18];
         self.read(&mut client, &mut greeting);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        self.write(&mut client, &[0, 0, 0, 3]);
+        self.write(&mut client, &flags.to_be_bytes());
         client
     }
 

@@ -1,6 +1,5 @@
-//! The negotiation, and the socket.
+//! The negotiation.
 
-use super::super::listener::ListenError;
 use super::super::negotiation;
 use super::*;
 use nbd_proto::{self as wire, flag};
@@ -33,6 +32,7 @@ fn options_are_answered_as_the_protocol_says() {
     let client = &mut scene.connect();
     assert_eq!(scene.option(client, 8, &[])[0].0, wire::reply::ERROR_UNSUPPORTED);
     assert_eq!(scene.option(client, 3, &[]), [(2, vec![0; 4]), (1, vec![])]);
+    assert_eq!(scene.option(client, 3, &[0]), [(wire::reply::ERROR_INVALID, vec![])]);
     assert_eq!(scene.option(client, 6, &[0, 0, 0, 1, b'x', 0, 0])[0].0, wire::reply::ERROR_UNKNOWN);
     assert_eq!(scene.option(client, 6, &[0, 0, 0, 9])[0].0, wire::reply::ERROR_INVALID);
     assert_eq!(scene.option(client, 6, &[0; 6]).len(), 3);
@@ -42,6 +42,15 @@ fn options_are_answered_as_the_protocol_says() {
     );
     assert_eq!(scene.option(client, 2, &[]), [(1, vec![])]);
     assert!(scene.is_closed(client));
+}
+
+#[test]
+fn unknown_client_flags_end_the_connection() {
+    let mut scene = Scene::new();
+    for flags in [0xff_u32, 0x8000_0003] {
+        let mut client = scene.connect_with(flags);
+        assert!(scene.is_closed(&mut client), "flags {flags:#x}");
+    }
 }
 
 #[test]
@@ -92,20 +101,6 @@ fn more_clients_than_the_limit_wait() {
     assert_eq!(scene.request(&mut clients[63], READ, 0, 0, &[]), 0);
     clients.pop();
     scene.read(&mut late, &mut [0; 18]);
-}
-
-#[test]
-fn stale_socket_is_replaced_but_live_is_not() {
-    let scene = Scene::new();
-    let bind = |path: &PathBuf| Listener::bind(path, &socket_options());
-    assert!(matches!(bind(&scene.path), Err(ListenError::InUse { .. })));
-    let stale = scene.path.with_extension("stale");
-    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    drop(bind(&stale).unwrap());
-    assert!(!stale.exists(), "the socket is removed");
-    let file = scene.path.with_extension("file");
-    std::fs::write(&file, []).unwrap();
-    assert!(matches!(bind(&file), Err(ListenError::NotASocket { .. })));
 }
 
 #[test]

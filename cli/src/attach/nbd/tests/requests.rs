@@ -174,3 +174,83 @@ fn answers_come_after_the_client_has_shut_down_its_side() {
     assert_eq!(scene.reply(&mut client), 0);
     assert!(scene.is_closed(&mut client));
 }
+
+#[test]
+fn memory_is_given_back_after_a_while() {
+    let mut scene = Scene::with(DiskInfo { bytes: 8 << 20, ..INFO });
+    let mut client = scene.client();
+    for len in [4096, 1 << 20, 8 << 20] {
+        assert_eq!(scene.request(&mut client, READ, 0, len as u32, &[]), 0);
+        scene.read(&mut client, &mut vec![1; len]);
+    }
+    scene.settle();
+    assert!(scene.backend.registered >= 8 << 20);
+    let deadline = Instant::now() + TIME_MAX;
+    while let Some(at) = scene.server.poll_timeout() {
+        assert!(Instant::now() < deadline, "there is always more to wait for");
+        scene.now = at;
+        scene.settle();
+    }
+    assert_eq!(scene.backend.registered, 0);
+    // A client goes on as before.
+    assert_eq!(scene.request(&mut client, READ, 0, 512, &[]), 0);
+}
+
+#[test]
+fn clients_that_read_no_answers_share_a_bounded_memory() {
+    const LEN: u32 = 32 << 20;
+    let mut scene = Scene::with(DiskInfo { bytes: LEN.into(), ..INFO });
+    let mut clients: Vec<_> = (0..5).map(|_| scene.client()).collect();
+    for client in &clients {
+        send_now(client, &bytes_of(READ, 0, LEN, &[]).repeat(3));
+    }
+    scene.settle();
+    // What all may take, and a request of each that came later.
+    let most = (128 + 3 * 32) << 20;
+    assert!(scene.backend.registered <= most, "{} bytes", scene.backend.registered);
+    let mut read = vec![0; LEN as usize];
+    for client in &mut clients {
+        for _ in 0..3 {
+            assert_eq!(scene.reply(client), 0);
+            scene.read(client, &mut read);
+        }
+    }
+}
+
+#[test]
+fn requests_of_clients_are_taken_in_turn_when_the_target_is_busy() {
+    const COUNT: usize = 100;
+    let mut scene = Scene::new();
+    (scene.backend.is_open, scene.backend.depth) = (false, 2);
+    let (many, mut one) = (scene.client(), scene.client());
+    send_now(&many, &bytes_of(WRITE, 512, 512, &[1; 512]).repeat(COUNT));
+    scene.settle();
+    send_now(&one, &bytes_of(WRITE, 0, 512, &[2; 512]));
+    scene.settle();
+    assert_eq!(scene.begun(), 2, "there is no room for more");
+    scene.backend.is_open = true;
+    assert_eq!(scene.reply(&mut one), 0);
+    scene.until("all", |scene| scene.begun() == COUNT + 1);
+    let place = scene.backend.begun.iter().position(|start| *start == 0);
+    assert!(place.is_some_and(|place| place < 5), "it was the {place:?}th");
+}
+
+#[test]
+fn requests_that_nothing_was_done_for_are_dropped_at_the_end() {
+    let mut scene = Scene::new();
+    scene.backend.is_open = false;
+    let mut client = scene.client();
+    send_now(&client, &bytes_of(WRITE, 4096, 512, &[1; 512]));
+    // It waits for the first to end, and has the one behind it wait.
+    send_now(&client, &bytes_of(WRITE, 100, 100, &[2; 100]));
+    send_now(&client, &bytes_of(WRITE, 512, 512, &[3; 512]));
+    scene.until("the write", |scene| scene.begun() == 1);
+    scene.settle();
+    scene.server.close();
+    scene.backend.is_open = true;
+    assert_eq!((scene.reply(&mut client), scene.reply(&mut client)), (0, 0), "what was begun, or waited to");
+    assert!(scene.is_closed(&mut client) && scene.server.is_empty());
+    assert_eq!(scene.backend.begun, [8, 0]);
+    let content = scene.content();
+    assert!(content[100..200] == [2; 100] && content[512..1024] == [0; 512]);
+}

@@ -1,0 +1,85 @@
+//! The socket's path, and whose it is.
+
+use super::super::listener::ListenError;
+use super::*;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::sync::Barrier;
+
+fn bind(path: &Path) -> Result<Listener, ListenError> {
+    Listener::bind(path, &socket_options())
+}
+
+/// Leaves a socket as a server does that is killed.
+fn leave_stale(path: &Path) {
+    drop(UnixListener::bind(path).unwrap());
+}
+
+#[test]
+fn stale_socket_is_replaced_but_live_is_not() {
+    let scene = Scene::new();
+    assert!(matches!(bind(&scene.path), Err(ListenError::InUse { .. })));
+    let stale = scene.path.with_extension("stale");
+    leave_stale(&stale);
+    drop(bind(&stale).unwrap());
+    assert!(!stale.exists(), "the socket is removed");
+    let file = scene.path.with_extension("file");
+    std::fs::write(&file, []).unwrap();
+    assert!(matches!(bind(&file), Err(ListenError::NotASocket { .. })));
+}
+
+#[test]
+fn socket_of_another_kind_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let _other = UnixDatagram::bind(&path).unwrap();
+    assert!(matches!(bind(&path), Err(ListenError::InUse { .. })));
+    assert!(path.exists());
+}
+
+#[test]
+fn only_a_listener_s_own_socket_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let first = bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let second = bind(&path).unwrap();
+    drop(first);
+    assert!(UnixStream::connect(&path).is_ok(), "the second listener's was removed");
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn one_of_many_that_listen_at_once_replaces_a_stale_socket() {
+    const COUNT: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..100 {
+        let path = folder.path().join(format!("{round}.sock"));
+        leave_stale(&path);
+        let start = Barrier::new(COUNT);
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let one = || {
+                start.wait();
+                bind(&path)
+            };
+            let threads: Vec<_> = (0..COUNT).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(all.iter().filter(|bound| bound.is_ok()).count(), 1, "round {round}: {all:?}");
+        assert!(UnixStream::connect(&path).is_ok());
+    }
+}
+
+#[test]
+fn socket_with_a_full_backlog_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+    let _waiting = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
+    let (tell, hear) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(bind(&path)));
+    let bound = hear.recv_timeout(TIME_MAX).expect("it waits for the server");
+    assert!(matches!(bound, Err(ListenError::InUse { .. })));
+}
