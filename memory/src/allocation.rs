@@ -56,6 +56,13 @@ unsafe impl Sync for Share {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        let len = self.layout.size() - PAGE;
+        if len >= HUGE_PAGE {
+            // The allocator may keep the block for later; the system gets the pages now.
+            let padding = self.start.as_ptr().align_offset(PAGE);
+            // SAFETY: whole pages of this allocation, whose content nobody uses any more: this is the last holder.
+            unsafe { libc::madvise(self.start.as_ptr().add(padding).cast(), len, libc::MADV_DONTNEED) };
+        }
         // SAFETY: `start` came from `alloc_zeroed` with this very layout, and this is the last holder.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
@@ -259,6 +266,27 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Also those of blocks that the allocator keeps: it does once it has freed one of that size.
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the system for its pages")]
+    fn pages_of_large_memory_go_back_to_the_system() {
+        const LEN: usize = 2 * HUGE_PAGE;
+        let resident = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+        };
+        drop(Memory::alloc(LEN).unwrap());
+        let mut all = [(); 12].map(|()| {
+            let memory = Memory::alloc(LEN).unwrap();
+            memory.fill(0, LEN, 1);
+            Some(memory)
+        });
+        let full = resident();
+        // The last lies behind the others.
+        all[..11].fill(None);
+        assert!(resident() + 8 * LEN < full, "{} of {full} bytes", resident());
     }
 
     #[test]
