@@ -60,7 +60,8 @@ impl Drop for Allocation {
         if len >= HUGE_PAGE {
             // The allocator may keep the block for later; the system gets the pages now.
             let padding = self.start.as_ptr().align_offset(PAGE);
-            // SAFETY: whole pages of this allocation, whose content nobody uses any more: this is the last holder.
+            // SAFETY: whole pages of this allocation, which has one more than its length's; nobody uses their content any
+            // more: this is the last holder.
             unsafe { libc::madvise(self.start.as_ptr().add(padding).cast(), len, libc::MADV_DONTNEED) };
         }
         // SAFETY: `start` came from `alloc_zeroed` with this very layout, and this is the last holder.
