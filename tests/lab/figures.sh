@@ -57,13 +57,10 @@ ratio() {
     }' | sort -g | awk '{ ratio[NR] = $1 } END { printf "%.2f", (ratio[int((NR + 1) / 2)] + ratio[int(NR / 2) + 1]) / 2 }'
 }
 
-# Our target, with a memory disk.
-# The guest is emulated: everything takes about ten times as long as its clock believes, so `spin_us` is ten times the
-# default.
+# Our target, with a memory disk, and the defaults.
 our_memory_target() {
     cat >/run/target.toml <<CONFIG
 [target]
-spin_us = 500
 
 [[listener]]
 address = "$GUEST:4421"
@@ -83,7 +80,7 @@ CONFIG
 
 # The same with `poll = "busy"` on a third port. It runs only while it is measured, because it uses a whole processor.
 busy_target_start() {
-    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/spin_us.*/poll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
+    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/^\[target]/[target]\npoll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
     nvmf-target serve --config /run/busy.toml >/run/busy.log 2>&1 &
     echo $! >/run/busy.pid
     wait_for 50 grep 'listening on' /run/busy.log
