@@ -30,6 +30,7 @@
 use crate::Error;
 use crate::engine::{Descriptor, Turn};
 use crate::mailbox::{Mailbox, Message, Request};
+use crate::sleep::pause;
 use crate::slot::Slots;
 use core::time::Duration;
 use nix::errno::Errno;
@@ -281,7 +282,7 @@ impl SharedDriver {
             match self.with(|engine| engine.turn(now)) {
                 None => return,
                 Some(true) => spin.on_work(now),
-                Some(false) if spin.goes_on(now, self.spin) => std::hint::spin_loop(),
+                Some(false) if spin.goes_on(now, self.spin) => pause(&spin, now),
                 Some(false) => self.park_on_transport(&mut descriptor),
             }
         }

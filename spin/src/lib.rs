@@ -27,6 +27,10 @@ const DISPLACED: Duration = Duration::from_micros(500);
 /// How long there are no spins then, in times of what the other thread took: a trial costs as much again, a tenth.
 const REST: u32 = 10;
 
+/// For so long a thread spins without a break. After that others get its processor between two looks, if they want it:
+/// what it waits for may be theirs to do.
+const UNBROKEN: Duration = Duration::from_micros(50);
+
 /// What a thread has learned of its waits.
 #[derive(Debug, Clone, Default)]
 pub struct Spin {
@@ -70,6 +74,12 @@ impl Spin {
         spins
     }
 
+    /// Whether to give others the processor before the next look, if they want it.
+    #[must_use]
+    pub fn gives_way(&self, now: Duration) -> bool {
+        self.idle_since.is_some_and(|since| now.saturating_sub(since) >= UNBROKEN)
+    }
+
     /// Whether there was nothing to do when it was asked last: for callers to whom the time costs something.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
@@ -106,7 +116,10 @@ impl Spin {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+    use std::vec::Vec;
 
     const MAX: Duration = Duration::from_micros(500);
     const LOOK: Duration = Duration::from_micros(1);
@@ -176,6 +189,19 @@ mod tests {
             waiter.spin.on_work(waiter.now);
         }
         assert_eq!(waiter.spins(Duration::from_micros(10), 100), 100);
+    }
+
+    #[test]
+    fn long_spin_gives_way_to_others() {
+        let mut waiter = Waiter::new();
+        assert!(!waiter.spin.gives_way(waiter.now));
+        let looks = (0..100).map(|look| {
+            let now = waiter.now + look * LOOK;
+            (waiter.spin.goes_on(now, MAX), waiter.spin.gives_way(now))
+        });
+        let looks: Vec<_> = looks.collect();
+        assert!(looks.iter().all(|&(goes_on, _)| goes_on));
+        assert_eq!(looks.iter().position(|&(_, gives_way)| gives_way), Some(50));
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn run<T: Transport, D>(
             Poll::Interrupt => false,
         };
         if spins {
-            if waiting.crowded && waiting.poll != Poll::Busy {
+            if waiting.poll != Poll::Busy && (waiting.crowded || spin.gives_way(now)) {
                 std::thread::yield_now()
             } else {
                 core::hint::spin_loop()

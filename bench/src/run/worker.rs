@@ -368,7 +368,9 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             }
             Poll::Interrupt => false,
         };
-        if spins {
+        if spins && self.options.poll == Poll::Adaptive && self.spin.gives_way(Duration::from_nanos(now)) {
+            std::thread::yield_now();
+        } else if spins {
             core::hint::spin_loop();
         } else if self.in_flight() == 0 {
             std::thread::sleep(wake);
