@@ -24,8 +24,8 @@ pub const PAUSE: Duration = Duration::from_secs(1);
 /// The same for a device.
 pub const DEVICE_SHARE: usize = 2;
 
-/// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. Data at an offset in
-/// the capsule that is no multiple of it are copied once.
+/// Bytes that in-capsule data are aligned to in memory: what the backend asks for, at the most. It copies data at an
+/// offset in the capsule that its device cannot use.
 pub const IN_CAPSULE_ALIGN: usize = nvmf_block::MEMORY_ALIGNMENT;
 
 /// The largest Admin queue, in entries: SPDK's tools ask for more than the usual 32.

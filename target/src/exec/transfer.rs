@@ -8,7 +8,7 @@ use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
 use super::resources::Resources;
 use super::transport::Transport;
-use crate::limits::{IN_CAPSULE_ALIGN, PAUSE};
+use crate::limits::PAUSE;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
@@ -38,9 +38,9 @@ impl<T: Transport> Queue<T> {
                 (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, Some(Work::Parameters)) => {
                     return self.take_parameters_in_capsule(resources, now, request, offset);
                 }
-                (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, _)
-                    if (offset as usize).is_multiple_of(IN_CAPSULE_ALIGN) =>
-                {
+                // From where they landed, at any offset: such a command waits for no buffer, which others may hold
+                // whose data come behind capsules that wait for its receive.
+                (Transfer::FromHost { source: Source::InCapsule { offset }, .. }, _) => {
                     self.execute_in_capsule(resources, request, chunk, offset);
                     true
                 }
@@ -230,10 +230,6 @@ impl<T: Transport> Queue<T> {
             Transfer::FromHost { source: Source::Remote(remote), .. } => {
                 self.pull(resources, request, chunk, remote);
             }
-            Transfer::FromHost { source: Source::InCapsule { offset }, .. } => {
-                self.copy_from_capsule(resources, request, chunk, offset);
-                self.execute_buffered(resources, request, chunk);
-            }
             Transfer::ToHost { .. } if matches!(this.work, Some(Work::Page(_))) => {
                 self.fill_page(resources, request, chunk);
                 self.queue_push(resources, now, request, chunk);
@@ -243,26 +239,10 @@ impl<T: Transport> Queue<T> {
                     self.execute_buffered(resources, request, chunk);
                 }
             }
-            Transfer::None => unreachable!("work without data takes no buffer"),
+            Transfer::FromHost { source: Source::InCapsule { .. }, .. } | Transfer::None => {
+                unreachable!("work without data, or with those of its capsule, takes no buffer")
+            }
         }
-    }
-
-    /// In-capsule data that lie where the device cannot take them from are copied once.
-    pub(super) fn copy_from_capsule<B: Backend>(
-        &mut self,
-        resources: &mut Resources<T, B>,
-        request: u16,
-        chunk: u8,
-        capsule_offset: u32,
-    ) {
-        let this = &self.requests[usize::from(request)];
-        let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
-        let chunk = &this.chunks[usize::from(chunk)];
-        let (len, offset) = (chunk.len, capsule_offset + chunk.offset);
-        let (to, to_offset) = resources.buffers.memory(chunk.buffer.as_ref().expect("it has its buffer"));
-        let (from, from_offset) = resources.transport.capsule_data(capsule, offset);
-        from.copy_to(from_offset, to, to_offset, len as usize);
-        resources.counters.bytes_in.add(len.into());
     }
 
     pub(super) fn fill_page<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {

@@ -100,6 +100,35 @@ fn queue_without_anything_to_borrow_goes_on_with_its_own() {
     }
 }
 
+/// They are behind RDMA READs whose answers come behind those that wait for a receive: none may wait for such a buffer.
+#[test]
+fn data_at_any_offset_of_a_capsule_wait_for_no_buffer() {
+    let mut world = World::new(1, &lending(0));
+    let (_admin, cntlid) = admin(&mut world);
+    let mut queues: Vec<_> = (1..=4).map(|qid| io(&mut world, qid, cntlid)).collect();
+    for _ in 0..3 {
+        let mut cids = Vec::new();
+        for io in &mut queues {
+            io.data.write(0, &pattern(9, 4096));
+            let mut of_queue = Vec::new();
+            for at in 0..DEPTH {
+                of_queue.push(if at < DEPTH / 2 {
+                    let sgl = io.expose(0, 4096);
+                    io.send(&read_write(NvmOpcode::WRITE, 2048, 4096, sgl), &[])
+                } else {
+                    let sgl = SglDescriptor::in_capsule(4, 512);
+                    let data = [&[0; 4][..], &pattern(at as u32, 512)].concat();
+                    io.send(&read_write(NvmOpcode::WRITE, 4096 + at as u64, 512, sgl), &data)
+                });
+            }
+            cids.push(of_queue);
+        }
+        for (io, cids) in queues.iter_mut().zip(&cids) {
+            answered(&mut world, io, cids);
+        }
+    }
+}
+
 #[test]
 fn hosts_of_a_hung_disk_leave_other_queues_their_receives() {
     let mut world = World::new(1, &lending(40));
