@@ -33,6 +33,8 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) control_socket: Option<Spanned<String>>,
+    pub(crate) control_group: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,7 @@
 //! What a configuration means.
 
 use crate::{ConfigError, check, file};
+use core::fmt;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,22 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// Where `nvmf-target ctl` reaches it.
+    pub control_socket: ControlSocket,
+    /// The group that may use the control socket, beside the daemon's user and root.
+    pub control_group: Option<String>,
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// At the usual place, if that can be had.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// At this absolute path, or the target does not start.
+    At(PathBuf),
 }
 
 /// How a worker waits for work.
@@ -102,6 +119,17 @@ pub enum Tls {
     Required,
 }
 
+impl fmt::Display for Tls {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        })
+    }
+}
+
 /// What is known of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -119,6 +147,16 @@ pub enum Transport {
     Rdma,
     /// NVMe/TCP.
     Tcp,
+}
+
+impl fmt::Display for Transport {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 /// How connections over an RDMA device are set up, where the administrator chose.
@@ -292,6 +330,8 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            control_socket: ControlSocket::Usual,
+            control_group: None,
         }
     }
 }

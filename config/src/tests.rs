@@ -202,6 +202,8 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("com.example:two", "com.example:one", 30, &["is in line 15 already"]),
     ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
     ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),
+    ("poll = \"busy\"", "control_socket = \"here\"", 4, &["absolute path", "off"]),
+    ("poll = \"busy\"", "control_group = \"\"", 4, &["control_group"]),
     ("allow_any_host = true", "allow_any_host = false", 29, &["nobody may connect", "allowed_hosts"]),
     (
         "allow_any_host = true",

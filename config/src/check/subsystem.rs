@@ -116,7 +116,12 @@ impl Checker<'_> {
         }
     }
 
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
+    pub(super) fn ascii(
+        &self,
+        key: &str,
+        value: Option<&Spanned<String>>,
+        most: usize,
+    ) -> Result<Option<String>> {
         let Some(value) = value else { return Ok(None) };
         let text = value.as_ref();
         if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {

@@ -2,7 +2,9 @@
 
 use super::{Checker, Result, narrow};
 use crate::file;
-use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions};
+use crate::model::{
+    ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions,
+};
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
@@ -11,6 +13,8 @@ use toml::Spanned;
 const PORT: u16 = 4420;
 /// The port that IANA gives to discovery.
 const DISCOVERY_PORT: u16 = 8009;
+/// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
+const SOCKET_PATH_MAX: usize = 107;
 
 impl Checker<'_> {
     pub(super) fn target(&self, file: &file::Target) -> Result<Target> {
@@ -71,6 +75,8 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            control_socket: self.control_socket(file.control_socket.as_ref())?,
+            control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
             duplicate_host_id: self.word(
                 "duplicate_host_id",
                 file.duplicate_host_id.as_ref(),
@@ -78,6 +84,23 @@ impl Checker<'_> {
                 default.duplicate_host_id,
             )?,
         })
+    }
+
+    fn control_socket(&self, file: Option<&Spanned<String>>) -> Result<ControlSocket> {
+        let Some(value) = file else { return Ok(ControlSocket::Usual) };
+        match value.as_ref().as_str() {
+            "off" => Ok(ControlSocket::Off),
+            path if !path.starts_with('/') => {
+                self.error(value, "control_socket must be an absolute path, or \"off\"")
+            }
+            path if path.len() > SOCKET_PATH_MAX || path.contains('\0') => self.error(
+                value,
+                format!(
+                    "control_socket is too long: the path of a socket has at most {SOCKET_PATH_MAX} bytes"
+                ),
+            ),
+            path => Ok(ControlSocket::At(path.into())),
+        }
     }
 
     pub(super) fn listener(&self, file: &Spanned<file::Listener>) -> Result<Listener> {

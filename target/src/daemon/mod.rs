@@ -9,6 +9,7 @@
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
 mod disks;
@@ -16,6 +17,7 @@ mod keys;
 mod listeners;
 mod namespaces;
 mod reload;
+mod requests;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -99,6 +101,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {
