@@ -7,6 +7,7 @@
 //! | [`discovery`] | ports, the discovery log, discovery controllers |
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
+//! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
 //! | [`limits`] | every bound |
 //!
@@ -39,6 +40,7 @@ pub mod namespace;
 pub mod options;
 mod orphans;
 pub mod page;
+pub mod question;
 pub mod queue;
 pub mod registry;
 mod status;
@@ -54,6 +56,7 @@ pub use namespace::{NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
+pub use question::{Answer, Question};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
 pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
