@@ -59,6 +59,7 @@ impl WorkerSetup {
                 nguid: [0; 16],
                 eui64: [0; 8],
                 read_only: false,
+                access: Default::default(),
             },
             port: Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP),
         }
