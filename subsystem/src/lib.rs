@@ -8,6 +8,7 @@
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`access`], [`ana`] | who may do what with a namespace; how it is reached through a port |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
+//! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
 //! | [`limits`] | every bound |
 //!
@@ -42,6 +43,7 @@ pub mod namespace;
 pub mod options;
 mod orphans;
 pub mod page;
+pub mod question;
 pub mod queue;
 pub mod registry;
 mod status;
@@ -58,6 +60,7 @@ pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
+pub use question::{Answer, Question};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
 pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};

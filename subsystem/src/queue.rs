@@ -8,7 +8,7 @@ use crate::io::Io;
 use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
-use crate::{Association, Cid, Notice, Nqn, Qid, Ticket, status};
+use crate::{Answer, Association, Cid, Notice, Nqn, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -250,6 +250,16 @@ impl Queue {
         self.step(cid, invalidate, outcome)
     }
 
+    /// Takes the answer to [`Step::Ask`].
+    ///
+    /// # Panics
+    /// When the ticket is of another queue, or asked something else.
+    #[allow(clippy::needless_pass_by_value, reason = "a ticket is handed back")]
+    pub fn on_answer(&mut self, _now: Duration, ticket: Ticket, answer: Answer) -> Step {
+        self.check_ticket(&ticket);
+        match answer {}
+    }
+
     /// The data of a command did not arrive as they were sent: it fails, and may be tried again.
     ///
     /// # Panics
@@ -346,6 +356,10 @@ impl Queue {
             Ok(Reply::Execute { kind, work, transfer }) => {
                 let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate);
                 return Step::Execute { ticket, work, transfer };
+            }
+            Ok(Reply::Ask { kind, question }) => {
+                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate);
+                return Step::Ask { ticket, question };
             }
             Err(status) => (status, 0),
         };

@@ -9,6 +9,7 @@
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
+//! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
 //! | `status` | the status line and the report |
 
@@ -17,6 +18,7 @@ mod disks;
 mod keys;
 mod listeners;
 mod namespaces;
+mod questions;
 mod reload;
 mod start;
 mod status;

@@ -5,7 +5,7 @@ use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening};
+use super::{Daemon, Listening, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
@@ -18,6 +18,7 @@ use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Re
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
@@ -130,6 +131,7 @@ impl Daemon {
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let (questions, asked) = channel();
         let common = Common {
             target: config.target.clone(),
             waiting: Waiting {
@@ -138,11 +140,12 @@ impl Daemon {
                 crowded: config.target.workers >= cpus || cpus <= 2,
             },
             registry: Arc::new(Mutex::new(registry)),
-            mailboxes: Mailboxes::new(capacity)?,
+            mailboxes: Mailboxes::new(capacity, questions)?,
             clock: Clock::start(),
             waker,
             tls: tls_ports(&config)?,
         };
+        questions::answer(asked)?;
         let mut daemon = Self {
             path,
             common,
