@@ -31,6 +31,8 @@ const LISTENERS_MAX: usize = 64;
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
 const NAMESPACES_MAX: usize = 1024;
+/// ANA groups.
+const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
 
@@ -86,7 +88,15 @@ pub(crate) fn export(
         return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
+    let namespace = Namespace {
+        nsid: 1,
+        backing,
+        block_size: None,
+        read_only: false,
+        uuid: None,
+        ana_group: 1,
+        hosts: Hosts::Any,
+    };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
@@ -102,6 +112,7 @@ pub(crate) fn export(
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
+        ana_groups: Vec::new(),
     };
     Ok(Config {
         target: Target::default(),

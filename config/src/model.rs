@@ -2,8 +2,10 @@
 
 use crate::{ConfigError, check, file};
 use core::fmt;
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,6 +52,11 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
+    /// without a common ID.
+    pub cntlids: RangeInclusive<u16>,
+    /// Where reservations are kept, when given: an absolute path.
+    pub state_dir: Option<PathBuf>,
     /// Where `nvmf-target ctl` reaches it.
     pub control_socket: ControlSocket,
     /// The group that may use the control socket, beside the daemon's user and root.
@@ -105,6 +112,17 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// In which state ANA groups are here at the start; the others are optimized. No group twice.
+    pub ana_groups: Vec<AnaGroup>,
+}
+
+/// An ANA group behind a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// Its number, 1 to 127.
+    pub id: u32,
+    /// How its namespaces can be reached here.
+    pub state: AnaState,
 }
 
 /// Whether connections are encrypted.
@@ -226,6 +244,10 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// Its ANA group, 1 to 127.
+    pub ana_group: u32,
+    /// The hosts of its subsystem that it exists for.
+    pub hosts: Hosts,
 }
 
 /// What holds a namespace's data.
@@ -332,6 +354,8 @@ impl Default for Target {
             tls_keyring: None,
             control_socket: ControlSocket::Usual,
             control_group: None,
+            cntlids: 1..=0xffef,
+            state_dir: None,
         }
     }
 }

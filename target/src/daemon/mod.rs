@@ -5,6 +5,7 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
@@ -13,6 +14,7 @@
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod ana;
 mod disks;
 mod keys;
 mod listeners;
@@ -26,6 +28,7 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;
