@@ -47,6 +47,7 @@ pub(crate) struct Listener {
     pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
+    pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Debug, Deserialize)]

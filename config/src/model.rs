@@ -1,6 +1,6 @@
 //! What a configuration means.
 
-use crate::{ConfigError, check, file};
+use crate::{AddressList, ConfigError, check, file};
 use core::fmt;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
@@ -105,6 +105,8 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// Only hosts with these addresses may connect; `None`: with any.
+    pub allow: Option<AddressList>,
 }
 
 /// Whether connections are encrypted.
@@ -200,7 +202,7 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
-    /// Its namespaces: at least one, no NSID twice.
+    /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -268,6 +270,11 @@ impl Config {
         if self.subsystems.is_empty() {
             return Some(
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            return Some(
+                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
             );
         }
         if self.listeners.iter().all(|listener| listener.discovery_only) {
