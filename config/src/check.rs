@@ -22,7 +22,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 /// The model name that hosts see when none is given.
-const MODEL: &str = "nvmf namespace";
+pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
 /// Listeners of a target: the discovery log has a port for each.
@@ -35,6 +35,8 @@ const NAMESPACES_MAX: usize = 1024;
 const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
+/// Networks in the `allow` of a listener.
+const NETWORKS_MAX: usize = 256;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -113,6 +115,7 @@ pub(crate) fn export(
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
         ana_groups: Vec::new(),
+        allow: None,
     };
     Ok(Config {
         target: Target::default(),

@@ -52,6 +52,7 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
+    pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Debug, Deserialize)]

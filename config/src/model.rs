@@ -1,6 +1,6 @@
 //! What a configuration means.
 
-use crate::{ConfigError, check, file};
+use crate::{AddressList, ConfigError, check, file};
 use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
@@ -114,6 +114,8 @@ pub struct Listener {
     pub tls: Tls,
     /// In which state ANA groups are here at the start; the others are optimized. No group twice.
     pub ana_groups: Vec<AnaGroup>,
+    /// Only hosts with these addresses may connect; `None`: with any.
+    pub allow: Option<AddressList>,
 }
 
 /// An ANA group behind a listener.
@@ -218,7 +220,7 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
-    /// Its namespaces: at least one, no NSID twice.
+    /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -290,6 +292,11 @@ impl Config {
         if self.subsystems.is_empty() {
             return Some(
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            return Some(
+                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
             );
         }
         if self.listeners.iter().all(|listener| listener.discovery_only) {

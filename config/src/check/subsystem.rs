@@ -23,11 +23,6 @@ impl Checker<'_> {
             );
         }
         self.own_name(&file.nqn)?;
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
         let namespaces = file.namespace.iter().map(|n| self.namespace(n)).collect::<Result<Vec<_>>>()?;
         self.unique(
             "nsid",
@@ -102,12 +97,12 @@ impl Checker<'_> {
                 self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
             }
             (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => {
+            (None, Some(hosts)) => {
                 self.at_most("hosts in allowed_hosts", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
                 let hosts = hosts.as_ref().iter().map(|h| self.nqn("allowed_hosts", h));
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
-            (None, _) => {
+            (None, None) => {
                 let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
                  NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";

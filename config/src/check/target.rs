@@ -1,6 +1,7 @@
 //! The daemon's own limits, and where it listens.
 
-use super::{ANA_GROUPS_MAX, Checker, Result, narrow};
+use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
+use crate::AddressList;
 use crate::file;
 use crate::model::{
     AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
@@ -8,6 +9,7 @@ use crate::model::{
 };
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use ipnet::IpNet;
 use nvme_proto::admin::log_page::AnaState;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -149,6 +151,7 @@ impl Checker<'_> {
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
+            allow: file.allow.as_ref().map(|allow| self.address_list(allow)).transpose()?,
             ana_groups: self.ana_groups(&file.ana_group)?,
         })
     }
@@ -192,6 +195,19 @@ impl Checker<'_> {
         let checked = groups.iter().map(of).collect::<Result<Vec<_>>>()?;
         self.unique("id", groups.iter().map(|g| (g.as_ref().id.span(), *g.as_ref().id.as_ref())))?;
         Ok(checked)
+    }
+
+    fn address_list(&self, value: &Spanned<Vec<Spanned<String>>>) -> Result<AddressList> {
+        let nets = value.as_ref();
+        if nets.is_empty() {
+            return self.error(value, "allow = [] lets nobody connect: name networks, or leave allow out");
+        }
+        self.at_most("networks in allow", nets.iter().map(Spanned::span), NETWORKS_MAX)?;
+        let net = |text: &Spanned<String>| {
+            let address = text.as_ref().parse::<IpAddr>().map(IpNet::from);
+            address.or_else(|_| self.read("allow", text, "a network such as \"10.0.0.0/8\", or an address"))
+        };
+        nets.iter().map(net).collect()
     }
 
     fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
