@@ -1,5 +1,6 @@
 //! The mailboxes between the threads, which carry [`crate::message`]s.
 
+use crate::exec::transport::ListenAt;
 use crate::message::{Recipient, WorkerId, WorkerMessage};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -28,7 +29,7 @@ pub enum ThreadMessage<D> {
     /// Listens, and says on which address.
     Listen {
         /// Where.
-        address: SocketAddr,
+        at: ListenAt,
         /// The port that connections come in through.
         port: u16,
         /// Whom to tell.
