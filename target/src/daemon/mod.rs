@@ -41,6 +41,7 @@ use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERV
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify::{self, Watchdog};
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -69,6 +70,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// How many errors the last reload had.
     reload_errors: usize,

@@ -11,6 +11,7 @@ use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::notify::Watchdog;
+use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -119,7 +120,12 @@ impl Daemon {
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        waker: Waker,
+        sockets: Sockets,
+    ) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
@@ -152,6 +158,7 @@ impl Daemon {
             groups: Vec::new(),
             workers: Vec::new(),
             listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            sockets,
             namespaces: Default::default(),
             reload_errors: 0,
             retry_at: Duration::ZERO,
@@ -207,6 +214,7 @@ impl Daemon {
             }
             self.log_listen_fault(at, &error);
         }
+        self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
         self.announce();
