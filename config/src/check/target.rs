@@ -1,5 +1,6 @@
 //! The daemon's own limits, and where it listens.
 
+use super::discovery::PORT as DISCOVERY_PORT;
 use super::{Checker, Result, narrow};
 use crate::file;
 use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions};
@@ -9,8 +10,6 @@ use toml::Spanned;
 
 /// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too.
 const PORT: u16 = 4420;
-/// The port that IANA gives to discovery.
-const DISCOVERY_PORT: u16 = 8009;
 
 impl Checker<'_> {
     pub(super) fn target(&self, file: &file::Target) -> Result<Target> {
@@ -90,6 +89,11 @@ impl Checker<'_> {
         let transports = [("rdma", Transport::Rdma), ("tcp", Transport::Tcp)];
         let transport = self.word("transport", file.transport.as_ref(), &transports, Transport::Rdma)?;
         let discovery_only = file.discovery_only.unwrap_or(false);
+        let discovery = file.discovery.as_ref().is_none_or(|value| *value.as_ref());
+        if let Some(value) = file.discovery.as_ref().filter(|_| discovery_only && !discovery) {
+            return self
+                .error(value, "discovery = false and discovery_only = true leave nothing to serve here");
+        }
         if transport == Transport::Tcp {
             let message = |key| format!("{key} is for transport = \"rdma\": remove it, NVMe/TCP needs none");
             if let Some(value) = &file.provider {
@@ -113,6 +117,7 @@ impl Checker<'_> {
         Ok(Listener {
             address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
             transport,
+            discovery,
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
@@ -121,7 +126,7 @@ impl Checker<'_> {
         })
     }
 
-    fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
+    pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {

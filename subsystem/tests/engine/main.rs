@@ -4,6 +4,7 @@ mod admin;
 mod arbitrary;
 mod connect;
 mod discovery;
+mod discovery_subsystem;
 mod features;
 mod host;
 mod io;
