@@ -7,6 +7,7 @@
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
@@ -15,6 +16,7 @@
 //! | `status` | the status line and the report |
 
 mod ana;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;
