@@ -1,6 +1,7 @@
 //! What a configuration means.
 
 use crate::{ConfigError, check, file};
+use nvme_proto::fabrics::auth::{DhGroup, HashId};
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,26 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// Hash functions that hosts may authenticate with: at least one.
+    pub dhchap_hashes: Vec<HashId>,
+    /// Diffie-Hellman groups that hosts may authenticate with: at least one.
+    pub dhchap_groups: Vec<DhGroup>,
+    /// Hosts with a key for DH-HMAC-CHAP must authenticate to discovery controllers, too.
+    pub dhchap_discovery: bool,
 }
+
+/// Hash functions of DH-HMAC-CHAP by name.
+pub(crate) const DHCHAP_HASHES: [(&str, HashId); 3] =
+    [("sha256", HashId::SHA256), ("sha384", HashId::SHA384), ("sha512", HashId::SHA512)];
+/// Diffie-Hellman groups by name.
+pub(crate) const DHCHAP_GROUPS: [(&str, DhGroup); 6] = [
+    ("null", DhGroup::NULL),
+    ("ffdhe2048", DhGroup::FFDHE2048),
+    ("ffdhe3072", DhGroup::FFDHE3072),
+    ("ffdhe4096", DhGroup::FFDHE4096),
+    ("ffdhe6144", DhGroup::FFDHE6144),
+    ("ffdhe8192", DhGroup::FFDHE8192),
+];
 
 /// How a worker waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +129,12 @@ pub struct Host {
     pub nqn: Nqn,
     /// The file with its key for TLS: an absolute path.
     pub tls_key_file: Option<PathBuf>,
+    /// What holds its secret for DH-HMAC-CHAP, with which it must authenticate: an absolute path, or the name of a
+    /// systemd credential.
+    pub dhchap_key_file: Option<PathBuf>,
+    /// What holds the secret of the controller towards this host, which may ask the controller to prove that it has it.
+    /// There only with `dhchap_key_file`.
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }
 
 /// What hosts connect with.
@@ -292,6 +318,9 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            dhchap_hashes: DHCHAP_HASHES.map(|(_, id)| id).to_vec(),
+            dhchap_groups: DHCHAP_GROUPS.map(|(_, id)| id).to_vec(),
+            dhchap_discovery: false,
         }
     }
 }

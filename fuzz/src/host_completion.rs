@@ -162,7 +162,7 @@ impl Pair {
                 let next = queue.subsystem.on_admission(self.now, request, admission);
                 self.take(input, qid, next);
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => {
                 self.association.on_disconnected(self.now, qid, "the controller disconnected");

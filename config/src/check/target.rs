@@ -2,7 +2,10 @@
 
 use super::{Checker, Result, narrow};
 use crate::file;
-use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions};
+use crate::model::{
+    DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
+    VerbsOptions,
+};
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
@@ -71,6 +74,9 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            dhchap_hashes: self.words("dhchap_hashes", file.dhchap_hashes.as_ref(), &DHCHAP_HASHES)?,
+            dhchap_groups: self.words("dhchap_groups", file.dhchap_groups.as_ref(), &DHCHAP_GROUPS)?,
+            dhchap_discovery: file.dhchap_discovery.unwrap_or(default.dhchap_discovery),
             duplicate_host_id: self.word(
                 "duplicate_host_id",
                 file.duplicate_host_id.as_ref(),

@@ -8,8 +8,8 @@ use crate::discovery::{DiscoveryView, Port, Record};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
-    Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn, Nsid, Options,
-    OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
+    Association, Authentication, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn,
+    Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
 };
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -36,6 +36,7 @@ pub struct Registry {
     associations: BTreeMap<SubsystemId, Associations>,
     discovery: Arc<DiscoveryView>,
     discovery_identity: Arc<Identity>,
+    authentication: Authentication,
     notices: Vec<Notice>,
 }
 
@@ -70,6 +71,7 @@ impl Registry {
             associations: BTreeMap::new(),
             discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
             discovery_identity: Arc::new(identity),
+            authentication: Authentication::default(),
             notices: Vec::new(),
         })
     }
@@ -187,6 +189,20 @@ impl Registry {
             return Err(DefinitionError::Nsid { nsid, nqn: *nqn });
         }
         self.set_namespaces(nqn, namespaces)
+    }
+
+    /// Replaces which hosts must authenticate. Associations close ([`Notice::Closing`]) whose host had to and has no key
+    /// any more, and those whose host has to from now on and has not.
+    pub fn set_authentication(&mut self, authentication: Authentication) {
+        self.authentication = authentication;
+        let Authentication { hosts, discovery } = self.authentication.clone();
+        let ids: Vec<SubsystemId> = self.associations.keys().copied().collect();
+        for id in ids {
+            self.close_associations(id, |association| {
+                let must = hosts.contains_key(&association.host_nqn) && (id != DISCOVERY || discovery);
+                must != association.must_authenticate()
+            });
+        }
     }
 
     /// Replaces the ports. Associations through a port that was removed, or that no longer serves their subsystem,

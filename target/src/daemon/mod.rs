@@ -7,11 +7,13 @@
 //! | `twins` | disks that bear one UUID |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
 //! | `status` | the status line and the report |
 
+mod authentication;
 mod disks;
 mod keys;
 mod listeners;
@@ -24,6 +26,8 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;

@@ -1,5 +1,6 @@
 //! From a configuration to a daemon that listens.
 
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
@@ -82,6 +83,15 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
@@ -124,6 +134,8 @@ impl Daemon {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -141,8 +153,9 @@ impl Daemon {
             clock: Clock::start(),
             waker,
             tls: tls_ports(&config)?,
+            host_keys,
         };
-        questions::answer(asked)?;
+        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
         let mut daemon = Self {
             path,
             common,

@@ -253,7 +253,7 @@ impl Pair {
             Step::Execute { ticket, work, transfer } => {
                 self.jobs.push_back(Job { qid, ticket, work, transfer, capsule });
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held => {}
             Step::Connect(request) => {
                 let admission = self.registry.connect(self.now, &request, true);
