@@ -7,10 +7,10 @@ use core::time::Duration;
 use nvme_proto::fabrics::connect::Connected;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_auth::host::{Host, HostError, Next, Replied};
-use nvmf_auth::{Names, Terms};
+use nvmf_auth::{MESSAGE_LEN_MAX, Names, Terms};
 
-/// Bytes that a message of the controller's has room for: what kernel hosts ask for.
-const RECEIVE_LEN: u32 = 4096;
+/// Bytes that a message of the controller's has room for. An I/O queue has no more for its commands' own data.
+const RECEIVE_LEN: u32 = MESSAGE_LEN_MAX as u32;
 
 /// How to authenticate. The secrets are with whoever runs [`Action::Authenticate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,11 @@ impl Association {
     }
 
     /// A message was sent or received.
-    pub(super) fn on_authentication_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
+    pub(super) fn on_authentication_step(
+        &mut self,
+        now: Duration,
+        reply: Reply<'_>,
+    ) -> Result<(), AssociationError> {
         let (step, outcome) = (self.step, reply.outcome);
         let Some(run) = &mut self.authentication else { return Ok(()) };
         let qid = run.qid;
@@ -93,7 +97,9 @@ impl Association {
 
     /// [`Action::Authenticate`] was run.
     pub fn on_authentication_computed(&mut self, now: Duration, replied: Replied) {
-        let (Step::AuthenticationCompute(qid), Some(run)) = (self.step, &mut self.authentication) else { return };
+        let (Step::AuthenticationCompute(qid), Some(run)) = (self.step, &mut self.authentication) else {
+            return;
+        };
         let next = run.protocol.on_computed(replied);
         let next = next.map_err(|error| AssociationError::Authentication { qid, error });
         if let Err(error) = next.and_then(|next| self.go_on(now, next)) {
@@ -108,7 +114,11 @@ impl Association {
             Next::Send(message) => {
                 // Every TCP controller takes 8 KiB with a Fabrics command, on any queue.
                 let in_capsule = self.config.transport == TransportType::TCP;
-                self.send_step(now, Step::AuthenticationSend(qid), admin::authentication_send(message, in_capsule));
+                self.send_step(
+                    now,
+                    Step::AuthenticationSend(qid),
+                    admin::authentication_send(message, in_capsule),
+                );
             }
             Next::Receive => {
                 let command = admin::authentication_receive(RECEIVE_LEN);

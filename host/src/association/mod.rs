@@ -30,12 +30,12 @@ pub use error::{AssociationError, Gate, QueueFailure, Rejection};
 pub use info::ControllerInfo;
 
 use crate::admin::AdminCommand;
-use alloc::boxed::Box;
-use authentication::Run;
 use crate::discovery::{DiscoveryLog, LogReader};
 use crate::{Namespace, Nsid, Qid};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use authentication::Run;
 use core::fmt;
 use core::time::Duration;
 use keep_alive::KeepAlive;

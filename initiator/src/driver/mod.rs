@@ -32,6 +32,7 @@ use core::time::Duration;
 use disks::Disks;
 use link::IoEnd;
 use nvme_proto::{Nsid, Qid, Status};
+use nvmf_auth::host::{ReplyTask, Secrets};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
@@ -266,7 +267,9 @@ impl<T: Transport> Driver<T> {
     /// Computed here and now: no I/O of this connection is under way while its queues are set up, and an authentication
     /// that is done again delays it once for each queue.
     fn authenticate(&mut self, now: Duration, task: &ReplyTask) {
-        let (Some(secrets), Some(association)) = (&self.config.secrets, &mut self.association) else { return };
+        let (Some(secrets), Some(association)) = (&self.config.secrets, &mut self.association) else {
+            return;
+        };
         let replied = task.run(secrets, &mut nvmf_auth::system_random);
         association.on_authentication_computed(now, replied);
     }

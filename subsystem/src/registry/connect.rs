@@ -154,7 +154,9 @@ impl Registry {
     ) -> Result<(), Refusal> {
         let mut ending = None;
         let associations = self.associations.get(&subsystem).into_iter().flat_map(Associations::iter);
-        for association in associations.filter(|association| names.is_host_of(association)) {
+        // One whose host has not authenticated has written nothing, and may be anybody's.
+        let is_of_host = |it: &&Arc<Association>| names.is_host_of(it) && it.is_authenticated();
+        for association in associations.filter(is_of_host) {
             let silent = association.is_silent(now);
             if silent && silence_counts {
                 association.close();

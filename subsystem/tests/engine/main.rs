@@ -2,6 +2,7 @@
 
 mod admin;
 mod arbitrary;
+mod authentication;
 mod connect;
 mod discovery;
 mod features;
