@@ -15,7 +15,9 @@ use nvmf_auth::{Group, Hash, Names, Secret, Terms};
 pub fn authentication(data: &[u8]) {
     if let Ok(text) = core::str::from_utf8(data) {
         match Secret::parse(text) {
-            Ok(secret) => assert_eq!(secret.to_interchange().trim_end_matches(':'), text.trim_end_matches(':')),
+            Ok(secret) => {
+                assert_eq!(secret.to_interchange().trim_end_matches(':'), text.trim_end_matches(':'))
+            }
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
@@ -87,7 +89,9 @@ fn after(
     };
     match next {
         Ok(Next::Send(message)) => message,
-        Ok(Next::Compute(task)) => after(host.on_computed(task.run(secrets, &mut random)), host, secrets, sent),
+        Ok(Next::Compute(task)) => {
+            after(host.on_computed(task.run(secrets, &mut random)), host, secrets, sent)
+        }
         Ok(Next::Done) => panic!("the controller never proved itself"),
         Ok(Next::Receive) => sent,
         Err(error) => {

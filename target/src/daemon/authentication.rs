@@ -9,7 +9,7 @@ use crate::mailbox::Mailboxes;
 use crate::message::{Answered, WorkerId};
 use nvmf_auth::controller::{Keys, Task};
 use nvmf_auth::{Group, Hash, Names, Secret, SecretError, Terms, system_random};
-use nvmf_config::{Config, Host};
+use nvmf_config::{Config, Host, Target};
 use nvmf_subsystem::{Answer, Authentication, Nqn};
 use nvmf_tls::{FileError, read_line};
 use std::collections::{BTreeMap, VecDeque};
@@ -87,12 +87,11 @@ impl KeyFault<'_> {
 }
 
 /// Which hosts must authenticate. One whose key cannot be had must as well, and cannot.
-fn policy(config: &Config) -> Authentication {
-    let target = &config.target;
+fn policy(target: &Target, hosts: &[Host]) -> Authentication {
     let hashes: Vec<Hash> = target.dhchap_hashes.iter().filter_map(|&id| Hash::of_id(id)).collect();
     let groups: Vec<Group> = target.dhchap_groups.iter().filter_map(|&id| Group::of_id(id)).collect();
     let terms = Terms::new(&hashes, &groups).expect("a configuration names one of each");
-    let hosts = config.hosts.iter().filter(|host| host.dhchap_key_file.is_some());
+    let hosts = hosts.iter().filter(|host| host.dhchap_key_file.is_some());
     Authentication {
         hosts: hosts.map(|host| (host.nqn, terms)).collect(),
         discovery: target.dhchap_discovery,
@@ -123,7 +122,7 @@ pub(super) fn start(config: &Config) -> Result<(Arc<HostKeys>, Authentication), 
     }
     let host_keys = HostKeys::default();
     host_keys.set(keys);
-    Ok((Arc::new(host_keys), policy(config)))
+    Ok((Arc::new(host_keys), policy(&config.target, &config.hosts)))
 }
 
 impl Daemon {
@@ -134,16 +133,10 @@ impl Daemon {
         faults.iter().for_each(KeyFault::log);
         let errors = faults.len();
         self.common.host_keys.set(keys);
+        self.config.hosts.clone_from(&config.hosts);
         // Hashes and groups change with [target], at the next restart.
-        let config = Config {
-            target: self.config.target.clone(),
-            listeners: Vec::new(),
-            subsystems: Vec::new(),
-            hosts: config.hosts.clone(),
-        };
-        self.registry().set_authentication(policy(&config));
+        self.registry().set_authentication(policy(&self.config.target, &self.config.hosts));
         self.publish();
-        self.config.hosts = config.hosts;
         errors
     }
 }

@@ -5,14 +5,17 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod ana;
 mod authentication;
 mod disks;
 mod keys;
@@ -20,12 +23,14 @@ mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod requests;
 mod start;
 mod status;
 pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
 pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
@@ -40,6 +45,7 @@ use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERV
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify::{self, Watchdog};
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -68,6 +74,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// How many errors the last reload had.
     reload_errors: usize,
@@ -105,6 +113,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {
