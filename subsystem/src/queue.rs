@@ -4,7 +4,8 @@ use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::fabrics::{self, Admission, Admitted, CONNECT_LEN, ConnectRequest, Role};
 use crate::flight::{Flight, Unfit};
-use crate::io::Io;
+use crate::io::fused::{AnswerTo, Fused, FusedResponse};
+use crate::io::{Io, IoKind};
 use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
@@ -73,7 +74,7 @@ enum State {
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
     /// An I/O queue.
-    Io { association: Arc<Association>, io: Io, epoch: u32, disconnect: Disconnect },
+    Io { association: Arc<Association>, io: Io, fused: Fused, epoch: u32, disconnect: Disconnect },
 }
 
 /// The state of an I/O queue's Disconnect. Its response is the last one of the queue.
@@ -123,7 +124,8 @@ impl Queue {
         }
         let invalidate = data::key_to_invalidate(&sqe);
         let is_connect = fabrics_type(&sqe) == Some(FabricsType::CONNECT);
-        let outcome = match data::check_flags(&sqe) {
+        let fusable = matches!(self.state, State::Io { .. });
+        let outcome = match data::check_flags(&sqe, fusable) {
             Ok(()) => self.on_command(now, &sqe, in_capsule_len),
             // A Connect never fails with Invalid Field: its response names the field.
             Err(_) if is_connect => {
@@ -131,7 +133,12 @@ impl Queue {
                 let status = status::CONNECT_INVALID_PARAMETERS;
                 return Step::Respond(self.flight.end(sqe.cid(), status, dw0.into(), invalidate));
             }
-            Err(status) => Err(status),
+            Err(status) => {
+                if let State::Io { fused, .. } = &mut self.state {
+                    fused.on_other();
+                }
+                Err(status)
+            }
         };
         // Nor does it add to the Error Information log.
         if !is_connect {
@@ -152,24 +159,31 @@ impl Queue {
             State::Io { disconnect: Disconnect::Waiting { .. } | Disconnect::Answered, .. } => {
                 Err(Status::ABORTED_SQ_DELETION)
             }
-            State::Io { io, disconnect, .. } => match fabrics_type(sqe) {
-                None => io.on_command(sqe, in_capsule_len),
-                Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
-                Some(FabricsType::DISCONNECT) => {
-                    fabrics::check_disconnect(sqe, false)?;
-                    // The Disconnect itself is in flight.
-                    if self.flight.in_flight() > 1 {
-                        let (cid, invalidate) = (sqe.cid(), data::key_to_invalidate(sqe));
-                        *disconnect = Disconnect::Waiting { cid, invalidate };
-                        return Ok(Reply::Held);
-                    }
-                    *disconnect = Disconnect::Answered;
-                    Ok(Reply::Done(0))
+            State::Io { io, fused, disconnect, .. } => {
+                if fused.takes(sqe) {
+                    return fused.on_command(io, sqe, data::key_to_invalidate(sqe), in_capsule_len);
                 }
-                // Properties belong to the Admin queue.
-                Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => Err(status::INVALID_OPCODE),
-                Some(fctype) => Err(fabrics::unsupported(fctype)),
-            },
+                match fabrics_type(sqe) {
+                    None => io.on_command(sqe, in_capsule_len),
+                    Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
+                    Some(FabricsType::DISCONNECT) => {
+                        fabrics::check_disconnect(sqe, false)?;
+                        // The Disconnect itself is in flight.
+                        if self.flight.in_flight() > 1 {
+                            let (cid, invalidate) = (sqe.cid(), data::key_to_invalidate(sqe));
+                            *disconnect = Disconnect::Waiting { cid, invalidate };
+                            return Ok(Reply::Held);
+                        }
+                        *disconnect = Disconnect::Answered;
+                        Ok(Reply::Done(0))
+                    }
+                    // Properties belong to the Admin queue.
+                    Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => {
+                        Err(status::INVALID_OPCODE)
+                    }
+                    Some(fctype) => Err(fabrics::unsupported(fctype)),
+                }
+            }
         }
     }
 
@@ -186,6 +200,9 @@ impl Queue {
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_parameters(now, kind, parameters),
+            (State::Io { io, fused, .. }, Kind::Io(IoKind::FusedData { cid })) => {
+                fused.on_parameters(io, cid, parameters)
+            }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(&kind, parameters),
             (_, kind) => panic!("parameters for {kind:?} came to a queue of another kind"),
         };
@@ -230,7 +247,8 @@ impl Queue {
         self.state = match admitted.role {
             Role::Admin(controller) => State::Admin(controller),
             Role::Io { io, epoch } => {
-                State::Io { association: admitted.association, io, epoch, disconnect: Disconnect::None }
+                let (association, fused) = (admitted.association, Fused::default());
+                State::Io { association, io, fused, epoch, disconnect: Disconnect::None }
             }
         };
     }
@@ -243,6 +261,9 @@ impl Queue {
         self.check_ticket(&ticket);
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
+            (State::Io { io, fused, .. }, Kind::Io(IoKind::Fused(running))) => {
+                fused.on_done(io, now, *running, result)
+            }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(now, kind, result),
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_done(now, kind, result),
             (_, kind) => panic!("{kind:?} was done on a queue of another kind"),
@@ -267,8 +288,13 @@ impl Queue {
     pub fn on_transfer_failed(&mut self, ticket: Ticket) -> Step {
         self.check_ticket(&ticket);
         let (cid, kind, invalidate) = ticket.redeem();
-        if let (State::Connecting { connecting, .. }, Kind::Connect(_)) = (&mut self.state, kind) {
-            *connecting = false;
+        match (&mut self.state, kind) {
+            (State::Connecting { connecting, .. }, Kind::Connect(_)) => *connecting = false,
+            (State::Io { fused, .. }, Kind::Io(IoKind::FusedData { .. })) => {
+                fused.on_transfer_failed(cid);
+                return Step::Held;
+            }
+            _ => {}
         }
         Step::Respond(self.flight.end(cid, Status::TRANSIENT_TRANSPORT_ERROR, 0, invalidate))
     }
@@ -292,8 +318,12 @@ impl Queue {
             State::Connecting { expired, timeout, .. } => {
                 expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(*timeout)))
             }
-            State::Io { association, epoch, disconnect, .. } => match *disconnect {
+            State::Io { association, fused, epoch, disconnect, .. } => match *disconnect {
                 _ if association.is_closing() || association.epoch() != *epoch => Some(Step::CloseQueue),
+                _ if fused.has_response() => fused.poll_response().map(|FusedResponse { to, status }| {
+                    let AnswerTo { cid, invalidate } = to;
+                    Step::Respond(self.flight.end(cid, status, 0, invalidate))
+                }),
                 Disconnect::Waiting { cid, invalidate } if self.flight.in_flight() == 1 => {
                     *disconnect = Disconnect::Answered;
                     Some(Step::Respond(self.flight.end(cid, Status::SUCCESS, 0, invalidate)))

@@ -5,6 +5,7 @@ mod arbitrary;
 mod connect;
 mod discovery;
 mod features;
+mod fused;
 mod host;
 mod io;
 mod lifecycle;
