@@ -124,6 +124,9 @@ impl<C> Request<C> {
             (Transfer::None, Work::Block { op: BlockWork::Deallocate(ranges), .. }) => {
                 u32::try_from(ranges.len()).expect("at most 256 ranges")
             }
+            (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) => {
+                u32::try_from(data.len()).expect("two blocks")
+            }
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
         };
@@ -160,6 +163,12 @@ impl<C> Request<C> {
                 !gone || on_device()
             }
         }
+    }
+
+    /// Whether it has no data to transfer, and needs a buffer all the same.
+    #[must_use]
+    pub fn buffers_by_itself(&self) -> bool {
+        matches!(self.work, Some(Work::Block { op: BlockWork::CompareAndWrite { .. }, .. }))
     }
 
     /// A chunk that can be handed out.
@@ -255,6 +264,9 @@ impl<C> Request<C> {
             }
             BlockWork::Compare { range } => {
                 BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
+            }
+            &BlockWork::CompareAndWrite { range, fua, .. } => {
+                BlockOp::CompareAndWrite { range, data: buffer?, fua }
             }
             BlockWork::Flush => BlockOp::Flush,
             &BlockWork::WriteZeroes { range, deallocate, fua } => {

@@ -31,7 +31,7 @@ impl<T: Transport> Queue<T> {
             }
             let Some(chunk) = this.idle_chunk() else { break };
             let handed_out = match (this.transfer, &this.work) {
-                (Transfer::None, _) => {
+                (Transfer::None, _) if !this.buffers_by_itself() => {
                     self.execute_bare(resources, request, chunk);
                     true
                 }
@@ -239,8 +239,12 @@ impl<T: Transport> Queue<T> {
                     self.execute_buffered(resources, request, chunk);
                 }
             }
-            Transfer::FromHost { source: Source::InCapsule { .. }, .. } | Transfer::None => {
-                unreachable!("work without data, or with those of its capsule, takes no buffer")
+            Transfer::None => {
+                self.fill_with_own(resources, request, chunk);
+                self.execute_buffered(resources, request, chunk);
+            }
+            Transfer::FromHost { source: Source::InCapsule { .. }, .. } => {
+                unreachable!("work with the data of its capsule takes no buffer")
             }
         }
     }
@@ -255,6 +259,16 @@ impl<T: Transport> Queue<T> {
             let len = (chunk.len - done).min(1024) as usize;
             page.fill(chunk.offset + done, &mut piece[..len]);
             memory.write(at + done as usize, &piece[..len]);
+        }
+    }
+
+    /// Data that the engine had for the device.
+    fn fill_with_own<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
+        let this = &self.requests[usize::from(request)];
+        if let Some(Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) = &this.work {
+            let buffer = this.chunks[usize::from(chunk)].buffer.as_ref().expect("it has its buffer");
+            let (memory, at) = resources.buffers.memory(buffer);
+            memory.write(at, data);
         }
     }
 
