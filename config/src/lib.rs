@@ -23,6 +23,6 @@ pub mod size;
 pub use error::ConfigError;
 pub use log::log_filter;
 pub use model::{
-    Backing, Config, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem,
-    Target, Tls, Transport, VerbsOptions,
+    Backing, Config, DuplicateHostId, Host, Hosts, Listener, Metrics, MetricsAddress, Namespace, Poll,
+    ProviderChoice, Subsystem, Target, Tls, Transport, VerbsOptions,
 };

@@ -1,7 +1,7 @@
 //! What a user sees of a right and of a wrong configuration.
 
 use super::*;
-use crate::model::Poll;
+use crate::model::{MetricsAddress, Poll};
 
 const GOOD: &str = r#"
 [target]
@@ -298,5 +298,23 @@ proptest::proptest! {
         if GOOD.is_char_boundary(cut) {
             let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));
         }
+    }
+}
+
+#[test]
+fn metrics_are_served_where_the_file_says() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n[metrics]\n{text}"));
+    assert_eq!(Config::parse(GOOD).unwrap().metrics, None);
+    let measured = with("").unwrap().metrics.unwrap();
+    assert_eq!((measured.listen, measured.namespaces, measured.hosts), (None, 256, 1024));
+    for (text, address) in [
+        ("127.0.0.1:9100", MetricsAddress::Tcp("127.0.0.1:9100".parse().unwrap())),
+        ("::1", MetricsAddress::Tcp("[::1]:9420".parse().unwrap())),
+        ("/run/nvmf/metrics", MetricsAddress::Unix("/run/nvmf/metrics".into())),
+    ] {
+        assert_eq!(with(&format!("listen = \"{text}\"")).unwrap().metrics.unwrap().listen, Some(address));
+    }
+    for wrong in ["listen = \"run/metrics\"", "namespaces = 0", "hosts = 65537", "port = 1"] {
+        assert!(with(wrong).is_err(), "{wrong}");
     }
 }

@@ -51,7 +51,7 @@ mod timer;
 
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
 pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
-pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
+pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, RefusalReason};
 pub use namespace::{NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};

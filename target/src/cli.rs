@@ -1,6 +1,7 @@
 //! The command line.
 
 mod check;
+mod top;
 
 use crate::control::Control;
 use crate::daemon::{Daemon, read_config};
@@ -36,6 +37,8 @@ enum Command {
         #[arg(long)]
         syntax_only: bool,
     },
+    /// Show which namespaces and hosts are busy, how fast disks answer, and what fails ([metrics] must be on).
+    Top(top::Top),
 }
 
 #[derive(Debug, Args)]
@@ -151,6 +154,7 @@ impl Serve {
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
+        Command::Top(top) => top.run(),
         Command::Serve(serve) => {
             // The signals are ours before anything else is: a stop or a reload during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;

@@ -121,7 +121,7 @@ impl Checker<'_> {
         })
     }
 
-    fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
+    pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {

@@ -8,6 +8,7 @@ use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
+use crate::metrics::observed::SeenListener;
 use crate::ports::{Served, port_id, ports};
 use crate::settings::in_capsule_data;
 use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
@@ -54,6 +55,11 @@ impl Listening {
             },
             _ => format!("{} ({}{tls})", self.address, providers.join(", ")),
         }
+    }
+
+    /// As those see it who read metrics.
+    pub(super) fn seen(&self) -> SeenListener {
+        SeenListener { address: self.address, transport: self.config.transport, up: self.is_up() }
     }
 
     /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.

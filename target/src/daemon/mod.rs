@@ -11,6 +11,7 @@
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
 //! | `status` | the status line and the report |
+//! | `slow_disks` | disks that do not answer |
 
 mod disks;
 mod keys;
@@ -18,6 +19,7 @@ mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -26,6 +28,7 @@ mod workers;
 
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
+pub(crate) use slow_disks::STUCK;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
@@ -35,6 +38,7 @@ use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
+use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
 use anyhow::Context;
 use core::time::Duration;
@@ -42,6 +46,7 @@ use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use slow_disks::SlowDisks;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
@@ -71,6 +76,9 @@ pub struct Daemon {
     retry_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    /// Where metrics are served.
+    metrics: Option<Endpoint>,
+    slow: SlowDisks,
 }
 
 impl Daemon {
@@ -133,6 +141,8 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.log_slow_disks();
+        self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;

@@ -85,6 +85,9 @@ impl Daemon {
         if target != self.config.target {
             tracing::warn!("[target] changed: this takes effect at the next restart");
         }
+        if config.metrics != self.config.metrics {
+            tracing::warn!("[metrics] changed: this takes effect at the next restart");
+        }
         if config.listeners != self.config.listeners {
             tracing::warn!("[[listener]] changed: this takes effect at the next restart");
         }
