@@ -23,7 +23,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 /// The model name that hosts see when none is given.
-const MODEL: &str = "nvmf namespace";
+pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
 /// Listeners of a target: the discovery log has a port for each.
@@ -32,8 +32,12 @@ const LISTENERS_MAX: usize = 64;
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
 const NAMESPACES_MAX: usize = 1024;
+/// ANA groups.
+const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
+/// Networks in the `allow` of a listener.
+const NETWORKS_MAX: usize = 256;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -88,7 +92,15 @@ pub(crate) fn export(
         return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
+    let namespace = Namespace {
+        nsid: 1,
+        backing,
+        block_size: None,
+        read_only: false,
+        uuid: None,
+        ana_group: 1,
+        hosts: Hosts::Any,
+    };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
@@ -104,6 +116,8 @@ pub(crate) fn export(
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
+        ana_groups: Vec::new(),
+        allow: None,
     };
     Ok(Config {
         target: Target::default(),

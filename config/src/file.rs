@@ -34,6 +34,11 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) control_socket: Option<Spanned<String>>,
+    pub(crate) control_group: Option<Spanned<String>>,
+    pub(crate) cntlid_min: Option<Spanned<i64>>,
+    pub(crate) cntlid_max: Option<Spanned<i64>>,
+    pub(crate) state_dir: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +51,16 @@ pub(crate) struct Listener {
     pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
+    pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnaGroup {
+    pub(crate) id: Spanned<i64>,
+    pub(crate) state: Spanned<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,6 +115,8 @@ pub(crate) struct Namespace {
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,
+    pub(crate) ana_group: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// A size: a number of bytes, or a text such as `10GiB`.

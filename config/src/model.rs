@@ -1,8 +1,11 @@
 //! What a configuration means.
 
-use crate::{ConfigError, check, file};
+use crate::{AddressList, ConfigError, check, file};
+use core::fmt;
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,6 +54,27 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
+    /// without a common ID.
+    pub cntlids: RangeInclusive<u16>,
+    /// Where reservations are kept, when given: an absolute path.
+    pub state_dir: Option<PathBuf>,
+    /// Where `nvmf-target ctl` reaches it.
+    pub control_socket: ControlSocket,
+    /// The group that may use the control socket, beside the daemon's user and root.
+    pub control_group: Option<String>,
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// At the usual place, if that can be had.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// At this absolute path, or the target does not start.
+    At(PathBuf),
 }
 
 /// How a worker waits for work.
@@ -90,6 +114,19 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// In which state ANA groups are here at the start; the others are optimized. No group twice.
+    pub ana_groups: Vec<AnaGroup>,
+    /// Only hosts with these addresses may connect; `None`: with any.
+    pub allow: Option<AddressList>,
+}
+
+/// An ANA group behind a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// Its number, 1 to 127.
+    pub id: u32,
+    /// How its namespaces can be reached here.
+    pub state: AnaState,
 }
 
 /// What is measured of commands, and where it can be read.
@@ -101,6 +138,13 @@ pub struct Metrics {
     pub namespaces: usize,
     /// So many hosts are counted each by itself, those that come later together: 1 to 65536.
     pub hosts: usize,
+}
+
+impl Metrics {
+    /// [`Metrics::namespaces`] where nothing is said.
+    pub const NAMESPACES: usize = 256;
+    /// [`Metrics::hosts`] where nothing is said.
+    pub const HOSTS: usize = 1024;
 }
 
 /// Where metrics are served.
@@ -133,6 +177,17 @@ pub enum Tls {
     Required,
 }
 
+impl fmt::Display for Tls {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        })
+    }
+}
+
 /// What is known of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -150,6 +205,16 @@ pub enum Transport {
     Rdma,
     /// NVMe/TCP.
     Tcp,
+}
+
+impl fmt::Display for Transport {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 /// How connections over an RDMA device are set up, where the administrator chose.
@@ -193,7 +258,7 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
-    /// Its namespaces: at least one, no NSID twice.
+    /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -219,6 +284,10 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// Its ANA group, 1 to 127.
+    pub ana_group: u32,
+    /// The hosts of its subsystem that it exists for.
+    pub hosts: Hosts,
 }
 
 /// What holds a namespace's data.
@@ -261,6 +330,11 @@ impl Config {
         if self.subsystems.is_empty() {
             return Some(
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            return Some(
+                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
             );
         }
         if self.listeners.iter().all(|listener| listener.discovery_only) {
@@ -323,6 +397,10 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            control_socket: ControlSocket::Usual,
+            control_group: None,
+            cntlids: 1..=0xffef,
+            state_dir: None,
         }
     }
 }

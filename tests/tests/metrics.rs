@@ -21,6 +21,9 @@ fn site(name: &str) -> (Site, Target) {
     let disks = [site.disk("disk.img", BYTES as u64), "memory = \"4MiB\"".to_owned()];
     let metrics = format!("[metrics]\nlisten = \"{}\"\n", site.path("metrics").display());
     site.configure(&(metrics + &site.subsystem(&disks))).expect("a configuration");
+    let text = std::fs::read_to_string(site.path("target.toml")).expect("the configuration");
+    let control = format!("[target]\ncontrol_socket = \"{}\"", site.path("control").display());
+    std::fs::write(site.path("target.toml"), text.replacen("[target]", &control, 1)).expect("written");
     let target = site.serve().expect("a target");
     random_file(&site.path("data"), BYTES).expect("a file");
     (site, target)
@@ -191,5 +194,36 @@ fn top_prints_busy_namespaces_and_hosts() {
     assert_eq!(json["namespaces"].as_array().map(Vec::len), Some(2), "{json}");
     assert_eq!(json["namespaces"][0]["state"], "served");
     assert_eq!(json["hosts"][0]["subsystem"], site.nqn.as_str());
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn trace_names_the_slowest_commands_once() {
+    let (site, target) = site("trace");
+    write(&site, "1");
+    let trace = || {
+        let socket = site.path("control").display().to_string();
+        let mut call = Command::new(process::program("nvmf-target").expect("built"));
+        call.args(["ctl", "--socket", &socket, "trace", "-o", "json"]);
+        let answer: serde_json::Value =
+            serde_json::from_str(&succeeds(&mut call).expect("trace")).expect("JSON");
+        answer["result"]["commands"].as_array().cloned().expect("commands")
+    };
+    let commands = trace();
+    assert_eq!(commands.iter().filter(|it| it["operation"] == "write").count(), COMMANDS, "{commands:?}");
+    let writes: Vec<_> = commands.iter().filter(|it| it["operation"] == "write").collect();
+    let mut lbas: Vec<_> = writes.iter().map(|it| it["lba"].as_u64().expect("a number")).collect();
+    lbas.sort_unstable();
+    assert_eq!(lbas, [0, 256, 512, 768]);
+    for write in writes {
+        assert_eq!((write["nsid"].as_u64(), write["blocks"].as_u64()), (Some(1), Some(256)), "{write}");
+        assert_eq!(
+            (&write["subsystem"], &write["status"]),
+            (&site.nqn.as_str().into(), &"ok".into()),
+            "{write}"
+        );
+    }
+    assert!(commands.is_sorted_by_key(|it| std::cmp::Reverse(it["total_us"].as_u64())), "{commands:?}");
+    assert!(trace().is_empty(), "it begins anew");
     target.stop().expect("the target stops");
 }

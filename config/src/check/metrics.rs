@@ -19,8 +19,8 @@ impl Checker<'_> {
         };
         Ok(Metrics {
             listen,
-            namespaces: self.number("namespaces", file.namespaces.as_ref(), 1..=1024, 256)?,
-            hosts: self.number("hosts", file.hosts.as_ref(), 1..=65536, 1024)?,
+            namespaces: self.number("namespaces", file.namespaces.as_ref(), 1..=1024, Metrics::NAMESPACES)?,
+            hosts: self.number("hosts", file.hosts.as_ref(), 1..=65536, Metrics::HOSTS)?,
         })
     }
 }

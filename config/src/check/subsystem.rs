@@ -1,6 +1,6 @@
 //! What is exported, and to whom.
 
-use super::{Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
+use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
@@ -23,11 +23,6 @@ impl Checker<'_> {
             );
         }
         self.own_name(&file.nqn)?;
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
         let namespaces = file.namespace.iter().map(|n| self.namespace(n)).collect::<Result<Vec<_>>>()?;
         self.unique(
             "nsid",
@@ -102,12 +97,12 @@ impl Checker<'_> {
                 self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
             }
             (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => {
+            (None, Some(hosts)) => {
                 self.at_most("hosts in allowed_hosts", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
                 let hosts = hosts.as_ref().iter().map(|h| self.nqn("allowed_hosts", h));
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
-            (None, _) => {
+            (None, None) => {
                 let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
                  NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";
@@ -116,7 +111,12 @@ impl Checker<'_> {
         }
     }
 
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
+    pub(super) fn ascii(
+        &self,
+        key: &str,
+        value: Option<&Spanned<String>>,
+        most: usize,
+    ) -> Result<Option<String>> {
         let Some(value) = value else { return Ok(None) };
         let text = value.as_ref();
         if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
@@ -152,7 +152,22 @@ impl Checker<'_> {
             block_size,
             read_only: file.read_only.unwrap_or(false),
             uuid,
+            ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
+            hosts: self.namespace_hosts(file.hosts.as_ref())?,
         })
+    }
+
+    /// Who sees a namespace: everyone who may connect, if the configuration does not say.
+    fn namespace_hosts(&self, hosts: Option<&Spanned<Vec<Spanned<String>>>>) -> Result<Hosts> {
+        let Some(hosts) = hosts else { return Ok(Hosts::Any) };
+        if hosts.as_ref().is_empty() {
+            return self.error(
+                hosts,
+                "hosts is empty, so nobody would see the namespace: name the hosts that do, or remove it",
+            );
+        }
+        self.at_most("hosts of a namespace", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
+        hosts.as_ref().iter().map(|h| self.nqn("hosts", h)).collect::<Result<_>>().map(Hosts::Only)
     }
 
     fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {

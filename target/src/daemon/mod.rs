@@ -5,20 +5,24 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 //! | `slow_disks` | disks that do not answer |
 
+mod ana;
 mod disks;
 mod keys;
 mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod requests;
 mod slow_disks;
 mod start;
 mod status;
@@ -26,6 +30,7 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub(crate) use slow_disks::STUCK;
@@ -40,6 +45,7 @@ use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -69,6 +75,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// How many errors the last reload had.
     reload_errors: usize,
@@ -109,6 +117,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {

@@ -1,5 +1,6 @@
 //! From a configuration to a daemon that listens.
 
+use super::ana::set_initial;
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::slow_disks::SlowDisks;
@@ -13,6 +14,7 @@ use crate::mailbox::Mailboxes;
 use crate::metrics::endpoint::{self, EndpointError};
 use crate::metrics::observed::Observed;
 use crate::notify::Watchdog;
+use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -130,12 +132,19 @@ impl Daemon {
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        waker: Waker,
+        sockets: Sockets,
+    ) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let set = set_initial(&mut registry, &config.listeners);
+        set.map_err(StartError::Definition)?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -165,6 +174,7 @@ impl Daemon {
             groups: Vec::new(),
             workers: Vec::new(),
             listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            sockets,
             namespaces: Default::default(),
             reload_errors: 0,
             metrics: None,
@@ -222,6 +232,7 @@ impl Daemon {
             }
             self.log_listen_fault(at, &error);
         }
+        self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
         self.show_observed();
@@ -273,6 +284,7 @@ fn options(config: &Config) -> Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
+        cntlids: target.cntlids.clone(),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,
