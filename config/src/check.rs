@@ -1,5 +1,6 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
+mod discovery;
 mod metrics;
 mod subsystem;
 mod target;
@@ -8,8 +9,8 @@ use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    Backing, Config, Discovery, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -55,6 +56,13 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         checker.unique("address", addresses.map(|(l, v)| (l.as_ref().address.span(), v.address)))?;
     }
     let subsystems = file.subsystem.iter().map(|s| checker.subsystem(s)).collect::<Result<Vec<_>>>()?;
+    let discovery = checker.discovery(&file.discovery)?;
+    if let (Some(own), Some(value)) = (discovery.nqn, &file.discovery.nqn)
+        && subsystems.iter().any(|subsystem| subsystem.nqn == own)
+    {
+        return checker
+            .error(value, "nqn is that of a [[subsystem]]: the discovery service needs one of its own");
+    }
     checker.unique(
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
@@ -75,7 +83,7 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
     let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
-    Ok(Config { target, listeners, subsystems, hosts, metrics })
+    Ok(Config { target, discovery, listeners, subsystems, hosts, metrics })
 }
 
 pub(crate) fn export(
@@ -111,6 +119,7 @@ pub(crate) fn export(
     let listener = Listener {
         address,
         transport: Transport::Rdma,
+        discovery: true,
         discovery_only: false,
         provider: ProviderChoice::Auto,
         crc: false,
@@ -121,6 +130,7 @@ pub(crate) fn export(
     };
     Ok(Config {
         target: Target::default(),
+        discovery: Discovery::default(),
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),
@@ -184,6 +194,21 @@ impl Checker<'_> {
         }
         let choices = words.iter().map(|(word, _)| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
         self.error(value, format!("{key} is \"{}\" but must be one of {choices}", value.as_ref()))
+    }
+
+    /// Some of several words, at least one; all of them where the key is not there.
+    fn words<T: Copy>(
+        &self,
+        key: &str,
+        value: Option<&Spanned<Vec<Spanned<String>>>>,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>> {
+        let Some(value) = value else { return Ok(words.iter().map(|&(_, meaning)| meaning).collect()) };
+        if value.as_ref().is_empty() {
+            return self.error(value, format!("{key} must name at least one, or leave it out for all"));
+        }
+        let meaning = |word| self.word(key, Some(word), words, words[0].1);
+        value.as_ref().iter().map(meaning).collect()
     }
 
     /// A text that is parsed as something else.

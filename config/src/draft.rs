@@ -3,8 +3,9 @@
 use crate::check::MODEL;
 use crate::identity;
 use crate::model::{
-    Backing, Config, ControlSocket, DuplicateHostId, Host, Hosts, Listener, Metrics, MetricsAddress,
-    Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport, VerbsOptions,
+    Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Host, Hosts, Listener,
+    Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport,
+    VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
@@ -202,8 +203,8 @@ impl Draft {
         if hosts.len() < before {
             return Ok(());
         }
-        let known = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-        Err(unknown("host", host, known))
+        let known: Vec<String> = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        Err(unknown("host", host, &known))
     }
 
     /// Adds a listener.
@@ -225,7 +226,7 @@ impl Draft {
     }
 }
 
-fn unknown(what: &'static str, name: &str, known: Vec<String>) -> DraftError {
+fn unknown(what: &'static str, name: &str, known: &[String]) -> DraftError {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     DraftError::Unknown { what, name: name.to_owned(), known }
 }
@@ -258,7 +259,7 @@ fn find(
     name_of: impl Fn(&Table) -> String,
 ) -> Result<usize, DraftError> {
     let names: Vec<String> = list.iter().filter_map(Value::as_table).map(name_of).collect();
-    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, names))
+    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, &names))
 }
 
 fn add(
@@ -301,6 +302,12 @@ impl Keys {
         self.put(key, text);
         Ok(())
     }
+}
+
+/// The words of some values.
+fn words<T: PartialEq>(values: &[T], words: &[(&str, T)]) -> Value {
+    let word = |value| words.iter().find(|(_, other)| other == value).map(|&(word, _)| Value::from(word));
+    Value::Array(values.iter().filter_map(word).collect())
 }
 
 fn word(value: &impl Display) -> Value {
@@ -357,6 +364,13 @@ fn target(target: &Target) -> Result<Table, DraftError> {
     if let Some(keyring) = &target.tls_keyring {
         keys.put("tls_keyring", keyring.as_str());
     }
+    keys.unless("dhchap_hashes", &target.dhchap_hashes, &default.dhchap_hashes, |ids| {
+        words(ids, &DHCHAP_HASHES)
+    });
+    keys.unless("dhchap_groups", &target.dhchap_groups, &default.dhchap_groups, |ids| {
+        words(ids, &DHCHAP_GROUPS)
+    });
+    keys.unless("dhchap_discovery", &target.dhchap_discovery, &default.dhchap_discovery, |&on| on.into());
     match &target.control_socket {
         ControlSocket::Usual => {}
         ControlSocket::Off => keys.put("control_socket", "off"),
@@ -413,6 +427,12 @@ fn host(host: &Host) -> Result<Table, DraftError> {
     keys.put("nqn", host.nqn.to_string());
     if let Some(path) = &host.tls_key_file {
         keys.path("tls_key_file", path)?;
+    }
+    if let Some(path) = &host.dhchap_key_file {
+        keys.path("dhchap_key_file", path)?;
+    }
+    if let Some(path) = &host.dhchap_ctrl_key_file {
+        keys.path("dhchap_ctrl_key_file", path)?;
     }
     Ok(keys.0)
 }

@@ -10,6 +10,8 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) target: Target,
     #[serde(default)]
+    pub(crate) discovery: Discovery,
+    #[serde(default)]
     pub(crate) listener: Vec<Spanned<Listener>>,
     #[serde(default)]
     pub(crate) subsystem: Vec<Spanned<Subsystem>>,
@@ -34,6 +36,9 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) dhchap_hashes: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_groups: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_discovery: Option<bool>,
     pub(crate) control_socket: Option<Spanned<String>>,
     pub(crate) control_group: Option<Spanned<String>>,
     pub(crate) cntlid_min: Option<Spanned<i64>>,
@@ -41,11 +46,28 @@ pub(crate) struct Target {
     pub(crate) state_dir: Option<Spanned<PathBuf>>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Discovery {
+    pub(crate) nqn: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) referral: Vec<Spanned<Referral>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Referral {
+    pub(crate) transport: Spanned<String>,
+    pub(crate) address: Spanned<String>,
+    pub(crate) nqn: Option<Spanned<String>>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) transport: Option<Spanned<String>>,
+    pub(crate) discovery: Option<Spanned<bool>>,
     pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
     pub(crate) crc: Option<Spanned<String>>,
@@ -76,6 +98,8 @@ pub(crate) struct Metrics {
 pub(crate) struct Host {
     pub(crate) nqn: Spanned<String>,
     pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -3,6 +3,7 @@
 use crate::{AddressList, ConfigError, check, file};
 use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::auth::{DhGroup, HashId};
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -14,6 +15,8 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
@@ -54,6 +57,12 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// Hash functions that hosts may authenticate with: at least one.
+    pub dhchap_hashes: Vec<HashId>,
+    /// Diffie-Hellman groups that hosts may authenticate with: at least one.
+    pub dhchap_groups: Vec<DhGroup>,
+    /// Hosts with a key for DH-HMAC-CHAP must authenticate to discovery controllers, too.
+    pub dhchap_discovery: bool,
     /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
     /// without a common ID.
     pub cntlids: RangeInclusive<u16>,
@@ -77,6 +86,19 @@ pub enum ControlSocket {
     At(PathBuf),
 }
 
+/// Hash functions of DH-HMAC-CHAP by name.
+pub(crate) const DHCHAP_HASHES: [(&str, HashId); 3] =
+    [("sha256", HashId::SHA256), ("sha384", HashId::SHA384), ("sha512", HashId::SHA512)];
+/// Diffie-Hellman groups by name.
+pub(crate) const DHCHAP_GROUPS: [(&str, DhGroup); 6] = [
+    ("null", DhGroup::NULL),
+    ("ffdhe2048", DhGroup::FFDHE2048),
+    ("ffdhe3072", DhGroup::FFDHE3072),
+    ("ffdhe4096", DhGroup::FFDHE4096),
+    ("ffdhe6144", DhGroup::FFDHE6144),
+    ("ffdhe8192", DhGroup::FFDHE8192),
+];
+
 /// How a worker waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
@@ -97,6 +119,26 @@ pub enum DuplicateHostId {
     Refuse,
 }
 
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
+    pub nqn: Option<Nqn>,
+    /// Discovery services of other targets that hosts are told of: at most 64.
+    pub referrals: Vec<Referral>,
+}
+
+/// The discovery service of another target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+    /// Its NQN; the well-known one when not given.
+    pub nqn: Nqn,
+}
+
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -104,6 +146,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What hosts connect with.
     pub transport: Transport,
+    /// Discovery is served here.
+    pub discovery: bool,
     /// Only discovery is served here.
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
@@ -195,6 +239,12 @@ pub struct Host {
     pub nqn: Nqn,
     /// The file with its key for TLS: an absolute path.
     pub tls_key_file: Option<PathBuf>,
+    /// What holds its secret for DH-HMAC-CHAP, with which it must authenticate: an absolute path, or the name of a
+    /// systemd credential.
+    pub dhchap_key_file: Option<PathBuf>,
+    /// What holds the secret of the controller towards this host, which may ask the controller to prove that it has it.
+    /// There only with `dhchap_key_file`.
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }
 
 /// What hosts connect with.
@@ -397,6 +447,9 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            dhchap_hashes: DHCHAP_HASHES.map(|(_, id)| id).to_vec(),
+            dhchap_groups: DHCHAP_GROUPS.map(|(_, id)| id).to_vec(),
+            dhchap_discovery: false,
             control_socket: ControlSocket::Usual,
             control_group: None,
             cntlids: 1..=0xffef,

@@ -281,6 +281,9 @@ transfer_timeout_s = 9
 duplicate_host_id = "refuse"
 strict = true
 tls_keyring = ".nvme"
+dhchap_hashes = ["sha384", "sha512"]
+dhchap_groups = ["ffdhe3072"]
+dhchap_discovery = true
 control_socket = "/run/other/control.sock"
 control_group = "admin"
 
@@ -307,6 +310,8 @@ memory_windows = false
 [[host]]
 nqn = "nqn.2026-11.a:b"
 tls_key_file = "/etc/nvmf/keys/b \\ \"quoted\".key"
+dhchap_key_file = "/etc/nvmf/keys/b.dhchap"
+dhchap_ctrl_key_file = "credential"
 
 [[host]]
 nqn = "nqn.2026-11.a:c"
@@ -436,5 +441,67 @@ fn metrics_are_served_where_the_file_says() {
     }
     for wrong in ["listen = \"run/metrics\"", "namespaces = 0", "hosts = 65537", "port = 1"] {
         assert!(with(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn discovery_has_a_name_and_referrals() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n{text}"));
+    assert_eq!(with("").unwrap().discovery, Discovery::default());
+    let referral = "[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"192.0.2.9\"\n";
+    let rdma =
+        "[[discovery.referral]]\ntransport = \"rdma\"\naddress = \"[2001:db8::9]:4420\"\nnqn = \"nqn.x\"\n";
+    let own = "[discovery]\nnqn = \"nqn.2026-11.com.example:discovery\"\n";
+    let discovery = with(&format!("{own}{referral}{rdma}")).unwrap().discovery;
+    assert_eq!(discovery.nqn.unwrap().to_string(), "nqn.2026-11.com.example:discovery");
+    let [tcp, other] = &discovery.referrals[..] else { panic!("two") };
+    assert_eq!((tcp.transport, tcp.address, tcp.nqn), {
+        (Transport::Tcp, "192.0.2.9:8009".parse().unwrap(), Nqn::DISCOVERY)
+    });
+    assert_eq!((other.transport, other.nqn.as_str()), (Transport::Rdma, "nqn.x"));
+    let well_known = "[discovery]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n";
+    assert_eq!(with(well_known).unwrap().discovery.nqn, Some(Nqn::DISCOVERY));
+    for (text, right) in [
+        ("[discovery]\nnqn = \"nqn.2026-11.com.example:one\"\n", "of its own"),
+        ("[discovery]\nnqn = \"discovery\"\n", "nqn.2026-11"),
+        ("[[discovery.referral]]\naddress = \"192.0.2.9\"\n", "transport"),
+        ("[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"0.0.0.0\"\n", "another target"),
+        (&format!("{referral}{referral}"), "already"),
+        (&referral.repeat(65), "at most 64"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(right), "{text}: {error}");
+    }
+    let listener = |line: &str| Config::parse(&GOOD.replacen("provider", &format!("{line}\nprovider"), 1));
+    assert!(!listener("discovery = false").unwrap().listeners[1].discovery);
+    assert!(listener("").unwrap().listeners[1].discovery);
+    let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
+    assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
+fn secrets_of_hosts_are_files_or_credentials() {
+    let with = |lines: &str, target: &str| {
+        let host = format!("\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\n{lines}\n");
+        Config::parse(&(GOOD.replace("[target]", &format!("[target]\n{target}")) + &host))
+    };
+    let both = "dhchap_key_file = \"/etc/nvmf/h\"\ndhchap_ctrl_key_file = \"ctrl\"";
+    let host = &with(both, "").unwrap().hosts[0];
+    assert_eq!(host.dhchap_key_file.as_deref(), Some(Path::new("/etc/nvmf/h")));
+    assert_eq!(host.dhchap_ctrl_key_file.as_deref(), Some(Path::new("ctrl")));
+    let config =
+        with("", "dhchap_hashes = [\"sha512\"]\ndhchap_groups = [\"ffdhe4096\", \"ffdhe8192\"]").unwrap();
+    assert_eq!((config.target.dhchap_hashes.len(), config.target.dhchap_groups.len()), (1, 2));
+    let default = with("", "").unwrap().target;
+    assert_eq!((default.dhchap_hashes.len(), default.dhchap_groups.len()), (3, 6));
+    for (lines, target, part) in [
+        ("dhchap_key_file = \"keys/h\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_key_file = \"..\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_ctrl_key_file = \"/h\"", "", "needs dhchap_key_file"),
+        ("", "dhchap_hashes = []", "at least one"),
+        ("", "dhchap_groups = [\"modp2048\"]", "must be one of"),
+    ] {
+        let error = with(lines, target).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
     }
 }

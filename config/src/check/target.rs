@@ -1,11 +1,12 @@
 //! The daemon's own limits, and where it listens.
 
+use super::discovery::PORT as DISCOVERY_PORT;
 use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
 use crate::AddressList;
 use crate::file;
 use crate::model::{
-    AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
-    VerbsOptions,
+    AnaGroup, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Listener, Poll, ProviderChoice,
+    Target, Tls, Transport, VerbsOptions,
 };
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -19,8 +20,6 @@ use toml::Spanned;
 const PORT: u16 = 4420;
 /// The highest Controller ID that a controller may have.
 const CNTLID_MAX: i64 = 0xffef;
-/// The port that IANA gives to discovery.
-const DISCOVERY_PORT: u16 = 8009;
 /// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -83,6 +82,9 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            dhchap_hashes: self.words("dhchap_hashes", file.dhchap_hashes.as_ref(), &DHCHAP_HASHES)?,
+            dhchap_groups: self.words("dhchap_groups", file.dhchap_groups.as_ref(), &DHCHAP_GROUPS)?,
+            dhchap_discovery: file.dhchap_discovery.unwrap_or(default.dhchap_discovery),
             control_socket: self.control_socket(file.control_socket.as_ref())?,
             control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
             cntlids: self.cntlids(file)?,
@@ -123,6 +125,11 @@ impl Checker<'_> {
         let transports = [("rdma", Transport::Rdma), ("tcp", Transport::Tcp)];
         let transport = self.word("transport", file.transport.as_ref(), &transports, Transport::Rdma)?;
         let discovery_only = file.discovery_only.unwrap_or(false);
+        let discovery = file.discovery.as_ref().is_none_or(|value| *value.as_ref());
+        if let Some(value) = file.discovery.as_ref().filter(|_| discovery_only && !discovery) {
+            return self
+                .error(value, "discovery = false and discovery_only = true leave nothing to serve here");
+        }
         if transport == Transport::Tcp {
             let message = |key| format!("{key} is for transport = \"rdma\": remove it, NVMe/TCP needs none");
             if let Some(value) = &file.provider {
@@ -146,6 +153,7 @@ impl Checker<'_> {
         Ok(Listener {
             address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
             transport,
+            discovery,
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,

@@ -3,8 +3,10 @@
 mod admin;
 mod ana;
 mod arbitrary;
+mod authentication;
 mod connect;
 mod discovery;
+mod discovery_subsystem;
 mod features;
 mod host;
 mod io;

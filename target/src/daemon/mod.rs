@@ -7,7 +7,9 @@
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
@@ -16,6 +18,8 @@
 //! | `slow_disks` | disks that do not answer |
 
 mod ana;
+mod authentication;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;
@@ -31,6 +35,8 @@ mod worker_group;
 mod workers;
 
 pub use ana::AnaError;
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub(crate) use slow_disks::STUCK;

@@ -1,12 +1,13 @@
 //! From a configuration to a daemon that listens.
 
 use super::ana::set_initial;
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::slow_disks::SlowDisks;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening, questions};
+use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
@@ -87,6 +88,15 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
@@ -143,8 +153,12 @@ impl Daemon {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
         let set = set_initial(&mut registry, &config.listeners);
         set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -166,8 +180,9 @@ impl Daemon {
             observed: Arc::new(observed),
             waker,
             tls: tls_ports(&config)?,
+            host_keys,
         };
-        questions::answer(asked)?;
+        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
         let mut daemon = Self {
             path,
             common,
