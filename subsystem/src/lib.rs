@@ -60,7 +60,7 @@ pub use authentication::Authentication;
 pub use discovery::{
     AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
 };
-pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
+pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, RefusalReason};
 pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};

@@ -149,6 +149,23 @@ pub enum Transfer {
     },
 }
 
+impl Transfer {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::FromHost { len, .. } | Self::ToHost { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Where data from the host are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
