@@ -3,6 +3,7 @@
 mod admin;
 mod arbitrary;
 mod connect;
+mod copy;
 mod discovery;
 mod features;
 mod fused;
