@@ -1,5 +1,6 @@
 //! I/O commands of the NVM command set: checked against the namespace, then handed to the device.
 
+pub(crate) mod copy;
 pub(crate) mod fused;
 
 use crate::access::Need;
@@ -41,6 +42,8 @@ pub(crate) enum IoKind {
     /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have
     /// another one when they arrive.
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
+    /// The ranges of a Copy are being transferred.
+    CopyRanges(Box<copy::Copying>),
     /// The cache is being flushed; the command itself follows. Boxed, because it is rare and large, and every ticket has
     /// room for a kind.
     AfterFlush(Box<AfterFlush>),
@@ -110,6 +113,7 @@ impl Io {
             | NvmOpcode::COMPARE
             | NvmOpcode::WRITE_ZEROES
             | NvmOpcode::VERIFY => self.on_blocks(opcode, sqe, in_capsule_len),
+            NvmOpcode::COPY => self.copy(sqe, in_capsule_len),
             NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe, in_capsule_len),
             _ => Err(status::INVALID_OPCODE),
         }
@@ -210,8 +214,11 @@ impl Io {
         Ok(Reply::Execute { kind, work: Work::Parameters, transfer })
     }
 
-    /// The ranges of a Dataset Management command.
+    /// The ranges of a Dataset Management or a Copy command.
     pub(crate) fn on_parameters(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
+        if let IoKind::CopyRanges(copying) = kind {
+            return self.copy_ranges(copying, parameters);
+        }
         let &IoKind::Ranges { nsid, device, count } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
@@ -255,7 +262,9 @@ impl Io {
             IoKind::Read { bytes } => self.tally.on_read(now, bytes),
             IoKind::Write { bytes } => self.tally.on_write(now, bytes),
             IoKind::Plain(_) => {}
-            IoKind::Ranges { .. } | IoKind::FusedData { .. } => panic!("parameters were reported as done"),
+            IoKind::Ranges { .. } | IoKind::CopyRanges(_) | IoKind::FusedData { .. } => {
+                panic!("parameters were reported as done")
+            }
             IoKind::Fused(_) => panic!("a fused operation was reported as a command"),
         }
         if self.tally.commands >= TALLY_COMMANDS {
@@ -321,9 +330,11 @@ impl IoKind {
         match self {
             // Only commands that read flush first.
             Self::Read { .. } | Self::AfterFlush(_) => Direction::Read,
-            Self::Write { .. } | Self::Ranges { .. } | Self::FusedData { .. } | Self::Fused(_) => {
-                Direction::Write
-            }
+            Self::Write { .. }
+            | Self::Ranges { .. }
+            | Self::CopyRanges(_)
+            | Self::FusedData { .. }
+            | Self::Fused(_) => Direction::Write,
             Self::Plain(direction) => *direction,
         }
     }

@@ -68,6 +68,6 @@ pub use page::Page;
 pub use question::{Answer, Question};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
-pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
+pub use step::{BlockWork, CopySource, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;

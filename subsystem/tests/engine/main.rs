@@ -5,6 +5,7 @@ mod ana;
 mod arbitrary;
 mod authentication;
 mod connect;
+mod copy;
 mod discovery;
 mod discovery_subsystem;
 mod features;

@@ -309,7 +309,10 @@ impl<T: Transport> Queue<T> {
         let Some((association, _)) = &self.admitted else { return false };
         let gone = self.state == QueueState::Closed;
         self.requests.iter().any(|request| {
-            request.epoch < epoch && request.is_under_way(gone) && scope.names(association, request.device())
+            request.epoch < epoch
+                && request.is_under_way(gone)
+                && (scope.names(association, request.device())
+                    || request.sources().any(|device| scope.names(association, Some(device))))
         })
     }
 

@@ -18,7 +18,8 @@ use super::transport::Piece;
 use crate::limits::CHUNKS_MAX;
 use crate::metrics::meter::Footprint;
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
-use nvmf_subsystem::{BlockWork, Remote, Ticket, Transfer, Work};
+use nvmf_subsystem::step::copy_piece;
+use nvmf_subsystem::{BlockWork, CopySource, Remote, Ticket, Transfer, Work};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Chunk {
     pub len: u32,
     /// When it came to its stage, in microseconds.
     pub since_us: u64,
+    /// Of a Copy: it is being read, and will be written.
+    pub reading: bool,
 }
 
 /// A command under way.
@@ -106,7 +109,8 @@ impl<C> Request<C> {
     /// One that is free.
     #[must_use]
     pub fn new() -> Self {
-        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0 };
+        let chunk =
+            || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0, reading: false };
         Self {
             state: RequestState::Free,
             ticket: None,
@@ -135,6 +139,9 @@ impl<C> Request<C> {
             }
             (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) => {
                 u32::try_from(data.len()).expect("two blocks")
+            }
+            (Transfer::None, Work::Block { op: BlockWork::Copy { to, block_size, .. }, .. }) => {
+                u32::try_from(to.blocks * u64::from(*block_size)).expect("the engine bounds it")
             }
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
@@ -180,7 +187,42 @@ impl<C> Request<C> {
     /// Whether it has no data to transfer, and needs a buffer all the same.
     #[must_use]
     pub fn buffers_by_itself(&self) -> bool {
-        matches!(self.work, Some(Work::Block { op: BlockWork::CompareAndWrite { .. }, .. }))
+        let Some(Work::Block { op, .. }) = &self.work else { return false };
+        matches!(op, BlockWork::CompareAndWrite { .. } | BlockWork::Copy { .. })
+    }
+
+    /// The devices that a Copy reads from.
+    pub fn sources(&self) -> impl Iterator<Item = DeviceId> {
+        let sources = match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { sources, .. }, .. }) => &sources[..],
+            _ => &[],
+        };
+        sources.iter().map(|source| source.device)
+    }
+
+    /// The device and the blocks that a chunk of a Copy is read from, and the blocks that it is written to.
+    #[must_use]
+    pub fn copy(&self, offset: u32) -> Option<(CopySource, BlockRange)> {
+        match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { sources, to, block_size, .. }, .. }) => {
+                copy_piece(sources, *to, *block_size, offset)
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of the next chunk, which may be of up to `max`.
+    #[must_use]
+    pub fn next_len(&self, max: u32) -> u32 {
+        let left = (self.end - self.next).min(max);
+        match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { block_size, .. }, .. }) => {
+                let blocks = self.copy(self.next).map_or(0, |(_, to)| to.blocks);
+                let of_range = blocks.saturating_mul(u64::from(*block_size));
+                left.min(u32::try_from(of_range).unwrap_or(u32::MAX))
+            }
+            _ => left,
+        }
     }
 
     /// A chunk that can be handed out.
@@ -279,6 +321,11 @@ impl<C> Request<C> {
             }
             &BlockWork::CompareAndWrite { range, fua, .. } => {
                 BlockOp::CompareAndWrite { range, data: buffer?, fua }
+            }
+            // What was read is written.
+            BlockWork::Copy { block_size, fua, .. } => {
+                let range = self.copy(offset)?.1.split_at(u64::from(len / block_size)).0;
+                BlockOp::Write { range, from: buffer?, fua: *fua }
             }
             BlockWork::Flush => BlockOp::Flush,
             &BlockWork::WriteZeroes { range, deallocate, fua } => {

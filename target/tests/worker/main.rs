@@ -2,6 +2,7 @@
 
 mod barrier;
 mod capsule;
+mod copy;
 mod fairness;
 mod fused;
 mod host;
