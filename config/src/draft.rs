@@ -199,8 +199,8 @@ impl Draft {
         if hosts.len() < before {
             return Ok(());
         }
-        let known = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-        Err(unknown("host", host, known))
+        let known: Vec<String> = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        Err(unknown("host", host, &known))
     }
 
     /// Adds a listener.
@@ -222,7 +222,7 @@ impl Draft {
     }
 }
 
-fn unknown(what: &'static str, name: &str, known: Vec<String>) -> DraftError {
+fn unknown(what: &'static str, name: &str, known: &[String]) -> DraftError {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     DraftError::Unknown { what, name: name.to_owned(), known }
 }
@@ -255,7 +255,7 @@ fn find(
     name_of: impl Fn(&Table) -> String,
 ) -> Result<usize, DraftError> {
     let names: Vec<String> = list.iter().filter_map(Value::as_table).map(name_of).collect();
-    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, names))
+    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, &names))
 }
 
 fn add(

@@ -15,6 +15,8 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
@@ -115,6 +117,26 @@ pub enum DuplicateHostId {
     Refuse,
 }
 
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
+    pub nqn: Option<Nqn>,
+    /// Discovery services of other targets that hosts are told of: at most 64.
+    pub referrals: Vec<Referral>,
+}
+
+/// The discovery service of another target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+    /// Its NQN; the well-known one when not given.
+    pub nqn: Nqn,
+}
+
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -122,6 +144,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What hosts connect with.
     pub transport: Transport,
+    /// Discovery is served here.
+    pub discovery: bool,
     /// Only discovery is served here.
     pub discovery_only: bool,
     /// Which RDMA provider serves it.

@@ -425,6 +425,41 @@ proptest::proptest! {
 }
 
 #[test]
+fn discovery_has_a_name_and_referrals() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n{text}"));
+    assert_eq!(with("").unwrap().discovery, Discovery::default());
+    let referral = "[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"192.0.2.9\"\n";
+    let rdma =
+        "[[discovery.referral]]\ntransport = \"rdma\"\naddress = \"[2001:db8::9]:4420\"\nnqn = \"nqn.x\"\n";
+    let own = "[discovery]\nnqn = \"nqn.2026-11.com.example:discovery\"\n";
+    let discovery = with(&format!("{own}{referral}{rdma}")).unwrap().discovery;
+    assert_eq!(discovery.nqn.unwrap().to_string(), "nqn.2026-11.com.example:discovery");
+    let [tcp, other] = &discovery.referrals[..] else { panic!("two") };
+    assert_eq!((tcp.transport, tcp.address, tcp.nqn), {
+        (Transport::Tcp, "192.0.2.9:8009".parse().unwrap(), Nqn::DISCOVERY)
+    });
+    assert_eq!((other.transport, other.nqn.as_str()), (Transport::Rdma, "nqn.x"));
+    let well_known = "[discovery]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n";
+    assert_eq!(with(well_known).unwrap().discovery.nqn, Some(Nqn::DISCOVERY));
+    for (text, right) in [
+        ("[discovery]\nnqn = \"nqn.2026-11.com.example:one\"\n", "of its own"),
+        ("[discovery]\nnqn = \"discovery\"\n", "nqn.2026-11"),
+        ("[[discovery.referral]]\naddress = \"192.0.2.9\"\n", "transport"),
+        ("[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"0.0.0.0\"\n", "another target"),
+        (&format!("{referral}{referral}"), "already"),
+        (&referral.repeat(65), "at most 64"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(right), "{text}: {error}");
+    }
+    let listener = |line: &str| Config::parse(&GOOD.replacen("provider", &format!("{line}\nprovider"), 1));
+    assert!(!listener("discovery = false").unwrap().listeners[1].discovery);
+    assert!(listener("").unwrap().listeners[1].discovery);
+    let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
+    assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
 fn secrets_of_hosts_are_files_or_credentials() {
     let with = |lines: &str, target: &str| {
         let host = format!("\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\n{lines}\n");

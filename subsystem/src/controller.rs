@@ -225,7 +225,7 @@ impl Controller {
                     self.events.raise(Notification::Ana);
                 }
             }
-            (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
+            (Content::Discovery(old), Notice::Discovery(view)) if old.is_older_than(view) => {
                 let new = old.renewed(view, &self.association.host_nqn);
                 let changed = !new.finds_the_same(old);
                 *old = Arc::new(new);

@@ -72,7 +72,7 @@ impl Checker<'_> {
         Ok(Some(value.clone()))
     }
 
-    fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
+    pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
         let nqn = self.read(key, value, NQN_EXAMPLE)?;
         match value.as_ref().strip_prefix(UUID_FORM) {
             Some(uuid) if uuid.len() != 36 || uuid.parse::<Uuid>().is_err() => self.error(
@@ -85,7 +85,7 @@ impl Checker<'_> {
 
     /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by
     /// others: they are taken as they are.
-    fn own_name(&self, value: &Spanned<String>) -> Result<()> {
+    pub(super) fn own_name(&self, value: &Spanned<String>) -> Result<()> {
         let name = value.as_ref().strip_prefix("nqn.").unwrap_or_default();
         let (date, domain) = name.split_once('.').unwrap_or((name, ""));
         let is_number = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());

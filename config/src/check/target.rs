@@ -1,5 +1,6 @@
 //! The daemon's own limits, and where it listens.
 
+use super::discovery::PORT as DISCOVERY_PORT;
 use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
 use crate::AddressList;
 use crate::file;
@@ -19,8 +20,6 @@ use toml::Spanned;
 const PORT: u16 = 4420;
 /// The highest Controller ID that a controller may have.
 const CNTLID_MAX: i64 = 0xffef;
-/// The port that IANA gives to discovery.
-const DISCOVERY_PORT: u16 = 8009;
 /// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -126,6 +125,11 @@ impl Checker<'_> {
         let transports = [("rdma", Transport::Rdma), ("tcp", Transport::Tcp)];
         let transport = self.word("transport", file.transport.as_ref(), &transports, Transport::Rdma)?;
         let discovery_only = file.discovery_only.unwrap_or(false);
+        let discovery = file.discovery.as_ref().is_none_or(|value| *value.as_ref());
+        if let Some(value) = file.discovery.as_ref().filter(|_| discovery_only && !discovery) {
+            return self
+                .error(value, "discovery = false and discovery_only = true leave nothing to serve here");
+        }
         if transport == Transport::Tcp {
             let message = |key| format!("{key} is for transport = \"rdma\": remove it, NVMe/TCP needs none");
             if let Some(value) = &file.provider {
@@ -149,6 +153,7 @@ impl Checker<'_> {
         Ok(Listener {
             address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
             transport,
+            discovery,
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
@@ -213,7 +218,7 @@ impl Checker<'_> {
         nets.iter().map(net).collect()
     }
 
-    fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
+    pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {

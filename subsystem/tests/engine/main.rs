@@ -6,6 +6,7 @@ mod arbitrary;
 mod authentication;
 mod connect;
 mod discovery;
+mod discovery_subsystem;
 mod features;
 mod host;
 mod io;

@@ -83,6 +83,7 @@ impl Listening {
             address: self.address,
             rdma,
             in_capsule_data: in_capsule_data(target, self.config.transport),
+            discovery: self.config.discovery,
             discovery_only: self.config.discovery_only,
             requires_tls: self.config.tls == Tls::Required,
         })

@@ -7,6 +7,7 @@
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
@@ -17,6 +18,7 @@
 
 mod ana;
 mod authentication;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;

@@ -6,7 +6,7 @@ use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening, questions};
+use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
@@ -145,6 +145,8 @@ impl Daemon {
         registry.set_authentication(who);
         let set = set_initial(&mut registry, &config.listeners);
         set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
