@@ -40,7 +40,7 @@ fn check_reports_a_secret_that_cannot_be_used_and_shows_none() {
 fn check_warns_of_a_host_that_need_not_authenticate() {
     let folder = TempDir::new().unwrap();
     let file = key_file(&folder, SECRET, 0o600);
-    let other = host(&file).replace("host1", "host2");
+    let other = host(&file).replace(HOST, "nqn.2026-11.com.example:host2");
     let (output, said) = check(&configuration(folder.path(), "", "", &other));
     assert!(output.status.success(), "{said}");
     assert!(said.contains(&format!("{HOST} needs no authentication")), "{said}");
