@@ -1,6 +1,7 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
 mod discovery;
+mod metrics;
 mod subsystem;
 mod target;
 
@@ -81,7 +82,8 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    Ok(Config { target, discovery, listeners, subsystems, hosts })
+    let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
+    Ok(Config { target, discovery, listeners, subsystems, hosts, metrics })
 }
 
 pub(crate) fn export(
@@ -132,6 +134,7 @@ pub(crate) fn export(
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),
+        metrics: None,
     })
 }
 

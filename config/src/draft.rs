@@ -4,7 +4,8 @@ use crate::check::MODEL;
 use crate::identity;
 use crate::model::{
     Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Host, Hosts, Listener,
-    Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport, VerbsOptions,
+    Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport,
+    VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
@@ -63,6 +64,9 @@ impl Draft {
         let target = target(&config.target)?;
         if !target.is_empty() {
             table.insert("target".into(), Value::Table(target));
+        }
+        if let Some(measured) = &config.metrics {
+            table.insert("metrics".into(), Value::Table(metrics(measured)?));
         }
         let tables = [
             ("listener", config.listeners.iter().map(|it| Ok(listener(it))).collect::<Result<Vec<_>, _>>()?),
@@ -308,6 +312,19 @@ fn words<T: PartialEq>(values: &[T], words: &[(&str, T)]) -> Value {
 
 fn word(value: &impl Display) -> Value {
     value.to_string().into()
+}
+
+fn metrics(metrics: &Metrics) -> Result<Table, DraftError> {
+    let mut keys = Keys::default();
+    match &metrics.listen {
+        Some(MetricsAddress::Unix(path)) => keys.path("listen", path)?,
+        Some(MetricsAddress::Tcp(address)) => keys.put("listen", address.to_string()),
+        None => {}
+    }
+    let number = |&n: &usize| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
+    keys.unless("namespaces", &metrics.namespaces, &Metrics::NAMESPACES, number);
+    keys.unless("hosts", &metrics.hosts, &Metrics::HOSTS, number);
+    Ok(keys.0)
 }
 
 fn target(target: &Target) -> Result<Table, DraftError> {

@@ -15,6 +15,7 @@
 //! | `reload` | a changed configuration |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
+//! | `slow_disks` | disks that do not answer |
 
 mod ana;
 mod authentication;
@@ -26,6 +27,7 @@ mod namespaces;
 mod questions;
 mod reload;
 mod requests;
+mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -37,6 +39,7 @@ pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
+pub(crate) use slow_disks::STUCK;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
@@ -46,6 +49,7 @@ use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
+use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
 use crate::sockets::Sockets;
 use anyhow::Context;
@@ -54,6 +58,7 @@ use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use slow_disks::SlowDisks;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
@@ -85,6 +90,9 @@ pub struct Daemon {
     retry_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    /// Where metrics are served.
+    metrics: Option<Endpoint>,
+    slow: SlowDisks,
 }
 
 impl Daemon {
@@ -148,6 +156,8 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.log_slow_disks();
+        self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;

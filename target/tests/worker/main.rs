@@ -3,6 +3,7 @@
 mod barrier;
 mod capsule;
 mod fairness;
+mod fused;
 mod host;
 mod orphans;
 mod promises;
