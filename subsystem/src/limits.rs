@@ -97,7 +97,7 @@ pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first authentication of a queue may take, without what the target takes for it, and one step of a later
 /// one.
-pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a queue whose authentication failed stays, for its host to ask why.
 pub const AUTHENTICATION_LINGER: Duration = Duration::from_millis(500);
 /// The most associations of a subsystem, or of discovery, that wait for their first authentication: of further ones,
