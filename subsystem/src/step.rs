@@ -1,6 +1,6 @@
 //! What the engine asks the transport to do.
 
-use crate::{ConnectRequest, Page, Ticket};
+use crate::{ConnectRequest, Page, Question, Ticket};
 use alloc::boxed::Box;
 use core::time::Duration;
 use nvmf_block::{BlockRange, DeviceId};
@@ -26,6 +26,14 @@ pub enum Step {
         work: Work,
         /// The data of the command.
         transfer: Transfer,
+    },
+    /// Keep the ticket, have the control plane answer the question, then [`crate::Queue::on_answer`]. The command holds
+    /// nothing meanwhile.
+    Ask {
+        /// Goes back into the engine exactly once, or is abandoned by name with its connection.
+        ticket: Ticket,
+        /// What is asked.
+        question: Box<Question>,
     },
     /// The engine keeps the command (an Asynchronous Event Request): nothing to send now, and the transport may reuse
     /// whatever it held for it. The response comes from [`crate::Queue::poll_step`].
@@ -186,6 +194,9 @@ pub enum Violation {
     /// The host did not enable its controller in time.
     #[error("the host did not enable the controller within {0:?}")]
     EnableTimeout(Duration),
+    /// The host did not authenticate in time.
+    #[error("the host did not authenticate within {0:?}")]
+    AuthenticationTimeout(Duration),
     /// The capsule is shorter than a submission queue entry.
     #[error("a capsule of {0} bytes holds no command")]
     ShortCapsule(usize),

@@ -1,9 +1,11 @@
 //! One ticket, one response.
 
 use crate::admin::AdminKind;
+use crate::authentication::AuthenticationKind;
 use crate::io::IoKind;
 use crate::step::{Transfer, Work};
-use crate::{Cid, Qid};
+use crate::{Cid, Qid, Question};
+use alloc::boxed::Box;
 use nvme_proto::Status;
 use nvme_proto::fabrics::connect::Connect;
 
@@ -32,15 +34,19 @@ pub(crate) enum Kind {
     Io(IoKind),
     /// An Admin command.
     Admin(AdminKind),
+    /// Authentication Send or Receive, on any queue.
+    Authentication(AuthenticationKind),
 }
 
 /// What a command handler wants, before a ticket is made of it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Reply {
     /// The command is done, with this result in DW0 and DW1.
     Done(u64),
     /// As [`crate::Step::Execute`].
     Execute { kind: Kind, work: Work, transfer: Transfer },
+    /// As [`crate::Step::Ask`].
+    Ask { kind: Kind, question: Box<Question> },
     /// As [`crate::Step::Held`].
     Held,
 }

@@ -6,6 +6,7 @@
 //! | [`exec`] | what happens to a command, whatever carries it |
 //! | [`transport`] | NVMe/RDMA and NVMe/TCP |
 //! | [`message`] | what workers tell each other |
+//! | [`barrier`] | when a change has come into force on all of them |
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`places`] | how many queues there may be, and how many of them are one machine's |
 //! | [`telemetry`] | what is counted, and how often may be logged |
@@ -22,6 +23,7 @@
 //! What it does not do: protocol (the engine's), bytes on the wire (the provider's), files (the backend's).
 #![forbid(unsafe_code)]
 
+pub mod barrier;
 pub mod cli;
 pub mod control;
 pub mod daemon;

@@ -114,6 +114,8 @@ pub const STALL_GRACE: Duration = Duration::from_secs(1);
 pub const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// How often is looked whether they ended.
 pub const CONNECT_RETRY: Duration = Duration::from_millis(2);
+/// How often a worker looks whether a barrier is reached.
+pub const BARRIER_INTERVAL: Duration = Duration::from_millis(1);
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 

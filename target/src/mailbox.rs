@@ -1,7 +1,8 @@
 //! The mailboxes between the threads, which carry [`crate::message`]s.
 
+use crate::barrier::{Barrier, Scope};
 use crate::exec::transport::ListenAt;
-use crate::message::{Recipient, WorkerId, WorkerMessage};
+use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_backend::{DevicesError, Disk};
@@ -56,14 +57,16 @@ pub struct Mailboxes<D> {
     boxes: Box<[Mailbox<D>]>,
     /// So many, the first, have a worker.
     workers: AtomicUsize,
+    /// What commands ask the control plane.
+    questions: Sender<Asked>,
 }
 
 impl<D> Mailboxes<D> {
-    /// Mailboxes for up to so many workers; see [`Mailboxes::set_workers`].
+    /// Mailboxes for up to so many workers; see [`Mailboxes::set_workers`]. Questions of commands go to `questions`.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(workers_max: usize) -> io::Result<Arc<Self>> {
+    pub fn new(workers_max: usize, questions: Sender<Asked>) -> io::Result<Arc<Self>> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let make = |_| {
             Ok(Mailbox {
@@ -74,7 +77,7 @@ impl<D> Mailboxes<D> {
             })
         };
         let boxes = (0..workers_max).map(make).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Self { boxes, workers: AtomicUsize::new(0) }))
+        Ok(Arc::new(Self { boxes, workers: AtomicUsize::new(0), questions }))
     }
 
     /// So many workers, the first, run from now on and are sent what is for all.
@@ -123,6 +126,29 @@ impl<D> Mailboxes<D> {
         }
     }
 
+    /// Posts a barrier to every worker, behind what was posted before.
+    #[must_use]
+    pub fn barrier(&self, scope: Scope) -> Arc<Barrier> {
+        let workers = self.workers();
+        let barrier = Barrier::new(workers, scope);
+        for to in 0..workers {
+            let message = WorkerMessage::Barrier(Arc::clone(&barrier));
+            self.send(WorkerId(to), ThreadMessage::Worker(message));
+        }
+        barrier
+    }
+
+    /// Passes a command's question on to the control plane.
+    pub fn ask(&self, asked: Asked) {
+        // Nobody answers any more only when the daemon is ending.
+        let _ = self.questions.send(asked);
+    }
+
+    /// Answers a command.
+    pub fn answer(&self, worker: WorkerId, answered: Answered) {
+        self.send(worker, ThreadMessage::Worker(WorkerMessage::Answer(Box::new(answered))));
+    }
+
     /// The next message of a worker.
     #[must_use]
     pub fn take(&self, worker: WorkerId) -> Option<ThreadMessage<D>> {
@@ -167,10 +193,11 @@ impl<D> Mailboxes<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
 
     #[test]
     fn a_message_reaches_its_recipients() {
-        let mailboxes = Mailboxes::<()>::new(4).unwrap();
+        let mailboxes = Mailboxes::<()>::new(4, channel().0).unwrap();
         mailboxes.set_workers(3, Duration::ZERO);
         mailboxes.post(WorkerId(1), Recipient::Others, WorkerMessage::Drain);
         mailboxes.post(WorkerId(1), Recipient::Worker(WorkerId(0)), WorkerMessage::Close);

@@ -1,10 +1,37 @@
 //! Messages between workers, and from the daemon to them.
 
-use nvmf_subsystem::{AssociationKey, Notice};
+use crate::barrier::Barrier;
+use crate::exec::place::Place;
+use nvmf_subsystem::{Answer, AssociationKey, Notice, Question};
+use std::sync::Arc;
 
 /// A worker of the daemon, from 0. Worker 0 listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub usize);
+
+/// A command's question to the control plane, and where its answer goes.
+#[derive(Debug)]
+pub struct Asked {
+    /// Who asks.
+    pub worker: WorkerId,
+    /// For which command.
+    pub place: Place,
+    /// Tells the command from later ones at its place.
+    pub serial: u64,
+    /// What it asks.
+    pub question: Box<Question>,
+}
+
+/// The answer to what was [`Asked`].
+#[derive(Debug)]
+pub struct Answered {
+    /// [`Asked::place`].
+    pub place: Place,
+    /// [`Asked::serial`].
+    pub serial: u64,
+    /// The outcome.
+    pub answer: Answer,
+}
 
 /// A message to a worker. `D` is the transport's [`crate::exec::transport::Transport::Detached`].
 #[derive(Debug)]
@@ -17,6 +44,10 @@ pub enum WorkerMessage<D> {
     CloseAssociation(AssociationKey),
     /// The registry has news.
     Notice(Notice),
+    /// Say when what came before is in force ([`Barrier::reach`]).
+    Barrier(Arc<Barrier>),
+    /// A question of a command was answered.
+    Answer(Box<Answered>),
     /// Stop listening, take no further command, finish those under way, close every queue that has none.
     Drain,
     /// Close every queue at once.
@@ -37,10 +68,11 @@ impl<D> WorkerMessage<D> {
     #[must_use]
     pub fn copy(&self) -> Option<Self> {
         match self {
-            Self::Adopt(_) => None,
+            Self::Adopt(_) | Self::Answer(_) => None,
             Self::CloseIoQueues(key) => Some(Self::CloseIoQueues(*key)),
             Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
+            Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
             Self::Drain => Some(Self::Drain),
             Self::Close => Some(Self::Close),
         }
@@ -54,6 +86,8 @@ impl<D> WorkerMessage<D> {
             Self::CloseIoQueues(key) => WorkerMessage::CloseIoQueues(key),
             Self::CloseAssociation(key) => WorkerMessage::CloseAssociation(key),
             Self::Notice(notice) => WorkerMessage::Notice(notice),
+            Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
+            Self::Answer(answered) => WorkerMessage::Answer(answered),
             Self::Drain => WorkerMessage::Drain,
             Self::Close => WorkerMessage::Close,
         })

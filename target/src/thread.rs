@@ -69,6 +69,9 @@ pub fn run<T: Transport, D>(
                 mailboxes.post(id, to, message);
             }
         }
+        while let Some(asked) = worker.poll_question() {
+            mailboxes.ask(asked);
+        }
         if progress.worked {
             spin.on_work(now);
             continue;

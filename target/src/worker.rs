@@ -6,16 +6,17 @@
 
 mod connections;
 
+use crate::barrier::Barrier;
 use crate::exec::buffers::Class;
 use crate::exec::place::Place;
 use crate::exec::queue::{Queue, QueueState};
 use crate::exec::resources::{Borrowed, DeferredAction, Resources, SetUpError};
 use crate::exec::transport::{Arrival, ListenAt, Transport};
 use crate::limits::{
-    BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, CONTENTION_TURNS, MESSAGE_BUDGET, STALL, STALL_GRACE,
-    TIMER_GRAIN, TRANSFER_CHECKS,
+    BARRIER_INTERVAL, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, CONTENTION_TURNS, MESSAGE_BUDGET, STALL,
+    STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
 };
-use crate::message::{Recipient, WorkerId, WorkerMessage};
+use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use core::time::Duration;
@@ -55,6 +56,10 @@ pub struct Worker<T: Transport, B: Backend> {
     shortage_told: Option<Duration>,
     /// Turns that still count as contended: a short queue came up recently.
     contended_turns: u8,
+    /// Not reached yet, with the epoch of each: commands of earlier epochs are older.
+    barriers: Vec<(Arc<Barrier>, u64)>,
+    /// When to look at them again.
+    barriers_due: Duration,
 }
 
 impl<T: Transport, B: Backend> Worker<T, B> {
@@ -85,6 +90,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             device_removed: false,
             shortage_told: None,
             contended_turns: 0,
+            barriers: Vec::new(),
+            barriers_due: Duration::ZERO,
             settings,
         };
         worker.publish_places();
@@ -111,6 +118,12 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     /// Puts a message into the inbox: read in the next turn.
     pub fn deliver(&mut self, message: WorkerMessage<T::Detached>) {
         self.inbox.push_back(message);
+    }
+
+    /// A question for the control plane; its answer comes as [`WorkerMessage::Answer`].
+    pub fn poll_question(&mut self) -> Option<Asked> {
+        let (place, serial, question) = self.resources.questions.pop_front()?;
+        Some(Asked { worker: self.id, place, serial, question })
     }
 
     /// A message for another worker.
@@ -206,12 +219,15 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.retry_connects(now);
         worked |= self.grant_buffers(now);
         worked |= self.run_deferred(now);
+        self.look_at_barriers(now);
         self.ring();
         // What left with that has arrived already, and needs no turn of its own.
         worked |= self.take_arrivals(now);
         let transport = self.resources.transport.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due.max(self.resources.no_timer_before));
-        let timeout = transport.into_iter().chain(timers).chain(self.resources.connects_due).min();
+        let barriers = (!self.barriers.is_empty()).then_some(self.barriers_due);
+        let timeout =
+            transport.into_iter().chain(timers).chain(self.resources.connects_due).chain(barriers).min();
         Progress { worked, timeout, device_removed: self.device_removed }
     }
 
@@ -374,6 +390,17 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 WorkerMessage::Notice(notice) => {
                     self.each_queue(|queue, resources| queue.on_notice(resources, now, &notice))
                 }
+                WorkerMessage::Barrier(barrier) => {
+                    self.resources.epoch += 1;
+                    self.barriers.push((barrier, self.resources.epoch));
+                    self.barriers_due = now;
+                }
+                WorkerMessage::Answer(answered) => {
+                    let Answered { place, serial, answer } = *answered;
+                    if let Some((queue, resources)) = self.open_queue(place.queue()) {
+                        queue.on_answer(resources, now, place, serial, answer);
+                    }
+                }
                 WorkerMessage::Drain => self.drain(),
                 WorkerMessage::Close => self.each_queue(|queue, resources| {
                     resources.deferred.push_back(DeferredAction::Remove(queue.index()))
@@ -403,6 +430,21 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 resources.deferred.push_back(DeferredAction::Remove(queue.index()));
             }
         });
+    }
+
+    /// Reports the barriers that nothing older is in flight of. It looks at every request, and so not in every turn.
+    fn look_at_barriers(&mut self, now: Duration) {
+        if self.barriers.is_empty() || now < self.barriers_due {
+            return;
+        }
+        self.barriers_due = now + BARRIER_INTERVAL;
+        let queues = &self.queues;
+        for (barrier, _) in self.barriers.extract_if(.., |(barrier, epoch)| {
+            let scope = barrier.scope();
+            scope.is_empty() || !queues.iter().flatten().any(|queue| queue.has_older(scope, *epoch))
+        }) {
+            barrier.reach(self.id);
+        }
     }
 
     fn drain(&mut self) {

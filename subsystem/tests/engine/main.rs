@@ -1,9 +1,12 @@
 //! The engine as a host sees it.
 
 mod admin;
+mod ana;
 mod arbitrary;
+mod authentication;
 mod connect;
 mod discovery;
+mod discovery_subsystem;
 mod features;
 mod host;
 mod io;

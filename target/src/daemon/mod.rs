@@ -5,23 +5,36 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
+//! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod ana;
+mod authentication;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;
 mod namespaces;
+mod questions;
 mod reload;
+mod requests;
 mod start;
 mod status;
 pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;
@@ -102,6 +115,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {

@@ -1,10 +1,12 @@
 //! From a configuration to a daemon that listens.
 
+use super::ana::set_initial;
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening};
+use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
@@ -18,6 +20,7 @@ use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Re
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
@@ -82,6 +85,15 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
@@ -129,10 +141,17 @@ impl Daemon {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
+        let set = set_initial(&mut registry, &config.listeners);
+        set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let (questions, asked) = channel();
         let common = Common {
             target: config.target.clone(),
             waiting: Waiting {
@@ -141,11 +160,13 @@ impl Daemon {
                 crowded: config.target.workers >= cpus || cpus <= 2,
             },
             registry: Arc::new(Mutex::new(registry)),
-            mailboxes: Mailboxes::new(capacity)?,
+            mailboxes: Mailboxes::new(capacity, questions)?,
             clock: Clock::start(),
             waker,
             tls: tls_ports(&config)?,
+            host_keys,
         };
+        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
         let mut daemon = Self {
             path,
             common,
@@ -252,6 +273,7 @@ fn options(config: &Config) -> Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
+        cntlids: target.cntlids.clone(),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

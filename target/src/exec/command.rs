@@ -11,7 +11,7 @@ use core::time::Duration;
 use nvme_proto::{Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::SQE_LEN;
-use nvmf_subsystem::{Notice, Response, Step, Ticket, Transfer, Violation};
+use nvmf_subsystem::{Answer, Notice, Response, Step, Ticket, Transfer, Violation};
 
 impl<T: Transport> Queue<T> {
     /// The connection is set up: what arrived early is looked at now.
@@ -113,7 +113,8 @@ impl<T: Transport> Queue<T> {
         let sqe = resources.transport.entry(&capsule);
         let step = self.engine.on_capsule(now, &sqe, data_len);
         let request = self.take_request();
-        self.request(request).cid = u16::from_le_bytes([sqe[2], sqe[3]]);
+        let this = self.request(request);
+        (this.cid, this.epoch) = (u16::from_le_bytes([sqe[2], sqe[3]]), resources.epoch);
         let step = match step {
             Step::Execute { ticket, .. } if !intact => self.fail_transfer(resources, ticket),
             step => step,
@@ -163,6 +164,12 @@ impl<T: Transport> Queue<T> {
                 self.request(request).begin(ticket, work, transfer);
                 self.advance(resources, now, request, false);
             }
+            Step::Ask { ticket, question } => {
+                resources.asked += 1;
+                let serial = resources.asked;
+                self.request(request).ask(ticket, serial);
+                resources.questions.push_back((self.place(request, 0), serial, question));
+            }
             Step::Held => self.free_request(resources, request),
             Step::Connect(connect) => {
                 self.connect(resources, now, PendingConnect::new(now, request, connect))
@@ -171,6 +178,25 @@ impl<T: Transport> Queue<T> {
                 self.free_request(resources, request);
                 self.take_own_step(resources, now, &step);
             }
+        }
+    }
+
+    /// The control plane answered a command.
+    pub fn on_answer<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        now: Duration,
+        place: Place,
+        serial: u64,
+        answer: Answer,
+    ) {
+        let request = place.slot();
+        // A later queue may have the number of the one that asked.
+        let asking = self.requests.get_mut(usize::from(request)).and_then(|this| this.answered(serial));
+        if let Some(ticket) = asking {
+            let step = self.engine.on_answer(now, ticket, answer);
+            self.take_step(resources, now, request, step);
+            self.take_own_steps(resources, now);
         }
     }
 
@@ -191,6 +217,12 @@ impl<T: Transport> Queue<T> {
         match step {
             Step::Respond(response) => self.unsent.push_back(*response),
             Step::CloseQueue => {
+                if let Some(fault) = self.engine.authentication_fault() {
+                    resources.counters.authentications_failed.add(1);
+                    if resources.log.allow(now, &resources.counters) {
+                        tracing::warn!(parent: &self.span, "the host did not authenticate: {fault}");
+                    }
+                }
                 self.send_unsent(resources);
                 self.close(resources);
             }
@@ -200,7 +232,7 @@ impl<T: Transport> Queue<T> {
                 }
             }
             Step::CloseAssociation(violation) => self.on_violation(resources, now, violation),
-            Step::Execute { .. } | Step::Connect(_) | Step::Held => {
+            Step::Execute { .. } | Step::Ask { .. } | Step::Connect(_) | Step::Held => {
                 unreachable!("the engine has no command that no capsule brought")
             }
         }

@@ -7,6 +7,7 @@ use super::place::Place;
 use super::request::{Request, Stage};
 use super::resources::{DeferredAction, Resources};
 use super::transport::{Terms, Transport};
+use crate::barrier::Scope;
 use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use core::time::Duration;
 use nvmf_block::Backend;
@@ -294,6 +295,16 @@ impl<T: Transport> Queue<T> {
         }
         self.unfinished -= 1;
         self.progress_at = now;
+    }
+
+    /// Whether a command is under way that was taken up before the barrier of that epoch, and that it names.
+    #[must_use]
+    pub fn has_older(&self, scope: &Scope, epoch: u64) -> bool {
+        let Some((association, _)) = &self.admitted else { return false };
+        let gone = self.state == QueueState::Closed;
+        self.requests.iter().any(|request| {
+            request.epoch < epoch && request.is_under_way(gone) && scope.names(association, request.device())
+        })
     }
 
     /// Whether something of the queue goes on when what was begun ends. Most responses are not waited for: what they

@@ -28,6 +28,8 @@ pub enum RequestState {
     AwaitBuffer,
     /// Its chunks are under way.
     Executing,
+    /// The control plane has its question of this number.
+    Asking(u64),
     /// Its response is posted.
     Responding,
 }
@@ -77,6 +79,8 @@ pub struct Request<C> {
     pub capsule: Option<C>,
     /// The command's identifier.
     pub cid: u16,
+    /// Which barriers it comes after.
+    pub epoch: u64,
     /// Bytes of data to the host that were pushed.
     pub pushed: u32,
     /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
@@ -103,6 +107,7 @@ impl<C> Request<C> {
             transfer: Transfer::None,
             capsule: None,
             cid: 0,
+            epoch: 0,
             pushed: 0,
             next: 0,
             end: 0,
@@ -130,6 +135,31 @@ impl<C> Request<C> {
         self.ticket = Some(ticket);
         self.work = Some(work);
         self.transfer = transfer;
+    }
+
+    /// Waits for the control plane.
+    pub fn ask(&mut self, ticket: Ticket, serial: u64) {
+        (self.work, self.transfer) = (None, Transfer::None);
+        self.ticket = Some(ticket);
+        self.state = RequestState::Asking(serial);
+    }
+
+    /// The ticket, if it waits for the answer to that question.
+    pub fn answered(&mut self, serial: u64) -> Option<Ticket> {
+        self.ticket.take_if(|_| self.state == RequestState::Asking(serial))
+    }
+
+    /// Whether the work of a connection may yet take effect, or be read: until its response is posted. Where the
+    /// connection is gone, only what devices have.
+    #[must_use]
+    pub fn is_under_way(&self, gone: bool) -> bool {
+        let on_device = || self.chunks.iter().any(|chunk| chunk.stage == Stage::Executing);
+        match self.state {
+            RequestState::Free | RequestState::Responding => false,
+            RequestState::AwaitBuffer | RequestState::Executing | RequestState::Asking(_) => {
+                !gone || on_device()
+            }
+        }
     }
 
     /// A chunk that can be handed out.

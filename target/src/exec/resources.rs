@@ -10,7 +10,7 @@ use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::{Backend, BlockError, BlockOp, DeviceId, Tag};
 use nvmf_memory::OutOfMemory;
-use nvmf_subsystem::{AssociationKey, Registry};
+use nvmf_subsystem::{AssociationKey, Question, Registry};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use thiserror::Error;
@@ -63,6 +63,12 @@ pub struct Resources<T: Transport, B> {
     pub borrowed: Borrowed,
     /// Queues that had pulls, signalled pushes or responses under way since the worker slept last, each once.
     pub unfinished: Vec<u32>,
+    /// Which barriers commands that are taken up now come after.
+    pub epoch: u64,
+    /// What commands ask the control plane.
+    pub questions: VecDeque<(Place, u64, Box<Question>)>,
+    /// How many they have asked.
+    pub asked: u64,
     /// What queues want done to other queues.
     pub deferred: VecDeque<DeferredAction>,
     /// What is counted.
@@ -194,6 +200,9 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             connects_due: None,
             borrowed: Borrowed::default(),
             unfinished: Vec::with_capacity(queues),
+            epoch: 0,
+            questions: VecDeque::new(),
+            asked: 0,
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
             log: LogLimit::new(),

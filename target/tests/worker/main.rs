@@ -1,5 +1,6 @@
 //! A worker, its provider and its backend simulated, as a host sees it.
 
+mod barrier;
 mod capsule;
 mod fairness;
 mod host;
