@@ -1,6 +1,7 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
 mod discovery;
+mod limits;
 mod subsystem;
 mod target;
 
@@ -32,6 +33,8 @@ const LISTENERS_MAX: usize = 64;
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
 const NAMESPACES_MAX: usize = 1024;
+/// ANA groups.
+const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
 
@@ -71,6 +74,8 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     checker.at_most("listeners", file.listener.iter().map(Spanned::span), LISTENERS_MAX)?;
     checker.at_most("subsystems", file.subsystem.iter().map(Spanned::span), SUBSYSTEMS_MAX)?;
     checker.at_most("namespaces", namespaces().map(|n| n.nsid.span()), NAMESPACES_MAX)?;
+    let limited = file.subsystem.iter().flat_map(|s| &s.as_ref().host_limits);
+    checker.at_most("host_limits", limited.map(Spanned::span), HOSTS_MAX)?;
     let hosts = file.host.iter().map(|h| checker.host(h)).collect::<Result<Vec<_>>>()?;
     checker.unique(
         "nqn",
@@ -94,12 +99,22 @@ pub(crate) fn export(
         return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
+    let namespace = Namespace {
+        nsid: 1,
+        backing,
+        block_size: None,
+        read_only: false,
+        uuid: None,
+        limits: None,
+        ana_group: 1,
+        hosts: Hosts::Any,
+    };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
         nqn,
         hosts: Hosts::Any,
+        host_limits: Vec::new(),
         namespaces: vec![namespace],
     };
     let listener = Listener {
@@ -111,6 +126,7 @@ pub(crate) fn export(
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
+        ana_groups: Vec::new(),
     };
     Ok(Config {
         target: Target::default(),

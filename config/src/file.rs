@@ -35,12 +35,18 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) control_socket: Option<Spanned<String>>,
+    pub(crate) control_group: Option<Spanned<String>>,
+    pub(crate) cntlid_min: Option<Spanned<i64>>,
+    pub(crate) cntlid_max: Option<Spanned<i64>>,
+    pub(crate) state_dir: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Discovery {
     pub(crate) nqn: Option<Spanned<String>>,
+    pub(crate) mdns: Option<bool>,
     #[serde(default)]
     pub(crate) referral: Vec<Spanned<Referral>>,
 }
@@ -64,6 +70,15 @@ pub(crate) struct Listener {
     pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnaGroup {
+    pub(crate) id: Spanned<i64>,
+    pub(crate) state: Spanned<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,7 +110,24 @@ pub(crate) struct Subsystem {
     pub(crate) allow_any_host: Option<Spanned<bool>>,
     pub(crate) allowed_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
+    pub(crate) host_limits: Vec<Spanned<HostLimits>>,
+    #[serde(default)]
     pub(crate) namespace: Vec<Spanned<Namespace>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    pub(crate) iops: Option<Spanned<i64>>,
+    pub(crate) bytes_per_second: Option<Spanned<Size>>,
+    pub(crate) burst_seconds: Option<Spanned<f64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HostLimits {
+    pub(crate) nqn: Spanned<String>,
+    pub(crate) limits: Spanned<Limits>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,6 +142,9 @@ pub(crate) struct Namespace {
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,
+    pub(crate) limits: Option<Spanned<Limits>>,
+    pub(crate) ana_group: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// A size: a number of bytes, or a text such as `10GiB`.

@@ -23,6 +23,7 @@ pub mod size;
 pub use error::ConfigError;
 pub use log::log_filter;
 pub use model::{
-    Backing, Config, Discovery, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice,
-    Referral, Subsystem, Target, Tls, Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, HostLimits, Hosts, Limits,
+    Listener, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls, Transport, VerbsOptions,
 };
+pub use nvme_proto::admin::log_page::AnaState;

@@ -1,8 +1,11 @@
 //! What a configuration means.
 
 use crate::{ConfigError, check, file};
+use core::fmt;
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,6 +54,27 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
+    /// without a common ID.
+    pub cntlids: RangeInclusive<u16>,
+    /// Where reservations are kept, when given: an absolute path.
+    pub state_dir: Option<PathBuf>,
+    /// Where `nvmf-target ctl` reaches it.
+    pub control_socket: ControlSocket,
+    /// The group that may use the control socket, beside the daemon's user and root.
+    pub control_group: Option<String>,
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// At the usual place, if that can be had.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// At this absolute path, or the target does not start.
+    At(PathBuf),
 }
 
 /// How a worker waits for work.
@@ -78,6 +102,8 @@ pub enum DuplicateHostId {
 pub struct Discovery {
     /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
     pub nqn: Option<Nqn>,
+    /// It is announced by multicast DNS.
+    pub mdns: bool,
     /// Discovery services of other targets that hosts are told of: at most 64.
     pub referrals: Vec<Referral>,
 }
@@ -112,6 +138,17 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// In which state ANA groups are here at the start; the others are optimized. No group twice.
+    pub ana_groups: Vec<AnaGroup>,
+}
+
+/// An ANA group behind a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// Its number, 1 to 127.
+    pub id: u32,
+    /// How its namespaces can be reached here.
+    pub state: AnaState,
 }
 
 /// Whether connections are encrypted.
@@ -124,6 +161,17 @@ pub enum Tls {
     Allowed,
     /// All are.
     Required,
+}
+
+impl fmt::Display for Tls {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        })
+    }
 }
 
 /// What is known of a host.
@@ -145,8 +193,9 @@ pub enum Transport {
     Tcp,
 }
 
-impl core::fmt::Display for Transport {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Transport {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rdma => "rdma",
             Self::Tcp => "tcp",
@@ -195,6 +244,8 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
+    /// What hosts may do at it: no host twice.
+    pub host_limits: Vec<HostLimits>,
     /// Its namespaces: at least one, no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
@@ -221,6 +272,32 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// What all hosts together may do.
+    pub limits: Option<Limits>,
+    /// Its ANA group, 1 to 127.
+    pub ana_group: u32,
+    /// The hosts of its subsystem that it exists for.
+    pub hosts: Hosts,
+}
+
+/// What a namespace, or a host of a subsystem, may do. At least one of the rates is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Commands a second.
+    pub iops: Option<u64>,
+    /// Bytes of data a second, reads and writes together.
+    pub bytes_per_second: Option<u64>,
+    /// What was left unused for so long may be used at once: 10 ms to 60 s.
+    pub burst: Duration,
+}
+
+/// What a host of a subsystem may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostLimits {
+    /// The host.
+    pub nqn: Nqn,
+    /// All its controllers of the subsystem together.
+    pub limits: Limits,
 }
 
 /// What holds a namespace's data.
@@ -325,6 +402,10 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            control_socket: ControlSocket::Usual,
+            control_group: None,
+            cntlids: 1..=0xffef,
+            state_dir: None,
         }
     }
 }

@@ -202,6 +202,8 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("com.example:two", "com.example:one", 30, &["is in line 15 already"]),
     ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
     ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),
+    ("poll = \"busy\"", "control_socket = \"here\"", 4, &["absolute path", "off"]),
+    ("poll = \"busy\"", "control_group = \"\"", 4, &["control_group"]),
     ("allow_any_host = true", "allow_any_host = false", 29, &["nobody may connect", "allowed_hosts"]),
     (
         "allow_any_host = true",
@@ -334,4 +336,31 @@ fn discovery_has_a_name_and_referrals() {
     assert!(listener("").unwrap().listeners[1].discovery);
     let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
     assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
+fn limits_of_namespaces_and_hosts_are_read() {
+    let namespace = |lines: &str| GOOD.replacen("null = \"1TiB\"", &format!("null = \"1TiB\"\n{lines}"), 1);
+    let read = |lines: &str| Config::parse(&namespace(lines)).map(|config| config.subsystems[1].clone());
+    let limits = |lines: &str| read(lines).map(|subsystem| subsystem.namespaces[0].limits);
+    assert_eq!(limits("").unwrap(), None);
+    let both = "limits = { iops = 1000, bytes_per_second = \"10MiB\", burst_seconds = 2.5 }";
+    let burst = std::time::Duration::from_millis(2500);
+    let expected = crate::Limits { iops: Some(1000), bytes_per_second: Some(10 << 20), burst };
+    assert_eq!(limits(both).unwrap(), Some(expected));
+    let one = limits("limits = { iops = 1 }").unwrap().unwrap();
+    assert_eq!((one.bytes_per_second, one.burst.as_millis()), (None, 100));
+    let host = "[[subsystem.host_limits]]\nnqn = \"nqn.2026-11.com.example:h\"\nlimits = { iops = 5 }\n";
+    let of_hosts = read(host).unwrap().host_limits;
+    assert_eq!((of_hosts.len(), of_hosts[0].limits.iops), (1, Some(5)));
+    for (lines, right) in [
+        ("limits = { burst_seconds = 1.0 }", "iops, bytes_per_second, or both"),
+        ("limits = { iops = 0 }", "from 1 to"),
+        ("limits = { iops = 1, burst_seconds = 0.001 }", "from 0.01 to 60"),
+        ("limits = { iops = 1, burst_seconds = nan }", "from 0.01 to 60"),
+        (&host.repeat(2), "already"),
+    ] {
+        let error = read(lines).unwrap_err().to_string();
+        assert!(error.contains(right), "{lines}: {error}");
+    }
 }

@@ -9,7 +9,8 @@ use alloc::vec;
 /// A data structure for the host: an Identify page, a part of a log page. Its content is that of the moment when the
 /// command was received, even if the transport waits for a buffer before it sends it.
 ///
-/// Admin commands only; at most one box of [`PAGE_LEN`] bytes for each command that the Admin queue holds.
+/// One box for each command under way: of [`PAGE_LEN`] bytes, or for the ANA log and a reservation report of what the
+/// namespaces and their registrants take, never of what the command asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     content: Content,
@@ -30,7 +31,12 @@ enum Content {
 impl Page {
     /// A page of zeroes to be written by `write`.
     pub(crate) fn build(write: impl FnOnce(&mut [u8])) -> Self {
-        let mut bytes = vec![0; PAGE_LEN].into_boxed_slice();
+        Self::sized(PAGE_LEN, write)
+    }
+
+    /// A structure of `len` zeroes to be written by `write`.
+    pub(crate) fn sized(len: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        let mut bytes = vec![0; len].into_boxed_slice();
         write(&mut bytes);
         Self { content: Content::Bytes(bytes), start: 0 }
     }

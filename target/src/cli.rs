@@ -1,8 +1,10 @@
 //! The command line.
 
 mod check;
+mod ctl;
 
 use crate::control::Control;
+use crate::control::socket::Socket;
 use crate::daemon::{Daemon, read_config};
 use crate::machine;
 use anyhow::Context;
@@ -36,6 +38,8 @@ enum Command {
         #[arg(long)]
         syntax_only: bool,
     },
+    /// Ask a running target, or change what it serves, over its control socket (docs/CONTROL.md).
+    Ctl(ctl::Ctl),
 }
 
 #[derive(Debug, Args)]
@@ -151,16 +155,21 @@ impl Serve {
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
+        Command::Ctl(ctl) => ctl::ctl(ctl),
         Command::Serve(serve) => {
             // The signals are ours before anything else is: a stop or a reload during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;
             let config = serve.config()?;
+            let socket = Socket::of(&config.target)?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
             let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
                 println!("{}", how_to_use(nqn, *address, serve.transport.into()));
+            }
+            if let Some(socket) = socket {
+                control.serve(socket).context("the control socket cannot be served")?;
             }
             daemon.serve(&mut control)
         }

@@ -2,6 +2,7 @@
 
 use crate::barrier::Barrier;
 use crate::exec::place::Place;
+use crate::qos::LimitTable;
 use nvmf_subsystem::{Answer, AssociationKey, Notice, Question};
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub enum WorkerMessage<D> {
     Notice(Notice),
     /// Say when what came before is in force ([`Barrier::reach`]).
     Barrier(Arc<Barrier>),
+    /// These limits hold from now on.
+    Limits(Arc<LimitTable>),
     /// A question of a command was answered.
     Answer(Box<Answered>),
     /// Stop listening, take no further command, finish those under way, close every queue that has none.
@@ -73,6 +76,7 @@ impl<D> WorkerMessage<D> {
             Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
             Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
+            Self::Limits(table) => Some(Self::Limits(Arc::clone(table))),
             Self::Drain => Some(Self::Drain),
             Self::Close => Some(Self::Close),
         }
@@ -88,6 +92,7 @@ impl<D> WorkerMessage<D> {
             Self::Notice(notice) => WorkerMessage::Notice(notice),
             Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
             Self::Answer(answered) => WorkerMessage::Answer(answered),
+            Self::Limits(table) => WorkerMessage::Limits(table),
             Self::Drain => WorkerMessage::Drain,
             Self::Close => WorkerMessage::Close,
         })

@@ -1,6 +1,6 @@
 //! What is exported, and to whom.
 
-use super::{Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
+use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
@@ -37,6 +37,7 @@ impl Checker<'_> {
             serial: self.ascii("serial", file.serial.as_ref(), 20)?.unwrap_or_else(|| identity::serial(&nqn)),
             model: self.ascii("model", file.model.as_ref(), 40)?.unwrap_or_else(|| MODEL.to_owned()),
             hosts: self.hosts(spanned)?,
+            host_limits: self.host_limits(&file.host_limits)?,
             nqn,
             namespaces,
         })
@@ -116,7 +117,12 @@ impl Checker<'_> {
         }
     }
 
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
+    pub(super) fn ascii(
+        &self,
+        key: &str,
+        value: Option<&Spanned<String>>,
+        most: usize,
+    ) -> Result<Option<String>> {
         let Some(value) = value else { return Ok(None) };
         let text = value.as_ref();
         if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
@@ -152,7 +158,23 @@ impl Checker<'_> {
             block_size,
             read_only: file.read_only.unwrap_or(false),
             uuid,
+            limits: file.limits.as_ref().map(|limits| self.limits(limits)).transpose()?,
+            ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
+            hosts: self.namespace_hosts(file.hosts.as_ref())?,
         })
+    }
+
+    /// Who sees a namespace: everyone who may connect, if the configuration does not say.
+    fn namespace_hosts(&self, hosts: Option<&Spanned<Vec<Spanned<String>>>>) -> Result<Hosts> {
+        let Some(hosts) = hosts else { return Ok(Hosts::Any) };
+        if hosts.as_ref().is_empty() {
+            return self.error(
+                hosts,
+                "hosts is empty, so nobody would see the namespace: name the hosts that do, or remove it",
+            );
+        }
+        self.at_most("hosts of a namespace", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
+        hosts.as_ref().iter().map(|h| self.nqn("hosts", h)).collect::<Result<_>>().map(Hosts::Only)
     }
 
     fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {

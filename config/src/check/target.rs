@@ -1,15 +1,25 @@
 //! The daemon's own limits, and where it listens.
 
 use super::discovery::PORT as DISCOVERY_PORT;
-use super::{Checker, Result, narrow};
+use super::{ANA_GROUPS_MAX, Checker, Result, narrow};
 use crate::file;
-use crate::model::{DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions};
+use crate::model::{
+    AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
+    VerbsOptions,
+};
+use core::ops::RangeInclusive;
 use core::time::Duration;
+use nvme_proto::admin::log_page::AnaState;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use toml::Spanned;
 
 /// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too.
 const PORT: u16 = 4420;
+/// The highest Controller ID that a controller may have.
+const CNTLID_MAX: i64 = 0xffef;
+/// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
+const SOCKET_PATH_MAX: usize = 107;
 
 impl Checker<'_> {
     pub(super) fn target(&self, file: &file::Target) -> Result<Target> {
@@ -70,6 +80,10 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            control_socket: self.control_socket(file.control_socket.as_ref())?,
+            control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
+            cntlids: self.cntlids(file)?,
+            state_dir: self.state_dir(file)?,
             duplicate_host_id: self.word(
                 "duplicate_host_id",
                 file.duplicate_host_id.as_ref(),
@@ -77,6 +91,23 @@ impl Checker<'_> {
                 default.duplicate_host_id,
             )?,
         })
+    }
+
+    fn control_socket(&self, file: Option<&Spanned<String>>) -> Result<ControlSocket> {
+        let Some(value) = file else { return Ok(ControlSocket::Usual) };
+        match value.as_ref().as_str() {
+            "off" => Ok(ControlSocket::Off),
+            path if !path.starts_with('/') => {
+                self.error(value, "control_socket must be an absolute path, or \"off\"")
+            }
+            path if path.len() > SOCKET_PATH_MAX || path.contains('\0') => self.error(
+                value,
+                format!(
+                    "control_socket is too long: the path of a socket has at most {SOCKET_PATH_MAX} bytes"
+                ),
+            ),
+            path => Ok(ControlSocket::At(path.into())),
+        }
     }
 
     pub(super) fn listener(&self, file: &Spanned<file::Listener>) -> Result<Listener> {
@@ -123,7 +154,49 @@ impl Checker<'_> {
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
+            ana_groups: self.ana_groups(&file.ana_group)?,
         })
+    }
+
+    fn cntlids(&self, file: &file::Target) -> Result<RangeInclusive<u16>> {
+        let first = self.number("cntlid_min", file.cntlid_min.as_ref(), 1..=CNTLID_MAX, 1_u16)?;
+        let last = self.number("cntlid_max", file.cntlid_max.as_ref(), 1..=CNTLID_MAX, 0xffef_u16)?;
+        match file.cntlid_max.as_ref().or(file.cntlid_min.as_ref()) {
+            Some(value) if last < first => self.error(
+                value,
+                format!("cntlid_min is {first} and cntlid_max {last}: the first is to be the smaller one"),
+            ),
+            _ => Ok(first..=last),
+        }
+    }
+
+    fn state_dir(&self, file: &file::Target) -> Result<Option<PathBuf>> {
+        match &file.state_dir {
+            Some(path) if !path.as_ref().is_absolute() => {
+                self.error(path, "state_dir must be absolute: the daemon does not start where you are")
+            }
+            path => Ok(path.as_ref().map(|path| path.as_ref().clone())),
+        }
+    }
+
+    fn ana_groups(&self, groups: &[Spanned<file::AnaGroup>]) -> Result<Vec<AnaGroup>> {
+        let words = [
+            ("optimized", AnaState::OPTIMIZED),
+            ("non-optimized", AnaState::NON_OPTIMIZED),
+            ("inaccessible", AnaState::INACCESSIBLE),
+            ("persistent-loss", AnaState::PERSISTENT_LOSS),
+            ("change", AnaState::CHANGE),
+        ];
+        let of = |group: &Spanned<file::AnaGroup>| {
+            let group = group.as_ref();
+            Ok(AnaGroup {
+                id: self.number("id", Some(&group.id), 1..=ANA_GROUPS_MAX, 1)?,
+                state: self.word("state", Some(&group.state), &words, AnaState::OPTIMIZED)?,
+            })
+        };
+        let checked = groups.iter().map(of).collect::<Result<Vec<_>>>()?;
+        self.unique("id", groups.iter().map(|g| (g.as_ref().id.span(), *g.as_ref().id.as_ref())))?;
+        Ok(checked)
     }
 
     pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {

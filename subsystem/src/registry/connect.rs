@@ -233,7 +233,7 @@ impl Registry {
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
-        let cntlid = associations.next_cntlid().ok_or(busy)?;
+        let cntlid = associations.next_cntlid(self.options.cntlids.clone()).ok_or(busy)?;
         let parts = AssociationParts {
             key: AssociationKey { subsystem: id, cntlid },
             controller_type,

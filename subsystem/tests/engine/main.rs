@@ -1,6 +1,7 @@
 //! The engine as a host sees it.
 
 mod admin;
+mod ana;
 mod arbitrary;
 mod connect;
 mod discovery;

@@ -4,6 +4,7 @@ use super::disks::error_text;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
+use crate::control::request::status::ListenerStatus;
 use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
@@ -56,8 +57,20 @@ impl Listening {
         }
     }
 
+    pub(super) fn status(&self) -> ListenerStatus {
+        ListenerStatus {
+            address: self.address.to_string(),
+            transport: self.config.transport.to_string(),
+            providers: self.providers.iter().map(ToString::to_string).collect(),
+            up: self.is_up(),
+            fault: self.fault.clone(),
+            discovery_only: self.config.discovery_only,
+            tls: self.config.tls.to_string(),
+        }
+    }
+
     /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-    fn served(&self, target: &Target) -> Option<Served> {
+    pub(super) fn served(&self, target: &Target) -> Option<Served> {
         let rdma = match &self.providers[..] {
             [] => return None,
             [Selection::Tcp] => None,

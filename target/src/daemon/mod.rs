@@ -5,27 +5,34 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
 //! | `discovery` | the discovery subsystem's name and referrals |
+//! | `limits` | what namespaces and hosts may do a second |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod ana;
 mod discovery;
 mod disks;
 mod keys;
+mod limits;
 mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod requests;
 mod start;
 mod status;
 pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;
@@ -36,17 +43,20 @@ use crate::control::{Control, Event};
 use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
+use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify::{self, Watchdog};
+use crate::qos::Limit;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use worker_group::WorkerGroup;
 use workers::{Common, WorkerThread};
 
@@ -73,6 +83,10 @@ pub struct Daemon {
     retry_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    /// Those that the workers know.
+    limits: HashMap<limits::Limited, Arc<Limit>>,
+    /// Announces the discovery service, where that is wanted.
+    announcer: Option<Announcer>,
 }
 
 impl Daemon {
@@ -93,6 +107,7 @@ impl Daemon {
     /// # Errors
     /// The daemon cannot go on: a worker died.
     pub fn serve(mut self, control: &mut Control) -> anyhow::Result<()> {
+        self.announce_discovery();
         notify::ready(&self.status());
         loop {
             match control.next(self.watchdog.wait(self.common.clock.now(), ROUND)) {
@@ -103,6 +118,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {
@@ -110,6 +126,7 @@ impl Daemon {
                 anyhow::bail!("a worker thread ended on its own: see the log above");
             }
             self.maintain();
+            self.announce_discovery();
             notify::status(&self.status());
             self.keep_alive();
         }
@@ -161,7 +178,9 @@ impl Daemon {
 
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is
     /// not even then (a disk that hangs) is left to the end of the process.
-    fn stop(self, drain: Duration) {
+    fn stop(mut self, drain: Duration) {
+        // Hosts are told before the listeners go.
+        self.announcer = None;
         let (mailboxes, clock) = (&self.common.mailboxes, self.common.clock);
         let all_ended = |deadline: Duration| {
             while !self.workers.iter().all(WorkerThread::ended) {

@@ -1,5 +1,6 @@
 //! From a configuration to a daemon that listens.
 
+use super::ana::set_initial;
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
@@ -126,6 +127,8 @@ impl Daemon {
         }
         let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
         added.map_err(|error| StartError::Definition(Box::new(error)))?;
+        let set = set_initial(&mut registry, &config.listeners);
+        set.map_err(StartError::Definition)?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -156,6 +159,8 @@ impl Daemon {
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
+            limits: Default::default(),
+            announcer: None,
             config,
         };
         match daemon.bring_up() {
@@ -249,6 +254,7 @@ fn options(config: &Config) -> Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
+        cntlids: target.cntlids.clone(),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

@@ -163,5 +163,6 @@ impl<T: Transport> Queue<T> {
             }
         }
         self.admitted = Some((association, qid));
+        self.find_host_limit(resources);
     }
 }
