@@ -11,12 +11,13 @@ const ADDRESS: &str = "192.0.2.1";
 /// Probing and announcing take about two seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A network that only this thread and its children are in, with an interface that nothing is behind.
+/// A network that only this thread and its children are in, with an interface that nobody is behind.
 fn network() -> Result<(), String> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
     for arguments in [
         "link set lo up".to_owned(),
-        "link add announced0 type dummy".to_owned(),
+        "link add announced0 type veth peer name behind0".to_owned(),
+        "link set behind0 up".to_owned(),
         format!("address add {ADDRESS}/24 dev announced0"),
         "link set announced0 up multicast on".to_owned(),
     ] {
