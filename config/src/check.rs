@@ -24,7 +24,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 /// The model name that hosts see when none is given.
-const MODEL: &str = "nvmf namespace";
+pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
 /// Listeners of a target: the discovery log has a port for each.
@@ -37,6 +37,8 @@ const NAMESPACES_MAX: usize = 1024;
 const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
+/// Networks in the `allow` of a listener.
+const NETWORKS_MAX: usize = 256;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -127,6 +129,7 @@ pub(crate) fn export(
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
         ana_groups: Vec::new(),
+        allow: None,
     };
     Ok(Config {
         target: Target::default(),
@@ -193,6 +196,21 @@ impl Checker<'_> {
         }
         let choices = words.iter().map(|(word, _)| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
         self.error(value, format!("{key} is \"{}\" but must be one of {choices}", value.as_ref()))
+    }
+
+    /// Some of several words, at least one; all of them where the key is not there.
+    fn words<T: Copy>(
+        &self,
+        key: &str,
+        value: Option<&Spanned<Vec<Spanned<String>>>>,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>> {
+        let Some(value) = value else { return Ok(words.iter().map(|&(_, meaning)| meaning).collect()) };
+        if value.as_ref().is_empty() {
+            return self.error(value, format!("{key} must name at least one, or leave it out for all"));
+        }
+        let meaning = |word| self.word(key, Some(word), words, words[0].1);
+        value.as_ref().iter().map(meaning).collect()
     }
 
     /// A text that is parsed as something else.

@@ -35,6 +35,9 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) dhchap_hashes: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_groups: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_discovery: Option<bool>,
     pub(crate) control_socket: Option<Spanned<String>>,
     pub(crate) control_group: Option<Spanned<String>>,
     pub(crate) cntlid_min: Option<Spanned<i64>>,
@@ -72,6 +75,7 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
+    pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,6 +90,8 @@ pub(crate) struct AnaGroup {
 pub(crate) struct Host {
     pub(crate) nqn: Spanned<String>,
     pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -136,7 +136,7 @@ impl Side {
                 };
                 self.work.push(InProgress { ticket, parameters, in_capsule_len });
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held | Step::CloseIoQueues => {}
             Step::Connect(_) => panic!("a second Connect"),
             Step::CloseAssociation(Violation::QueueOverrun { .. }) => {

@@ -12,7 +12,6 @@ const IOPS_MAX: i64 = 10_000_000;
 const BYTES_MAX: u64 = 1 << 40;
 /// Below that a limit would be a limit of how often it is looked at.
 const BURST_SECONDS: core::ops::RangeInclusive<f64> = 0.01..=60.0;
-const BURST_DEFAULT: Duration = Duration::from_millis(100);
 
 impl Checker<'_> {
     pub(super) fn limits(&self, spanned: &Spanned<file::Limits>) -> Result<Limits> {
@@ -25,7 +24,7 @@ impl Checker<'_> {
             return self.error(spanned, "limits has iops, bytes_per_second, or both");
         }
         let burst = match &file.burst_seconds {
-            None => BURST_DEFAULT,
+            None => Limits::BURST_DEFAULT,
             Some(value) if BURST_SECONDS.contains(value.as_ref()) => Duration::from_secs_f64(*value.as_ref()),
             Some(value) => {
                 let message = format!("burst_seconds is {} but must be from 0.01 to 60", value.as_ref());

@@ -5,6 +5,7 @@ use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
 use nvme_proto::nqn::Nqn;
+use std::path::PathBuf;
 use toml::Spanned;
 use uuid::Uuid;
 
@@ -23,11 +24,6 @@ impl Checker<'_> {
             );
         }
         self.own_name(&file.nqn)?;
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
         let namespaces = file.namespace.iter().map(|n| self.namespace(n)).collect::<Result<Vec<_>>>()?;
         self.unique(
             "nsid",
@@ -50,7 +46,31 @@ impl Checker<'_> {
             let shown = path.as_ref().display();
             return self.error(path, format!("tls_key_file \"{shown}\" must be an absolute path"));
         }
-        Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
+        let dhchap_key_file = self.secret_file("dhchap_key_file", file.dhchap_key_file.as_ref())?;
+        let dhchap_ctrl_key_file =
+            self.secret_file("dhchap_ctrl_key_file", file.dhchap_ctrl_key_file.as_ref())?;
+        if let (None, Some(path)) = (&file.dhchap_key_file, &file.dhchap_ctrl_key_file) {
+            let message =
+                "dhchap_ctrl_key_file needs dhchap_key_file: the controller proves itself to a host that has";
+            return self.error(path, message);
+        }
+        let tls_key_file = file.tls_key_file.as_ref().map(|path| path.as_ref().clone());
+        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file })
+    }
+
+    /// An absolute path, or the name of a systemd credential.
+    fn secret_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
+        let Some(path) = path else { return Ok(None) };
+        let value = path.as_ref();
+        let is_name = value.file_name().is_some_and(|name| name == value.as_os_str());
+        if !value.is_absolute() && !is_name {
+            let shown = value.display();
+            let message = format!(
+                "{key} \"{shown}\" must be an absolute path, or the name of a systemd credential (LoadCredential=)"
+            );
+            return self.error(path, message);
+        }
+        Ok(Some(value.clone()))
     }
 
     pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
@@ -103,12 +123,12 @@ impl Checker<'_> {
                 self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
             }
             (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => {
+            (None, Some(hosts)) => {
                 self.at_most("hosts in allowed_hosts", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
                 let hosts = hosts.as_ref().iter().map(|h| self.nqn("allowed_hosts", h));
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
-            (None, _) => {
+            (None, None) => {
                 let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
                  NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";

@@ -1,14 +1,16 @@
 //! The daemon's own limits, and where it listens.
 
 use super::discovery::PORT as DISCOVERY_PORT;
-use super::{ANA_GROUPS_MAX, Checker, Result, narrow};
+use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
+use crate::AddressList;
 use crate::file;
 use crate::model::{
-    AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
-    VerbsOptions,
+    AnaGroup, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Listener, Poll, ProviderChoice,
+    Target, Tls, Transport, VerbsOptions,
 };
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use ipnet::IpNet;
 use nvme_proto::admin::log_page::AnaState;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -80,6 +82,9 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            dhchap_hashes: self.words("dhchap_hashes", file.dhchap_hashes.as_ref(), &DHCHAP_HASHES)?,
+            dhchap_groups: self.words("dhchap_groups", file.dhchap_groups.as_ref(), &DHCHAP_GROUPS)?,
+            dhchap_discovery: file.dhchap_discovery.unwrap_or(default.dhchap_discovery),
             control_socket: self.control_socket(file.control_socket.as_ref())?,
             control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
             cntlids: self.cntlids(file)?,
@@ -154,6 +159,7 @@ impl Checker<'_> {
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
+            allow: file.allow.as_ref().map(|allow| self.address_list(allow)).transpose()?,
             ana_groups: self.ana_groups(&file.ana_group)?,
         })
     }
@@ -197,6 +203,19 @@ impl Checker<'_> {
         let checked = groups.iter().map(of).collect::<Result<Vec<_>>>()?;
         self.unique("id", groups.iter().map(|g| (g.as_ref().id.span(), *g.as_ref().id.as_ref())))?;
         Ok(checked)
+    }
+
+    fn address_list(&self, value: &Spanned<Vec<Spanned<String>>>) -> Result<AddressList> {
+        let nets = value.as_ref();
+        if nets.is_empty() {
+            return self.error(value, "allow = [] lets nobody connect: name networks, or leave allow out");
+        }
+        self.at_most("networks in allow", nets.iter().map(Spanned::span), NETWORKS_MAX)?;
+        let net = |text: &Spanned<String>| {
+            let address = text.as_ref().parse::<IpAddr>().map(IpNet::from);
+            address.or_else(|_| self.read("allow", text, "a network such as \"10.0.0.0/8\", or an address"))
+        };
+        nets.iter().map(net).collect()
     }
 
     pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {

@@ -10,6 +10,7 @@
 //! | `discovery` | the discovery subsystem's name and referrals |
 //! | `limits` | what namespaces and hosts may do a second |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
@@ -17,6 +18,7 @@
 //! | `status` | the status line and the report |
 
 mod ana;
+mod authentication;
 mod discovery;
 mod disks;
 mod keys;
@@ -33,6 +35,8 @@ mod worker_group;
 mod workers;
 
 pub use ana::AnaError;
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;
@@ -47,6 +51,7 @@ use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify::{self, Watchdog};
 use crate::qos::Limit;
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -76,6 +81,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// How many errors the last reload had.
     reload_errors: usize,

@@ -1,6 +1,7 @@
 //! From a configuration to a daemon that listens.
 
 use super::ana::set_initial;
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
@@ -11,6 +12,7 @@ use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::notify::Watchdog;
+use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -83,6 +85,15 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
@@ -119,16 +130,23 @@ impl Daemon {
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        waker: Waker,
+        sockets: Sockets,
+    ) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
-        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
-        added.map_err(|error| StartError::Definition(Box::new(error)))?;
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
         let set = set_initial(&mut registry, &config.listeners);
         set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -146,14 +164,16 @@ impl Daemon {
             clock: Clock::start(),
             waker,
             tls: tls_ports(&config)?,
+            host_keys,
         };
-        questions::answer(asked)?;
+        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
         let mut daemon = Self {
             path,
             common,
             groups: Vec::new(),
             workers: Vec::new(),
             listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            sockets,
             namespaces: Default::default(),
             reload_errors: 0,
             retry_at: Duration::ZERO,
@@ -211,6 +231,7 @@ impl Daemon {
             }
             self.log_listen_fault(at, &error);
         }
+        self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
         self.announce();

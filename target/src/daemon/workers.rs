@@ -1,6 +1,7 @@
 //! The workers' threads.
 
 use super::StartError;
+use super::authentication::HostKeys;
 use super::worker_group::{Selection, WorkerGroup};
 use crate::control::Waker;
 use crate::exec::resources::SetUpError;
@@ -52,6 +53,8 @@ pub(super) struct Common {
     pub(super) waker: Waker,
     /// Which NVMe/TCP ports have TLS, if one has.
     pub(super) tls: Option<Arc<TlsPorts>>,
+    /// The keys of hosts that must authenticate.
+    pub(super) host_keys: Arc<HostKeys>,
 }
 
 /// A worker that runs.
