@@ -3,7 +3,7 @@
 //! ```text
 //!             ┌──────────── on_done gives another Execute ───────────┐
 //!             ▼                                                      │
-//! Free ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
+//! Free ─► (AwaitLimit) ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
 //!
 //! a chunk:  Idle ─► Pulling ─► Executing ──────────────────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitPush ──► Pushing ─► Idle     to the host
@@ -28,6 +28,8 @@ pub enum RequestState {
     Free,
     /// Its next chunk waits for a buffer, or for a pull to use it with; chunks that have theirs go on.
     AwaitBuffer,
+    /// It has not begun: a limit of its host or namespace holds it back.
+    AwaitLimit,
     /// Its chunks are under way.
     Executing,
     /// The control plane has its question of this number.
@@ -178,9 +180,10 @@ impl<C> Request<C> {
         let on_device = || self.chunks.iter().any(|chunk| chunk.stage == Stage::Executing);
         match self.state {
             RequestState::Free | RequestState::Responding => false,
-            RequestState::AwaitBuffer | RequestState::Executing | RequestState::Asking(_) => {
-                !gone || on_device()
-            }
+            RequestState::AwaitBuffer
+            | RequestState::AwaitLimit
+            | RequestState::Executing
+            | RequestState::Asking(_) => !gone || on_device(),
         }
     }
 

@@ -6,6 +6,7 @@ mod copy;
 mod fairness;
 mod fused;
 mod host;
+mod limits;
 mod orphans;
 mod promises;
 mod receives;
