@@ -257,7 +257,9 @@ impl Queue {
     #[allow(clippy::needless_pass_by_value, reason = "a ticket is handed back")]
     pub fn on_answer(&mut self, _now: Duration, ticket: Ticket, answer: Answer) -> Step {
         self.check_ticket(&ticket);
-        match answer {}
+        let (cid, _, invalidate) = ticket.redeem();
+        let Answer::Reservation(result) = answer;
+        self.step(cid, invalidate, result.map(|()| Reply::Done(0)))
     }
 
     /// The data of a command did not arrive as they were sent: it fails, and may be tried again.

@@ -43,7 +43,6 @@ pub(crate) enum Reply {
     /// As [`crate::Step::Execute`].
     Execute { kind: Kind, work: Work, transfer: Transfer },
     /// As [`crate::Step::Ask`].
-    #[allow(dead_code, reason = "nothing asks yet")]
     Ask { kind: Kind, question: Box<Question> },
     /// As [`crate::Step::Held`].
     Held,

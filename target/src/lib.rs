@@ -37,6 +37,7 @@ pub mod notify;
 pub mod places;
 pub mod ports;
 pub mod settings;
+pub mod state;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -3,6 +3,7 @@
 mod associations;
 mod connect;
 mod definitions;
+mod reservations;
 
 use crate::discovery::{DiscoveryView, Port, Record};
 use crate::namespace::NamespaceTable;

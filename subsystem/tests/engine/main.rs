@@ -11,3 +11,4 @@ mod io;
 mod lifecycle;
 mod log_page;
 mod reconnect;
+mod reservation;

@@ -9,7 +9,7 @@
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
-//! | `questions` | the thread that answers what commands ask the control plane |
+//! | `questions`, `reservations` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
 //! | `status` | the status line and the report |
 
@@ -20,6 +20,7 @@ mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod reservations;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -44,7 +45,7 @@ use core::time::Duration;
 use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
-use nvmf_subsystem::{Notice, Registry};
+use nvmf_subsystem::Registry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
@@ -149,15 +150,12 @@ impl Daemon {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.common.registry.lock().expect("no panic happened under the registry's lock")
+        self.common.registry()
     }
 
     /// Tells every worker what has changed in the registry.
     fn publish(&self) {
-        let notices: Vec<Notice> = self.registry().take_notices();
-        for notice in notices {
-            self.common.mailboxes.post_all(&WorkerMessage::Notice(notice));
-        }
+        self.common.publish();
     }
 
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is

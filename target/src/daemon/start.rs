@@ -11,6 +11,7 @@ use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::notify::Watchdog;
+use crate::state::{StateDirectory, StateError};
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -86,6 +87,9 @@ pub enum StartError {
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
+    /// The state directory cannot be had.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -126,7 +130,7 @@ impl Daemon {
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
         let set = set_initial(&mut registry, &config.listeners);
-        set.map_err(|error| StartError::Definition(Box::new(error)))?;
+        set.map_err(StartError::Definition)?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
@@ -144,8 +148,9 @@ impl Daemon {
             clock: Clock::start(),
             waker,
             tls: tls_ports(&config)?,
+            state: Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?),
         };
-        questions::answer(asked)?;
+        questions::answer(asked, common.clone())?;
         let mut daemon = Self {
             path,
             common,

@@ -8,7 +8,8 @@ use nvmf_host::{
     FlowControl, Outcome, Qid, Reply, Status,
 };
 use nvmf_subsystem::{
-    Keyed, Link, Registry, Remote, Source, Step, Ticket, Transfer, TransportType, Violation, Work,
+    Answer, Keyed, Link, Question, Registry, Remote, Source, Step, Ticket, Transfer, TransportType,
+    Violation, Work,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -253,7 +254,15 @@ impl Pair {
             Step::Execute { ticket, work, transfer } => {
                 self.jobs.push_back(Job { qid, ticket, work, transfer, capsule });
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { ticket, question } => {
+                let Question::Reservation(question) = *question;
+                let planned = self.registry.plan_reservation(&question);
+                let done = planned.and_then(|change| self.registry.set_reservation(&question, change));
+                let answer = Answer::Reservation(done.map(|_| ()));
+                let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;
+                let step = target.on_answer(self.now, ticket, answer);
+                self.take_one(qid, step, capsule);
+            }
             Step::Held => {}
             Step::Connect(request) => {
                 let admission = self.registry.connect(self.now, &request, true);
