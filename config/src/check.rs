@@ -1,5 +1,6 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
+mod discovery;
 mod subsystem;
 mod target;
 
@@ -7,8 +8,8 @@ use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    Backing, Config, Discovery, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -22,7 +23,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 /// The model name that hosts see when none is given.
-const MODEL: &str = "nvmf namespace";
+pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
 /// Listeners of a target: the discovery log has a port for each.
@@ -35,6 +36,8 @@ const NAMESPACES_MAX: usize = 1024;
 const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
+/// Networks in the `allow` of a listener.
+const NETWORKS_MAX: usize = 256;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -52,6 +55,13 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         checker.unique("address", addresses.map(|(l, v)| (l.as_ref().address.span(), v.address)))?;
     }
     let subsystems = file.subsystem.iter().map(|s| checker.subsystem(s)).collect::<Result<Vec<_>>>()?;
+    let discovery = checker.discovery(&file.discovery)?;
+    if let (Some(own), Some(value)) = (discovery.nqn, &file.discovery.nqn)
+        && subsystems.iter().any(|subsystem| subsystem.nqn == own)
+    {
+        return checker
+            .error(value, "nqn is that of a [[subsystem]]: the discovery service needs one of its own");
+    }
     checker.unique(
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
@@ -71,7 +81,7 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    Ok(Config { target, listeners, subsystems, hosts })
+    Ok(Config { target, discovery, listeners, subsystems, hosts })
 }
 
 pub(crate) fn export(
@@ -107,15 +117,18 @@ pub(crate) fn export(
     let listener = Listener {
         address,
         transport: Transport::Rdma,
+        discovery: true,
         discovery_only: false,
         provider: ProviderChoice::Auto,
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
         ana_groups: Vec::new(),
+        allow: None,
     };
     Ok(Config {
         target: Target::default(),
+        discovery: Discovery::default(),
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),

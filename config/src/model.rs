@@ -1,6 +1,7 @@
 //! What a configuration means.
 
-use crate::{ConfigError, check, file};
+use crate::{AddressList, ConfigError, check, file};
+use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
@@ -56,6 +59,22 @@ pub struct Target {
     pub cntlids: RangeInclusive<u16>,
     /// Where reservations are kept, when given: an absolute path.
     pub state_dir: Option<PathBuf>,
+    /// Where `nvmf-target ctl` reaches it.
+    pub control_socket: ControlSocket,
+    /// The group that may use the control socket, beside the daemon's user and root.
+    pub control_group: Option<String>,
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// At the usual place, if that can be had.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// At this absolute path, or the target does not start.
+    At(PathBuf),
 }
 
 /// How a worker waits for work.
@@ -78,6 +97,26 @@ pub enum DuplicateHostId {
     Refuse,
 }
 
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
+    pub nqn: Option<Nqn>,
+    /// Discovery services of other targets that hosts are told of: at most 64.
+    pub referrals: Vec<Referral>,
+}
+
+/// The discovery service of another target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+    /// Its NQN; the well-known one when not given.
+    pub nqn: Nqn,
+}
+
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -85,6 +124,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What hosts connect with.
     pub transport: Transport,
+    /// Discovery is served here.
+    pub discovery: bool,
     /// Only discovery is served here.
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
@@ -97,6 +138,8 @@ pub struct Listener {
     pub tls: Tls,
     /// In which state ANA groups are here at the start; the others are optimized. No group twice.
     pub ana_groups: Vec<AnaGroup>,
+    /// Only hosts with these addresses may connect; `None`: with any.
+    pub allow: Option<AddressList>,
 }
 
 /// An ANA group behind a listener.
@@ -120,6 +163,17 @@ pub enum Tls {
     Required,
 }
 
+impl fmt::Display for Tls {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        })
+    }
+}
+
 /// What is known of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -137,6 +191,16 @@ pub enum Transport {
     Rdma,
     /// NVMe/TCP.
     Tcp,
+}
+
+impl fmt::Display for Transport {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 /// How connections over an RDMA device are set up, where the administrator chose.
@@ -180,7 +244,7 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
-    /// Its namespaces: at least one, no NSID twice.
+    /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -254,6 +318,11 @@ impl Config {
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
             );
         }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            return Some(
+                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
+            );
+        }
         if self.listeners.iter().all(|listener| listener.discovery_only) {
             return Some(
                 "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
@@ -314,6 +383,8 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            control_socket: ControlSocket::Usual,
+            control_group: None,
             cntlids: 1..=0xffef,
             state_dir: None,
         }

@@ -204,7 +204,7 @@ impl Controller {
                 let ana_changed = ana::has_changed(old, new, host, *port);
                 *old = Arc::clone(new);
                 if changed {
-                    self.events.raise(Notification::NamespaceAttribute);
+                    self.events.raise(Notification::NamespaceAttributes);
                 }
                 if ana_changed {
                     self.events.raise(Notification::Ana);
@@ -220,7 +220,7 @@ impl Controller {
                     }
                 }
             }
-            (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
+            (Content::Discovery(old), Notice::Discovery(view)) if old.is_older_than(view) => {
                 let new = old.renewed(view, &self.association.host_nqn);
                 let changed = !new.finds_the_same(old);
                 *old = Arc::new(new);

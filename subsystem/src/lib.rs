@@ -56,7 +56,9 @@ mod timer;
 
 pub use ana::{AnaState, AnaTable};
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
-pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
+pub use discovery::{
+    AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
+};
 pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
 pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};

@@ -43,6 +43,8 @@ pub const RESERVATION_NOTIFICATIONS_MAX: usize = 64;
 pub const SUBSYSTEMS_MAX: usize = 1024;
 /// The most ports of a registry.
 pub const PORTS_MAX: usize = 64;
+/// The most referrals to discovery services of other targets.
+pub const REFERRALS_MAX: usize = 64;
 /// The most host NQNs in one allow-list.
 pub const HOSTS_MAX: usize = 1024;
 

@@ -21,7 +21,11 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Content {
     Bytes(Box<[u8]>),
-    Discovery(Arc<DiscoveryLog>),
+    /// The whole, or what is about the port that the host came through.
+    Discovery {
+        log: Arc<DiscoveryLog>,
+        port_local: bool,
+    },
 }
 
 impl Page {
@@ -37,8 +41,8 @@ impl Page {
         Self { content: Content::Bytes(bytes), start: 0 }
     }
 
-    pub(crate) fn discovery(log: Arc<DiscoveryLog>) -> Self {
-        Self { content: Content::Discovery(log), start: 0 }
+    pub(crate) fn discovery(log: Arc<DiscoveryLog>, port_local: bool) -> Self {
+        Self { content: Content::Discovery { log, port_local }, start: 0 }
     }
 
     /// The same from byte `start` on.
@@ -53,7 +57,7 @@ impl Page {
         let from = self.start.saturating_add(offset.into());
         match &self.content {
             Content::Bytes(bytes) => copy_from(bytes, from, out),
-            Content::Discovery(log) => log.read(from, out),
+            Content::Discovery { log, port_local } => log.read(*port_local, from, out),
         }
     }
 }

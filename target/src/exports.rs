@@ -256,7 +256,9 @@ pub fn forgets(namespace: &Namespace) -> bool {
     namespace.uuid.is_some() && matches!(namespace.backing, Backing::Memory { .. })
 }
 
-fn describe(backing: &Backing) -> String {
+/// What holds the data, in words.
+#[must_use]
+pub fn describe(backing: &Backing) -> String {
     match backing {
         Backing::Path { path, .. } => path.display().to_string(),
         Backing::Memory { .. } => "memory (lost when the target stops)".into(),

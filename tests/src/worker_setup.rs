@@ -83,7 +83,7 @@ impl WorkerSetup {
             serial: "TEST".into(),
             model: "test".into(),
             hosts: HostAccess::Any,
-            namespaces: vec![self.namespace],
+            namespaces: vec![self.namespace.clone()],
         };
         registry.add_subsystem(definition).expect("a valid definition");
         registry.set_ports(vec![self.port.clone()]).expect("a valid port");

@@ -23,11 +23,6 @@ impl Checker<'_> {
             );
         }
         self.own_name(&file.nqn)?;
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
         let namespaces = file.namespace.iter().map(|n| self.namespace(n)).collect::<Result<Vec<_>>>()?;
         self.unique(
             "nsid",
@@ -52,7 +47,7 @@ impl Checker<'_> {
         Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
     }
 
-    fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
+    pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
         let nqn = self.read(key, value, NQN_EXAMPLE)?;
         match value.as_ref().strip_prefix(UUID_FORM) {
             Some(uuid) if uuid.len() != 36 || uuid.parse::<Uuid>().is_err() => self.error(
@@ -65,7 +60,7 @@ impl Checker<'_> {
 
     /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by
     /// others: they are taken as they are.
-    fn own_name(&self, value: &Spanned<String>) -> Result<()> {
+    pub(super) fn own_name(&self, value: &Spanned<String>) -> Result<()> {
         let name = value.as_ref().strip_prefix("nqn.").unwrap_or_default();
         let (date, domain) = name.split_once('.').unwrap_or((name, ""));
         let is_number = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());
@@ -102,12 +97,12 @@ impl Checker<'_> {
                 self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
             }
             (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => {
+            (None, Some(hosts)) => {
                 self.at_most("hosts in allowed_hosts", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
                 let hosts = hosts.as_ref().iter().map(|h| self.nqn("allowed_hosts", h));
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
-            (None, _) => {
+            (None, None) => {
                 let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
                  NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";
@@ -116,7 +111,12 @@ impl Checker<'_> {
         }
     }
 
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
+    pub(super) fn ascii(
+        &self,
+        key: &str,
+        value: Option<&Spanned<String>>,
+        most: usize,
+    ) -> Result<Option<String>> {
         let Some(value) = value else { return Ok(None) };
         let text = value.as_ref();
         if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {

@@ -9,7 +9,7 @@ use nvme_proto::admin::async_event::{AsyncEvent, notice};
 /// An event that a host is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notification {
-    NamespaceAttribute,
+    NamespaceAttributes,
     Ana,
     Reservation,
     DiscoveryLog,
@@ -36,11 +36,11 @@ pub(crate) struct Events {
 }
 
 impl Notification {
-    const ALL: [Self; 4] = [Self::NamespaceAttribute, Self::Ana, Self::Reservation, Self::DiscoveryLog];
+    const ALL: [Self; 4] = [Self::NamespaceAttributes, Self::Ana, Self::Reservation, Self::DiscoveryLog];
 
     fn event(self) -> AsyncEvent {
         match self {
-            Self::NamespaceAttribute => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
+            Self::NamespaceAttributes => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
             Self::Ana => AsyncEvent::ANA_CHANGE,
             Self::Reservation => AsyncEvent::RESERVATION_LOG_AVAILABLE,
             Self::DiscoveryLog => AsyncEvent::DISCOVERY_LOG_CHANGED,
@@ -51,7 +51,7 @@ impl Notification {
     fn is_enabled(self, config: u32) -> bool {
         let bit = match self {
             Self::Reservation => return true,
-            Self::NamespaceAttribute => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
+            Self::NamespaceAttributes => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
             Self::Ana => notice::ANA_CHANGE,
             Self::DiscoveryLog => notice::DISCOVERY_LOG_CHANGE,
         };

@@ -143,6 +143,8 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.maxcmd = association.options.queue_entries_max.into();
     match controller.namespaces() {
+        // DCTYPE stays "not reported": a host that reads "direct" registers (Discovery Information Management), which
+        // nothing here has a use for.
         None => id.cntrltype = TYPE_DISCOVERY,
         Some(_) => identify_io(&mut id),
     }

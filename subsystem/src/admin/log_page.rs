@@ -11,7 +11,8 @@ use nvme_proto::admin::ana::RETURN_GROUPS_ONLY;
 use nvme_proto::admin::features::FeatureId;
 use nvme_proto::admin::identify::{CSI_NVM, IdList};
 use nvme_proto::admin::log_page::{
-    CommandsSupportedLog, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages, effects,
+    CommandsSupportedLog, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages, discovery,
+    effects,
 };
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Sqe, Status};
@@ -101,7 +102,7 @@ fn clear_event(controller: &mut Controller, lid: LogPageId) {
     match lid {
         LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST => {
             controller.changed_namespaces.clear();
-            controller.events.clear(Notification::NamespaceAttribute);
+            controller.events.clear(Notification::NamespaceAttributes);
         }
         LogPageId::RESERVATION_NOTIFICATION => controller.events.clear(Notification::Reservation),
         LogPageId::ANA => controller.events.clear(Notification::Ana),
@@ -138,7 +139,10 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
         // No NVMe-MI command is supported.
         LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS => (Page::build(|_| ()), WORDS_LEN),
         LogPageId::DISCOVERY => match &controller.content {
-            Content::Discovery(log) => (Page::discovery(Arc::clone(log)), log.len()),
+            Content::Discovery(log) => {
+                let port_local = command.lsp & discovery::PORT_LOCAL_ENTRIES_ONLY != 0;
+                (Page::discovery(Arc::clone(log), port_local), log.len(port_local))
+            }
             Content::Namespaces(_) => return Err(status::INVALID_LOG_PAGE),
         },
         _ => return Err(status::INVALID_FIELD),
@@ -155,6 +159,10 @@ fn supported_pages(controller: &Controller) -> Page {
     let mut log = SupportedLogPages::new_zeroed();
     for lid in pages(controller) {
         log.pages[usize::from(lid.0)] = 1.into();
+    }
+    if controller.is_discovery() {
+        let page = &mut log.pages[usize::from(LogPageId::DISCOVERY.0)];
+        *page = (page.get() | discovery::PORT_LOCAL_ENTRIES_ONLY_SUPPORTED).into();
     }
     build(&log).0
 }

@@ -1,7 +1,9 @@
 //! Checks of definitions: bounds, and identifiers that must be unique.
 
-use crate::discovery::Port;
-use crate::limits::{HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, SUBSYSTEMS_MAX};
+use crate::discovery::{Port, Referral};
+use crate::limits::{
+    HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX,
+};
 use crate::{AnaState, DefinitionError, HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition, ana};
 use alloc::collections::BTreeSet;
 
@@ -84,6 +86,10 @@ pub(super) fn check_ports(ports: &[Port]) -> Result<(), DefinitionError> {
         return Err(DefinitionError::Port { id: port.id, reason });
     }
     Ok(())
+}
+
+pub(super) fn check_referrals(referrals: &[Referral]) -> Result<(), DefinitionError> {
+    check_count("referrals", referrals.len(), REFERRALS_MAX)
 }
 
 fn check_count(what: &'static str, count: usize, max: usize) -> Result<(), DefinitionError> {

@@ -3,9 +3,10 @@
 mod associations;
 mod connect;
 mod definitions;
+mod discovery;
 mod reservations;
 
-use crate::discovery::{DiscoveryView, Port, Record};
+use crate::discovery::{DiscoveryView, Port, Referral};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
     Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
 };
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use associations::Associations;
@@ -39,7 +39,9 @@ pub struct Registry {
     /// In which state ANA groups are behind the ports.
     ana: Arc<AnaTable>,
     discovery: Arc<DiscoveryView>,
+    /// With its own NQN, or the well-known one.
     discovery_identity: Arc<Identity>,
+    referrals: Vec<Referral>,
     notices: Vec<Notice>,
 }
 
@@ -61,11 +63,6 @@ impl Registry {
     /// The first option outside its bounds.
     pub fn new(options: Options) -> Result<Self, OptionsError> {
         options.validate()?;
-        let identity = Identity {
-            nqn: Nqn::DISCOVERY,
-            serial: String::from("discovery"),
-            model: String::from("discovery controller"),
-        };
         Ok(Self {
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
@@ -73,8 +70,9 @@ impl Registry {
             ports: None,
             associations: BTreeMap::new(),
             ana: Arc::default(),
-            discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
-            discovery_identity: Arc::new(identity),
+            discovery: Arc::new(DiscoveryView::empty()),
+            discovery_identity: discovery::identity(Nqn::DISCOVERY),
+            referrals: Vec::new(),
             notices: Vec::new(),
         })
     }
@@ -91,7 +89,7 @@ impl Registry {
     /// What is wrong with the definition.
     pub fn add_subsystem(&mut self, definition: SubsystemDefinition) -> Result<(), DefinitionError> {
         let nqn = definition.nqn;
-        if nqn == Nqn::DISCOVERY || self.subsystems.contains_key(&nqn) {
+        if self.is_discovery(&nqn) || self.subsystems.contains_key(&nqn) {
             return Err(DefinitionError::Duplicate(nqn));
         }
         definitions::check_subsystem(&definition, self.subsystems.len())?;
@@ -268,12 +266,6 @@ impl Registry {
         self.subsystems.get(nqn).map(|subsystem| &subsystem.namespaces)
     }
 
-    /// How often the discovery log changed (GENCTR).
-    #[must_use]
-    pub fn discovery_generation(&self) -> u64 {
-        self.discovery.generation
-    }
-
     fn namespaces_of(&self, nqn: &Nqn) -> Result<Vec<NamespaceDefinition>, DefinitionError> {
         let table = self.namespaces(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
         Ok(table.iter().cloned().collect())
@@ -290,26 +282,5 @@ impl Registry {
         if any {
             self.notices.push(Notice::Closing(id));
         }
-    }
-
-    /// Makes the discovery log anew, if it changed.
-    fn publish_discovery(&mut self) {
-        let mut records = Vec::new();
-        for port in self.ports.iter().flatten() {
-            for subsystem in self.subsystems.values() {
-                let nqn = subsystem.identity.nqn;
-                if port.subsystems.contains(&nqn) {
-                    records.push(Record { nqn, hosts: Arc::clone(&subsystem.hosts), port: Arc::clone(port) });
-                }
-            }
-        }
-        if records == self.discovery.records {
-            return;
-        }
-        let generation = self.discovery.generation + 1;
-        self.discovery = Arc::new(DiscoveryView { generation, records });
-        // Only the last view matters.
-        self.notices.retain(|notice| !matches!(notice, Notice::Discovery(_)));
-        self.notices.push(Notice::Discovery(Arc::clone(&self.discovery)));
     }
 }

@@ -5,6 +5,7 @@ mod ana;
 mod arbitrary;
 mod connect;
 mod discovery;
+mod discovery_subsystem;
 mod features;
 mod host;
 mod io;

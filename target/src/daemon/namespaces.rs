@@ -185,6 +185,16 @@ impl Namespaces {
         }
     }
 
+    /// Why it is not served, if it failed lately.
+    pub(super) fn fault(&self, key: &Key) -> Option<String> {
+        self.faults.get(key).map(|fault| fault.text.clone()).filter(|text| !text.is_empty())
+    }
+
+    /// Those that were taken from the hosts, and whose disks workers may still use.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = &Export> {
+        self.leaving.iter().filter(|export| export.disk.is_shared())
+    }
+
     /// Whether this text is another than the last of that namespace: then it is worth a line.
     pub(super) fn is_news(&mut self, error: &ExportError, text: &str) -> bool {
         let Some(fault) = self.faults.get_mut(&(*error.nqn, error.nsid)) else { return true };

@@ -60,6 +60,7 @@ impl Daemon {
             effective.push(subsystem);
         }
         self.config.subsystems = effective;
+        errors += self.apply_discovery(config);
         self.config.target.strict = config.target.strict;
         self.take_away_unwanted();
         errors += self.look_at_disks();
