@@ -193,6 +193,21 @@ impl Checker<'_> {
         self.error(value, format!("{key} is \"{}\" but must be one of {choices}", value.as_ref()))
     }
 
+    /// Some of several words, at least one; all of them where the key is not there.
+    fn words<T: Copy>(
+        &self,
+        key: &str,
+        value: Option<&Spanned<Vec<Spanned<String>>>>,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>> {
+        let Some(value) = value else { return Ok(words.iter().map(|&(_, meaning)| meaning).collect()) };
+        if value.as_ref().is_empty() {
+            return self.error(value, format!("{key} must name at least one, or leave it out for all"));
+        }
+        let meaning = |word| self.word(key, Some(word), words, words[0].1);
+        value.as_ref().iter().map(meaning).collect()
+    }
+
     /// A text that is parsed as something else.
     fn read<T: FromStr<Err: Display>>(&self, key: &str, value: &Spanned<String>, right: &str) -> Result<T> {
         value.as_ref().parse().or_else(|e: T::Err| {

@@ -3,8 +3,8 @@
 use crate::check::MODEL;
 use crate::identity;
 use crate::model::{
-    Backing, Config, ControlSocket, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice,
-    Subsystem, Target, Tls, Transport, VerbsOptions,
+    Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Host, Hosts, Listener,
+    Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport, VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
@@ -300,6 +300,12 @@ impl Keys {
     }
 }
 
+/// The words of some values.
+fn words<T: PartialEq>(values: &[T], words: &[(&str, T)]) -> Value {
+    let word = |value| words.iter().find(|(_, other)| other == value).map(|&(word, _)| Value::from(word));
+    Value::Array(values.iter().filter_map(word).collect())
+}
+
 fn word(value: &impl Display) -> Value {
     value.to_string().into()
 }
@@ -341,6 +347,13 @@ fn target(target: &Target) -> Result<Table, DraftError> {
     if let Some(keyring) = &target.tls_keyring {
         keys.put("tls_keyring", keyring.as_str());
     }
+    keys.unless("dhchap_hashes", &target.dhchap_hashes, &default.dhchap_hashes, |ids| {
+        words(ids, &DHCHAP_HASHES)
+    });
+    keys.unless("dhchap_groups", &target.dhchap_groups, &default.dhchap_groups, |ids| {
+        words(ids, &DHCHAP_GROUPS)
+    });
+    keys.unless("dhchap_discovery", &target.dhchap_discovery, &default.dhchap_discovery, |&on| on.into());
     match &target.control_socket {
         ControlSocket::Usual => {}
         ControlSocket::Off => keys.put("control_socket", "off"),
@@ -397,6 +410,12 @@ fn host(host: &Host) -> Result<Table, DraftError> {
     keys.put("nqn", host.nqn.to_string());
     if let Some(path) = &host.tls_key_file {
         keys.path("tls_key_file", path)?;
+    }
+    if let Some(path) = &host.dhchap_key_file {
+        keys.path("dhchap_key_file", path)?;
+    }
+    if let Some(path) = &host.dhchap_ctrl_key_file {
+        keys.path("dhchap_ctrl_key_file", path)?;
     }
     Ok(keys.0)
 }

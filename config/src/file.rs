@@ -35,6 +35,9 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) dhchap_hashes: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_groups: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_discovery: Option<bool>,
     pub(crate) control_socket: Option<Spanned<String>>,
     pub(crate) control_group: Option<Spanned<String>>,
     pub(crate) cntlid_min: Option<Spanned<i64>>,
@@ -86,6 +89,8 @@ pub(crate) struct AnaGroup {
 pub(crate) struct Host {
     pub(crate) nqn: Spanned<String>,
     pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

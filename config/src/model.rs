@@ -3,6 +3,7 @@
 use crate::{AddressList, ConfigError, check, file};
 use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::auth::{DhGroup, HashId};
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -54,6 +55,12 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// Hash functions that hosts may authenticate with: at least one.
+    pub dhchap_hashes: Vec<HashId>,
+    /// Diffie-Hellman groups that hosts may authenticate with: at least one.
+    pub dhchap_groups: Vec<DhGroup>,
+    /// Hosts with a key for DH-HMAC-CHAP must authenticate to discovery controllers, too.
+    pub dhchap_discovery: bool,
     /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
     /// without a common ID.
     pub cntlids: RangeInclusive<u16>,
@@ -76,6 +83,19 @@ pub enum ControlSocket {
     /// At this absolute path, or the target does not start.
     At(PathBuf),
 }
+
+/// Hash functions of DH-HMAC-CHAP by name.
+pub(crate) const DHCHAP_HASHES: [(&str, HashId); 3] =
+    [("sha256", HashId::SHA256), ("sha384", HashId::SHA384), ("sha512", HashId::SHA512)];
+/// Diffie-Hellman groups by name.
+pub(crate) const DHCHAP_GROUPS: [(&str, DhGroup); 6] = [
+    ("null", DhGroup::NULL),
+    ("ffdhe2048", DhGroup::FFDHE2048),
+    ("ffdhe3072", DhGroup::FFDHE3072),
+    ("ffdhe4096", DhGroup::FFDHE4096),
+    ("ffdhe6144", DhGroup::FFDHE6144),
+    ("ffdhe8192", DhGroup::FFDHE8192),
+];
 
 /// How a worker waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +201,12 @@ pub struct Host {
     pub nqn: Nqn,
     /// The file with its key for TLS: an absolute path.
     pub tls_key_file: Option<PathBuf>,
+    /// What holds its secret for DH-HMAC-CHAP, with which it must authenticate: an absolute path, or the name of a
+    /// systemd credential.
+    pub dhchap_key_file: Option<PathBuf>,
+    /// What holds the secret of the controller towards this host, which may ask the controller to prove that it has it.
+    /// There only with `dhchap_key_file`.
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }
 
 /// What hosts connect with.
@@ -383,6 +409,9 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            dhchap_hashes: DHCHAP_HASHES.map(|(_, id)| id).to_vec(),
+            dhchap_groups: DHCHAP_GROUPS.map(|(_, id)| id).to_vec(),
+            dhchap_discovery: false,
             control_socket: ControlSocket::Usual,
             control_group: None,
             cntlids: 1..=0xffef,

@@ -281,6 +281,9 @@ transfer_timeout_s = 9
 duplicate_host_id = "refuse"
 strict = true
 tls_keyring = ".nvme"
+dhchap_hashes = ["sha384", "sha512"]
+dhchap_groups = ["ffdhe3072"]
+dhchap_discovery = true
 control_socket = "/run/other/control.sock"
 control_group = "admin"
 
@@ -307,6 +310,8 @@ memory_windows = false
 [[host]]
 nqn = "nqn.2026-11.a:b"
 tls_key_file = "/etc/nvmf/keys/b \\ \"quoted\".key"
+dhchap_key_file = "/etc/nvmf/keys/b.dhchap"
+dhchap_ctrl_key_file = "credential"
 
 [[host]]
 nqn = "nqn.2026-11.a:c"
@@ -452,4 +457,31 @@ fn discovery_has_a_name_and_referrals() {
     assert!(listener("").unwrap().listeners[1].discovery);
     let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
     assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
+fn secrets_of_hosts_are_files_or_credentials() {
+    let with = |lines: &str, target: &str| {
+        let host = format!("\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\n{lines}\n");
+        Config::parse(&(GOOD.replace("[target]", &format!("[target]\n{target}")) + &host))
+    };
+    let both = "dhchap_key_file = \"/etc/nvmf/h\"\ndhchap_ctrl_key_file = \"ctrl\"";
+    let host = &with(both, "").unwrap().hosts[0];
+    assert_eq!(host.dhchap_key_file.as_deref(), Some(Path::new("/etc/nvmf/h")));
+    assert_eq!(host.dhchap_ctrl_key_file.as_deref(), Some(Path::new("ctrl")));
+    let config =
+        with("", "dhchap_hashes = [\"sha512\"]\ndhchap_groups = [\"ffdhe4096\", \"ffdhe8192\"]").unwrap();
+    assert_eq!((config.target.dhchap_hashes.len(), config.target.dhchap_groups.len()), (1, 2));
+    let default = with("", "").unwrap().target;
+    assert_eq!((default.dhchap_hashes.len(), default.dhchap_groups.len()), (3, 6));
+    for (lines, target, part) in [
+        ("dhchap_key_file = \"keys/h\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_key_file = \"..\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_ctrl_key_file = \"/h\"", "", "needs dhchap_key_file"),
+        ("", "dhchap_hashes = []", "at least one"),
+        ("", "dhchap_groups = [\"modp2048\"]", "must be one of"),
+    ] {
+        let error = with(lines, target).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }

@@ -93,6 +93,7 @@ impl Pair {
                     self.association.on_closed(self.now);
                 }
                 Action::Closed => self.over = true,
+                Action::Authenticate(_) | Action::AuthenticatedAgain => unreachable!("it has no secret"),
                 Action::DiscoveryLogChanged | Action::Event(_) => {}
             }
         }

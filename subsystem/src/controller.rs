@@ -84,6 +84,18 @@ impl Controller {
         &self.association
     }
 
+    /// The host has to authenticate first: the time for enabling begins then.
+    pub(crate) fn await_authentication(&mut self) {
+        self.enable_by = None;
+    }
+
+    /// The host has authenticated, for the first time.
+    pub(crate) fn on_authenticated(&mut self, now: Duration) {
+        if self.association.set_authenticated() {
+            self.enable_by = Some(now.saturating_add(ENABLE_TIMEOUT));
+        }
+    }
+
     /// The namespaces; none on a discovery controller.
     pub(crate) fn namespaces(&self) -> Option<&NamespaceTable> {
         match &self.content {

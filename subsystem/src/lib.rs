@@ -11,13 +11,14 @@
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
+//! | `authentication` | which hosts must authenticate; the two commands for it |
 //! | [`limits`] | every bound |
 //!
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
-//! What it does not do: it moves no data and opens no device; it has no clock; no fused commands, no metadata, no
-//! authentication in this version, and it says so to hosts that ask.
+//! What it does not do: it moves no data and opens no device; it has no clock; no fused commands and no metadata
+//! in this version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -33,6 +34,7 @@ pub mod access;
 mod admin;
 pub mod ana;
 pub mod association;
+mod authentication;
 mod controller;
 mod data;
 pub mod discovery;
@@ -56,6 +58,7 @@ mod timer;
 
 pub use ana::{AnaState, AnaTable};
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
+pub use authentication::Authentication;
 pub use discovery::{
     AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
 };

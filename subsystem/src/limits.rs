@@ -94,6 +94,14 @@ pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a controller may stay without having been enabled once, whatever its Keep Alive Timeout: until then it
 /// serves nobody, and holds one of the subsystem's controllers.
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the first authentication of a queue may take, without what the target takes for it, and one step of a later
+/// one.
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a queue whose authentication failed stays, for its host to ask why.
+pub const AUTHENTICATION_LINGER: Duration = Duration::from_millis(500);
+/// The most associations of a subsystem, or of discovery, that wait for their first authentication: of further ones,
+/// one of the machine that has most makes way.
+pub const UNAUTHENTICATED_MAX: usize = 64;
 /// While more than half of the controllers that a subsystem may have are in use, a host NQN that has more than this
 /// part (1/n) of them gets no further one.
 pub const HOST_CONTROLLERS_SHARE: usize = 8;

@@ -5,11 +5,24 @@
 
 use crate::{Association, Nsid, ReservationCommand};
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use nvme_proto::Status;
+use nvmf_auth::Names;
+use nvmf_auth::controller::{Computed, Task};
 
 /// What is to be done. Sent with the ticket's place, answered by an [`Answer`] to [`crate::Queue::on_answer`].
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a question travels in a box")]
 pub enum Question {
+    /// Compute something for an authentication. Answered by [`Answer::Authenticate`].
+    Authenticate {
+        /// Whose keys are needed.
+        names: Names,
+        /// Which machine asks ([`crate::Link::machine`]).
+        machine: IpAddr,
+        /// What.
+        task: Task,
+    },
     /// Change a reservation ([`crate::Registry::plan_reservation`]). Answered by [`Answer::Reservation`].
     Reservation(ReservationQuestion),
 }
@@ -30,6 +43,8 @@ pub struct ReservationQuestion {
 /// The outcome.
 #[derive(Debug)]
 pub enum Answer {
+    /// To [`Question::Authenticate`].
+    Authenticate(Computed),
     /// To [`Question::Reservation`]: the command is done, or failed with this status.
     Reservation(Result<(), Status>),
 }

@@ -194,6 +194,9 @@ pub enum Violation {
     /// The host did not enable its controller in time.
     #[error("the host did not enable the controller within {0:?}")]
     EnableTimeout(Duration),
+    /// The host did not authenticate in time.
+    #[error("the host did not authenticate within {0:?}")]
+    AuthenticationTimeout(Duration),
     /// The capsule is shorter than a submission queue entry.
     #[error("a capsule of {0} bytes holds no command")]
     ShortCapsule(usize),

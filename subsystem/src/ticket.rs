@@ -1,6 +1,7 @@
 //! One ticket, one response.
 
 use crate::admin::AdminKind;
+use crate::authentication::AuthenticationKind;
 use crate::io::IoKind;
 use crate::step::{Transfer, Work};
 use crate::{Cid, Qid, Question};
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Io(IoKind),
     /// An Admin command.
     Admin(AdminKind),
+    /// Authentication Send or Receive, on any queue.
+    Authentication(AuthenticationKind),
 }
 
 /// What a command handler wants, before a ticket is made of it.

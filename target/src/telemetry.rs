@@ -62,6 +62,8 @@ counters! {
     lost_closed,
     /// Connect commands refused.
     connects_refused,
+    /// Queues whose host failed to authenticate.
+    authentications_failed,
     /// Host NQNs seen with a second Host Identifier.
     duplicate_host_ids,
     /// Capsules received.

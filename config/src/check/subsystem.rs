@@ -5,6 +5,7 @@ use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
 use nvme_proto::nqn::Nqn;
+use std::path::PathBuf;
 use toml::Spanned;
 use uuid::Uuid;
 
@@ -44,7 +45,31 @@ impl Checker<'_> {
             let shown = path.as_ref().display();
             return self.error(path, format!("tls_key_file \"{shown}\" must be an absolute path"));
         }
-        Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
+        let dhchap_key_file = self.secret_file("dhchap_key_file", file.dhchap_key_file.as_ref())?;
+        let dhchap_ctrl_key_file =
+            self.secret_file("dhchap_ctrl_key_file", file.dhchap_ctrl_key_file.as_ref())?;
+        if let (None, Some(path)) = (&file.dhchap_key_file, &file.dhchap_ctrl_key_file) {
+            let message =
+                "dhchap_ctrl_key_file needs dhchap_key_file: the controller proves itself to a host that has";
+            return self.error(path, message);
+        }
+        let tls_key_file = file.tls_key_file.as_ref().map(|path| path.as_ref().clone());
+        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file })
+    }
+
+    /// An absolute path, or the name of a systemd credential.
+    fn secret_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
+        let Some(path) = path else { return Ok(None) };
+        let value = path.as_ref();
+        let is_name = value.file_name().is_some_and(|name| name == value.as_os_str());
+        if !value.is_absolute() && !is_name {
+            let shown = value.display();
+            let message = format!(
+                "{key} \"{shown}\" must be an absolute path, or the name of a systemd credential (LoadCredential=)"
+            );
+            return self.error(path, message);
+        }
+        Ok(Some(value.clone()))
     }
 
     pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {

@@ -5,8 +5,8 @@ use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
 use crate::AddressList;
 use crate::file;
 use crate::model::{
-    AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
-    VerbsOptions,
+    AnaGroup, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Listener, Poll, ProviderChoice,
+    Target, Tls, Transport, VerbsOptions,
 };
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -82,6 +82,9 @@ impl Checker<'_> {
             transfer_timeout: Duration::from_secs(transfer_timeout_s),
             strict: file.strict.unwrap_or(default.strict),
             tls_keyring: file.tls_keyring.clone(),
+            dhchap_hashes: self.words("dhchap_hashes", file.dhchap_hashes.as_ref(), &DHCHAP_HASHES)?,
+            dhchap_groups: self.words("dhchap_groups", file.dhchap_groups.as_ref(), &DHCHAP_GROUPS)?,
+            dhchap_discovery: file.dhchap_discovery.unwrap_or(default.dhchap_discovery),
             control_socket: self.control_socket(file.control_socket.as_ref())?,
             control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
             cntlids: self.cntlids(file)?,

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use nvme_proto::fabrics::connect::{Connect, ConnectData};
+use nvmf_auth::Terms;
 
 /// Bytes of Connect data.
 pub(crate) const CONNECT_LEN: u32 = ConnectData::LEN as u32;
@@ -83,6 +84,8 @@ pub struct Admitted {
     pub(crate) qid: Qid,
     pub(crate) entries: u16,
     pub(crate) role: Role,
+    /// How the queue has to be authenticated, if it has to.
+    pub(crate) authentication: Option<Terms>,
 }
 
 /// What the queue becomes.
@@ -103,6 +106,12 @@ impl Admitted {
     #[must_use]
     pub fn entries(&self) -> u16 {
         self.entries
+    }
+
+    /// Whether its host must authenticate before it is used.
+    #[must_use]
+    pub fn must_authenticate(&self) -> bool {
+        self.authentication.is_some()
     }
 
     /// Which queue of it.

@@ -10,8 +10,9 @@ use crate::discovery::{DiscoveryView, Port, Referral};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
-    AnaState, AnaTable, Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn,
-    Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
+    AnaState, AnaTable, Association, Authentication, Counters, DefinitionError, HostAccess,
+    NamespaceDefinition, Notice, Nqn, Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition,
+    SubsystemId,
 };
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -42,6 +43,7 @@ pub struct Registry {
     /// With its own NQN, or the well-known one.
     discovery_identity: Arc<Identity>,
     referrals: Vec<Referral>,
+    authentication: Authentication,
     notices: Vec<Notice>,
 }
 
@@ -73,6 +75,7 @@ impl Registry {
             discovery: Arc::new(DiscoveryView::empty()),
             discovery_identity: discovery::identity(Nqn::DISCOVERY),
             referrals: Vec::new(),
+            authentication: Authentication::default(),
             notices: Vec::new(),
         })
     }
@@ -195,6 +198,20 @@ impl Registry {
             return Err(DefinitionError::Nsid { nsid, nqn: *nqn });
         }
         self.set_namespaces(nqn, namespaces)
+    }
+
+    /// Replaces which hosts must authenticate. Associations close ([`Notice::Closing`]) whose host had to and has no key
+    /// any more, and those whose host has to from now on and has not.
+    pub fn set_authentication(&mut self, authentication: Authentication) {
+        self.authentication = authentication;
+        let Authentication { hosts, discovery } = self.authentication.clone();
+        let ids: Vec<SubsystemId> = self.associations.keys().copied().collect();
+        for id in ids {
+            self.close_associations(id, |association| {
+                let must = hosts.contains_key(&association.host_nqn) && (id != DISCOVERY || discovery);
+                must != association.must_authenticate()
+            });
+        }
     }
 
     /// Replaces the ports. Associations through a port that was removed, or that no longer serves their subsystem,

@@ -3,6 +3,7 @@
 mod admin;
 mod ana;
 mod arbitrary;
+mod authentication;
 mod connect;
 mod discovery;
 mod discovery_subsystem;

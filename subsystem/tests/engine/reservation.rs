@@ -25,7 +25,7 @@ fn ask_with(queue: &mut Queue, sqe: &Sqe, keys: [u64; 2]) -> Result<(Ticket, Res
     };
     match queue.on_parameters(NOW, ticket, &data[..len as usize]) {
         Step::Ask { ticket, question } => {
-            let Question::Reservation(question) = *question;
+            let Question::Reservation(question) = *question else { panic!("another question") };
             Ok((ticket, question))
         }
         step => Err(responded(step).status()),
@@ -256,7 +256,7 @@ fn persistence_is_advertised_where_there_is_a_place_for_it() {
     let Step::Ask { ticket, question } = capsule(&mut fixture.admin, &off.emit(), 0) else {
         panic!("the control plane stores it");
     };
-    let Question::Reservation(question) = *question;
+    let Question::Reservation(question) = *question else { panic!("another question") };
     assert_eq!(question.command, ReservationCommand::SetPersistence { persists: false });
     let change = fixture.registry.plan_reservation(&question).unwrap();
     fixture.registry.set_reservation(&question, change).unwrap();

@@ -9,6 +9,7 @@
 //! | `listeners` | where it listens, and tries to |
 //! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions`, `reservations` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
@@ -16,6 +17,7 @@
 //! | `status` | the status line and the report |
 
 mod ana;
+mod authentication;
 mod discovery;
 mod disks;
 mod keys;
@@ -32,6 +34,8 @@ mod worker_group;
 mod workers;
 
 pub use ana::AnaError;
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;

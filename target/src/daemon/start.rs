@@ -1,8 +1,10 @@
 //! From a configuration to a daemon that listens.
 
 use super::ana::set_initial;
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
+use super::reservations::Reservations;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening, discovery, questions};
@@ -85,6 +87,15 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
@@ -135,6 +146,8 @@ impl Daemon {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
         let set = set_initial(&mut registry, &config.listeners);
         set.map_err(StartError::Definition)?;
         let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
@@ -157,8 +170,10 @@ impl Daemon {
             waker,
             tls: tls_ports(&config)?,
             state: Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?),
+            host_keys,
         };
-        questions::answer(asked, common.clone())?;
+        let pool = Pool::start(&common.host_keys, &common.mailboxes)?;
+        questions::answer(asked, pool, Reservations::new(&common))?;
         let mut daemon = Self {
             path,
             common,

@@ -1,6 +1,7 @@
 //! The workers' threads.
 
 use super::StartError;
+use super::authentication::HostKeys;
 use super::worker_group::{Selection, WorkerGroup};
 use crate::control::Waker;
 use crate::exec::resources::SetUpError;
@@ -55,6 +56,8 @@ pub(super) struct Common {
     pub(super) tls: Option<Arc<TlsPorts>>,
     /// Where reservations are kept.
     pub(super) state: Arc<StateDirectory>,
+    /// The keys of hosts that must authenticate.
+    pub(super) host_keys: Arc<HostKeys>,
 }
 
 impl Common {
@@ -62,13 +65,17 @@ impl Common {
         self.registry.lock().expect("no panic happened under the registry's lock")
     }
 
-    /// Tells every worker what has changed in the registry. Under its lock: a barrier that anybody posts later comes
-    /// behind every change that was made before.
+    /// Tells every worker what has changed in the registry.
     pub(super) fn publish(&self) {
-        let mut registry = self.registry();
-        for notice in registry.take_notices() {
-            self.mailboxes.post_all(&WorkerMessage::Notice(notice));
-        }
+        publish(&mut self.registry(), &self.mailboxes);
+    }
+}
+
+/// Tells every worker what has changed in the registry. Under its lock: a barrier that anybody posts later comes behind
+/// every change that was made before.
+pub(super) fn publish(registry: &mut Registry, mailboxes: &Mailboxes<Detached>) {
+    for notice in registry.take_notices() {
+        mailboxes.post_all(&WorkerMessage::Notice(notice));
     }
 }
 

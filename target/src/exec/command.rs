@@ -217,6 +217,12 @@ impl<T: Transport> Queue<T> {
         match step {
             Step::Respond(response) => self.unsent.push_back(*response),
             Step::CloseQueue => {
+                if let Some(fault) = self.engine.authentication_fault() {
+                    resources.counters.authentications_failed.add(1);
+                    if resources.log.allow(now, &resources.counters) {
+                        tracing::warn!(parent: &self.span, "the host did not authenticate: {fault}");
+                    }
+                }
                 self.send_unsent(resources);
                 self.close(resources);
             }

@@ -148,7 +148,8 @@ impl<T: Transport> Queue<T> {
             let tls = if self.terms.secure_channel.is_some() { " over TLS" } else { "" };
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
-            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}");
+            let next = if admitted.must_authenticate() { ", must authenticate" } else { "" };
+            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}{next}");
         }
         resources.buffers.owners.connect(self.index, &mut self.owner, &association, now);
         if association.controller_type() == ControllerType::Discovery {

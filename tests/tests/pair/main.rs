@@ -1,5 +1,6 @@
 //! The host engine against the subsystem engine, with virtual time and without a provider.
 
+mod authentication;
 mod disk;
 mod io;
 mod rig;
