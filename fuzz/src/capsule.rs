@@ -6,7 +6,7 @@ use core::time::Duration;
 use nvme_proto::{Cntlid, Cqe};
 use nvmf_block::{BlockError, BlockRange};
 use nvmf_subsystem::{
-    BlockWork, Nsid, Queue, Registry, Source, Step, Ticket, Transfer, Violation, Work, limits,
+    Answer, BlockWork, Nsid, Queue, Registry, Source, Step, Ticket, Transfer, Violation, Work, limits,
 };
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
@@ -136,7 +136,10 @@ impl Side {
                 };
                 self.work.push(InProgress { ticket, parameters, in_capsule_len });
             }
-            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
+            Step::Ask { ticket, .. } => {
+                let step = self.queue.on_answer(START, ticket, Answer::Reservation(Ok(())));
+                self.take(step, in_capsule_len);
+            }
             Step::Held | Step::CloseIoQueues => {}
             Step::Connect(_) => panic!("a second Connect"),
             Step::CloseAssociation(Violation::QueueOverrun { .. }) => {

@@ -12,7 +12,7 @@ use nvmf_host::{
     Action, AdminData, Association, AssociationConfig, Command, CommandId, DataPointer, FlowControl,
     Namespace, Operation, QueueFailure, Reply, limits,
 };
-use nvmf_subsystem::{Link, Nsid, Registry, Step, Ticket, Transfer, Work};
+use nvmf_subsystem::{Answer, Link, Nsid, Registry, Step, Ticket, Transfer, Work};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -163,7 +163,10 @@ impl Pair {
                 let next = queue.subsystem.on_admission(self.now, request, admission);
                 self.take(input, qid, next);
             }
-            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
+            Step::Ask { ticket, .. } => {
+                let next = queue.subsystem.on_answer(self.now, ticket, Answer::Reservation(Ok(())));
+                self.take(input, qid, next);
+            }
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => {
                 self.association.on_disconnected(self.now, qid, "the controller disconnected");

@@ -56,11 +56,18 @@ impl NamespaceTable {
     }
 
     #[cold]
-    fn check(&self, namespace: &Namespace, _need: Need, association: &Association) -> Result<(), Status> {
+    fn check(&self, namespace: &Namespace, need: Need, association: &Association) -> Result<(), Status> {
         if !namespace.is_seen_by(&association.host_nqn) {
             return Err(status::INVALID_NAMESPACE);
         }
         let state = self.ana().state(association.port, namespace.definition.access.ana_group);
-        ana::refusal(state).map_or(Ok(()), Err)
+        if let Some(refusal) = ana::refusal(state) {
+            return Err(refusal);
+        }
+        if namespace.reservation.allows(association.host_id, need) {
+            return Ok(());
+        }
+        let is_write = need == Need::Write && namespace.definition.is_read_only();
+        Err(if is_write { status::NAMESPACE_WRITE_PROTECTED } else { status::RESERVATION_CONFLICT })
     }
 }

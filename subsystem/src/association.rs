@@ -3,7 +3,7 @@
 use crate::limits::KEEP_ALIVE_GRANULARITY_MS;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
-use crate::{Cntlid, HostId, Nqn, Options, SecureChannel};
+use crate::{Cntlid, HostId, Nqn, Nsid, Options, ReservationNotice, SecureChannel};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -428,6 +428,15 @@ fn millis(now: Duration) -> u64 {
 pub enum Notice {
     /// A subsystem has these namespaces from now on.
     Namespaces(Arc<NamespaceTable>),
+    /// Hosts are told what others did to a reservation.
+    Reservation {
+        /// Of which subsystem.
+        subsystem: SubsystemId,
+        /// Of which namespace.
+        nsid: Nsid,
+        /// Whom, and what.
+        notices: Arc<[(HostId, ReservationNotice)]>,
+    },
     /// The discovery log changed.
     Discovery(Arc<crate::discovery::DiscoveryView>),
     /// Associations of the subsystem are closing: poll their queues.

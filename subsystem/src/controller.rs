@@ -11,6 +11,7 @@ use crate::fabrics::{self, Change, Properties};
 use crate::flight::Flight;
 use crate::limits::ENABLE_TIMEOUT;
 use crate::namespace::NamespaceTable;
+use crate::reservation::Notifications;
 use crate::status::{self, Direction};
 use crate::step::{Step, Violation};
 use crate::subsystem::Identity;
@@ -36,6 +37,7 @@ pub(crate) struct Controller {
     pub(crate) features: Features,
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
+    pub(crate) notifications: Notifications,
     pub(crate) keep_alive: KeepAlive,
     /// Namespaces that changed since the host read their list.
     pub(crate) changed_namespaces: BTreeSet<Nsid>,
@@ -71,6 +73,7 @@ impl Controller {
             features: Features::new(now),
             events: Events::default(),
             errors: ErrorLog::default(),
+            notifications: Notifications::default(),
             keep_alive: KeepAlive::default(),
             changed_namespaces: BTreeSet::new(),
             enable_by: Some(now.saturating_add(ENABLE_TIMEOUT)),
@@ -170,6 +173,7 @@ impl Controller {
                 self.features = Features::new(now);
                 self.events.reset();
                 self.changed_namespaces.clear();
+                self.notifications = Notifications::default();
                 self.association.reset_features();
             }
         }
@@ -223,6 +227,16 @@ impl Controller {
                 }
                 if ana_changed {
                     self.events.raise(Notification::Ana);
+                }
+            }
+            (Content::Namespaces(table), Notice::Reservation { subsystem, nsid, notices })
+                if *subsystem == table.subsystem()
+                    && table.get_for(*nsid, &self.association.host_nqn).is_some() =>
+            {
+                for (host, notice) in notices.iter() {
+                    if *host == self.association.host_id && self.notifications.add(*nsid, *notice) {
+                        self.events.raise(Notification::Reservation);
+                    }
                 }
             }
             (Content::Discovery(old), Notice::Discovery(view)) if old.is_older_than(view) => {

@@ -8,6 +8,7 @@ use crate::association::Association;
 use crate::data::{self, Fit};
 use crate::limits::{BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, DSM_RANGE_LEN, DSM_RANGES_MAX};
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
+use crate::reservation::{self, Pulled};
 use crate::status::{self, Direction};
 use crate::step::{BlockWork, Transfer, Work};
 use crate::ticket::{Kind, Outcome, Reply};
@@ -44,6 +45,8 @@ pub(crate) enum IoKind {
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
     /// The ranges of a Copy are being transferred.
     CopyRanges(Box<copy::Copying>),
+    /// The data of a reservation command are being transferred. Boxed, because they are rare and large.
+    Reservation(Box<Pulled>),
     /// The cache is being flushed; the command itself follows. Boxed, because it is rare and large, and every ticket has
     /// room for a kind.
     AfterFlush(Box<AfterFlush>),
@@ -115,6 +118,18 @@ impl Io {
             | NvmOpcode::VERIFY => self.on_blocks(opcode, sqe, in_capsule_len),
             NvmOpcode::COPY => self.copy(sqe, in_capsule_len),
             NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe, in_capsule_len),
+            NvmOpcode::RESERVATION_REPORT => {
+                self.namespace(sqe.nsid(), Need::Reservation)?;
+                let reservation = self.namespaces.reservation(sqe.nsid()).ok_or(status::INVALID_NAMESPACE)?;
+                reservation::report(sqe, reservation, self.association.options.transfer_len_max)
+            }
+            NvmOpcode::RESERVATION_REGISTER
+            | NvmOpcode::RESERVATION_ACQUIRE
+            | NvmOpcode::RESERVATION_RELEASE => {
+                let uuid = self.namespace(sqe.nsid(), Need::Reservation)?.uuid;
+                let [cdw10, ..] = sqe.dwords();
+                reservation::pull(sqe, Pulled { nsid: sqe.nsid(), uuid, opcode, cdw10 }, in_capsule_len)
+            }
             _ => Err(status::INVALID_OPCODE),
         }
     }
@@ -214,11 +229,17 @@ impl Io {
         Ok(Reply::Execute { kind, work: Work::Parameters, transfer })
     }
 
-    /// The ranges of a Dataset Management or a Copy command.
+    /// The data that a command asked for.
     pub(crate) fn on_parameters(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
-        if let IoKind::CopyRanges(copying) = kind {
-            return self.copy_ranges(copying, parameters);
+        match kind {
+            IoKind::Reservation(pulled) => pulled.ask(&self.association, parameters),
+            IoKind::CopyRanges(copying) => self.copy_ranges(copying, parameters),
+            kind => self.on_ranges(kind, parameters),
         }
+    }
+
+    /// The ranges of a Dataset Management command.
+    fn on_ranges(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
         let &IoKind::Ranges { nsid, device, count } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
@@ -262,7 +283,10 @@ impl Io {
             IoKind::Read { bytes } => self.tally.on_read(now, bytes),
             IoKind::Write { bytes } => self.tally.on_write(now, bytes),
             IoKind::Plain(_) => {}
-            IoKind::Ranges { .. } | IoKind::CopyRanges(_) | IoKind::FusedData { .. } => {
+            IoKind::Ranges { .. }
+            | IoKind::CopyRanges(_)
+            | IoKind::Reservation(_)
+            | IoKind::FusedData { .. } => {
                 panic!("parameters were reported as done")
             }
             IoKind::Fused(_) => panic!("a fused operation was reported as a command"),
@@ -334,6 +358,7 @@ impl IoKind {
             | Self::Ranges { .. }
             | Self::CopyRanges(_)
             | Self::FusedData { .. }
+            | Self::Reservation(_)
             | Self::Fused(_) => Direction::Write,
             Self::Plain(direction) => *direction,
         }

@@ -7,6 +7,7 @@
 //! | [`discovery`] | ports, the discovery log, discovery controllers |
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
 //! | [`access`], [`ana`] | who may do what with a namespace; how it is reached through a port |
+//! | [`reservation`] | who is registered with a namespace and holds it, and what commands make of that |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
@@ -16,8 +17,8 @@
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
-//! What it does not do: it moves no data and opens no device; it has no clock; no metadata, no reservations in this
-//! version, and it says so to hosts that ask.
+//! What it does not do: it moves no data and opens no device; it has no clock; no metadata in this version, and it says
+//! so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -48,6 +49,7 @@ pub mod page;
 pub mod question;
 pub mod queue;
 pub mod registry;
+pub mod reservation;
 mod status;
 pub mod step;
 pub mod subsystem;
@@ -65,9 +67,11 @@ pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
+pub use question::ReservationQuestion;
 pub use question::{Answer, Question};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
+pub use reservation::{Reservation, ReservationCommand, ReservationNotice};
 pub use step::{BlockWork, CopySource, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;

@@ -35,6 +35,10 @@ pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
 pub const ANA_GROUPS_MAX: u32 = 127;
 /// How long a change of an ANA state may take, in seconds (ANATT).
 pub const ANA_TRANSITION_S: u8 = 10;
+/// Hosts that may be registered with a namespace at once.
+pub const REGISTRANTS_MAX: usize = 1024;
+/// Reservation notifications that wait for a controller's host to read them; the oldest go first.
+pub const RESERVATION_NOTIFICATIONS_MAX: usize = 64;
 /// The most subsystems of a registry.
 pub const SUBSYSTEMS_MAX: usize = 1024;
 /// The most ports of a registry.

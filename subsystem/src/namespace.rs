@@ -1,7 +1,7 @@
 //! Namespaces: which device is behind which NSID.
 
 use crate::ana::AnaTable;
-use crate::{HostAccess, Nqn, Nsid, SubsystemId};
+use crate::{HostAccess, Nqn, Nsid, Reservation, SubsystemId};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use nvmf_block::{DeviceId, Geometry};
@@ -35,12 +35,14 @@ pub struct NamespaceAccess {
     pub hosts: HostAccess,
     /// Its ANA group: 1 to [`crate::limits::ANA_GROUPS_MAX`].
     pub ana_group: u32,
+    /// There is a place where its reservation can be kept over a loss of power.
+    pub reservation_persists: bool,
 }
 
 impl Default for NamespaceAccess {
-    /// All hosts of the subsystem, in group 1.
+    /// All hosts of the subsystem, in group 1, no reservation that persists.
     fn default() -> Self {
-        Self { hosts: HostAccess::Any, ana_group: 1 }
+        Self { hosts: HostAccess::Any, ana_group: 1, reservation_persists: false }
     }
 }
 
@@ -76,15 +78,18 @@ pub struct NamespaceTable {
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) definition: NamespaceDefinition,
+    pub(crate) reservation: Arc<Reservation>,
     /// Not everybody may do everything with it: [`crate::access`] knows more.
     pub(crate) is_guarded: bool,
 }
 
 impl Namespace {
-    fn new(definition: NamespaceDefinition, ana: &AnaTable) -> Self {
+    fn new(definition: NamespaceDefinition, reservation: Arc<Reservation>, ana: &AnaTable) -> Self {
         let access = &definition.access;
-        let is_guarded = access.hosts != HostAccess::Any || ana.refuses_somewhere(access.ana_group);
-        Self { definition, is_guarded }
+        let is_guarded = access.hosts != HostAccess::Any
+            || ana.refuses_somewhere(access.ana_group)
+            || reservation.held().is_some();
+        Self { definition, reservation, is_guarded }
     }
 
     /// Whether it exists for this host.
@@ -101,7 +106,8 @@ impl NamespaceTable {
         ana: Arc<AnaTable>,
     ) -> Self {
         namespaces.sort_unstable_by_key(|namespace| namespace.nsid);
-        let namespaces = namespaces.into_iter().map(|definition| Namespace::new(definition, &ana)).collect();
+        let of = |definition| Namespace::new(definition, Arc::default(), &ana);
+        let namespaces = namespaces.into_iter().map(of).collect();
         Self { subsystem, generation: 0, namespaces, ana }
     }
 
@@ -123,8 +129,29 @@ impl NamespaceTable {
         self.successor(self.iter().cloned().collect(), Arc::clone(ana))
     }
 
+    /// The table in which a namespace has another reservation; `None` if there is no such namespace.
+    pub(crate) fn with_reservation(&self, nsid: Nsid, uuid: [u8; 16], new: Reservation) -> Option<Self> {
+        let mut table = self.successor(self.iter().cloned().collect(), Arc::clone(&self.ana));
+        let of = |namespace: &&mut Namespace| {
+            namespace.definition.nsid == nsid && namespace.definition.uuid == uuid
+        };
+        let namespace = table.namespaces.iter_mut().find(of)?;
+        *namespace = Namespace::new(namespace.definition.clone(), Arc::new(new), &self.ana);
+        Some(table)
+    }
+
+    /// A reservation belongs to the disk, and stays with it.
     fn successor(&self, namespaces: Vec<NamespaceDefinition>, ana: Arc<AnaTable>) -> Self {
-        Self { generation: self.generation + 1, ..Self::new(self.subsystem, namespaces, ana) }
+        let mut new = Self::new(self.subsystem, namespaces, ana);
+        new.generation = self.generation + 1;
+        for namespace in &mut new.namespaces {
+            let Some(old) = self.entry(namespace.definition.nsid) else { continue };
+            if old.definition.uuid == namespace.definition.uuid {
+                let reservation = Arc::clone(&old.reservation);
+                *namespace = Namespace::new(namespace.definition.clone(), reservation, &new.ana);
+            }
+        }
+        new
     }
 
     /// Whether this is to replace `other`: of the same subsystem, and newer.
@@ -148,6 +175,12 @@ impl NamespaceTable {
     #[must_use]
     pub fn get(&self, nsid: Nsid) -> Option<&NamespaceDefinition> {
         self.entry(nsid).map(|namespace| &namespace.definition)
+    }
+
+    /// The reservation of the namespace of that NSID.
+    #[must_use]
+    pub fn reservation(&self, nsid: Nsid) -> Option<&Arc<Reservation>> {
+        self.entry(nsid).map(|namespace| &namespace.reservation)
     }
 
     /// The namespace of that NSID, if it exists for this host.

@@ -3,12 +3,16 @@
 //! Some commands need what no worker may do: compute for long, sync a file, wait until all workers have a change. They
 //! wait as [`crate::Step::Ask`] while another thread does that.
 
+use crate::{Association, Nsid, ReservationCommand};
+use alloc::sync::Arc;
 use core::net::IpAddr;
+use nvme_proto::Status;
 use nvmf_auth::Names;
 use nvmf_auth::controller::{Computed, Task};
 
 /// What is to be done. Sent with the ticket's place, answered by an [`Answer`] to [`crate::Queue::on_answer`].
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a question travels in a box")]
 pub enum Question {
     /// Compute something for an authentication. Answered by [`Answer::Authenticate`].
     Authenticate {
@@ -19,6 +23,21 @@ pub enum Question {
         /// What.
         task: Task,
     },
+    /// Change a reservation ([`crate::Registry::plan_reservation`]). Answered by [`Answer::Reservation`].
+    Reservation(ReservationQuestion),
+}
+
+/// A command for a reservation.
+#[derive(Debug)]
+pub struct ReservationQuestion {
+    /// Whose.
+    pub association: Arc<Association>,
+    /// Which namespace the host means.
+    pub nsid: Nsid,
+    /// Its UUID when the command came: a disk that takes its NSID is another one.
+    pub uuid: [u8; 16],
+    /// What it wants.
+    pub command: ReservationCommand,
 }
 
 /// The outcome.
@@ -26,4 +45,6 @@ pub enum Question {
 pub enum Answer {
     /// To [`Question::Authenticate`].
     Authenticate(Computed),
+    /// To [`Question::Reservation`]: the command is done, or failed with this status.
+    Reservation(Result<(), Status>),
 }

@@ -350,6 +350,7 @@ impl Queue {
                 self.set_locked(now);
                 outcome
             }
+            (Kind::Io(_) | Kind::Admin(_), Answer::Reservation(result)) => result.map(|()| Reply::Done(0)),
             (kind, answer) => panic!("{kind:?} was answered by {answer:?}"),
         };
         self.step(cid, invalidate, outcome)

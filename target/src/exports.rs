@@ -1,12 +1,15 @@
 //! A namespace's disk, opened, and what the engine is told of it.
 
 use crate::limits::IN_USE_TIMEOUT;
+use crate::state::{StateDirectory, StateError};
 use crate::{machine, metrics};
 use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
-use nvmf_subsystem::{HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
+use nvmf_subsystem::{
+    HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, Reservation, SubsystemDefinition,
+};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +47,9 @@ pub enum ExportFault {
     /// Which disk it is could not be found out.
     #[error("its UUID cannot be read")]
     Identity(#[source] io::Error),
+    /// The reservation that was kept of it cannot be had. Without, everybody could write to it.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Another namespace has the same UUID, and it is the one that has it.
     #[error(
         "its UUID {uuid} is that of namespace {nsid} of {nqn}: hosts would take the two for one disk. If it is a \
@@ -106,6 +112,10 @@ pub struct Export {
     pub disk: Disk,
     /// What hosts find it by.
     pub uuid: [u8; 16],
+    /// A reservation of it can be kept over a loss of power: its contents are.
+    pub reservation_persists: bool,
+    /// The reservation that was kept when it was opened.
+    pub kept: Option<Reservation>,
     /// What has been logged of the disk's failures.
     pub logged: Health,
     /// Where its operations are counted.
@@ -117,7 +127,12 @@ impl Export {
     ///
     /// # Errors
     /// [`ExportFault`].
-    pub fn open(nqn: Nqn, namespace: &Namespace, device: DeviceId) -> Result<Self, ExportFault> {
+    pub fn open(
+        nqn: Nqn,
+        namespace: &Namespace,
+        device: DeviceId,
+        state: &StateDirectory,
+    ) -> Result<Self, ExportFault> {
         let spec = match &namespace.backing {
             Backing::Path { path, size, create } => {
                 DiskSpec::Path { path: path.clone(), create: size.filter(|_| *create) }
@@ -130,12 +145,16 @@ impl Export {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
         };
+        let lasts = matches!(namespace.backing, Backing::Path { .. });
+        let kept = if lasts { state.load(uuid)? } else { None };
         Ok(Self {
             nqn,
             namespace: namespace.clone(),
             device,
             disk,
             uuid,
+            reservation_persists: lasts && state.keeps(),
+            kept,
             logged: Health::default(),
             counted: Arc::default(),
         })
@@ -156,6 +175,7 @@ impl Export {
             access: NamespaceAccess {
                 hosts: host_access(&self.namespace.hosts),
                 ana_group: self.namespace.ana_group,
+                reservation_persists: self.reservation_persists,
             },
         }
     }

@@ -43,6 +43,7 @@ pub mod ports;
 pub mod qos;
 pub mod settings;
 pub mod sockets;
+pub mod state;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -6,11 +6,12 @@ use crate::{Cid, status};
 use nvme_proto::Status;
 use nvme_proto::admin::async_event::{AsyncEvent, notice};
 
-/// An event that a host can enable in the Asynchronous Event Configuration.
+/// An event that a host is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notification {
     NamespaceAttributes,
     Ana,
+    Reservation,
     DiscoveryLog,
 }
 
@@ -35,23 +36,26 @@ pub(crate) struct Events {
 }
 
 impl Notification {
-    const ALL: [Self; 3] = [Self::NamespaceAttributes, Self::Ana, Self::DiscoveryLog];
+    const ALL: [Self; 4] = [Self::NamespaceAttributes, Self::Ana, Self::Reservation, Self::DiscoveryLog];
 
     fn event(self) -> AsyncEvent {
         match self {
             Self::NamespaceAttributes => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
             Self::Ana => AsyncEvent::ANA_CHANGE,
+            Self::Reservation => AsyncEvent::RESERVATION_LOG_AVAILABLE,
             Self::DiscoveryLog => AsyncEvent::DISCOVERY_LOG_CHANGED,
         }
     }
 
-    /// Its bit in the Asynchronous Event Configuration.
-    fn bit(self) -> u32 {
-        match self {
+    /// Whether the host wants it. (Reservation notifications have a mask of their own.)
+    fn is_enabled(self, config: u32) -> bool {
+        let bit = match self {
+            Self::Reservation => return true,
             Self::NamespaceAttributes => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
             Self::Ana => notice::ANA_CHANGE,
             Self::DiscoveryLog => notice::DISCOVERY_LOG_CHANGE,
-        }
+        };
+        config & bit != 0
     }
 }
 
@@ -103,7 +107,7 @@ impl Events {
             return Some((cid, Status::ABORTED_BY_REQUEST, 0));
         }
         for notification in Notification::ALL {
-            if *self.state(notification) != State::Pending || enabled & notification.bit() == 0 {
+            if *self.state(notification) != State::Pending || !notification.is_enabled(enabled) {
                 continue;
             }
             let cid = self.requests.iter_mut().find_map(Option::take)?;

@@ -1,7 +1,7 @@
 //! Get Features and Set Features.
 
 use super::flush::flush_behind;
-use super::{AdminKind, AfterFlush};
+use super::{AdminKind, AfterFlush, reservation};
 use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::limits::KEEP_ALIVE_DEFAULT_MS;
@@ -39,7 +39,7 @@ const CDFE: usize = 4;
 
 /// Features that a controller of either type has; those of I/O controllers only.
 const FEATURES: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
-const IO_FEATURES: [FeatureId; 11] = [
+const IO_FEATURES: [FeatureId; 13] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -51,6 +51,8 @@ const IO_FEATURES: [FeatureId; 11] = [
     FeatureId::HOST_BEHAVIOR_SUPPORT,
     FeatureId::IO_COMMAND_SET_PROFILE,
     FeatureId::HOST_ID,
+    FeatureId::RESERVATION_NOTIFICATION_MASK,
+    FeatureId::RESERVATION_PERSISTENCE,
 ];
 
 /// The values that live in the controller itself; the rest belong to its association or its timer.
@@ -120,7 +122,11 @@ pub(crate) fn on_get_features(controller: &Controller, now: Duration, sqe: &Sqe)
     }
     let value = match command.select {
         Select::CURRENT => current(controller, now, &command)?,
-        // Nothing is saved: the saved value is the default.
+        // What is changed there is saved.
+        Select::SAVED if command.fid == FeatureId::RESERVATION_PERSISTENCE => {
+            current(controller, now, &command)?
+        }
+        // Nothing else is saved: the saved value is the default.
         Select::DEFAULT | Select::SAVED => default(controller, now, &command)?,
         Select::SUPPORTED_CAPABILITIES => Value::Dword(capabilities(command.fid)),
         _ => return Err(status::INVALID_FIELD),
@@ -140,7 +146,14 @@ fn send(sqe: &Sqe, bytes: &[u8], len: usize) -> Outcome {
 
 fn capabilities(fid: FeatureId) -> u32 {
     // The Host Identifier comes with Connect.
-    if fid == FeatureId::HOST_ID { 0 } else { capability::CHANGEABLE }
+    match fid {
+        FeatureId::HOST_ID => 0,
+        FeatureId::RESERVATION_NOTIFICATION_MASK => capability::CHANGEABLE | capability::NAMESPACE_SPECIFIC,
+        FeatureId::RESERVATION_PERSISTENCE => {
+            capability::CHANGEABLE | capability::NAMESPACE_SPECIFIC | capability::SAVEABLE
+        }
+        _ => capability::CHANGEABLE,
+    }
 }
 
 fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Result<Value, Status> {
@@ -162,6 +175,8 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::IO_COMMAND_SET_PROFILE => 0,
         FeatureId::TIMESTAMP => return Ok(Value::Timestamp(features.timestamp.now(now))),
         FeatureId::HOST_BEHAVIOR_SUPPORT => return Ok(Value::HostBehavior(features.host_behavior)),
+        FeatureId::RESERVATION_NOTIFICATION_MASK => reservation::mask(controller, command.nsid)?,
+        FeatureId::RESERVATION_PERSISTENCE => reservation::persistence(controller, command.nsid)?,
         FeatureId::HOST_ID if command.cdw11 & EXTENDED_HOST_ID != 0 => {
             return Ok(Value::HostId(controller.association.host_id()));
         }
@@ -202,8 +217,14 @@ pub(crate) fn on_set_features(
     if !is_supported(controller, command.fid) {
         return Err(status::INVALID_FIELD);
     }
+    if command.fid == FeatureId::RESERVATION_PERSISTENCE {
+        return reservation::set_persistence(controller, command.nsid, command.cdw11);
+    }
     if command.save {
         return Err(status::FEATURE_NOT_SAVEABLE);
+    }
+    if command.fid == FeatureId::RESERVATION_NOTIFICATION_MASK {
+        return reservation::set_mask(controller, command.nsid, command.cdw11);
     }
     if command.nsid != Nsid(0) && command.nsid != Nsid::ALL {
         return Err(status::FEATURE_NOT_NAMESPACE_SPECIFIC);
@@ -313,7 +334,7 @@ pub(crate) fn on_parameters(
             controller.association.set_retry_delays(fields[ACRE] == 1);
             controller.association.set_copy_formats(u16::from_le_bytes([fields[CDFE], fields[CDFE + 1]]));
         }
-        AdminKind::Page | AdminKind::Flush { .. } => panic!("parameters for {kind:?}"),
+        AdminKind::Page | AdminKind::Asked | AdminKind::Flush { .. } => panic!("parameters for {kind:?}"),
     }
     Ok(Reply::Done(0))
 }

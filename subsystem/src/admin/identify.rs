@@ -10,6 +10,7 @@ use crate::limits::{
     PAGE_LEN, RETRY_DELAY_100MS,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
+use crate::reservation::{RESCAP_PERSISTS, RESCAP_TYPES};
 use crate::ticket::Outcome;
 use crate::{AnaState, Nqn, Nsid, Page, TransportType, status};
 use nvme_proto::admin::identify::{
@@ -176,6 +177,7 @@ fn identify_io(id: &mut IdentifyController) {
     id.oncs = (oncs::COMPARE
         | oncs::DATASET_MANAGEMENT
         | oncs::WRITE_ZEROES
+        | oncs::RESERVATIONS
         | oncs::SAVE_SELECT
         | oncs::TIMESTAMP
         | oncs::VERIFY
@@ -201,6 +203,7 @@ fn identify_namespace(namespace: &NamespaceDefinition, state: AnaState) -> Ident
     }
     id.anagrpid = namespace.access.ana_group.into();
     id.nmic = NMIC_SHARED;
+    id.rescap = rescap(namespace);
     id.nsattr = nsattr(namespace);
     id.nguid = namespace.nguid;
     id.eui64 = namespace.eui64;
@@ -223,6 +226,10 @@ fn preferred_z(namespace: &NamespaceDefinition) -> Option<u16> {
     if blocks > 1 { u16::try_from(blocks - 1).ok() } else { None }
 }
 
+fn rescap(namespace: &NamespaceDefinition) -> u8 {
+    RESCAP_TYPES | if namespace.access.reservation_persists { RESCAP_PERSISTS } else { 0 }
+}
+
 fn nsattr(namespace: &NamespaceDefinition) -> u8 {
     if namespace.is_read_only() { NSATTR_WRITE_PROTECTED } else { 0 }
 }
@@ -231,6 +238,7 @@ fn independent(namespace: &NamespaceDefinition) -> IndependentNamespace {
     let mut id = IndependentNamespace::new_zeroed();
     id.nsfeat = if namespace.geometry.volatile_write_cache { 0 } else { independent_nsfeat::VWCNP };
     id.nmic = NMIC_SHARED;
+    id.rescap = rescap(namespace);
     id.anagrpid = namespace.access.ana_group.into();
     id.nsattr = nsattr(namespace);
     id.nstat = NSTAT_READY;

@@ -20,6 +20,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Bytes of a page that has 32 bits for each of 256 identifiers.
 const WORDS_LEN: u64 = 1024;
+/// Scope of a feature: a namespace (FSP bit 0).
+const FEATURE_SCOPE_NAMESPACE: u32 = 1 << 20;
 /// Scope of a feature: the controller (FSP bit 1, which begins at bit 20).
 const FEATURE_SCOPE_CONTROLLER: u32 = 1 << 21;
 /// Bytes of a data unit of the SMART log: thousand blocks of 512 bytes.
@@ -32,7 +34,7 @@ const DISCOVERY_PAGES: [LogPageId; 5] = [
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
     LogPageId::DISCOVERY,
 ];
-const IO_PAGES: [LogPageId; 9] = [
+const IO_PAGES: [LogPageId; 10] = [
     LogPageId::SUPPORTED_LOG_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
@@ -42,6 +44,7 @@ const IO_PAGES: [LogPageId; 9] = [
     LogPageId::ANA,
     LogPageId::FEATURES_SUPPORTED_AND_EFFECTS,
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
+    LogPageId::RESERVATION_NOTIFICATION,
 ];
 /// Admin commands of a controller of either type; an I/O controller has Abort as well.
 const ADMIN_COMMANDS: [AdminOpcode; 6] = [
@@ -54,6 +57,12 @@ const ADMIN_COMMANDS: [AdminOpcode; 6] = [
 ];
 const READ_COMMANDS: [NvmOpcode; 4] =
     [NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY];
+const RESERVATION_COMMANDS: [NvmOpcode; 4] = [
+    NvmOpcode::RESERVATION_REGISTER,
+    NvmOpcode::RESERVATION_REPORT,
+    NvmOpcode::RESERVATION_ACQUIRE,
+    NvmOpcode::RESERVATION_RELEASE,
+];
 const WRITE_COMMANDS: [NvmOpcode; 4] =
     [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT, NvmOpcode::COPY];
 
@@ -70,6 +79,14 @@ pub(crate) fn on_get_log_page(controller: &mut Controller, sqe: &Sqe) -> Outcome
         return Err(status::INVALID_FIELD);
     };
     let outcome = Controller::send_page(sqe, page.starting_at(command.offset), len)?;
+    if command.lid == LogPageId::RESERVATION_NOTIFICATION && controller.notifications.pop() {
+        // The next one is an event of its own.
+        if !command.retain_event {
+            clear_event(controller, command.lid);
+            controller.events.raise(Notification::Reservation);
+        }
+        return Ok(outcome);
+    }
     if !command.retain_event {
         clear_event(controller, command.lid);
     }
@@ -87,6 +104,7 @@ fn clear_event(controller: &mut Controller, lid: LogPageId) {
             controller.changed_namespaces.clear();
             controller.events.clear(Notification::NamespaceAttributes);
         }
+        LogPageId::RESERVATION_NOTIFICATION => controller.events.clear(Notification::Reservation),
         LogPageId::ANA => controller.events.clear(Notification::Ana),
         LogPageId::DISCOVERY => controller.events.clear(Notification::DiscoveryLog),
         _ => {}
@@ -110,6 +128,7 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
             build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
         }
         LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => build(&commands_supported(controller, command.csi)),
+        LogPageId::RESERVATION_NOTIFICATION => controller.notifications.page(),
         LogPageId::ANA => {
             let table = controller.namespaces().ok_or(status::INVALID_LOG_PAGE)?;
             let association = &controller.association;
@@ -152,7 +171,13 @@ fn features_supported(controller: &Controller) -> Page {
     Page::build(|out| {
         for (fid, word) in (0..=u8::MAX).zip(out.chunks_exact_mut(4)) {
             if features::is_supported(controller, FeatureId(fid)) {
-                word.copy_from_slice(&(effects::SUPPORTED | FEATURE_SCOPE_CONTROLLER).to_le_bytes());
+                let scope = match FeatureId(fid) {
+                    FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE => {
+                        FEATURE_SCOPE_NAMESPACE
+                    }
+                    _ => FEATURE_SCOPE_CONTROLLER,
+                };
+                word.copy_from_slice(&(effects::SUPPORTED | scope).to_le_bytes());
             }
         }
     })
@@ -173,6 +198,9 @@ fn commands_supported(controller: &Controller, csi: u8) -> CommandsSupportedLog 
         return log;
     }
     for opcode in READ_COMMANDS {
+        log.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
+    }
+    for opcode in RESERVATION_COMMANDS {
         log.io[usize::from(opcode.0)] = effects::SUPPORTED.into();
     }
     for opcode in WRITE_COMMANDS {

@@ -7,6 +7,7 @@ pub(crate) mod features;
 pub(crate) mod flush;
 pub(crate) mod identify;
 pub(crate) mod log_page;
+mod reservation;
 
 pub(crate) use error_log::ErrorLog;
 pub(crate) use event::{Events, Notification};
@@ -24,6 +25,8 @@ pub(crate) enum AdminKind {
     Timestamp,
     /// The data of the Host Behavior Support feature are being transferred.
     HostBehavior,
+    /// The control plane does the rest.
+    Asked,
     /// A namespace is being flushed; those behind it follow.
     Flush { nsid: Nsid, then: AfterFlush },
 }

@@ -4,6 +4,7 @@ mod associations;
 mod connect;
 mod definitions;
 mod discovery;
+mod reservations;
 
 use crate::discovery::{DiscoveryView, Port, Referral};
 use crate::namespace::NamespaceTable;

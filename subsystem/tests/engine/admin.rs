@@ -56,7 +56,7 @@ fn identify_controller_follows_the_options() {
     assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 1, 1));
     assert_eq!(
         (id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()),
-        (0x1dd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
+        (0x1fd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
     );
     // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);

@@ -86,6 +86,7 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Default)]
 struct Transport {
     work: BTreeMap<u16, (Ticket, Option<u32>)>,
+    asked: Vec<Ticket>,
     /// Commands that came in, less the responses that went out, by Command ID.
     open: BTreeMap<u16, i64>,
     over: bool,
@@ -118,7 +119,7 @@ impl Transport {
                 assert!(pulled.unwrap_or(0) as usize <= limits::PARAMETERS_LEN_MAX);
                 assert!(self.work.insert(ticket.cid().0, (ticket, pulled)).is_none());
             }
-            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
+            Step::Ask { ticket, .. } => self.asked.push(ticket),
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => self.over = true,
             Step::Connect(_) => panic!("the queue is connected already"),
@@ -126,6 +127,10 @@ impl Transport {
     }
 
     fn finish(&mut self, queue: &mut Queue, which: usize, fails: bool, fill: u8) {
+        if let Some(ticket) = self.asked.pop() {
+            let result = if fails { Err(Status::RESERVATION_CONFLICT) } else { Ok(()) };
+            return self.take(queue.on_answer(NOW, ticket, Answer::Reservation(result)), 0);
+        }
         let Some(&cid) = self.work.keys().nth(which % self.work.len().max(1)) else { return };
         let (ticket, pulled) = self.work.remove(&cid).unwrap();
         let step = match pulled {
@@ -178,10 +183,11 @@ fn run(registry: &mut Registry, queue: &mut Queue, events: Vec<Event>) {
         }
     }
     if transport.over {
-        transport.work.into_values().for_each(|(ticket, _)| ticket.abandon());
+        let work = transport.work.into_values().map(|(ticket, _)| ticket);
+        work.chain(transport.asked).for_each(Ticket::abandon);
         return;
     }
-    while !transport.work.is_empty() {
+    while !transport.work.is_empty() || !transport.asked.is_empty() {
         transport.finish(queue, 0, false, 0);
         transport.drain(queue);
     }

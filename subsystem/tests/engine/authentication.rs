@@ -55,7 +55,7 @@ fn send(now: Duration, queue: &mut Queue, message: &[u8], byte: u8) -> Cqe {
     let (ticket, _) = parameters(capsule(queue, &sqe, 0));
     match queue.on_parameters(now, ticket, message) {
         Step::Ask { ticket, question } => {
-            let Question::Authenticate { names, task, .. } = *question;
+            let Question::Authenticate { names, task, .. } = *question else { panic!("another question") };
             assert_eq!((names.host, names.subsystem), (nqn(HOST), nqn(SUBSYSTEM)));
             let keys = Keys { host: Some(secret(byte)), controller: None };
             let computed = task.run(Some(&keys), &mut random);
@@ -283,7 +283,7 @@ fn time_that_the_control_plane_takes_is_not_the_hosts() {
     let hour = Duration::from_secs(3600);
     queue.on_timeout(NOW + hour);
     assert!(queue.poll_step(NOW + hour).is_none() && queue.poll_timeout().is_none());
-    let Question::Authenticate { task, .. } = *question;
+    let Question::Authenticate { task, .. } = *question else { panic!("another question") };
     let answer = Answer::Authenticate(task.run(None, &mut random));
     assert_eq!(code(&responded(queue.on_answer(NOW + hour, ticket, answer))), OK);
     assert_eq!(queue.poll_timeout(), Some(NOW + hour + AUTHENTICATION_TIMEOUT));

@@ -75,7 +75,8 @@ fn set_features_refuses_what_is_not_supported() {
         (FeatureId::HOST_ID, 1, SEQUENCE),
         (FeatureId::INTERRUPT_COALESCING, 0, INVALID_FIELD),
         (FeatureId::INTERRUPT_VECTOR, 0, INVALID_FIELD),
-        (FeatureId::RESERVATION_NOTIFICATION_MASK, 0, INVALID_FIELD),
+        (FeatureId::RESERVATION_NOTIFICATION_MASK, 0, (0, 0x0b)),
+        (FeatureId::RESERVATION_PERSISTENCE, 0, (0, 0x0b)),
         (FeatureId(0xff), 0, INVALID_FIELD),
     ] {
         assert_eq!(set(admin, fid, word), status, "{fid:?} {word:#x}");

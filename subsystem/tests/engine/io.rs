@@ -77,7 +77,6 @@ fn invalid_io_commands_have_their_status() {
     let command = |command: ReadWrite| rw(NvmOpcode::WRITE, command);
     for (name, sqe, status) in [
         ("opcode", Sqe::new(0x04), (0, 0x01)),
-        ("opcode of reservations", Sqe::new(0x0d), (0, 0x01)),
         ("NSID 0", on(0, NvmOpcode::READ), (0, 0x0b)),
         ("NSID inactive", on(2, NvmOpcode::READ), (0, 0x0b)),
         ("NSID of all", on(u32::MAX, NvmOpcode::WRITE), (0, 0x0b)),

@@ -177,5 +177,5 @@ fn the_firmware_slot_and_the_features_log() {
     assert_eq!((slots.afi, &slots.revisions[0]), (1, b"9.9     "));
     let features = page(&mut fixture.admin, LogPageId::FEATURES_SUPPORTED_AND_EFFECTS, 1024);
     let supported: Vec<_> = (0..256).filter(|fid| features[fid * 4] & 1 == 1).collect();
-    assert_eq!(supported, [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
+    assert_eq!(supported, [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81, 0x82, 0x83]);
 }

@@ -15,3 +15,4 @@ mod io;
 mod lifecycle;
 mod log_page;
 mod reconnect;
+mod reservation;

@@ -8,7 +8,7 @@ use crate::message::WorkerId;
 use core::time::Duration;
 use nvmf_backend::DevicesError;
 use nvmf_block::DeviceId;
-use nvmf_subsystem::{DefinitionError, Nqn};
+use nvmf_subsystem::{DefinitionError, Nqn, Nsid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -50,7 +50,7 @@ impl Daemon {
         let now = self.common.clock.now();
         let wanted = &self.config.subsystems;
         let mut faults = self.namespaces.collect(wanted, now);
-        self.namespaces.begin(wanted, now, &self.common.waker);
+        self.namespaces.begin(wanted, now, &self.common.waker, &self.common.state);
         if !self.namespaces.is_settling(now) {
             faults.append(&mut self.settle());
         }
@@ -272,8 +272,20 @@ impl Daemon {
 
     /// Shows the hosts of a subsystem the namespaces that are open.
     pub(super) fn show(&self, nqn: &Nqn) -> Result<(), Box<DefinitionError>> {
-        let own = self.exports().iter().filter(|export| export.nqn == *nqn);
-        Ok(self.registry().set_namespaces(nqn, own.map(Export::definition).collect())?)
+        let own = || self.exports().iter().filter(|export| export.nqn == *nqn);
+        // One lock for both: nobody may see a namespace without the reservation that was kept of it.
+        let mut registry = self.registry();
+        let before = registry.namespaces(nqn).cloned();
+        registry.set_namespaces(nqn, own().map(Export::definition).collect())?;
+        for export in own() {
+            let nsid = Nsid(export.namespace.nsid);
+            let was_there =
+                before.as_ref().and_then(|table| table.get(nsid)).is_some_and(|it| it.uuid == export.uuid);
+            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there) {
+                registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
+            }
+        }
+        Ok(())
     }
 
     fn detach(&self, device: DeviceId) {

@@ -12,7 +12,7 @@
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
-//! | `questions` | the thread that answers what commands ask the control plane |
+//! | `questions`, `reservations` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
@@ -29,6 +29,7 @@ mod namespaces;
 mod questions;
 mod reload;
 mod requests;
+mod reservations;
 mod slow_disks;
 mod start;
 mod status;
@@ -61,7 +62,7 @@ use core::time::Duration;
 use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
-use nvmf_subsystem::{Notice, Registry};
+use nvmf_subsystem::Registry;
 use slow_disks::SlowDisks;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -182,15 +183,12 @@ impl Daemon {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.common.registry.lock().expect("no panic happened under the registry's lock")
+        self.common.registry()
     }
 
     /// Tells every worker what has changed in the registry.
     fn publish(&self) {
-        let notices: Vec<Notice> = self.registry().take_notices();
-        for notice in notices {
-            self.common.mailboxes.post_all(&WorkerMessage::Notice(notice));
-        }
+        self.common.publish();
     }
 
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is

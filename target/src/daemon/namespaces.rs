@@ -4,11 +4,13 @@ use super::twins::{Claim, Key};
 use crate::control::Waker;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_INTERVAL};
+use crate::state::StateDirectory;
 use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Namespace, Subsystem};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 /// Disks that are opened at the same time, at the most.
@@ -48,7 +50,13 @@ struct Fault {
 
 impl Namespaces {
     /// Begins to open what is wanted and not open.
-    pub(super) fn begin(&mut self, wanted: &[Subsystem], now: Duration, waker: &Waker) {
+    pub(super) fn begin(
+        &mut self,
+        wanted: &[Subsystem],
+        now: Duration,
+        waker: &Waker,
+        state: &Arc<StateDirectory>,
+    ) {
         // A disk that has left every worker is closed here.
         self.leaving.retain(|export| export.disk.is_shared());
         self.resting.retain(|_, (_, until)| *until > now);
@@ -68,11 +76,11 @@ impl Namespaces {
             {
                 continue;
             }
-            let (device, waker) = (self.take_device(), waker.clone());
+            let (device, waker, state) = (self.take_device(), waker.clone(), Arc::clone(state));
             let (tell, told) = channel();
             let to_open = namespace.clone();
             let body = move || {
-                let _ = tell.send(Export::open(nqn, &to_open, device));
+                let _ = tell.send(Export::open(nqn, &to_open, device, &state));
                 waker.wake();
             };
             // No thread: it is tried again.

@@ -37,9 +37,10 @@ impl Daemon {
 
     fn apply(&mut self, config: &Config) -> usize {
         self.warn_of_restart(config);
-        let mut errors =
-            self.apply_hosts(config) + self.reload_keys(config) + self.reload_authentication(config);
-        self.apply_ana(config);
+        let mut errors = self.apply_hosts(config)
+            + self.reload_keys(config)
+            + self.reload_authentication(config)
+            + self.apply_ana(config);
         let old = std::mem::take(&mut self.config.subsystems);
         let mut effective = Vec::new();
         for new in &config.subsystems {

@@ -4,6 +4,7 @@ use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
+use super::reservations::Reservations;
 use super::slow_disks::SlowDisks;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
@@ -16,6 +17,7 @@ use crate::metrics::endpoint::{self, EndpointError};
 use crate::metrics::observed::Observed;
 use crate::notify::Watchdog;
 use crate::sockets::Sockets;
+use crate::state::{StateDirectory, StateError};
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -109,6 +111,9 @@ pub enum StartError {
         #[source]
         source: EndpointError,
     },
+    /// The state directory cannot be had.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -180,9 +185,11 @@ impl Daemon {
             observed: Arc::new(observed),
             waker,
             tls: tls_ports(&config)?,
+            state: Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?),
             host_keys,
         };
-        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
+        let pool = Pool::start(&common.host_keys, &common.mailboxes)?;
+        questions::answer(asked, pool, Reservations::new(&common))?;
         let mut daemon = Self {
             path,
             common,

@@ -7,9 +7,10 @@ use crate::control::Waker;
 use crate::exec::resources::SetUpError;
 use crate::exec::transport::Transport;
 use crate::mailbox::Mailboxes;
-use crate::message::WorkerId;
+use crate::message::{WorkerId, WorkerMessage};
 use crate::metrics::observed::Observed;
 use crate::settings::{Load, Settings};
+use crate::state::StateDirectory;
 use crate::telemetry::Counters;
 use crate::thread::{self, Clock, Waiting};
 use crate::transport::Detached;
@@ -25,7 +26,7 @@ use nvmf_rdma_any::OpenOptions;
 use nvmf_subsystem::Registry;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use thiserror::Error;
 
@@ -56,8 +57,29 @@ pub(super) struct Common {
     pub(super) waker: Waker,
     /// Which NVMe/TCP ports have TLS, if one has.
     pub(super) tls: Option<Arc<TlsPorts>>,
+    /// Where reservations are kept.
+    pub(super) state: Arc<StateDirectory>,
     /// The keys of hosts that must authenticate.
     pub(super) host_keys: Arc<HostKeys>,
+}
+
+impl Common {
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no panic happened under the registry's lock")
+    }
+
+    /// Tells every worker what has changed in the registry.
+    pub(super) fn publish(&self) {
+        publish(&mut self.registry(), &self.mailboxes);
+    }
+}
+
+/// Tells every worker what has changed in the registry. Under its lock: a barrier that anybody posts later comes behind
+/// every change that was made before.
+pub(super) fn publish(registry: &mut Registry, mailboxes: &Mailboxes<Detached>) {
+    for notice in registry.take_notices() {
+        mailboxes.post_all(&WorkerMessage::Notice(notice));
+    }
 }
 
 /// A worker that runs.

@@ -285,9 +285,18 @@ impl Pair {
                 self.jobs.push_back(Job { qid, ticket, work, transfer, capsule });
             }
             Step::Ask { ticket, question } => {
-                let Question::Authenticate { task, .. } = *question;
-                let keys = self.keys.as_ref().map(|(keys, _)| keys);
-                let answer = Answer::Authenticate(task.run(keys, &mut nvmf_auth::system_random));
+                let answer = match *question {
+                    Question::Authenticate { task, .. } => {
+                        let keys = self.keys.as_ref().map(|(keys, _)| keys);
+                        Answer::Authenticate(task.run(keys, &mut nvmf_auth::system_random))
+                    }
+                    Question::Reservation(question) => {
+                        let planned = self.registry.plan_reservation(&question);
+                        let done =
+                            planned.and_then(|change| self.registry.set_reservation(&question, change));
+                        Answer::Reservation(done.map(|_| ()))
+                    }
+                };
                 let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;
                 let step = target.on_answer(self.now, ticket, answer);
                 self.take_one(qid, step, capsule);
