@@ -1,5 +1,7 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
+mod discovery;
+mod metrics;
 mod subsystem;
 mod target;
 
@@ -7,8 +9,8 @@ use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    Backing, Config, Discovery, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -22,7 +24,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 /// The model name that hosts see when none is given.
-const MODEL: &str = "nvmf namespace";
+pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
 const NSID_MAX: i64 = 1024;
 /// Listeners of a target: the discovery log has a port for each.
@@ -31,8 +33,12 @@ const LISTENERS_MAX: usize = 64;
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
 const NAMESPACES_MAX: usize = 1024;
+/// ANA groups.
+const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
+/// Networks in the `allow` of a listener.
+const NETWORKS_MAX: usize = 256;
 
 type Result<T> = core::result::Result<T, ConfigError>;
 
@@ -50,6 +56,13 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         checker.unique("address", addresses.map(|(l, v)| (l.as_ref().address.span(), v.address)))?;
     }
     let subsystems = file.subsystem.iter().map(|s| checker.subsystem(s)).collect::<Result<Vec<_>>>()?;
+    let discovery = checker.discovery(&file.discovery)?;
+    if let (Some(own), Some(value)) = (discovery.nqn, &file.discovery.nqn)
+        && subsystems.iter().any(|subsystem| subsystem.nqn == own)
+    {
+        return checker
+            .error(value, "nqn is that of a [[subsystem]]: the discovery service needs one of its own");
+    }
     checker.unique(
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
@@ -69,7 +82,8 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    Ok(Config { target, listeners, subsystems, hosts })
+    let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
+    Ok(Config { target, discovery, listeners, subsystems, hosts, metrics })
 }
 
 pub(crate) fn export(
@@ -86,7 +100,15 @@ pub(crate) fn export(
         return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
+    let namespace = Namespace {
+        nsid: 1,
+        backing,
+        block_size: None,
+        read_only: false,
+        uuid: None,
+        ana_group: 1,
+        hosts: Hosts::Any,
+    };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
@@ -97,17 +119,22 @@ pub(crate) fn export(
     let listener = Listener {
         address,
         transport: Transport::Rdma,
+        discovery: true,
         discovery_only: false,
         provider: ProviderChoice::Auto,
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
+        ana_groups: Vec::new(),
+        allow: None,
     };
     Ok(Config {
         target: Target::default(),
+        discovery: Discovery::default(),
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),
+        metrics: None,
     })
 }
 
@@ -167,6 +194,21 @@ impl Checker<'_> {
         }
         let choices = words.iter().map(|(word, _)| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
         self.error(value, format!("{key} is \"{}\" but must be one of {choices}", value.as_ref()))
+    }
+
+    /// Some of several words, at least one; all of them where the key is not there.
+    fn words<T: Copy>(
+        &self,
+        key: &str,
+        value: Option<&Spanned<Vec<Spanned<String>>>>,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>> {
+        let Some(value) = value else { return Ok(words.iter().map(|&(_, meaning)| meaning).collect()) };
+        if value.as_ref().is_empty() {
+            return self.error(value, format!("{key} must name at least one, or leave it out for all"));
+        }
+        let meaning = |word| self.word(key, Some(word), words, words[0].1);
+        value.as_ref().iter().map(meaning).collect()
     }
 
     /// A text that is parsed as something else.

@@ -10,11 +10,14 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) target: Target,
     #[serde(default)]
+    pub(crate) discovery: Discovery,
+    #[serde(default)]
     pub(crate) listener: Vec<Spanned<Listener>>,
     #[serde(default)]
     pub(crate) subsystem: Vec<Spanned<Subsystem>>,
     #[serde(default)]
     pub(crate) host: Vec<Spanned<Host>>,
+    pub(crate) metrics: Option<Metrics>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +36,30 @@ pub(crate) struct Target {
     pub(crate) duplicate_host_id: Option<Spanned<String>>,
     pub(crate) strict: Option<bool>,
     pub(crate) tls_keyring: Option<String>,
+    pub(crate) dhchap_hashes: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_groups: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) dhchap_discovery: Option<bool>,
+    pub(crate) control_socket: Option<Spanned<String>>,
+    pub(crate) control_group: Option<Spanned<String>>,
+    pub(crate) cntlid_min: Option<Spanned<i64>>,
+    pub(crate) cntlid_max: Option<Spanned<i64>>,
+    pub(crate) state_dir: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Discovery {
+    pub(crate) nqn: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) referral: Vec<Spanned<Referral>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Referral {
+    pub(crate) transport: Spanned<String>,
+    pub(crate) address: Spanned<String>,
+    pub(crate) nqn: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,11 +67,30 @@ pub(crate) struct Target {
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) transport: Option<Spanned<String>>,
+    pub(crate) discovery: Option<Spanned<bool>>,
     pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
     pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
+    pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnaGroup {
+    pub(crate) id: Spanned<i64>,
+    pub(crate) state: Spanned<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Metrics {
+    pub(crate) listen: Option<Spanned<String>>,
+    pub(crate) namespaces: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,6 +98,8 @@ pub(crate) struct Listener {
 pub(crate) struct Host {
     pub(crate) nqn: Spanned<String>,
     pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -91,6 +139,8 @@ pub(crate) struct Namespace {
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,
+    pub(crate) ana_group: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// A size: a number of bytes, or a text such as `10GiB`.

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`file`](self) | the TOML text as it may be written, with the place of every value |
 //! | [`Config`] | what it means: defaults filled in, identities derived, everything checked against everything else |
+//! | [`Draft`] | a configuration as text again, to be changed and checked, or saved |
+//! | [`AddressList`] | which addresses a listener takes connections from |
 //! | [`size`] | `10GiB` and its like |
 //! | [`log_filter`] | how much is logged, as `NVMF_LOG` says it |
 //! | [`ConfigError`] | what is wrong, in which line, and what would be right |
@@ -12,7 +14,9 @@
 //! here: whether its files, devices and addresses are there is for the caller to find out.
 #![forbid(unsafe_code)]
 
+mod address_list;
 mod check;
+mod draft;
 mod error;
 mod file;
 mod identity;
@@ -20,9 +24,14 @@ mod log;
 mod model;
 pub mod size;
 
+pub use address_list::AddressList;
+pub use draft::{Draft, DraftError};
 pub use error::ConfigError;
+pub use ipnet::IpNet;
 pub use log::log_filter;
 pub use model::{
-    Backing, Config, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice, Subsystem,
-    Target, Tls, Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, Hosts, Listener, Metrics,
+    MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls, Transport,
+    VerbsOptions,
 };
+pub use nvme_proto::admin::log_page::AnaState;

@@ -1,8 +1,12 @@
 //! What a configuration means.
 
-use crate::{ConfigError, check, file};
+use crate::{AddressList, ConfigError, check, file};
+use core::fmt;
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::auth::{DhGroup, HashId};
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,12 +15,16 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
     pub subsystems: Vec<Subsystem>,
     /// What is known of hosts: no NQN twice. Others may connect as well.
     pub hosts: Vec<Host>,
+    /// What is measured of commands, and who is told; nothing is without.
+    pub metrics: Option<Metrics>,
 }
 
 /// The daemon itself.
@@ -49,7 +57,47 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// Hash functions that hosts may authenticate with: at least one.
+    pub dhchap_hashes: Vec<HashId>,
+    /// Diffie-Hellman groups that hosts may authenticate with: at least one.
+    pub dhchap_groups: Vec<DhGroup>,
+    /// Hosts with a key for DH-HMAC-CHAP must authenticate to discovery controllers, too.
+    pub dhchap_discovery: bool,
+    /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
+    /// without a common ID.
+    pub cntlids: RangeInclusive<u16>,
+    /// Where reservations are kept, when given: an absolute path.
+    pub state_dir: Option<PathBuf>,
+    /// Where `nvmf-target ctl` reaches it.
+    pub control_socket: ControlSocket,
+    /// The group that may use the control socket, beside the daemon's user and root.
+    pub control_group: Option<String>,
 }
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// At the usual place, if that can be had.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// At this absolute path, or the target does not start.
+    At(PathBuf),
+}
+
+/// Hash functions of DH-HMAC-CHAP by name.
+pub(crate) const DHCHAP_HASHES: [(&str, HashId); 3] =
+    [("sha256", HashId::SHA256), ("sha384", HashId::SHA384), ("sha512", HashId::SHA512)];
+/// Diffie-Hellman groups by name.
+pub(crate) const DHCHAP_GROUPS: [(&str, DhGroup); 6] = [
+    ("null", DhGroup::NULL),
+    ("ffdhe2048", DhGroup::FFDHE2048),
+    ("ffdhe3072", DhGroup::FFDHE3072),
+    ("ffdhe4096", DhGroup::FFDHE4096),
+    ("ffdhe6144", DhGroup::FFDHE6144),
+    ("ffdhe8192", DhGroup::FFDHE8192),
+];
 
 /// How a worker waits for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +119,26 @@ pub enum DuplicateHostId {
     Refuse,
 }
 
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
+    pub nqn: Option<Nqn>,
+    /// Discovery services of other targets that hosts are told of: at most 64.
+    pub referrals: Vec<Referral>,
+}
+
+/// The discovery service of another target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+    /// Its NQN; the well-known one when not given.
+    pub nqn: Nqn,
+}
+
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -78,6 +146,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What hosts connect with.
     pub transport: Transport,
+    /// Discovery is served here.
+    pub discovery: bool,
     /// Only discovery is served here.
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
@@ -88,6 +158,55 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// In which state ANA groups are here at the start; the others are optimized. No group twice.
+    pub ana_groups: Vec<AnaGroup>,
+    /// Only hosts with these addresses may connect; `None`: with any.
+    pub allow: Option<AddressList>,
+}
+
+/// An ANA group behind a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// Its number, 1 to 127.
+    pub id: u32,
+    /// How its namespaces can be reached here.
+    pub state: AnaState,
+}
+
+/// What is measured of commands, and where it can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// Where it is served, as OpenMetrics over HTTP; nowhere without.
+    pub listen: Option<MetricsAddress>,
+    /// So many namespaces are measured each by itself, those that come later together: 1 to 1024.
+    pub namespaces: usize,
+    /// So many hosts are counted each by itself, those that come later together: 1 to 65536.
+    pub hosts: usize,
+}
+
+impl Metrics {
+    /// [`Metrics::namespaces`] where nothing is said.
+    pub const NAMESPACES: usize = 256;
+    /// [`Metrics::hosts`] where nothing is said.
+    pub const HOSTS: usize = 1024;
+}
+
+/// Where metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A Unix socket: an absolute path.
+    Unix(PathBuf),
+}
+
+impl core::fmt::Display for MetricsAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Whether connections are encrypted.
@@ -102,6 +221,17 @@ pub enum Tls {
     Required,
 }
 
+impl fmt::Display for Tls {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        })
+    }
+}
+
 /// What is known of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
@@ -109,6 +239,12 @@ pub struct Host {
     pub nqn: Nqn,
     /// The file with its key for TLS: an absolute path.
     pub tls_key_file: Option<PathBuf>,
+    /// What holds its secret for DH-HMAC-CHAP, with which it must authenticate: an absolute path, or the name of a
+    /// systemd credential.
+    pub dhchap_key_file: Option<PathBuf>,
+    /// What holds the secret of the controller towards this host, which may ask the controller to prove that it has it.
+    /// There only with `dhchap_key_file`.
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
 }
 
 /// What hosts connect with.
@@ -119,6 +255,16 @@ pub enum Transport {
     Rdma,
     /// NVMe/TCP.
     Tcp,
+}
+
+impl fmt::Display for Transport {
+    /// As the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 /// How connections over an RDMA device are set up, where the administrator chose.
@@ -162,7 +308,7 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
-    /// Its namespaces: at least one, no NSID twice.
+    /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -188,6 +334,10 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// Its ANA group, 1 to 127.
+    pub ana_group: u32,
+    /// The hosts of its subsystem that it exists for.
+    pub hosts: Hosts,
 }
 
 /// What holds a namespace's data.
@@ -230,6 +380,11 @@ impl Config {
         if self.subsystems.is_empty() {
             return Some(
                 "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
+            );
+        }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            return Some(
+                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
             );
         }
         if self.listeners.iter().all(|listener| listener.discovery_only) {
@@ -292,6 +447,13 @@ impl Default for Target {
             duplicate_host_id: DuplicateHostId::Report,
             strict: false,
             tls_keyring: None,
+            dhchap_hashes: DHCHAP_HASHES.map(|(_, id)| id).to_vec(),
+            dhchap_groups: DHCHAP_GROUPS.map(|(_, id)| id).to_vec(),
+            dhchap_discovery: false,
+            control_socket: ControlSocket::Usual,
+            control_group: None,
+            cntlids: 1..=0xffef,
+            state_dir: None,
         }
     }
 }

@@ -49,6 +49,14 @@ pub fn parse(text: &str) -> Result<u64, NotASize> {
     digits.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(error)
 }
 
+/// The shortest such text for so many bytes.
+#[must_use]
+pub fn text(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let exact = units.iter().find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift);
+    exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

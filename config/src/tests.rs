@@ -1,7 +1,8 @@
 //! What a user sees of a right and of a wrong configuration.
 
 use super::*;
-use crate::model::Poll;
+use crate::Draft;
+use crate::model::{MetricsAddress, Poll};
 
 const GOOD: &str = r#"
 [target]
@@ -202,6 +203,8 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
     ("com.example:two", "com.example:one", 30, &["is in line 15 already"]),
     ("nqn.2026-11.com.example:one", "one", 15, &["nqn.2026-11.com.example:disk1"]),
     ("nqn.2026-11.com.example:one", "nqn.2014-08.org.nvmexpress.discovery", 15, &["discovery service"]),
+    ("poll = \"busy\"", "control_socket = \"here\"", 4, &["absolute path", "off"]),
+    ("poll = \"busy\"", "control_group = \"\"", 4, &["control_group"]),
     ("allow_any_host = true", "allow_any_host = false", 29, &["nobody may connect", "allowed_hosts"]),
     (
         "allow_any_host = true",
@@ -244,7 +247,8 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
         &["org.nvmexpress:uuid:", "uuidgen"],
     ),
     ("000000000001\"]", "00000000001\"]", 16, &["org.nvmexpress:uuid:", "uuidgen"]),
-    ("[[subsystem.namespace]]\nnsid = 1\nnull = \"1TiB\"", "", 29, &["has no [[subsystem.namespace]]"]),
+    ("[[listener]]", "[[listener]]\nallow = []", 8, &["nobody"]),
+    ("[[listener]]", "[[listener]]\nallow = [\"10.0.0.0/33\"]", 8, &["10.0.0.0/8"]),
 ];
 
 #[test]
@@ -259,6 +263,125 @@ fn invalid_value_is_refused_with_line_and_remedy() {
         }
     }
     assert!(Config::parse("").unwrap_err().to_string().contains("no [[listener]]"));
+}
+
+/// Every key, each with another value than its default.
+const ALL: &str = r#"
+[target]
+workers = 3
+poll = "interrupt"
+spin_us = 7
+in_capsule_data = 0
+queue_depth = 64
+io_queues = 4
+transfer_max = "512KiB"
+buffer_memory = 100000000
+connections = 99
+transfer_timeout_s = 9
+duplicate_host_id = "refuse"
+strict = true
+tls_keyring = ".nvme"
+dhchap_hashes = ["sha384", "sha512"]
+dhchap_groups = ["ffdhe3072"]
+dhchap_discovery = true
+control_socket = "/run/other/control.sock"
+control_group = "admin"
+
+[[listener]]
+address = "[fe80::1%3]:5000"
+transport = "tcp"
+tls = "required"
+allow = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]
+
+[[listener]]
+address = "192.0.2.1:4420"
+discovery_only = true
+provider = "verbs"
+crc = "on"
+[listener.verbs]
+gid_index = 1
+pkey_index = 2
+dscp = 3
+retry_count = 4
+rnr_retry_count = 5
+ack_timeout = 6
+memory_windows = false
+
+[[host]]
+nqn = "nqn.2026-11.a:b"
+tls_key_file = "/etc/nvmf/keys/b \\ \"quoted\".key"
+dhchap_key_file = "/etc/nvmf/keys/b.dhchap"
+dhchap_ctrl_key_file = "credential"
+
+[[host]]
+nqn = "nqn.2026-11.a:c"
+
+[[subsystem]]
+nqn = "nqn.2026-11.com.example:one"
+serial = "ONE"
+model = "of \"one\""
+allowed_hosts = ["nqn.2026-11.a:b", "nqn.2026-11.a:c"]
+
+[[subsystem.namespace]]
+nsid = 3
+path = "/srv/with a \"quote\".img"
+size = "10GiB"
+create = true
+block_size = 512
+read_only = true
+uuid = "c0ffee00-0000-4000-8000-000000000007"
+
+[[subsystem.namespace]]
+nsid = 4
+memory = 1000448
+
+[[subsystem]]
+nqn = "nqn.2026-11.com.example:two"
+allowed_hosts = []
+
+[[subsystem]]
+nqn = "nqn.2026-11.com.example:three"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+null = "1TiB"
+"#;
+
+#[test]
+fn saved_configuration_says_the_same() {
+    for text in [ALL, GOOD] {
+        let config = Config::parse(text).unwrap();
+        let saved = config.to_text().unwrap();
+        assert_eq!(Config::parse(&saved).unwrap(), config, "{saved}");
+    }
+    let saved = Config::parse(ALL).unwrap().to_text().unwrap();
+    let lacks = |line: &&str| !line.is_empty() && !line.starts_with('[') && !saved.contains(key(line));
+    assert_eq!(ALL.lines().find(lacks), None, "each key is saved: {saved}");
+}
+
+fn key(line: &str) -> &str {
+    line.split(" =").next().unwrap_or_default()
+}
+
+#[test]
+fn draft_is_checked_as_a_file_is() {
+    let mut draft = Draft::of(&Config::parse(GOOD).unwrap()).unwrap();
+    let (one, two) = ("nqn.2026-11.com.example:one", "nqn.2026-11.com.example:two");
+    assert_eq!(draft.free_nsid(one), Ok(2));
+    draft.add_namespace(one, toml::from_str("nsid = 2\npath = \"/srv/two.img\"").unwrap()).unwrap();
+    draft.remove_namespace(two, 1).unwrap();
+    draft.allow_host(one, "nqn.2026-11.a:b").unwrap();
+    let config = draft.check().unwrap();
+    assert_eq!(config.subsystems[0].namespaces.len(), 3);
+    assert!(config.subsystems[1].namespaces.is_empty());
+    assert!(matches!(&config.subsystems[0].hosts, Hosts::Only(hosts) if hosts.len() == 2));
+    draft.add_namespace(two, toml::from_str("nsid = 1\npath = \"/srv/two.img\"").unwrap()).unwrap();
+    let error = draft.check().unwrap_err();
+    assert!(error.line == 0 && error.message.contains("/srv/two.img"), "{error}");
+    let error = draft.remove_namespace(one, 9).unwrap_err().to_string();
+    assert_eq!(error, "there is no namespace 9; there is 1, 7, 2");
+    assert!(draft.allow_host(two, one).unwrap_err().to_string().contains("any host"));
+    assert!(draft.add_subsystem(toml::from_str(&format!("nqn = \"{two}\"")).unwrap()).is_err());
 }
 
 #[test]
@@ -298,5 +421,87 @@ proptest::proptest! {
         if GOOD.is_char_boundary(cut) {
             let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));
         }
+    }
+}
+
+#[test]
+fn metrics_are_served_where_the_file_says() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n[metrics]\n{text}"));
+    assert_eq!(Config::parse(GOOD).unwrap().metrics, None);
+    let measured = with("").unwrap().metrics.unwrap();
+    assert_eq!((measured.listen, measured.namespaces, measured.hosts), (None, 256, 1024));
+    for (text, address) in [
+        ("127.0.0.1:9100", MetricsAddress::Tcp("127.0.0.1:9100".parse().unwrap())),
+        ("::1", MetricsAddress::Tcp("[::1]:9420".parse().unwrap())),
+        ("/run/nvmf/metrics", MetricsAddress::Unix("/run/nvmf/metrics".into())),
+    ] {
+        let config = with(&format!("listen = \"{text}\"\nhosts = 7")).unwrap();
+        assert_eq!(config.metrics.as_ref().unwrap().listen, Some(address));
+        assert_eq!(Config::parse(&config.to_text().unwrap()).unwrap().metrics, config.metrics);
+    }
+    for wrong in ["listen = \"run/metrics\"", "namespaces = 0", "hosts = 65537", "port = 1"] {
+        assert!(with(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn discovery_has_a_name_and_referrals() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n{text}"));
+    assert_eq!(with("").unwrap().discovery, Discovery::default());
+    let referral = "[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"192.0.2.9\"\n";
+    let rdma =
+        "[[discovery.referral]]\ntransport = \"rdma\"\naddress = \"[2001:db8::9]:4420\"\nnqn = \"nqn.x\"\n";
+    let own = "[discovery]\nnqn = \"nqn.2026-11.com.example:discovery\"\n";
+    let discovery = with(&format!("{own}{referral}{rdma}")).unwrap().discovery;
+    assert_eq!(discovery.nqn.unwrap().to_string(), "nqn.2026-11.com.example:discovery");
+    let [tcp, other] = &discovery.referrals[..] else { panic!("two") };
+    assert_eq!((tcp.transport, tcp.address, tcp.nqn), {
+        (Transport::Tcp, "192.0.2.9:8009".parse().unwrap(), Nqn::DISCOVERY)
+    });
+    assert_eq!((other.transport, other.nqn.as_str()), (Transport::Rdma, "nqn.x"));
+    let well_known = "[discovery]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n";
+    assert_eq!(with(well_known).unwrap().discovery.nqn, Some(Nqn::DISCOVERY));
+    for (text, right) in [
+        ("[discovery]\nnqn = \"nqn.2026-11.com.example:one\"\n", "of its own"),
+        ("[discovery]\nnqn = \"discovery\"\n", "nqn.2026-11"),
+        ("[[discovery.referral]]\naddress = \"192.0.2.9\"\n", "transport"),
+        ("[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"0.0.0.0\"\n", "another target"),
+        (&format!("{referral}{referral}"), "already"),
+        (&referral.repeat(65), "at most 64"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(right), "{text}: {error}");
+    }
+    let listener = |line: &str| Config::parse(&GOOD.replacen("provider", &format!("{line}\nprovider"), 1));
+    assert!(!listener("discovery = false").unwrap().listeners[1].discovery);
+    assert!(listener("").unwrap().listeners[1].discovery);
+    let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
+    assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
+fn secrets_of_hosts_are_files_or_credentials() {
+    let with = |lines: &str, target: &str| {
+        let host = format!("\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\n{lines}\n");
+        Config::parse(&(GOOD.replace("[target]", &format!("[target]\n{target}")) + &host))
+    };
+    let both = "dhchap_key_file = \"/etc/nvmf/h\"\ndhchap_ctrl_key_file = \"ctrl\"";
+    let host = &with(both, "").unwrap().hosts[0];
+    assert_eq!(host.dhchap_key_file.as_deref(), Some(Path::new("/etc/nvmf/h")));
+    assert_eq!(host.dhchap_ctrl_key_file.as_deref(), Some(Path::new("ctrl")));
+    let config =
+        with("", "dhchap_hashes = [\"sha512\"]\ndhchap_groups = [\"ffdhe4096\", \"ffdhe8192\"]").unwrap();
+    assert_eq!((config.target.dhchap_hashes.len(), config.target.dhchap_groups.len()), (1, 2));
+    let default = with("", "").unwrap().target;
+    assert_eq!((default.dhchap_hashes.len(), default.dhchap_groups.len()), (3, 6));
+    for (lines, target, part) in [
+        ("dhchap_key_file = \"keys/h\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_key_file = \"..\"", "", "absolute path, or the name of a systemd credential"),
+        ("dhchap_ctrl_key_file = \"/h\"", "", "needs dhchap_key_file"),
+        ("", "dhchap_hashes = []", "at least one"),
+        ("", "dhchap_groups = [\"modp2048\"]", "must be one of"),
+    ] {
+        let error = with(lines, target).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
     }
 }

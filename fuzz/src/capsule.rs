@@ -136,7 +136,7 @@ impl Side {
                 };
                 self.work.push(InProgress { ticket, parameters, in_capsule_len });
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held | Step::CloseIoQueues => {}
             Step::Connect(_) => panic!("a second Connect"),
             Step::CloseAssociation(Violation::QueueOverrun { .. }) => {
@@ -188,6 +188,11 @@ fn check(work: &Work, transfer: Transfer, in_capsule_len: usize) {
             BlockWork::Deallocate(ranges) => {
                 assert!((1..=limits::DSM_RANGES_MAX).contains(&ranges.len()));
                 ranges.iter().copied().for_each(check_range);
+            }
+            BlockWork::CompareAndWrite { range, data, .. } => {
+                assert_eq!(transfer, Transfer::None);
+                assert_eq!(2 * range.blocks * u64::from(BLOCK_SIZE), data.len() as u64);
+                check_range(*range);
             }
             BlockWork::Flush => assert_eq!(transfer, Transfer::None),
         },

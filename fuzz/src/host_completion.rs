@@ -93,6 +93,7 @@ impl Pair {
                     self.association.on_closed(self.now);
                 }
                 Action::Closed => self.over = true,
+                Action::Authenticate(_) | Action::AuthenticatedAgain => unreachable!("it has no secret"),
                 Action::DiscoveryLogChanged | Action::Event(_) => {}
             }
         }
@@ -162,7 +163,7 @@ impl Pair {
                 let next = queue.subsystem.on_admission(self.now, request, admission);
                 self.take(input, qid, next);
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => {
                 self.association.on_disconnected(self.now, qid, "the controller disconnected");

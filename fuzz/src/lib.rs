@@ -10,6 +10,7 @@
 //! | [`config`] | the text of a configuration file |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
+//! | [`authentication`] | messages of DH-HMAC-CHAP to both sides, in any order; the text of a secret |
 //! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
 //!
 //! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
@@ -17,6 +18,7 @@
 //! every input.
 #![forbid(unsafe_code)]
 
+mod authentication;
 mod capsule;
 mod config;
 mod connect_data;
@@ -29,6 +31,7 @@ mod private_data;
 mod tcp_receiver;
 mod tls_key;
 
+pub use authentication::authentication;
 pub use capsule::capsule;
 pub use config::config;
 pub use connect_data::connect_data;
@@ -43,7 +46,7 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -52,5 +55,6 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("host_completion", host_completion),
     ("tcp_receiver", tcp_receiver),
+    ("authentication", authentication),
     ("tls_key", tls_key),
 ];

@@ -6,9 +6,11 @@ use nvme_proto::admin::features::{FeatureId, GetFeatures, QueueCounts, SetFeatur
 use nvme_proto::admin::identify::{self, Cns, Identify};
 use nvme_proto::admin::keep_alive;
 use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
+use nvme_proto::fabrics;
+use nvme_proto::fabrics::auth::Authentication;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Property, PropertyGet, PropertySet};
-use nvme_proto::opcode::AdminOpcode;
+use nvme_proto::opcode::{AdminOpcode, FabricsType};
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid, Qid, Sqe};
 use zerocopy::IntoBytes;
 
@@ -144,6 +146,27 @@ pub(crate) fn connect(queue: &ConnectQueue<'_>) -> AdminCommand {
         command: Command::new(sqe.emit()),
         data: AdminData::ToController { bytes: Vec::from(data.as_bytes()), in_capsule: queue.in_capsule },
     }
+}
+
+/// Sends a message of in-band authentication.
+pub(crate) fn authentication_send(message: Vec<u8>, in_capsule: bool) -> AdminCommand {
+    let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    AdminCommand {
+        command: Command::new(authentication(FabricsType::AUTHENTICATION_SEND, len)),
+        data: AdminData::ToController { bytes: message, in_capsule },
+    }
+}
+
+/// Receives one.
+pub(crate) fn authentication_receive(len: u32) -> AdminCommand {
+    reading(authentication(FabricsType::AUTHENTICATION_RECEIVE, len), len)
+}
+
+fn authentication(fctype: FabricsType, len: u32) -> Sqe {
+    let mut sqe = fabrics::command(fctype);
+    let command = Authentication::new(len);
+    (sqe.cdw10, sqe.cdw11) = (command.cdw10().into(), command.cdw11().into());
+    sqe
 }
 
 fn plain(sqe: Sqe) -> AdminCommand {

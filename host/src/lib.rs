@@ -35,8 +35,8 @@ pub mod recovery;
 pub mod status;
 
 pub use association::{
-    Action, AdminData, Association, AssociationConfig, AssociationError, CommandId, ControllerInfo,
-    QueueFailure, Reply,
+    Action, AdminData, Association, AssociationConfig, AssociationError, AuthenticationConfig, CommandId,
+    ControllerInfo, QueueFailure, Reply,
 };
 pub use command::{Command, DataPointer};
 pub use discovery::DiscoveryLog;

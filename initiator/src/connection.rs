@@ -7,6 +7,7 @@ use crate::shared_driver::SharedDriver;
 use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
 use nvme_proto::Nsid;
+use nvmf_auth::host::Secrets;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -180,6 +181,19 @@ impl Connection {
         let (reply, replied) = oneshot::channel();
         self.shared.shared_driver.send(Message::Admin { command, reply });
         replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
+    }
+
+    /// Authenticates every queue again, with these secrets now and from now on: when those of the target have changed, or
+    /// are about to. I/O goes on meanwhile, but for the time that is computed. `false`: the controller did not ask for
+    /// authentication, or something else is under way; the secrets count from the next connect on.
+    ///
+    /// # Errors
+    /// The association was lost: the secrets are wrong, say.
+    pub async fn authenticate_again(&self, secrets: Secrets) -> Result<bool, Error> {
+        let (reply, replied) = oneshot::channel();
+        let secrets = Box::new(secrets);
+        self.shared.shared_driver.send(Message::AuthenticateAgain { secrets, reply });
+        replied.await.map_err(|_| self.shared.closed())
     }
 
     /// Shuts the controller down, and ends the thread. Operations that have not ended fail, and so does what other handles submit

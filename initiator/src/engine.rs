@@ -90,6 +90,8 @@ pub(crate) struct Engine<T: Transport> {
     admin: HashMap<u32, oneshot::Sender<Option<AdminReply>>>,
     next_admin: u32,
     closing: Vec<oneshot::Sender<()>>,
+    /// Who waits for an authentication that is done again.
+    authenticating: Option<oneshot::Sender<bool>>,
     /// It was closed: operations that come from now on fail.
     closes: bool,
     completions: Vec<Completion>,
@@ -113,6 +115,7 @@ impl<T: Transport> Engine<T> {
             admin: HashMap::new(),
             next_admin: 0,
             closing: Vec::new(),
+            authenticating: None,
             closes: false,
             completions: Vec::with_capacity(64),
             state: ConnectionState::Connecting,
@@ -134,6 +137,13 @@ impl<T: Transport> Engine<T> {
                 self.driver.submit_admin(self.next_admin, command);
             }
             Message::Open(identity) => self.driver.open(self.now, identity),
+            Message::AuthenticateAgain { secrets, reply } => {
+                if self.authenticating.is_none() && self.driver.authenticate_again(self.now, *secrets) {
+                    self.authenticating = Some(reply);
+                } else {
+                    let _ = reply.send(false);
+                }
+            }
             Message::Close { reply } => {
                 self.closing.extend(reply);
                 self.driver.shutdown(self.now);
@@ -222,7 +232,14 @@ impl<T: Transport> Engine<T> {
                 DriverEvent::NamespacesChanged | DriverEvent::Foreign(..) | DriverEvent::Restored(_) => {
                     self.publish();
                 }
+                DriverEvent::AuthenticatedAgain => {
+                    if let Some(waiting) = self.authenticating.take() {
+                        let _ = waiting.send(true);
+                    }
+                }
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
+                    // Who waits for an authentication learns from its end that it failed.
+                    self.authenticating = None;
                     self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
                 }
                 DriverEvent::Admin(number, reply) => {

@@ -40,7 +40,7 @@
 //! place. What the controller may reach is one command's bytes, under a key of its own, for as long as
 //! the command runs, where the RDMA provider has such keys.
 //!
-//! What it does not do: multipath and authentication, in this version.
+//! What it does not do: multipath, in this version.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -74,8 +74,9 @@ pub use discover::discover;
 pub use driver::AdminReply;
 pub use error::Error;
 pub use identity::HostIdentity;
+pub use nvmf_auth as auth;
 pub use nvmf_host::Mismatch;
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{Options, TransportOptions};
+pub use options::{AuthenticationOptions, Options, TransportOptions};
 pub use transport::{TcpOptions, TlsOptions};

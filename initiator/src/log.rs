@@ -36,6 +36,7 @@ impl Log {
             DriverEvent::GaveUp => {
                 tracing::error!("the controller is given up: all I/O fails from now on");
             }
+            DriverEvent::AuthenticatedAgain => tracing::info!("authenticated again"),
             DriverEvent::NamespacesChanged | DriverEvent::Admin(..) | DriverEvent::Closed => {}
         }
     }

@@ -5,6 +5,7 @@ use crate::buffer::Piece;
 use crate::driver::AdminReply;
 use crate::slot::Reply;
 use nvme_proto::Nsid;
+use nvmf_auth::host::Secrets;
 use nvmf_block::{BlockOp, RegionId};
 use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
@@ -27,6 +28,7 @@ pub(crate) enum Message {
     Submit(Request),
     Open(NamespaceIdentity),
     Admin { command: AdminCommand, reply: oneshot::Sender<Option<AdminReply>> },
+    AuthenticateAgain { secrets: Box<Secrets>, reply: oneshot::Sender<bool> },
     Close { reply: Option<oneshot::Sender<()>> },
 }
 

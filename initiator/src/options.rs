@@ -5,7 +5,9 @@ use crate::transport::{AnyTransport, Rdma, Tcp, TcpOptions};
 use crate::{Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
-use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use nvmf_auth::Terms;
+use nvmf_auth::host::Secrets;
+use nvmf_host::{AssociationConfig, AuthenticationConfig, RecoveryPolicy};
 use nvmf_rdma_any::{OpenOptions, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 
@@ -30,6 +32,8 @@ pub struct Options {
     pub nqn: Nqn,
     /// As whom.
     pub host: HostIdentity,
+    /// How to authenticate where the controller asks for it (DH-HMAC-CHAP).
+    pub authentication: Option<AuthenticationOptions>,
     /// I/O queues: with [`Options::write_queues`], 1 to 128.
     pub io_queues: u16,
     /// I/O queues for everything but reads, beside `io_queues`, which then take reads alone; 0: all are alike.
@@ -52,6 +56,26 @@ pub struct Options {
     pub fast_io_fail_timeout: Option<Duration>,
     /// How long the connection's thread, or [`crate::block_on`], polls without result before it sleeps.
     pub spin: Duration,
+}
+
+/// How to authenticate where the controller asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthenticationOptions {
+    /// The host's secret; and the controller's, which it must then prove to have.
+    pub secrets: Secrets,
+    /// The hash functions and Diffie-Hellman groups to offer.
+    pub terms: Terms,
+    /// A controller that does not ask for authentication is not used: whoever is on the way could have taken the request
+    /// out.
+    pub insist: bool,
+}
+
+impl AuthenticationOptions {
+    /// With these secrets, any hash and group; the controller must ask.
+    #[must_use]
+    pub fn new(secrets: Secrets) -> Self {
+        Self { secrets, terms: Terms::default(), insist: true }
+    }
 }
 
 /// What carries the commands.
@@ -94,6 +118,7 @@ impl Options {
             source: None,
             nqn,
             host,
+            authentication: None,
             io_queues: 1,
             write_queues: 0,
             queue_depth: 128,
@@ -181,8 +206,13 @@ impl Options {
                 keep_alive,
                 connect_timeout: self.connect_timeout.unwrap_or(self.transport.connect_timeout()),
                 disable_flow_control: self.disable_flow_control,
+                authentication: self
+                    .authentication
+                    .as_ref()
+                    .map(|it| AuthenticationConfig { terms: it.terms, insist: it.insist }),
                 ..association
             },
+            secrets: self.authentication.as_ref().map(|it| it.secrets.clone()),
             recovery: RecoveryPolicy {
                 reconnect_delay: self.reconnect_delay,
                 ctrl_loss_timeout: loss,

@@ -63,6 +63,10 @@ pub struct Association {
     enabled: AtomicBool,
     /// Every queue closes at its next step.
     closing: AtomicBool,
+    /// The host must authenticate.
+    must_authenticate: bool,
+    /// It has, on the Admin queue, or need not.
+    authenticated: AtomicBool,
     /// The host lets writes stay in volatile caches (the Volatile Write Cache feature).
     write_cache: AtomicBool,
     /// Queues whose connection is there.
@@ -122,6 +126,8 @@ pub(crate) struct AssociationParts {
     pub(crate) orphans: Arc<Orphans>,
     /// As the host gave it.
     pub(crate) keep_alive_ms: u32,
+    /// The host must authenticate.
+    pub(crate) must_authenticate: bool,
 }
 
 impl Association {
@@ -142,10 +148,13 @@ impl Association {
             counters,
             orphans,
             keep_alive_ms,
+            must_authenticate,
         } = parts;
         let association = Self {
             enabled: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            must_authenticate,
+            authenticated: AtomicBool::new(!must_authenticate),
             write_cache: AtomicBool::new(true),
             connections: AtomicU32::new(1),
             keep_alive_ms: AtomicU32::new(0),
@@ -227,6 +236,23 @@ impl Association {
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.secure_channel.is_some()
+    }
+
+    /// Whether its host must authenticate.
+    #[must_use]
+    pub fn must_authenticate(&self) -> bool {
+        self.must_authenticate
+    }
+
+    /// Whether its host has authenticated on the Admin queue, or need not.
+    #[must_use]
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated.load(Ordering::Acquire)
+    }
+
+    /// Records that it has; whether that is new.
+    pub(crate) fn set_authenticated(&self) -> bool {
+        !self.authenticated.swap(true, Ordering::AcqRel)
     }
 
     /// I/O queues that are connected now.

@@ -3,6 +3,7 @@
 pub(crate) mod copy;
 pub(crate) mod fused;
 
+use crate::access::Need;
 use crate::association::Association;
 use crate::data::{self, Fit};
 use crate::limits::{BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, DSM_RANGE_LEN, DSM_RANGES_MAX};
@@ -127,10 +128,8 @@ impl Io {
         if self.association.is_enabled() { Ok(()) } else { Err(status::COMMAND_SEQUENCE_ERROR) }
     }
 
-    /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have
-    /// Invalid Field for an inactive one; hosts take only this status for a namespace that was removed.)
-    fn namespace(&self, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
-        let namespace = self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?;
+    fn namespace(&self, nsid: Nsid, need: Need) -> Result<&NamespaceDefinition, Status> {
+        let namespace = &self.namespaces.access(nsid, need, &self.association)?.definition;
         if self.association.orphans.any_on(namespace.device) {
             return Err(self.not_ready());
         }
@@ -145,7 +144,7 @@ impl Io {
 
     fn flush(&self, sqe: &Sqe) -> Outcome {
         // VWC says that a flush of all namespaces at once is not supported.
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::Write)?;
         if !namespace.geometry.volatile_write_cache {
             return Ok(Reply::Done(0));
         }
@@ -153,7 +152,7 @@ impl Io {
     }
 
     fn on_blocks(&self, opcode: NvmOpcode, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::of(opcode))?;
         let command = ReadWrite::parse(sqe);
         let range = check_range(namespace, command.slba, command.blocks)?;
         // No namespace is formatted with protection information, so PRINFO and STC are ignored; and there is no
@@ -199,7 +198,7 @@ impl Io {
     }
 
     fn dataset_management(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::Write)?;
         let command = DatasetManagement::parse(sqe);
         if !command.deallocate {
             // Only hints about future access, which may be ignored.
@@ -226,7 +225,7 @@ impl Io {
         let count = usize::from(count);
         assert_eq!(parameters.len(), count * DSM_RANGE_LEN, "parameters of a Dataset Management command");
         // The namespace may have been removed or replaced during the transfer.
-        let namespace = self.namespace(nsid)?;
+        let namespace = self.namespace(nsid, Need::Write)?;
         if namespace.device != device {
             return Err(status::INVALID_NAMESPACE);
         }

@@ -6,16 +6,18 @@
 //! | [`subsystem`], [`namespace`], [`options`] | what is served, as configured |
 //! | [`discovery`] | ports, the discovery log, discovery controllers |
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
+//! | [`access`], [`ana`] | who may do what with a namespace; how it is reached through a port |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
+//! | `authentication` | which hosts must authenticate; the two commands for it |
 //! | [`limits`] | every bound |
 //!
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
-//! What it does not do: it moves no data and opens no device; it has no clock; no metadata, no reservations, no
-//! asymmetric access, no authentication in this version, and it says so to hosts that ask.
+//! What it does not do: it moves no data and opens no device; it has no clock; no metadata, no reservations in this
+//! version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -27,8 +29,11 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod access;
 mod admin;
+pub mod ana;
 pub mod association;
+mod authentication;
 mod controller;
 mod data;
 pub mod discovery;
@@ -49,10 +54,14 @@ pub mod subsystem;
 pub mod ticket;
 mod timer;
 
+pub use ana::{AnaState, AnaTable};
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
-pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
-pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
-pub use namespace::{NamespaceDefinition, NamespaceTable};
+pub use authentication::Authentication;
+pub use discovery::{
+    AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
+};
+pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, RefusalReason};
+pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;

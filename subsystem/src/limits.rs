@@ -31,10 +31,16 @@ pub const CNTLID_MAX: u16 = 0xffef;
 pub const NAMESPACES_MAX: usize = 1024;
 /// The highest Namespace ID (NN).
 pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
+/// ANA groups (ANAGRPMAX, NANAGRPID).
+pub const ANA_GROUPS_MAX: u32 = 127;
+/// How long a change of an ANA state may take, in seconds (ANATT).
+pub const ANA_TRANSITION_S: u8 = 10;
 /// The most subsystems of a registry.
 pub const SUBSYSTEMS_MAX: usize = 1024;
 /// The most ports of a registry.
 pub const PORTS_MAX: usize = 64;
+/// The most referrals to discovery services of other targets.
+pub const REFERRALS_MAX: usize = 64;
 /// The most host NQNs in one allow-list.
 pub const HOSTS_MAX: usize = 1024;
 
@@ -89,6 +95,14 @@ pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a controller may stay without having been enabled once, whatever its Keep Alive Timeout: until then it
 /// serves nobody, and holds one of the subsystem's controllers.
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the first authentication of a queue may take, without what the target takes for it, and one step of a later
+/// one.
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a queue whose authentication failed stays, for its host to ask why.
+pub const AUTHENTICATION_LINGER: Duration = Duration::from_millis(500);
+/// The most associations of a subsystem, or of discovery, that wait for their first authentication: of further ones,
+/// one of the machine that has most makes way.
+pub const UNAUTHENTICATED_MAX: usize = 64;
 /// While more than half of the controllers that a subsystem may have are in use, a host NQN that has more than this
 /// part (1/n) of them gets no further one.
 pub const HOST_CONTROLLERS_SHARE: usize = 8;
@@ -97,6 +111,10 @@ const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
 const _: () =
     assert!(COPY_RANGES_MAX * size_of::<nvme_proto::nvm::copy::SourceRange0>() <= PARAMETERS_LEN_MAX);
 const _: () = assert!(COPY_RANGES_MAX <= u8::MAX as usize + 1, "MSRC has one byte");
+const _: () = assert!(
+    16 + 32 * ANA_GROUPS_MAX as usize + 4 * NAMESPACES_MAX <= TRANSFER_LEN_MIN as usize,
+    "hosts that cannot read the whole ANA log in one transfer do without ANA"
+);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole command");
 const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());

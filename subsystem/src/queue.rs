@@ -1,5 +1,6 @@
 //! A queue pair: from its first capsule, which must be a Connect, to its end.
 
+use crate::authentication::{self, AuthenticationKind, QueueAuthentication};
 use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::fabrics::{self, Admission, Admitted, CONNECT_LEN, ConnectRequest, Role};
@@ -19,6 +20,7 @@ use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
+use nvmf_auth::controller::Fault;
 use nvmf_block::BlockError;
 use zerocopy::FromBytes;
 
@@ -63,6 +65,10 @@ pub struct Queue {
     transport: TransportType,
     flight: Flight,
     state: State,
+    /// Where the host must authenticate.
+    authentication: Option<Box<QueueAuthentication>>,
+    /// It has not, or has failed to: nothing but that is allowed.
+    locked: bool,
     /// [`Step::CloseQueue`] or [`Step::CloseAssociation`] was returned: no step follows.
     closed: bool,
 }
@@ -105,6 +111,8 @@ impl Queue {
                 connecting: false,
                 expired: false,
             },
+            authentication: None,
+            locked: false,
             closed: false,
         }
     }
@@ -114,7 +122,10 @@ impl Queue {
     pub fn on_capsule(&mut self, now: Duration, sqe: &[u8; 64], in_capsule_len: usize) -> Step {
         let mut sqe: Sqe = zerocopy::transmute!(*sqe);
         data::keep_to_transport(&mut sqe, self.transport);
-        if let Some(association) = self.association() {
+        if let Some(association) = self.association()
+            // Anyone may have an I/O queue that is not authenticated: it is no sign of life of the host.
+            && !(self.locked && matches!(self.state, State::Io { .. }))
+        {
             association.touch(now);
         }
         match self.flight.begin(sqe.cid()) {
@@ -148,13 +159,19 @@ impl Queue {
     }
 
     fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
+        if self.locked && authentication::is_authentication(fabrics_type(sqe)).is_none() {
+            return Err(authentication::REQUIRED);
+        }
         match &mut self.state {
             State::Connecting { connecting, .. } => {
                 let reply = on_first_command(sqe, in_capsule_len, *connecting)?;
                 *connecting = true;
                 Ok(reply)
             }
-            State::Admin(controller) => controller.on_command(now, sqe, in_capsule_len),
+            State::Admin(controller) => match authentication::is_authentication(fabrics_type(sqe)) {
+                None => controller.on_command(now, sqe, in_capsule_len),
+                Some(fctype) => self.on_authentication(now, fctype, sqe, in_capsule_len),
+            },
             // No command begins after a Disconnect. It may succeed on another queue, so no "do not retry".
             State::Io { disconnect: Disconnect::Waiting { .. } | Disconnect::Answered, .. } => {
                 Err(Status::ABORTED_SQ_DELETION)
@@ -181,10 +198,45 @@ impl Queue {
                     Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => {
                         Err(status::INVALID_OPCODE)
                     }
-                    Some(fctype) => Err(fabrics::unsupported(fctype)),
+                    Some(fctype) => self.on_authentication(now, fctype, sqe, in_capsule_len),
                 }
             }
         }
+    }
+
+    /// Authentication Send or Receive; or a Fabrics command that there is not.
+    fn on_authentication(
+        &mut self,
+        now: Duration,
+        fctype: FabricsType,
+        sqe: &Sqe,
+        in_capsule_len: usize,
+    ) -> Outcome {
+        match (authentication::is_authentication(Some(fctype)), &mut self.authentication) {
+            (Some(fctype), Some(authentication)) => {
+                let outcome = authentication.on_command(now, fctype, sqe, in_capsule_len);
+                self.set_locked(now);
+                outcome
+            }
+            _ => Err(fabrics::unsupported(fctype)),
+        }
+    }
+
+    /// Takes over whether the queue is authenticated.
+    fn set_locked(&mut self, now: Duration) {
+        let locked = self.authentication.as_ref().is_some_and(|authentication| authentication.is_locked());
+        if core::mem::replace(&mut self.locked, locked)
+            && !locked
+            && let State::Admin(controller) = &mut self.state
+        {
+            controller.on_authenticated(now);
+        }
+    }
+
+    /// Why the host is not authenticated, if it failed to be: for the log, when the queue closes.
+    #[must_use]
+    pub fn authentication_fault(&self) -> Option<Fault> {
+        self.authentication.as_ref()?.fault()
     }
 
     /// Takes the data of [`Work::Parameters`]: exactly the bytes of the transfer.
@@ -204,6 +256,11 @@ impl Queue {
                 fused.on_parameters(io, cid, parameters)
             }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(&kind, parameters),
+            (_, Kind::Authentication(_)) => {
+                let outcome = self.authentication().on_message(now, parameters);
+                self.set_locked(now);
+                outcome
+            }
             (_, kind) => panic!("parameters for {kind:?} came to a queue of another kind"),
         };
         self.step(cid, invalidate, outcome)
@@ -215,7 +272,7 @@ impl Queue {
     /// When the request is of another queue.
     pub fn on_admission(
         &mut self,
-        _now: Duration,
+        now: Duration,
         request: Box<ConnectRequest>,
         admission: Admission,
     ) -> Step {
@@ -225,9 +282,9 @@ impl Queue {
         let response = match admission.outcome {
             Ok(admitted) => {
                 let cntlid = admitted.association.key.cntlid;
-                self.become_connected(&command, admitted);
-                let connected =
-                    Connected { cntlid, authentication_required: false, secure_channel_required: false };
+                let authentication_required = admitted.must_authenticate();
+                self.become_connected(now, &command, admitted);
+                let connected = Connected { cntlid, authentication_required, secure_channel_required: false };
                 let dw0 = connected.emit();
                 self.flight.end(cid, Status::SUCCESS, dw0.into(), invalidate)
             }
@@ -241,7 +298,11 @@ impl Queue {
         Step::Respond(response)
     }
 
-    fn become_connected(&mut self, command: &Connect, admitted: Admitted) {
+    fn become_connected(&mut self, now: Duration, command: &Connect, admitted: Admitted) {
+        self.authentication = admitted
+            .authentication
+            .map(|terms| Box::new(QueueAuthentication::new(now, &admitted.association, terms)));
+        self.locked = self.authentication.is_some();
         let flow_control = !command.attributes.disables_sq_flow_control();
         self.flight.connect(admitted.qid, admitted.entries, flow_control);
         self.state = match admitted.role {
@@ -266,6 +327,11 @@ impl Queue {
             }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(now, kind, result),
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_done(now, kind, result),
+            (_, Kind::Authentication(AuthenticationKind::Receive)) => {
+                let outcome = self.authentication().on_message_taken(now);
+                self.set_locked(now);
+                outcome
+            }
             (_, kind) => panic!("{kind:?} was done on a queue of another kind"),
         };
         self.step(cid, invalidate, outcome)
@@ -275,10 +341,18 @@ impl Queue {
     ///
     /// # Panics
     /// When the ticket is of another queue, or asked something else.
-    #[allow(clippy::needless_pass_by_value, reason = "a ticket is handed back")]
-    pub fn on_answer(&mut self, _now: Duration, ticket: Ticket, answer: Answer) -> Step {
+    pub fn on_answer(&mut self, now: Duration, ticket: Ticket, answer: Answer) -> Step {
         self.check_ticket(&ticket);
-        match answer {}
+        let (cid, kind, invalidate) = ticket.redeem();
+        let outcome = match (kind, answer) {
+            (Kind::Authentication(AuthenticationKind::Send), Answer::Authenticate(computed)) => {
+                let outcome = self.authentication().on_computed(now, computed);
+                self.set_locked(now);
+                outcome
+            }
+            (kind, answer) => panic!("{kind:?} was answered by {answer:?}"),
+        };
+        self.step(cid, invalidate, outcome)
     }
 
     /// The data of a command did not arrive as they were sent: it fails, and may be tried again.
@@ -314,7 +388,9 @@ impl Queue {
         if self.closed {
             return None;
         }
+        let refused = self.authentication.as_ref().and_then(|authentication| authentication.poll_step());
         let step = match &mut self.state {
+            _ if refused.is_some() => refused,
             State::Connecting { expired, timeout, .. } => {
                 expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(*timeout)))
             }
@@ -340,16 +416,21 @@ impl Queue {
     /// When to call [`Queue::on_timeout`], on the clock of `now`. Any call of the queue may change it.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        match &self.state {
-            _ if self.closed => None,
+        let of_state = match &self.state {
+            _ if self.closed => return None,
             State::Connecting { deadline, expired, .. } => (!expired).then_some(*deadline),
             State::Admin(controller) => controller.poll_timeout(),
             State::Io { io, .. } => io.poll_timeout(),
-        }
+        };
+        let authentication = self.authentication.as_ref().and_then(|it| it.poll_timeout());
+        of_state.into_iter().chain(authentication).min()
     }
 
     /// Handles the timers that are due. May be called early.
     pub fn on_timeout(&mut self, now: Duration) {
+        if let Some(authentication) = &mut self.authentication {
+            authentication.on_timeout(now);
+        }
         match &mut self.state {
             State::Connecting { deadline, expired, .. } => *expired |= now >= *deadline,
             State::Admin(controller) => controller.on_timeout(now),
@@ -401,6 +482,10 @@ impl Queue {
         if let (State::Admin(controller), Err(status)) = (&mut self.state, outcome) {
             controller.on_error(sqe, *status);
         }
+    }
+
+    fn authentication(&mut self) -> &mut QueueAuthentication {
+        self.authentication.as_mut().expect("a command of it was begun")
     }
 
     fn check_ticket(&self, ticket: &Ticket) {

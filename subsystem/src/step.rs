@@ -190,6 +190,23 @@ pub enum Transfer {
     },
 }
 
+impl Transfer {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::FromHost { len, .. } | Self::ToHost { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Where data from the host are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -245,6 +262,9 @@ pub enum Violation {
     /// The host did not enable its controller in time.
     #[error("the host did not enable the controller within {0:?}")]
     EnableTimeout(Duration),
+    /// The host did not authenticate in time.
+    #[error("the host did not authenticate within {0:?}")]
+    AuthenticationTimeout(Duration),
     /// The capsule is shorter than a submission queue entry.
     #[error("a capsule of {0} bytes holds no command")]
     ShortCapsule(usize),

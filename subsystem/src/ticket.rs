@@ -1,6 +1,7 @@
 //! One ticket, one response.
 
 use crate::admin::AdminKind;
+use crate::authentication::AuthenticationKind;
 use crate::io::IoKind;
 use crate::step::{Transfer, Work};
 use crate::{Cid, Qid, Question};
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Io(IoKind),
     /// An Admin command.
     Admin(AdminKind),
+    /// Authentication Send or Receive, on any queue.
+    Authentication(AuthenticationKind),
 }
 
 /// What a command handler wants, before a ticket is made of it.
@@ -43,7 +46,6 @@ pub(crate) enum Reply {
     /// As [`crate::Step::Execute`].
     Execute { kind: Kind, work: Work, transfer: Transfer },
     /// As [`crate::Step::Ask`].
-    #[allow(dead_code, reason = "nothing asks yet")]
     Ask { kind: Kind, question: Box<Question> },
     /// As [`crate::Step::Held`].
     Held,

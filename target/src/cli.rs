@@ -1,10 +1,14 @@
 //! The command line.
 
 mod check;
+mod ctl;
+mod top;
 
 use crate::control::Control;
+use crate::control::socket::Socket;
 use crate::daemon::{Daemon, read_config};
 use crate::machine;
+use crate::sockets::Sockets;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
@@ -36,6 +40,10 @@ enum Command {
         #[arg(long)]
         syntax_only: bool,
     },
+    /// Show which namespaces and hosts are busy, how fast disks answer, and what fails ([metrics] must be on).
+    Top(top::Top),
+    /// Ask a running target, or change what it serves, over its control socket (docs/CONTROL.md).
+    Ctl(ctl::Ctl),
 }
 
 #[derive(Debug, Args)]
@@ -144,23 +152,29 @@ impl Serve {
     }
 }
 
-/// Does what the command line says.
+/// Does what the command line says, with the listening sockets that systemd passed to the process.
 ///
 /// # Errors
 /// One message for the user: what failed, on what, and what to do.
-pub fn run(cli: &Cli) -> anyhow::Result<()> {
+pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
+        Command::Top(top) => top.run(),
+        Command::Ctl(ctl) => ctl::ctl(ctl),
         Command::Serve(serve) => {
             // The signals are ours before anything else is: a stop or a reload during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;
             let config = serve.config()?;
+            let socket = Socket::of(&config.target)?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
-            let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
+            let daemon = Daemon::start(config, serve.config.clone(), control.waker(), sockets)?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
                 println!("{}", how_to_use(nqn, *address, serve.transport.into()));
+            }
+            if let Some(socket) = socket {
+                control.serve(socket).context("the control socket cannot be served")?;
             }
             daemon.serve(&mut control)
         }

@@ -10,8 +10,10 @@
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`places`] | how many queues there may be, and how many of them are one machine's |
 //! | [`telemetry`] | what is counted, and how often may be logged |
+//! | [`metrics`] | what is measured of commands, and how it is read |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
+//! | [`sockets`] | listening sockets that outlive the process, in the hands of systemd |
 //! | [`machine`] | the machine's addresses and mounts |
 //! | [`cli`], [`control`], [`notify`], [`log`] | the command line, signals, systemd, the log |
 //! | [`limits`] | every bound |
@@ -33,10 +35,12 @@ pub mod log;
 pub mod machine;
 pub mod mailbox;
 pub mod message;
+pub mod metrics;
 pub mod notify;
 pub mod places;
 pub mod ports;
 pub mod settings;
+pub mod sockets;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -2,8 +2,10 @@
 
 use crate::barrier::Barrier;
 use crate::exec::place::Place;
+use crate::metrics::slowest::SlowCommand;
 use nvmf_subsystem::{Answer, AssociationKey, Notice, Question};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// A worker of the daemon, from 0. Worker 0 listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +50,8 @@ pub enum WorkerMessage<D> {
     Barrier(Arc<Barrier>),
     /// A question of a command was answered.
     Answer(Box<Answered>),
+    /// Say which commands were the slowest since the last such message.
+    TakeSlowest(Sender<Vec<SlowCommand>>),
     /// Stop listening, take no further command, finish those under way, close every queue that has none.
     Drain,
     /// Close every queue at once.
@@ -73,6 +77,7 @@ impl<D> WorkerMessage<D> {
             Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
             Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
+            Self::TakeSlowest(tell) => Some(Self::TakeSlowest(tell.clone())),
             Self::Drain => Some(Self::Drain),
             Self::Close => Some(Self::Close),
         }
@@ -88,6 +93,7 @@ impl<D> WorkerMessage<D> {
             Self::Notice(notice) => WorkerMessage::Notice(notice),
             Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
             Self::Answer(answered) => WorkerMessage::Answer(answered),
+            Self::TakeSlowest(tell) => WorkerMessage::TakeSlowest(tell),
             Self::Drain => WorkerMessage::Drain,
             Self::Close => WorkerMessage::Close,
         })

@@ -132,7 +132,8 @@ where
                     worker.deliver(message);
                 }
             }
-            ThreadMessage::Attach(device, disk, done) => {
+            ThreadMessage::Attach(device, disk, counted, done) => {
+                worker.count_device(device, counted);
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));
             }
@@ -146,8 +147,8 @@ where
                 worker.read_delivered(now);
                 worker.backend().detach(device);
             }
-            ThreadMessage::Listen { address, port, done } => {
-                let _ = done.send(worker.listen(address, port));
+            ThreadMessage::Listen { at, port, done } => {
+                let _ = done.send(worker.listen_at(at, port));
             }
             ThreadMessage::Finish => finish = true,
         }

@@ -38,6 +38,36 @@ CONFIG
     target_serve
 }
 
+# `target_start_auth NQN HOSTNQN SECRET CONTROLLERS_SECRET HASH GROUP`: starts our target on 127.0.0.1 over NVMe/TCP,
+# with DH-HMAC-CHAP.
+target_start_auth() {
+    (umask 077 && echo "$3" >host.secret && echo "$4" >controller.secret)
+    [ -e disk.img ] || truncate -s 512M disk.img
+    cat >target.toml <<CONFIG
+[target]
+dhchap_hashes = ["$5"]
+dhchap_groups = ["$6"]
+
+[[listener]]
+address = "127.0.0.1:$PORT"
+transport = "tcp"
+
+[[host]]
+nqn = "$2"
+dhchap_key_file = "$PWD/host.secret"
+dhchap_ctrl_key_file = "$PWD/controller.secret"
+
+[[subsystem]]
+nqn = "$1"
+allowed_hosts = ["$2"]
+
+[[subsystem.namespace]]
+nsid = 1
+path = "$PWD/disk.img"
+CONFIG
+    target_serve
+}
+
 # `target_serve`: starts our target with the target.toml that is there, which has a listener at PORT.
 target_serve() {
     "$BIN/nvmf-target" serve --config target.toml >>target.log 2>&1 </dev/null &

@@ -31,7 +31,7 @@ pub enum FileError {
         mode: u32,
     },
     /// Not a regular file, or too long.
-    #[error("{} is no key file: one line NVMeTLSkey-1:01:BASE64: is expected", .path.display())]
+    #[error("{} is no key file: one line is expected, as nvmf gen-tls-key or gen-dhchap-key prints it", .path.display())]
     NoFile {
         /// Which.
         path: PathBuf,
@@ -61,7 +61,10 @@ pub enum FileError {
 fn read_hint(cause: &io::Error, path: &Path) -> String {
     match cause.kind() {
         io::ErrorKind::NotFound => {
-            format!(": correct the path, or make a key (nvmf gen-tls-key --keyfile {})", path.display())
+            format!(
+                ": correct the path, or make a key (nvmf gen-tls-key or nvmf gen-dhchap-key, with --keyfile {})",
+                path.display()
+            )
         }
         io::ErrorKind::PermissionDenied => {
             let user = rustix::process::geteuid().as_raw();
@@ -78,6 +81,22 @@ fn read_hint(cause: &io::Error, path: &Path) -> String {
 /// # Errors
 /// [`FileError`].
 pub fn read_key_file(path: &Path) -> Result<Key, FileError> {
+    let line = read_line(path, true)?;
+    // `nvme tls-key --export` and `nvme gen-tls-key --insert --keyfile` write the identity before the key.
+    if let Some((identity, _)) = line.rsplit_once(' ') {
+        let no_file = |_| FileError::NoFile { path: path.to_owned() };
+        let identity = Identity::parse(identity.as_bytes()).map_err(no_file)?;
+        return Err(FileError::Derived { path: path.to_owned(), identity: Box::new(identity) });
+    }
+    Key::parse(&line).map_err(|cause| FileError::Key { path: path.to_owned(), cause })
+}
+
+/// Reads the line of a file that holds a secret of any kind, after comments (`#`) and empty lines. With `private`,
+/// nobody but the owner may have a permission on it.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_line(path: &Path, private: bool) -> Result<Zeroizing<String>, FileError> {
     let failed = |cause: io::Error| FileError::Read { path: path.to_owned(), cause };
     // A named pipe in its place must not block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -88,22 +107,18 @@ pub fn read_key_file(path: &Path) -> Result<Key, FileError> {
         return Err(no_file());
     }
     let mode = stat.st_mode & 0o7777;
-    if mode & 0o077 != 0 {
+    if private && mode & 0o077 != 0 {
         return Err(FileError::Permissions { path: path.to_owned(), mode });
     }
     let mut text = Zeroizing::new(String::with_capacity(LEN_MAX as usize));
     File::from(file).take(LEN_MAX).read_to_string(&mut text).map_err(failed)?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let line = lines.next().ok_or_else(no_file)?;
-    // `nvme tls-key --export` and `nvme gen-tls-key --insert --keyfile` write the identity before the key.
-    if let Some((identity, _)) = line.rsplit_once(' ') {
-        let identity = Identity::parse(identity.as_bytes()).map_err(|_| no_file())?;
-        return Err(FileError::Derived { path: path.to_owned(), identity: Box::new(identity) });
-    }
-    if lines.next().is_some() {
+    // Keys that were exported stand in lines of their own, behind identities.
+    if lines.next().is_some() && !line.contains(' ') {
         return Err(no_file());
     }
-    Key::parse(line).map_err(|cause| FileError::Key { path: path.to_owned(), cause })
+    Ok(Zeroizing::new(line.to_owned()))
 }
 
 #[cfg(test)]

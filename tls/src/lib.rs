@@ -8,7 +8,7 @@
 //! | `psk` | [`Psk`]: an identity and its key, as TLS takes them |
 //! | `keys` | [`Keys`]: the configured keys of many hosts, found by identity |
 //! | `keyring` | keys in the kernel's keyring `.nvme` |
-//! | `file` | keys in files, which nobody else may read |
+//! | `file` | keys in files, which nobody else may read; secrets of other kinds as well |
 //!
 //! Contract: what a peer sends is compared and copied, never trusted for a length; no message shows a key, and memory
 //! that held one is cleared.
@@ -21,7 +21,7 @@ mod keyring;
 mod keys;
 mod psk;
 
-pub use file::{FileError, read_key_file};
+pub use file::{FileError, read_key_file, read_line};
 pub use identity::{Identity, IdentityError, Version};
 pub use key::{Key, KeyError};
 pub use keyring::{KeyringError, NVME_KEYRING, TlsKeyring};

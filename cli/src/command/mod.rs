@@ -5,6 +5,7 @@
 
 mod attach;
 mod compare;
+mod dhchap_key;
 mod discover;
 mod doctor;
 mod identify;
@@ -81,9 +82,10 @@ enum Command {
     /// nvme-cli's name for `detach`
     #[command(hide = true, alias = "disconnect-all", disable_help_flag = true)]
     Disconnect(OtherName),
-    /// nvme-cli's authentication keys
-    #[command(hide = true, alias = "check-dhchap-key", disable_help_flag = true)]
-    GenDhchapKey(OtherName),
+    /// Makes a secret for DH-HMAC-CHAP
+    GenDhchapKey(dhchap_key::GenDhchapKey),
+    /// Checks a secret for DH-HMAC-CHAP
+    CheckDhchapKey(dhchap_key::CheckDhchapKey),
     /// nvme-cli's keys in the keyring
     #[command(hide = true, disable_help_flag = true)]
     TlsKey(OtherName),
@@ -152,9 +154,8 @@ impl Arguments {
             Command::Disconnect(_) => wrong_arguments(
                 "the command is `nvmf detach DEVICE`, or -n NQN, or --all; `nvmf list` shows what is attached",
             ),
-            Command::GenDhchapKey(_) => wrong_arguments(
-                "there is no DH-HMAC-CHAP in this version: over tcp, TLS identifies the host (nvmf gen-tls-key)",
-            ),
+            Command::GenDhchapKey(key) => key.run(),
+            Command::CheckDhchapKey(key) => key.run(),
             Command::TlsKey(_) => wrong_arguments(
                 "the commands are `nvmf gen-tls-key` and `nvmf check-tls-key`, which put keys into the keyring with \
                  --insert; /proc/keys lists those that are there",

@@ -5,11 +5,7 @@
 pub(crate) struct Absent {
     #[arg(short = 'P', long = "nr-poll-queues", hide = true, value_parser = no_poll_queues)]
     _poll_queues: Option<u16>,
-    #[arg(short = 'S', long = "dhchap-secret", hide = true, value_parser = no_dhchap)]
-    _dhchap_secret: Option<String>,
-    #[arg(long = "dhchap-ctrl-secret", hide = true, value_parser = no_dhchap)]
-    _dhchap_ctrl_secret: Option<String>,
-    #[arg(long = "concat", hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_dhchap)]
+    #[arg(long = "concat", hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_concat)]
     _concat: Option<String>,
     #[arg(long = "tls-key-identity", alias = "tls_key_identity", hide = true, value_parser = no_key_identity)]
     _tls_key_identity: Option<String>,
@@ -19,8 +15,10 @@ fn no_poll_queues(_: &str) -> Result<u16, String> {
     Err("there are no queues for polling: leave it out (every queue spins before it sleeps)".to_owned())
 }
 
-fn no_dhchap(_: &str) -> Result<String, String> {
-    Err("there is no DH-HMAC-CHAP in this version: over tcp, --tls with a key identifies the host".to_owned())
+fn no_concat(_: &str) -> Result<String, String> {
+    Err("TLS of a key that an authentication makes is not supported: use --tls with a configured key, and --dhchap-secret \
+         beside it if the target wants both"
+        .to_owned())
 }
 
 fn no_key_identity(_: &str) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! The flags that name a target: nvme-cli's.
 
+use super::dhchap_key::read_secret;
 use super::refused::Absent;
 use crate::connect::Transport;
 use crate::namespace::choose;
@@ -8,8 +9,10 @@ use anyhow::{Context, Result};
 use nix::net::if_::if_nametoindex;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
+use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::{
-    HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
+    AuthenticationOptions, HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions,
+    VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -86,6 +89,16 @@ pub(crate) struct TargetArguments {
     /// The kernel's keyring to look into for --tls
     #[arg(long, value_name = "NAME", default_value = NVME_KEYRING, requires = "tls")]
     keyring: String,
+    /// Secret of this host for DH-HMAC-CHAP: DHHC-1:…, or better a file that holds it, which only its owner may read: others
+    /// see a command's arguments. The target must ask for it
+    #[arg(short = 'S', long, alias = "dhchap_secret", value_name = "SECRET|FILE")]
+    dhchap_secret: Option<String>,
+    /// Secret that the target must prove to have, in the same way
+    #[arg(long, alias = "dhchap_ctrl_secret", value_name = "SECRET|FILE", requires = "dhchap_secret")]
+    dhchap_ctrl_secret: Option<String>,
+    /// Connect also to a target that does not ask for --dhchap-secret
+    #[arg(long, requires = "dhchap_secret")]
+    dhchap_optional: bool,
     /// Ask for submission queues without flow control: over tcp a read then needs no response of its own
     #[arg(short = 'd', long)]
     disable_sqflow: bool,
@@ -323,6 +336,19 @@ impl TargetArguments {
         }))
     }
 
+    /// What to prove and to ask for, if there is a secret.
+    fn authentication(&self) -> Result<Option<AuthenticationOptions>> {
+        let Some(secret) = &self.dhchap_secret else { return Ok(None) };
+        let host = read_secret("--dhchap-secret", secret)?;
+        let controller =
+            self.dhchap_ctrl_secret.as_ref().map(|secret| read_secret("--dhchap-ctrl-secret", secret));
+        let secrets = Secrets { host, controller: controller.transpose()? };
+        Ok(Some(AuthenticationOptions {
+            insist: !self.dhchap_optional,
+            ..AuthenticationOptions::new(secrets)
+        }))
+    }
+
     /// How to connect to this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> Result<Options> {
         let host = match (self.hostnqn, self.hostid) {
@@ -345,6 +371,7 @@ impl TargetArguments {
             provider: self.provider.into(),
             crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
+            authentication: self.authentication()?,
             source: self.host_traddr.map(|address| (address, 0).into()),
             io_queues: self.nr_io_queues,
             write_queues: self.nr_write_queues,

@@ -10,6 +10,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+const NOT_HEX: &str = "--secret is not hexadecimal: 64 digits for --hmac 1, 96 for --hmac 2";
+
 /// The hash of a key.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum Hmac {
@@ -94,13 +96,13 @@ impl GenTlsKey {
         };
         let key = match &self.secret {
             None => Key::generate(len, hash)?,
-            Some(secret) => Key::new(&from_hex(secret)?, hash)
+            Some(secret) => Key::new(&from_hex(secret, NOT_HEX)?, hash)
                 .or_else(|error| wrong_arguments(format!("--secret: {error}")))?,
         };
         // Before the file is there: without a keyring nothing is left behind.
         let keyring = self.whose.keyring()?;
         match &self.keyfile {
-            Some(path) => write_key(path, &key)?,
+            Some(path) => write_key(path, &key.to_interchange())?,
             // The other side needs it.
             None => line(&*key.to_interchange())?,
         }
@@ -140,19 +142,19 @@ impl CheckTlsKey {
 }
 
 /// Writes a new key file.
-fn write_key(path: &Path, key: &Key) -> Result<()> {
+pub(super) fn write_key(path: &Path, text: &str) -> Result<()> {
     let context = || format!("cannot write the key file {}", path.display());
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file.with_context(context)?;
-    writeln!(file, "{}", *key.to_interchange()).with_context(context)?;
+    writeln!(file, "{text}").with_context(context)?;
     file.sync_all().with_context(context)
 }
 
-fn from_hex(text: &str) -> Result<Vec<u8>> {
+/// Reads hexadecimal digits.
+pub(super) fn from_hex(text: &str, wrong: &'static str) -> Result<Vec<u8>> {
     let digits = text.as_bytes().chunks(2);
     let byte = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
     let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
     let bytes = is_hex.then(|| digits.map(byte).collect::<Option<Vec<_>>>()).flatten();
-    let wrong = "--secret is not hexadecimal: 64 digits for --hmac 1, 96 for --hmac 2";
     bytes.map_or_else(|| wrong_arguments(wrong), Ok)
 }

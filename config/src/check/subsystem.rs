@@ -1,10 +1,11 @@
 //! What is exported, and to whom.
 
-use super::{Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
+use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
 use nvme_proto::nqn::Nqn;
+use std::path::PathBuf;
 use toml::Spanned;
 use uuid::Uuid;
 
@@ -23,11 +24,6 @@ impl Checker<'_> {
             );
         }
         self.own_name(&file.nqn)?;
-        if file.namespace.is_empty() {
-            let message =
-                "the subsystem has no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\"";
-            return self.error(spanned, message);
-        }
         let namespaces = file.namespace.iter().map(|n| self.namespace(n)).collect::<Result<Vec<_>>>()?;
         self.unique(
             "nsid",
@@ -49,10 +45,34 @@ impl Checker<'_> {
             let shown = path.as_ref().display();
             return self.error(path, format!("tls_key_file \"{shown}\" must be an absolute path"));
         }
-        Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
+        let dhchap_key_file = self.secret_file("dhchap_key_file", file.dhchap_key_file.as_ref())?;
+        let dhchap_ctrl_key_file =
+            self.secret_file("dhchap_ctrl_key_file", file.dhchap_ctrl_key_file.as_ref())?;
+        if let (None, Some(path)) = (&file.dhchap_key_file, &file.dhchap_ctrl_key_file) {
+            let message =
+                "dhchap_ctrl_key_file needs dhchap_key_file: the controller proves itself to a host that has";
+            return self.error(path, message);
+        }
+        let tls_key_file = file.tls_key_file.as_ref().map(|path| path.as_ref().clone());
+        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file })
     }
 
-    fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
+    /// An absolute path, or the name of a systemd credential.
+    fn secret_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
+        let Some(path) = path else { return Ok(None) };
+        let value = path.as_ref();
+        let is_name = value.file_name().is_some_and(|name| name == value.as_os_str());
+        if !value.is_absolute() && !is_name {
+            let shown = value.display();
+            let message = format!(
+                "{key} \"{shown}\" must be an absolute path, or the name of a systemd credential (LoadCredential=)"
+            );
+            return self.error(path, message);
+        }
+        Ok(Some(value.clone()))
+    }
+
+    pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
         let nqn = self.read(key, value, NQN_EXAMPLE)?;
         match value.as_ref().strip_prefix(UUID_FORM) {
             Some(uuid) if uuid.len() != 36 || uuid.parse::<Uuid>().is_err() => self.error(
@@ -65,7 +85,7 @@ impl Checker<'_> {
 
     /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by
     /// others: they are taken as they are.
-    fn own_name(&self, value: &Spanned<String>) -> Result<()> {
+    pub(super) fn own_name(&self, value: &Spanned<String>) -> Result<()> {
         let name = value.as_ref().strip_prefix("nqn.").unwrap_or_default();
         let (date, domain) = name.split_once('.').unwrap_or((name, ""));
         let is_number = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());
@@ -102,12 +122,12 @@ impl Checker<'_> {
                 self.error(any, "allow_any_host = true makes allowed_hosts mean nothing: keep one of the two")
             }
             (Some(_), None) => Ok(Hosts::Any),
-            (None, Some(hosts)) if !hosts.as_ref().is_empty() => {
+            (None, Some(hosts)) => {
                 self.at_most("hosts in allowed_hosts", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
                 let hosts = hosts.as_ref().iter().map(|h| self.nqn("allowed_hosts", h));
                 hosts.collect::<Result<_>>().map(Hosts::Only)
             }
-            (None, _) => {
+            (None, None) => {
                 let message = "nobody may connect to this subsystem: add allowed_hosts = [\"the host's \
                  NQN\"] (on the host: \
                                `nvmf show-hostnqn`, or cat /etc/nvme/hostnqn), or allow_any_host = true";
@@ -116,7 +136,12 @@ impl Checker<'_> {
         }
     }
 
-    fn ascii(&self, key: &str, value: Option<&Spanned<String>>, most: usize) -> Result<Option<String>> {
+    pub(super) fn ascii(
+        &self,
+        key: &str,
+        value: Option<&Spanned<String>>,
+        most: usize,
+    ) -> Result<Option<String>> {
         let Some(value) = value else { return Ok(None) };
         let text = value.as_ref();
         if text.is_empty() || text.len() > most || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
@@ -152,7 +177,22 @@ impl Checker<'_> {
             block_size,
             read_only: file.read_only.unwrap_or(false),
             uuid,
+            ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
+            hosts: self.namespace_hosts(file.hosts.as_ref())?,
         })
+    }
+
+    /// Who sees a namespace: everyone who may connect, if the configuration does not say.
+    fn namespace_hosts(&self, hosts: Option<&Spanned<Vec<Spanned<String>>>>) -> Result<Hosts> {
+        let Some(hosts) = hosts else { return Ok(Hosts::Any) };
+        if hosts.as_ref().is_empty() {
+            return self.error(
+                hosts,
+                "hosts is empty, so nobody would see the namespace: name the hosts that do, or remove it",
+            );
+        }
+        self.at_most("hosts of a namespace", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
+        hosts.as_ref().iter().map(|h| self.nqn("hosts", h)).collect::<Result<_>>().map(Hosts::Only)
     }
 
     fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {

@@ -2,7 +2,9 @@
 
 use super::AssociationError;
 use crate::{Command, Outcome, Qid};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use nvmf_auth::host::ReplyTask;
 
 /// The association's name for a command of its own; comes back in [`super::Association::on_completion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +56,11 @@ pub enum Action {
         /// Its data.
         data: AdminData,
     },
+    /// Run this with the secrets, then [`super::Association::on_authentication_computed`]. It may take some tenths of a
+    /// second.
+    Authenticate(Box<ReplyTask>),
+    /// Every queue was authenticated again ([`super::Association::authenticate_again`]).
+    AuthenticatedAgain,
     /// Every queue is connected: [`super::Association::controller`] and [`super::Association::namespaces`] are there; I/O may flow.
     /// For discovery: [`super::Association::discovery_log`] is there.
     Ready,

@@ -36,8 +36,8 @@ impl Association {
     pub fn shutdown(&mut self, now: Duration) {
         match self.state {
             State::Ready | State::Identifying => self.notify_shutdown(now),
-            State::Connecting(qid) if qid != Qid(0) => self.notify_shutdown(now),
-            State::Connecting(_) | State::Enabling => self.close(),
+            State::Connecting(qid) | State::Authenticating(qid) if qid != Qid(0) => self.notify_shutdown(now),
+            State::Connecting(_) | State::Authenticating(_) | State::Enabling => self.close(),
             State::ShuttingDown | State::Closing | State::Closed => {}
         }
     }

@@ -1,5 +1,6 @@
 //! What an association is to be.
 
+use super::AuthenticationConfig;
 use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
 use nvme_proto::fabrics::discovery::TransportType;
@@ -42,6 +43,8 @@ pub struct AssociationConfig {
     /// Over RDMA, send the I/O queues' Connect data in the capsule when it fits, as kernel hosts do; otherwise keyed, as
     /// the transport's text has it. Over TCP they are in the capsule always.
     pub connect_in_capsule: bool,
+    /// How to authenticate where the controller asks for it (DH-HMAC-CHAP).
+    pub authentication: Option<AuthenticationConfig>,
     /// How long a queue's connection set-up may take.
     pub connect_timeout: Duration,
     /// How long an admin or Fabrics command may take.
@@ -66,6 +69,7 @@ impl AssociationConfig {
             keep_alive: Duration::from_secs(5),
             disable_flow_control: false,
             connect_in_capsule: true,
+            authentication: None,
             connect_timeout: Duration::from_secs(3),
             admin_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(5),

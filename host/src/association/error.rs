@@ -7,6 +7,7 @@ use core::fmt;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::InvalidParameter;
 use nvme_proto::rdma::{RejectData, RejectStatus};
+use nvmf_auth::host::HostError;
 use thiserror::Error;
 
 /// Why a queue's connection did not come up.
@@ -88,9 +89,27 @@ pub enum AssociationError {
     },
     /// The controller wants authentication.
     #[error(
-        "the controller demands authentication (DH-HMAC-CHAP), which is not configured; allow this host without a key, or use another"
+        "the controller demands authentication (DH-HMAC-CHAP): give this host's secret (--dhchap-secret), the one that the target has for its NQN"
     )]
     AuthenticationRequired,
+    /// It wants TLS of a key that an authentication makes.
+    #[error(
+        "the controller demands authentication and a secure channel made of it (concat), which is not supported: use TLS with a configured key"
+    )]
+    SecureChannelRequired,
+    /// The controller does not ask for authentication, and it was insisted on.
+    #[error(
+        "the controller does not ask this host to authenticate, though a secret was given: configure the secret at the target (dhchap_key_file of its [[host]]), or, if the network is trusted, allow it (--dhchap-optional)"
+    )]
+    NotAuthenticated,
+    /// Authentication failed.
+    #[error("authentication of queue {} failed: {error}", qid.0)]
+    Authentication {
+        /// The queue.
+        qid: Qid,
+        /// Why.
+        error: HostError,
+    },
     /// A command of the set-up failed.
     #[error("{command} failed: {status}")]
     Command {
@@ -174,7 +193,12 @@ impl AssociationError {
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Config(_) | Self::AuthenticationRequired | Self::Gate(_) => true,
+            Self::Config(_)
+            | Self::AuthenticationRequired
+            | Self::SecureChannelRequired
+            | Self::NotAuthenticated
+            | Self::Gate(_) => true,
+            Self::Authentication { error, .. } => super::authentication::is_final(*error),
             // Of an I/O queue: its controller may have gone this moment, and the next association has another.
             // A controller that is busy will not always be.
             Self::Connect { qid, status, .. } => {

@@ -3,12 +3,14 @@
 //! | file | what it does |
 //! |---|---|
 //! | `setup` | the sequence from the admin queue's connection to ready |
+//! | `authentication` | DH-HMAC-CHAP, where the controller asks for it |
 //! | `namespaces` | which there are, now and after a change; the discovery log |
 //! | `keep_alive` | Keep Alive and asynchronous events |
 //! | `closing` | shutdown, failure, the end |
 //! | `identify` | what Identify Controller says, and what makes a controller unusable |
 
 mod action;
+mod authentication;
 mod closing;
 mod config;
 mod error;
@@ -22,6 +24,7 @@ mod setup;
 mod tests;
 
 pub use action::{Action, AdminData, CommandId, Reply};
+pub use authentication::AuthenticationConfig;
 pub use config::{AssociationConfig, Purpose};
 pub use error::{AssociationError, Gate, QueueFailure, Rejection};
 pub use info::ControllerInfo;
@@ -29,8 +32,10 @@ pub use info::ControllerInfo;
 use crate::admin::AdminCommand;
 use crate::discovery::{DiscoveryLog, LogReader};
 use crate::{Namespace, Nsid, Qid};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use authentication::Run;
 use core::fmt;
 use core::time::Duration;
 use keep_alive::KeepAlive;
@@ -42,6 +47,8 @@ use setup::Setup;
 pub enum State {
     /// Connecting a queue: the transport's connection, then Connect.
     Connecting(Qid),
+    /// DH-HMAC-CHAP of a queue, after its Connect.
+    Authenticating(Qid),
     /// Properties: CAP, VS, CC.EN, CSTS.RDY.
     Enabling,
     /// Identify, Set Features, namespaces; for discovery, the log page.
@@ -60,6 +67,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connecting(qid) => write!(f, "connecting queue {}", qid.0),
+            Self::Authenticating(qid) => write!(f, "authenticating queue {}", qid.0),
             Self::Enabling => f.write_str("enabling the controller"),
             Self::Identifying => f.write_str("identifying the controller"),
             Self::Ready => f.write_str("in use"),
@@ -76,6 +84,10 @@ enum Step {
     /// The transport's connection of a queue.
     Transport(Qid),
     Connect(Qid),
+    AuthenticationSend(Qid),
+    AuthenticationReceive(Qid),
+    /// The caller computes.
+    AuthenticationCompute(Qid),
     Capabilities,
     Version,
     Enable,
@@ -123,6 +135,11 @@ pub struct Association {
     /// When CSTS is read again.
     look_at: Option<Duration>,
     setup: Setup,
+    authentication: Option<Box<Run>>,
+    /// The controller asks for it.
+    authenticates: bool,
+    /// The last authentication's number.
+    transaction: u16,
     scan: Scan,
     keep_alive: KeepAlive,
     reader: LogReader,
@@ -153,6 +170,9 @@ impl Association {
             step_deadline: None,
             look_at: None,
             setup: Setup::default(),
+            authentication: None,
+            authenticates: false,
+            transaction: 0,
             scan: Scan::default(),
             reader: LogReader::default(),
             controller: ControllerInfo::default(),
@@ -294,7 +314,10 @@ impl Association {
     /// The same under the deadline that is there.
     fn send_step_within_deadline(&mut self, step: Step, command: AdminCommand) {
         self.step = step;
-        let qid = if let Step::Connect(qid) = step { qid } else { Qid(0) };
+        let qid = match step {
+            Step::Connect(qid) | Step::AuthenticationSend(qid) | Step::AuthenticationReceive(qid) => qid,
+            _ => Qid(0),
+        };
         self.send(qid, CommandRole::Step, command);
     }
 
@@ -317,6 +340,9 @@ impl Association {
             | Step::IdentifyNvm
             | Step::NumberOfQueues
             | Step::EventConfiguration => self.on_setup_step(now, reply),
+            Step::AuthenticationSend(_) | Step::AuthenticationReceive(_) => {
+                self.on_authentication_step(now, reply)
+            }
             Step::ChangedNamespaces
             | Step::ActiveNamespaces
             | Step::Namespace
@@ -327,7 +353,7 @@ impl Association {
                 self.on_shutdown_step(now, reply.outcome);
                 Ok(())
             }
-            Step::Transport(_) | Step::Idle | Step::Over => Ok(()),
+            Step::Transport(_) | Step::AuthenticationCompute(_) | Step::Idle | Step::Over => Ok(()),
         }
     }
 }

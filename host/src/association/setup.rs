@@ -152,17 +152,32 @@ impl Association {
     }
 
     fn on_connected(&mut self, now: Duration, qid: Qid, outcome: Outcome) -> Result<(), AssociationError> {
-        let cntlid = check_connect(qid, outcome)?;
+        let connected = check_connect(qid, outcome)?;
+        let must_authenticate = self.must_authenticate(connected)?;
         let disabled = self.config.disable_flow_control && outcome.sqhd == Cqe::SQHD_NONE;
         let flow_control = if disabled { FlowControl::Disabled } else { FlowControl::Sqhd };
         if qid == Qid(0) {
-            self.controller.cntlid = cntlid;
+            self.controller.cntlid = connected.cntlid;
+        } else if qid == Qid(1) || flow_control == FlowControl::Sqhd {
+            self.controller.flow_control = flow_control;
+        }
+        if must_authenticate {
+            self.authenticate(now, qid, false);
+            return Ok(());
+        }
+        self.on_queue_connected_and_authenticated(now, qid)
+    }
+
+    /// A queue can be used: what comes next.
+    pub(super) fn on_queue_connected_and_authenticated(
+        &mut self,
+        now: Duration,
+        qid: Qid,
+    ) -> Result<(), AssociationError> {
+        if qid == Qid(0) {
             self.state = State::Enabling;
             self.send_step(now, Step::Capabilities, admin::property_get(Property::CAP));
             return Ok(());
-        }
-        if qid == Qid(1) || flow_control == FlowControl::Sqhd {
-            self.controller.flow_control = flow_control;
         }
         self.controller.io_queues = qid.0;
         if qid.0 < self.setup.io_queues {
@@ -298,16 +313,13 @@ pub(super) fn succeeded(command: &'static str, outcome: Outcome) -> Result<Outco
     Err(AssociationError::Command { command, status: outcome.status })
 }
 
-fn check_connect(qid: Qid, outcome: Outcome) -> Result<Cntlid, AssociationError> {
+fn check_connect(qid: Qid, outcome: Outcome) -> Result<Connected, AssociationError> {
     let status = outcome.status;
-    let connected = Connected::parse(outcome.dw0);
-    if status.is(Status::AUTHENTICATION_REQUIRED)
-        || status.is_success() && (connected.authentication_required || connected.secure_channel_required)
-    {
+    if status.is(Status::AUTHENTICATION_REQUIRED) {
         return Err(AssociationError::AuthenticationRequired);
     }
     if status.is_success() {
-        return Ok(connected.cntlid);
+        return Ok(Connected::parse(outcome.dw0));
     }
     let named = status.is(Status::CONNECT_INVALID_PARAMETERS);
     let parameter = named.then(|| InvalidParameter::parse(outcome.dw0));

@@ -2,6 +2,7 @@
 
 use crate::transport::{Transport, TransportError};
 use core::time::Duration;
+use nvmf_auth::host::Secrets;
 use nvmf_host::{AssociationConfig, AssociationError, RecoveryPolicy};
 use std::net::SocketAddr;
 
@@ -16,6 +17,8 @@ pub struct DriverConfig {
     pub association: AssociationConfig,
     /// Of the I/O queues, those for everything but reads; 0: all are alike.
     pub write_queues: u16,
+    /// What to prove and to ask for where the controller wants authentication.
+    pub secrets: Option<Secrets>,
     /// When to reconnect and when to give up.
     pub recovery: RecoveryPolicy,
     /// How long an I/O command may take before its connection is given up.

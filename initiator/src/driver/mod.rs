@@ -32,6 +32,7 @@ use core::time::Duration;
 use disks::Disks;
 use link::IoEnd;
 use nvme_proto::{Nsid, Qid, Status};
+use nvmf_auth::host::{ReplyTask, Secrets};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
@@ -67,6 +68,8 @@ pub enum DriverEvent {
     Admin(u32, Option<AdminReply>),
     /// It is over: all I/O has failed and will fail.
     GaveUp,
+    /// [`Driver::authenticate_again`] is done.
+    AuthenticatedAgain,
     /// [`Driver::shutdown`] is done.
     Closed,
 }
@@ -251,6 +254,26 @@ impl<T: Transport> Driver<T> {
         self.act(now);
     }
 
+    /// Authenticates every queue again, with these secrets from now on. [`DriverEvent::AuthenticatedAgain`] follows, or
+    /// the association is lost. Nothing happens, and `false` is returned, where the controller did not ask for
+    /// authentication, or while something else is under way.
+    pub fn authenticate_again(&mut self, now: Duration, secrets: Secrets) -> bool {
+        self.config.secrets = Some(secrets);
+        let begun = self.association.as_mut().is_some_and(|association| association.authenticate_again(now));
+        self.act(now);
+        begun
+    }
+
+    /// Computed here and now: no I/O of this connection is under way while its queues are set up, and an authentication
+    /// that is done again delays it once for each queue.
+    fn authenticate(&mut self, now: Duration, task: &ReplyTask) {
+        let (Some(secrets), Some(association)) = (&self.config.secrets, &mut self.association) else {
+            return;
+        };
+        let replied = task.run(secrets, &mut nvmf_auth::system_random);
+        association.on_authentication_computed(now, replied);
+    }
+
     /// When [`Driver::turn`] must be called again even if nothing arrives.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
@@ -394,6 +417,8 @@ impl<T: Transport> Driver<T> {
                 self.events.push_back(DriverEvent::NamespacesChanged);
                 self.check_disks(now, false);
             }
+            Action::Authenticate(task) => self.authenticate(now, &task),
+            Action::AuthenticatedAgain => self.events.push_back(DriverEvent::AuthenticatedAgain),
             Action::DiscoveryLogChanged | Action::Event(_) => {}
             Action::Failed(error) => {
                 let was_ready = self.recovery.may_issue();

@@ -240,8 +240,8 @@ pub enum Refused {
 #[error("{0}")]
 pub struct TransportError(pub String);
 
-/// Data bytes behind the SQE of an I/O queue's slot: Connect's are the most.
-const IO_SLOT_DATA: usize = 1024;
+/// Data bytes behind the SQE of an I/O queue's slot: those of the longest authentication message are the most.
+const IO_SLOT_DATA: usize = nvmf_auth::MESSAGE_LEN_MAX;
 
 /// Bytes of data that a slot of this queue holds.
 fn slot_data_len(qid: Qid) -> usize {

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use nvme_proto::fabrics::connect::{Connect, ConnectData};
+use nvmf_auth::Terms;
 
 /// Bytes of Connect data.
 pub(crate) const CONNECT_LEN: u32 = ConnectData::LEN as u32;
@@ -29,12 +30,6 @@ impl ConnectRequest {
     #[must_use]
     pub fn qid(&self) -> Qid {
         self.command().qid
-    }
-
-    /// Whether it asks for a discovery controller.
-    #[must_use]
-    pub fn is_for_discovery(&self) -> bool {
-        Nqn::from_field(&self.data.subnqn).is_ok_and(|nqn| nqn == Nqn::DISCOVERY)
     }
 
     /// Whether it turns flow control of the submission queue off (CATTR).
@@ -89,6 +84,8 @@ pub struct Admitted {
     pub(crate) qid: Qid,
     pub(crate) entries: u16,
     pub(crate) role: Role,
+    /// How the queue has to be authenticated, if it has to.
+    pub(crate) authentication: Option<Terms>,
 }
 
 /// What the queue becomes.
@@ -109,6 +106,12 @@ impl Admitted {
     #[must_use]
     pub fn entries(&self) -> u16 {
         self.entries
+    }
+
+    /// Whether its host must authenticate before it is used.
+    #[must_use]
+    pub fn must_authenticate(&self) -> bool {
+        self.authentication.is_some()
     }
 
     /// Which queue of it.

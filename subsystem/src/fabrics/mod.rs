@@ -7,7 +7,7 @@ mod refusal;
 pub use connect::{Admission, Admitted, ConnectRequest, DuplicateHost};
 pub(crate) use connect::{CONNECT_LEN, Role};
 pub(crate) use property::{Change, Properties, VERSION};
-pub use refusal::Refusal;
+pub use refusal::{Refusal, RefusalReason};
 
 use crate::status;
 use nvme_proto::fabrics::record_format;
@@ -25,7 +25,8 @@ pub(crate) fn check_disconnect(sqe: &Sqe, is_admin: bool) -> Result<(), Status> 
     }
 }
 
-/// The status of a Fabrics command that no queue has: there is no authentication, and other types are reserved.
+/// The status of a Fabrics command that the queue does not have: its host need not authenticate, or the type is
+/// reserved.
 pub(crate) fn unsupported(fctype: FabricsType) -> Status {
     match fctype {
         FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => status::INVALID_OPCODE,

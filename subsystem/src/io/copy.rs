@@ -1,6 +1,7 @@
 //! Copy: ranges of this namespace, or of others of the subsystem, to one place of this one.
 
 use super::{Io, IoKind, block, check_range};
+use crate::access::Need;
 use crate::data::{self, Fit};
 use crate::limits::{COPY_LEN_MAX, COPY_RANGES_MAX};
 use crate::namespace::NamespaceDefinition;
@@ -39,7 +40,7 @@ pub(crate) fn range_blocks_max(namespace: &NamespaceDefinition) -> u16 {
 
 impl Io {
     pub(super) fn copy(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::Write)?;
         let [cdw10, cdw11, cdw12, ..] = sqe.dwords();
         let command = CopyCommand::parse(cdw10, cdw11, cdw12);
         let format = 1_u16.checked_shl(command.format.0.into()).unwrap_or(0);
@@ -65,7 +66,7 @@ impl Io {
     pub(super) fn copy_ranges(&self, copying: &Copying, parameters: &[u8]) -> Outcome {
         let &Copying { nsid, device, command } = copying;
         // The namespace may have been removed, replaced or protected during the transfer.
-        let namespace = self.namespace(nsid)?;
+        let namespace = self.namespace(nsid, Need::Write)?;
         if namespace.device != device {
             return Err(status::INVALID_NAMESPACE);
         }
@@ -75,7 +76,7 @@ impl Io {
         let ranges = command.source_ranges(parameters).ok_or(status::INVALID_FIELD)?;
         let (mut sources, mut total) = (Vec::with_capacity(usize::from(command.ranges)), 0_u32);
         for range in ranges {
-            let source = self.copy_source(namespace, &range)?;
+            let source = self.copy_source(nsid, namespace, &range)?;
             total = total.saturating_add(range.blocks);
             sources.push(source);
         }
@@ -96,10 +97,15 @@ impl Io {
         Ok(block(device, op, Transfer::None, IoKind::Plain(Direction::Write)))
     }
 
-    fn copy_source(&self, to: &NamespaceDefinition, range: &SourceRange) -> Result<CopySource, Status> {
+    fn copy_source(
+        &self,
+        command_nsid: Nsid,
+        to: &NamespaceDefinition,
+        range: &SourceRange,
+    ) -> Result<CopySource, Status> {
         let from = match range.nsid {
-            Some(nsid) => self.namespace(nsid)?,
-            None => to,
+            Some(nsid) => self.namespace(nsid, Need::Read)?,
+            None => self.namespace(command_nsid, Need::Read)?,
         };
         if from.geometry.block_size != to.geometry.block_size {
             return Err(status::INCOMPATIBLE_NAMESPACE_OR_FORMAT);

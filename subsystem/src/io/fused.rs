@@ -6,6 +6,7 @@
 //! is. Both responses leave through [`Fused::poll_response`], that of the Compare first.
 
 use super::{Io, IoKind, check_range};
+use crate::access::Need;
 use crate::data::{self, Fit};
 use crate::limits::PARAMETERS_LEN_MAX;
 use crate::namespace::NamespaceDefinition;
@@ -336,7 +337,7 @@ fn check(
     slba: u64,
     blocks: u32,
 ) -> Result<(&NamespaceDefinition, BlockRange), Status> {
-    let namespace = io.namespace(nsid)?;
+    let namespace = io.namespace(nsid, Need::of(opcode))?;
     let range = check_range(namespace, slba, blocks)?;
     if opcode == NvmOpcode::WRITE && namespace.is_read_only() {
         return Err(status::NAMESPACE_WRITE_PROTECTED);

@@ -4,9 +4,10 @@ use super::associations::Associations;
 use super::{DISCOVERY, Registry};
 use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
+use crate::discovery::Through;
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
-use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, HOST_CONTROLLERS_SHARE};
+use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, HOST_CONTROLLERS_SHARE, UNAUTHENTICATED_MAX};
 use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
@@ -21,6 +22,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::Connect;
+use nvmf_auth::Terms;
 
 /// A Connect, its names read.
 struct Names {
@@ -93,6 +95,9 @@ impl Registry {
                     ControllerType::Discovery => *closed = self.make_room_for_discovery(link.machine),
                     ControllerType::Io => self.check_share(place.id, &names.host_nqn)?,
                 }
+                if self.terms(&names, place.controller_type).is_some() && closed.is_none() {
+                    *closed = self.make_room_for_unauthenticated(place.id, link.machine);
+                }
                 self.admit_admin(now, &command, link, &names, place, orphans)
             }
         }
@@ -102,12 +107,17 @@ impl Registry {
     fn place(&self, names: &Names, link: Link) -> Result<Place, Refusal> {
         let Link { port, local, .. } = link;
         let nqn = names.subsystem_nqn;
-        if nqn == Nqn::DISCOVERY {
+        if self.is_discovery(&nqn) {
+            if !self.port(port).is_some_and(|port| port.discovery) {
+                return Err(Refusal::Subsystem { nqn, port });
+            }
             return Ok(Place {
                 id: DISCOVERY,
                 controller_type: ControllerType::Discovery,
                 identity: Arc::clone(&self.discovery_identity),
-                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn, local))),
+                content: Content::Discovery(Arc::new(
+                    self.discovery.log_for(&names.host_nqn, Through { port, local }),
+                )),
                 counters: Arc::default(),
             });
         }
@@ -150,7 +160,9 @@ impl Registry {
     ) -> Result<(), Refusal> {
         let mut ending = None;
         let associations = self.associations.get(&subsystem).into_iter().flat_map(Associations::iter);
-        for association in associations.filter(|association| names.is_host_of(association)) {
+        // One whose host has not authenticated has written nothing, and may be anybody's.
+        let is_of_host = |it: &&Arc<Association>| names.is_host_of(it) && it.is_authenticated();
+        for association in associations.filter(is_of_host) {
             let silent = association.is_silent(now);
             if silent && silence_counts {
                 association.close();
@@ -170,7 +182,10 @@ impl Registry {
     fn duplicate_host(&self, subsystem: SubsystemId, names: &Names) -> Option<DuplicateHost> {
         let mut associations = self.associations.get(&subsystem).filter(|_| subsystem != DISCOVERY)?.iter();
         let known = associations.find(|association| {
-            association.host_nqn == names.host_nqn && association.host_id != names.host_id
+            association.host_nqn == names.host_nqn
+                && association.host_id != names.host_id
+                // Anyone may say to be this host.
+                && association.is_authenticated()
         })?;
         Some(DuplicateHost { host_nqn: names.host_nqn, known: known.host_id, new: names.host_id })
     }
@@ -185,7 +200,9 @@ impl Registry {
         if 2 * associations.len() <= max {
             return Ok(());
         }
-        let controllers = associations.iter().filter(|association| association.host_nqn == *host_nqn).count();
+        // Those that are not authenticated may be others'.
+        let of_host = |it: &&Arc<Association>| it.host_nqn == *host_nqn && it.is_authenticated();
+        let controllers = associations.iter().filter(of_host).count();
         if controllers * HOST_CONTROLLERS_SHARE <= max {
             return Ok(());
         }
@@ -197,9 +214,25 @@ impl Registry {
     /// no machine keeps others out. Names say nothing here: anyone may connect under any. Those that are closing do not
     /// count: the transport bounds how many connections they have.
     fn make_room_for_discovery(&self, machine: IpAddr) -> Option<AssociationKey> {
-        let open = || self.associations.get(&DISCOVERY).into_iter().flat_map(Associations::iter);
-        let open = || open().filter(|association| !association.is_closing());
-        if open().count() < usize::from(self.options.controllers_max) {
+        self.make_room(DISCOVERY, machine, self.options.controllers_max.into(), |_| true)
+    }
+
+    /// The same for associations whose host has not authenticated: those of a machine that only begins to do not keep
+    /// others out.
+    fn make_room_for_unauthenticated(&self, id: SubsystemId, machine: IpAddr) -> Option<AssociationKey> {
+        self.make_room(id, machine, UNAUTHENTICATED_MAX, |association| !association.is_authenticated())
+    }
+
+    fn make_room(
+        &self,
+        id: SubsystemId,
+        machine: IpAddr,
+        max: usize,
+        which: impl Fn(&Association) -> bool,
+    ) -> Option<AssociationKey> {
+        let all = || self.associations.get(&id).into_iter().flat_map(Associations::iter);
+        let open = || all().filter(|association| which(association) && !association.is_closing());
+        if open().count() < max {
             return None;
         }
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
@@ -224,10 +257,11 @@ impl Registry {
         orphans: Arc<Orphans>,
     ) -> Result<Admitted, Refusal> {
         let Place { id, controller_type, identity, content, counters } = place;
+        let authentication = self.terms(names, controller_type);
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
-        let cntlid = associations.next_cntlid().ok_or(busy)?;
+        let cntlid = associations.next_cntlid(self.options.cntlids.clone()).ok_or(busy)?;
         let parts = AssociationParts {
             key: AssociationKey { subsystem: id, cntlid },
             controller_type,
@@ -244,16 +278,27 @@ impl Registry {
             counters,
             orphans,
             keep_alive_ms: keep_alive_ms(controller_type, command.kato_ms),
+            must_authenticate: authentication.is_some(),
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let controller = Controller::new(now, Arc::clone(&association), identity, content);
+        let mut controller = Controller::new(now, Arc::clone(&association), identity, content);
+        if authentication.is_some() {
+            controller.await_authentication();
+        }
         Ok(Admitted {
             association,
             qid: Qid(0),
             entries: entries(command),
             role: Role::Admin(Box::new(controller)),
+            authentication,
         })
+    }
+
+    /// How this host has to authenticate, if it has to.
+    fn terms(&self, names: &Names, controller_type: ControllerType) -> Option<Terms> {
+        let asked = controller_type == ControllerType::Io || self.authentication.discovery;
+        self.authentication.hosts.get(&names.host_nqn).filter(|_| asked).copied()
     }
 
     fn admit_io(
@@ -264,8 +309,9 @@ impl Registry {
         names: &Names,
     ) -> Result<Admitted, Refusal> {
         let (qid, cntlid) = (command.qid, names.cntlid);
+        let terms = self.terms(names, ControllerType::Io);
         let nqn = names.subsystem_nqn;
-        if nqn == Nqn::DISCOVERY {
+        if self.is_discovery(&nqn) {
             return Err(Refusal::QueueId { qid, max: 0 });
         }
         let subsystem = self.subsystems.get(&nqn).ok_or(Refusal::Subsystem { nqn, port: link.port })?;
@@ -311,7 +357,14 @@ impl Registry {
         }
         association.on_connection();
         let io = Io::new(Arc::clone(&association), Arc::clone(&subsystem.namespaces));
-        Ok(Admitted { association, qid, entries: entries(command), role: Role::Io { io, epoch } })
+        let authentication = association.must_authenticate().then(|| terms.unwrap_or_default());
+        Ok(Admitted {
+            association,
+            qid,
+            entries: entries(command),
+            role: Role::Io { io, epoch },
+            authentication,
+        })
     }
 }
 

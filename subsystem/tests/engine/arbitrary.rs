@@ -118,7 +118,7 @@ impl Transport {
                 assert!(pulled.unwrap_or(0) as usize <= limits::PARAMETERS_LEN_MAX);
                 assert!(self.work.insert(ticket.cid().0, (ticket, pulled)).is_none());
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { question, .. } => unreachable!("no host must authenticate: {question:?}"),
             Step::Held | Step::CloseIoQueues => {}
             Step::CloseQueue | Step::CloseAssociation(_) => self.over = true,
             Step::Connect(_) => panic!("the queue is connected already"),

@@ -1,6 +1,6 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
-use crate::daemon::{NO_KEYS, read_config, select, tls_of, twins, want_one_tcp_port};
+use crate::daemon::{NO_KEYS, read_config, read_secret, select, tls_of, twins, want_one_tcp_port};
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
@@ -63,6 +63,7 @@ impl Findings {
                 self.problems.push(format!("cannot listen on {other_shown} and on {shown}: {problem}"));
             }
         }
+        self.look_at_secrets(config);
         self.look_for_disks_exported_twice(config);
         self.look_for_copies(config);
         for subsystem in &config.subsystems {
@@ -111,6 +112,35 @@ impl Findings {
                     "TLS protects no subsystem that is served on {} as well, where anyone who states the NQN of a host \
                      is let in: every [[listener]] with disks needs tls = \"required\"",
                     shown(listener)
+                ));
+            }
+        }
+    }
+
+    /// The secrets of hosts for DH-HMAC-CHAP, and whether they protect what they are meant to.
+    fn look_at_secrets(&mut self, config: &Config) {
+        let mut any = false;
+        for host in &config.hosts {
+            for path in [&host.dhchap_key_file, &host.dhchap_ctrl_key_file].into_iter().flatten() {
+                any = true;
+                if let Err(fault) = read_secret(path) {
+                    self.problems.push(format!("host {} cannot authenticate: {fault}", host.nqn));
+                }
+            }
+        }
+        for subsystem in config.subsystems.iter().filter(|_| any) {
+            let without: Vec<_> = match &subsystem.hosts {
+                Hosts::Any => vec!["any host (allow_any_host)".to_owned()],
+                Hosts::Only(hosts) => {
+                    let has_key =
+                        |nqn| config.hosts.iter().any(|it| it.nqn == nqn && it.dhchap_key_file.is_some());
+                    hosts.iter().filter(|&&nqn| !has_key(nqn)).map(ToString::to_string).collect()
+                }
+            };
+            if let Some(first) = without.first() {
+                self.warnings.push(format!(
+                    "{}: {first} needs no authentication: whoever states such an NQN is let in, unless TLS keeps it out",
+                    subsystem.nqn
                 ));
             }
         }
@@ -291,7 +321,15 @@ fn summary(config: &Config) -> String {
     for host in &config.hosts {
         let key =
             host.tls_key_file.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
-        let _ = writeln!(text, "host {}: key for TLS {key}", host.nqn);
+        let of = |path: &Option<PathBuf>| {
+            path.as_ref().map_or("none".to_owned(), |path| path.display().to_string())
+        };
+        let (own, controller) = (of(&host.dhchap_key_file), of(&host.dhchap_ctrl_key_file));
+        let _ = writeln!(
+            text,
+            "host {}: key for TLS {key}, for DH-HMAC-CHAP {own}, controller's {controller}",
+            host.nqn
+        );
     }
     for subsystem in &config.subsystems {
         let hosts = match &subsystem.hosts {

@@ -1,15 +1,42 @@
 //! The control plane: what the operator asks for, and what other threads report. The only place with an async runtime.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`request`] | every request of the control socket, with its answer |
+//! | [`protocol`] | how they go over the socket |
+//! | [`socket`], [`client`] | its two ends |
 
+pub mod client;
+pub mod protocol;
+pub mod request;
+pub mod socket;
+
+use protocol::Answer;
+use request::Request;
+use socket::{CLIENTS_MAX, Socket};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
+/// A request that came over the control socket.
+#[derive(Debug)]
+pub struct Call {
+    /// What is asked.
+    pub request: Request,
+    /// The user who asks.
+    pub uid: u32,
+    /// The process that asks, if the system knows.
+    pub pid: Option<i32>,
+    /// Whom to answer; gone if the client is.
+    pub reply: oneshot::Sender<Answer>,
+}
+
 /// What the control loop is woken by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Event {
     /// SIGTERM or SIGINT: drain, then end.
     Stop,
@@ -17,6 +44,8 @@ pub enum Event {
     Reload,
     /// SIGUSR1: log the counters.
     Report,
+    /// The control socket has a request.
+    Call(Call),
     /// A thread has something to report ([`Waker`]).
     Wake,
     /// Nothing, within the time.
@@ -44,6 +73,9 @@ pub struct Control {
     /// A file that may not grow as far fails the write; its default ends the process.
     _file_size: Signal,
     waker: Waker,
+    /// What comes over the control socket; nothing without one.
+    calls: (mpsc::Sender<Call>, mpsc::Receiver<Call>),
+    socket: Option<Socket>,
 }
 
 impl Control {
@@ -62,7 +94,20 @@ impl Control {
             signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?,
         ];
         drop(inside);
-        Ok(Self { runtime, terminate, interrupt, hangup, user, _file_size, waker: Waker::default() })
+        let (waker, calls) = (Waker::default(), mpsc::channel(CLIENTS_MAX));
+        Ok(Self { runtime, terminate, interrupt, hangup, user, _file_size, waker, calls, socket: None })
+    }
+
+    /// Answers on this socket from now on, while [`Control::next`] is called.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn serve(&mut self, mut socket: Socket) -> io::Result<()> {
+        let _inside = self.runtime.enter();
+        socket.serve(self.calls.0.clone())?;
+        tracing::info!("control socket {}", socket.path().display());
+        self.socket = Some(socket);
+        Ok(())
     }
 
     /// What wakes [`Control::next`].
@@ -73,7 +118,7 @@ impl Control {
 
     /// The next thing asked for, if it comes within `wait`.
     pub fn next(&mut self, wait: Duration) -> Event {
-        let Self { runtime, terminate, interrupt, hangup, user, waker, .. } = self;
+        let Self { runtime, terminate, interrupt, hangup, user, waker, calls, .. } = self;
         runtime.block_on(async {
             let event = async {
                 tokio::select! {
@@ -82,6 +127,7 @@ impl Control {
                     _ = hangup.recv() => Event::Reload,
                     _ = user.recv() => Event::Report,
                     () = waker.0.notified() => Event::Wake,
+                    Some(call) = calls.1.recv() => Event::Call(call),
                 }
             };
             timeout(wait, event).await.unwrap_or(Event::Nothing)
@@ -98,10 +144,10 @@ mod tests {
         let mut control = Control::new().unwrap();
         let waker = control.waker();
         waker.wake();
-        assert_eq!(control.next(Duration::from_secs(60)), Event::Wake);
+        assert!(matches!(control.next(Duration::from_secs(60)), Event::Wake));
         let thread = std::thread::spawn(move || waker.wake());
-        assert_eq!(control.next(Duration::from_secs(60)), Event::Wake);
+        assert!(matches!(control.next(Duration::from_secs(60)), Event::Wake));
         thread.join().unwrap();
-        assert_eq!(control.next(Duration::from_millis(1)), Event::Nothing);
+        assert!(matches!(control.next(Duration::from_millis(1)), Event::Nothing));
     }
 }

@@ -4,12 +4,16 @@ use super::disks::error_text;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
+use crate::control::request::status::ListenerStatus;
+use crate::exec::transport::ListenAt;
 use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
+use crate::metrics::observed::SeenListener;
 use crate::ports::{Served, port_id, ports};
 use crate::settings::in_capsule_data;
+use crate::sockets::Sockets;
 use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
@@ -56,6 +60,23 @@ impl Listening {
         }
     }
 
+    /// As those see it who read metrics.
+    pub(super) fn seen(&self) -> SeenListener {
+        SeenListener { address: self.address, transport: self.config.transport, up: self.is_up() }
+    }
+
+    pub(super) fn status(&self) -> ListenerStatus {
+        ListenerStatus {
+            address: self.address.to_string(),
+            transport: self.config.transport.to_string(),
+            providers: self.providers.iter().map(ToString::to_string).collect(),
+            up: self.is_up(),
+            fault: self.fault.clone(),
+            discovery_only: self.config.discovery_only,
+            tls: self.config.tls.to_string(),
+        }
+    }
+
     /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
     fn served(&self, target: &Target) -> Option<Served> {
         let rdma = match &self.providers[..] {
@@ -68,6 +89,7 @@ impl Listening {
             address: self.address,
             rdma,
             in_capsule_data: in_capsule_data(target, self.config.transport),
+            discovery: self.config.discovery,
             discovery_only: self.config.discovery_only,
             requires_tls: self.config.tls == Tls::Required,
         })
@@ -96,6 +118,9 @@ impl Daemon {
         let mut fault = None;
         for listener in self.listeners.iter().map(|listener| &listener.config) {
             let address = listener.address;
+            if self.sockets.have(address) {
+                return Ok(());
+            }
             if !takes_tcp_port(listener) {
                 // Of a device, only listening itself tells.
                 return Ok(());
@@ -136,6 +161,13 @@ impl Daemon {
             }
             (error, _) => error,
         }
+    }
+
+    /// Lets go of the sockets that systemd handed over and that no listener wants.
+    pub(super) fn release_sockets(&mut self) {
+        let over_tcp = self.listeners.iter().filter(|listener| takes_tcp_port(&listener.config));
+        let wanted: Vec<SocketAddr> = over_tcp.map(|listener| listener.address).collect();
+        self.sockets.keep_only(&wanted);
     }
 
     /// Tries again where it is down.
@@ -206,8 +238,7 @@ impl Daemon {
         // Hosts that connect at once must find the port: without it they would be told to go away for good.
         self.listeners[at].providers.push(selection);
         self.publish_ports()?;
-        let (address, first) = (self.listeners[at].address, self.groups[group].first);
-        match self.listen_at(first, address, port_id(at)) {
+        match self.listen_by(group, self.listeners[at].address, port_id(at)) {
             Ok(taken) => {
                 self.listeners[at].address = taken;
                 self.listeners[at].fault = None;
@@ -221,9 +252,22 @@ impl Daemon {
         }
     }
 
-    fn listen_at(&self, worker: WorkerId, address: SocketAddr, port: u16) -> Result<SocketAddr, StartError> {
+    fn listen_by(&mut self, group: usize, address: SocketAddr, port: u16) -> Result<SocketAddr, StartError> {
+        let WorkerGroup { first, ref selection, .. } = self.groups[group];
+        // An RDMA device listens by itself.
+        if matches!(selection, Selection::Rdma(ProviderSelection::Verbs { .. })) {
+            return self.listen_at(first, ListenAt::Address(address), port);
+        }
+        let socket = self.sockets.listen(address).map_err(|source| StartError::Listen { address, source })?;
+        let listen_at = ListenAt::Socket(socket);
+        let bound = listen_at.address();
+        self.listen_at(first, listen_at, port).inspect_err(|_| Sockets::forget(bound))
+    }
+
+    fn listen_at(&self, worker: WorkerId, at: ListenAt, port: u16) -> Result<SocketAddr, StartError> {
+        let address = at.address();
         let (tell, told) = channel();
-        self.common.mailboxes.send(worker, ThreadMessage::Listen { address, port, done: tell });
+        self.common.mailboxes.send(worker, ThreadMessage::Listen { at, port, done: tell });
         match told.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Ok(taken)) => Ok(taken),
             Ok(Err(ListenError { address, source })) => Err(StartError::Listen { address, source }),
@@ -304,7 +348,7 @@ mod tests {
             [[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
             [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
         let config = Config::parse(text).expect("a configuration");
-        Daemon::start(config, None, Waker::default()).expect("a daemon")
+        Daemon::start(config, None, Waker::default(), Sockets::default()).expect("a daemon")
     }
 
     fn verbs(device: &str) -> Selection {

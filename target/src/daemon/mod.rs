@@ -5,27 +5,41 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
+//! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
 //! | `reload` | a changed configuration |
+//! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
+//! | `slow_disks` | disks that do not answer |
 
+mod ana;
+mod authentication;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;
 mod namespaces;
 mod questions;
 mod reload;
+mod requests;
+mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
+pub use authentication::SecretFault;
+pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
+pub(crate) use slow_disks::STUCK;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
@@ -35,13 +49,16 @@ use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
+use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use slow_disks::SlowDisks;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
@@ -64,6 +81,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// How many errors the last reload had.
     reload_errors: usize,
@@ -71,6 +90,9 @@ pub struct Daemon {
     retry_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    /// Where metrics are served.
+    metrics: Option<Endpoint>,
+    slow: SlowDisks,
 }
 
 impl Daemon {
@@ -101,6 +123,7 @@ impl Daemon {
                     notify::ready(&self.status());
                 }
                 Event::Report => self.report(),
+                Event::Call(call) => self.on_call(call),
                 Event::Wake | Event::Nothing => {}
             }
             if self.workers.iter().any(WorkerThread::ended) {
@@ -133,6 +156,8 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.log_slow_disks();
+        self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;

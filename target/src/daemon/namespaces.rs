@@ -177,6 +177,16 @@ impl Namespaces {
         }
     }
 
+    /// Why it is not served, if it failed lately.
+    pub(super) fn fault(&self, key: &Key) -> Option<String> {
+        self.faults.get(key).map(|fault| fault.text.clone()).filter(|text| !text.is_empty())
+    }
+
+    /// Those that were taken from the hosts, and whose disks workers may still use.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = &Export> {
+        self.leaving.iter().filter(|export| export.disk.is_shared())
+    }
+
     /// Whether this text is another than the last of that namespace: then it is worth a line.
     pub(super) fn is_news(&mut self, error: &ExportError, text: &str) -> bool {
         let Some(fault) = self.faults.get_mut(&(*error.nqn, error.nsid)) else { return true };
@@ -197,7 +207,11 @@ impl Namespaces {
     }
 
     /// Takes those away that are to go; they are leaving from now on.
-    pub(super) fn take_away(&mut self, now: Duration, goes: impl Fn(&Export) -> bool) -> Vec<DeviceId> {
+    pub(super) fn take_away(
+        &mut self,
+        now: Duration,
+        goes: impl Fn(&Export) -> bool,
+    ) -> Vec<(DeviceId, Key)> {
         let before = self.leaving.len();
         self.leaving.extend(self.open.extract_if(.., |export| goes(export)));
         let gone = &self.leaving[before..];
@@ -205,7 +219,7 @@ impl Namespaces {
             let key = (export.nqn, export.namespace.nsid);
             (key, (export.namespace.backing.clone(), now + NSID_REST))
         }));
-        gone.iter().map(|export| export.device).collect()
+        gone.iter().map(|export| (export.device, (export.nqn, export.namespace.nsid))).collect()
     }
 
     /// An id that was not used before (until they have all been), of a slot that is free if there is one.

@@ -7,8 +7,9 @@
 use super::{Daemon, read_config};
 use crate::exports::{self, Export};
 use crate::limits::OPEN_TIMEOUT;
-use nvmf_config::{Backing, Config, Namespace, Subsystem};
+use nvmf_config::{Backing, Config, Listener, Namespace, Subsystem};
 use nvmf_subsystem::Nqn;
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 impl Daemon {
@@ -36,7 +37,9 @@ impl Daemon {
 
     fn apply(&mut self, config: &Config) -> usize {
         self.warn_of_restart(config);
-        let mut errors = self.apply_hosts(config) + self.reload_keys(config);
+        let mut errors =
+            self.apply_hosts(config) + self.reload_keys(config) + self.reload_authentication(config);
+        self.apply_ana(config);
         let old = std::mem::take(&mut self.config.subsystems);
         let mut effective = Vec::new();
         for new in &config.subsystems {
@@ -59,6 +62,7 @@ impl Daemon {
             effective.push(subsystem);
         }
         self.config.subsystems = effective;
+        errors += self.apply_discovery(config);
         self.config.target.strict = config.target.strict;
         self.take_away_unwanted();
         errors += self.look_at_disks();
@@ -85,7 +89,13 @@ impl Daemon {
         if target != self.config.target {
             tracing::warn!("[target] changed: this takes effect at the next restart");
         }
-        if config.listeners != self.config.listeners {
+        if config.metrics != self.config.metrics {
+            tracing::warn!("[metrics] changed: this takes effect at the next restart");
+        }
+        let without_groups = |listeners: &[Listener]| -> Vec<Listener> {
+            listeners.iter().map(|it| Listener { ana_groups: Vec::new(), ..it.clone() }).collect()
+        };
+        if without_groups(&config.listeners) != without_groups(&self.config.listeners) {
             tracing::warn!("[[listener]] changed: this takes effect at the next restart");
         }
     }
@@ -156,11 +166,21 @@ impl Daemon {
         // The size that a file should have says nothing about the disk that is open.
         let kept: Vec<Namespace> =
             self.exports().iter().map(|e| wanted(e).unwrap_or(&e.namespace).clone()).collect();
+        let mut shown = BTreeSet::new();
         for (export, namespace) in self.namespaces.open.iter_mut().zip(kept) {
             if is_same_backing(&export.namespace, &namespace) {
-                export.namespace = namespace;
+                let old = std::mem::replace(&mut export.namespace, namespace);
+                if (old.ana_group, &old.hosts) != (export.namespace.ana_group, &export.namespace.hosts) {
+                    shown.insert(export.nqn);
+                }
             }
         }
+        for nqn in shown {
+            if let Err(error) = self.show(&nqn) {
+                tracing::error!("{nqn}: hosts and ANA groups of its namespaces were not changed: {error}");
+            }
+        }
+        self.publish();
         for (nqn, nsid) in &gone {
             tracing::info!("{nqn} namespace {nsid}: removed");
         }

@@ -1,15 +1,21 @@
 //! From a configuration to a daemon that listens.
 
+use super::ana::set_initial;
+use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
+use super::slow_disks::SlowDisks;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening, questions};
+use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
+use crate::metrics::endpoint::{self, EndpointError};
+use crate::metrics::observed::Observed;
 use crate::notify::Watchdog;
+use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -82,9 +88,27 @@ pub enum StartError {
         #[source]
         source: nvmf_tls::FileError,
     },
+    /// A secret of DH-HMAC-CHAP cannot be had.
+    #[error("host {host} cannot authenticate")]
+    Secret {
+        /// Whose.
+        host: String,
+        /// Why not.
+        #[source]
+        source: SecretFault,
+    },
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
+    /// Metrics cannot be served where the configuration says.
+    #[error("cannot serve metrics on {address}: set listen in [metrics] to an address that is free")]
+    Metrics {
+        /// Where.
+        address: nvmf_config::MetricsAddress,
+        /// Why.
+        #[source]
+        source: EndpointError,
+    },
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -118,17 +142,31 @@ impl Daemon {
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        waker: Waker,
+        sockets: Sockets,
+    ) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let (host_keys, who) = authentication::start(&config)?;
+        registry.set_authentication(who);
+        let set = set_initial(&mut registry, &config.listeners);
+        set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (questions, asked) = channel();
+        let registry = Arc::new(Mutex::new(registry));
+        let (mailboxes, clock) = (Mailboxes::new(capacity, questions)?, Clock::start());
+        let observed = Observed::new(config.metrics.as_ref(), capacity, &registry, &mailboxes, clock);
         let common = Common {
             target: config.target.clone(),
             waiting: Waiting {
@@ -136,21 +174,26 @@ impl Daemon {
                 spin: config.target.spin,
                 crowded: config.target.workers >= cpus || cpus <= 2,
             },
-            registry: Arc::new(Mutex::new(registry)),
-            mailboxes: Mailboxes::new(capacity, questions)?,
-            clock: Clock::start(),
+            registry,
+            mailboxes,
+            clock,
+            observed: Arc::new(observed),
             waker,
             tls: tls_ports(&config)?,
+            host_keys,
         };
-        questions::answer(asked)?;
+        questions::answer(asked, Pool::start(&common.host_keys, &common.mailboxes)?)?;
         let mut daemon = Self {
             path,
             common,
             groups: Vec::new(),
             workers: Vec::new(),
             listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            sockets,
             namespaces: Default::default(),
             reload_errors: 0,
+            metrics: None,
+            slow: SlowDisks::default(),
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
@@ -204,9 +247,18 @@ impl Daemon {
             }
             self.log_listen_fault(at, &error);
         }
+        self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
+        self.show_observed();
+        if let Some(address) = self.config.metrics.as_ref().and_then(|metrics| metrics.listen.clone()) {
+            let served = endpoint::serve(&address, Arc::clone(&self.common.observed));
+            self.metrics = Some(served.map_err(|source| StartError::Metrics { address, source })?);
+        }
         self.announce();
+        if let Some(metrics) = &self.metrics {
+            tracing::info!("metrics on {}", metrics.address());
+        }
         Ok(())
     }
 
@@ -247,6 +299,7 @@ fn options(config: &Config) -> Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
+        cntlids: target.cntlids.clone(),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

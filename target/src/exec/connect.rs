@@ -42,13 +42,15 @@ impl<T: Transport> Queue<T> {
         now: Duration,
         mut pending: PendingConnect,
     ) {
-        let admission = if self.has_place(resources, &pending.connect) {
-            let mut registry =
-                resources.registry.lock().expect("no panic happened under the registry's lock");
+        let mut registry = resources.registry.lock().expect("no panic happened under the registry's lock");
+        let has_place =
+            registry.asks_for_discovery(&pending.connect) || self.has_place(resources, &pending.connect);
+        let admission = if has_place {
             registry.connect(now, &pending.connect, now >= resources.no_timer_before)
         } else {
             Admission::refused(Refusal::Share)
         };
+        drop(registry);
         self.act_on(resources, now, &mut pending, &admission);
         match &admission.outcome {
             Err(refusal) if refusal.passes_soon() && now < pending.until => {
@@ -58,6 +60,7 @@ impl<T: Transport> Queue<T> {
             }
             Err(refusal) => {
                 resources.counters.connects_refused.add(1);
+                resources.meter.on_refused(refusal.reason());
                 if resources.log.allow(now, &resources.counters) {
                     tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
                 }
@@ -68,10 +71,10 @@ impl<T: Transport> Queue<T> {
         self.take_step(resources, now, pending.request, step);
     }
 
-    /// Whether the machine may have one more queue: others need places, too.
+    /// Whether the machine may have one more queue of an I/O controller: others need places, too.
     fn has_place<B: Backend>(&self, resources: &Resources<T, B>, connect: &ConnectRequest) -> bool {
         let left = || resources.load.places_left_for(self.terms.peer.ip());
-        connect.is_for_discovery() || if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
+        if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
     }
 
     /// Discovery controllers, which anyone may have and keep active, never take the places of hosts with disks.
@@ -146,7 +149,8 @@ impl<T: Transport> Queue<T> {
             let tls = if self.terms.secure_channel.is_some() { " over TLS" } else { "" };
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
-            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}");
+            let next = if admitted.must_authenticate() { ", must authenticate" } else { "" };
+            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}{next}");
         }
         resources.buffers.owners.connect(self.index, &mut self.owner, &association, now);
         if association.controller_type() == ControllerType::Discovery {
@@ -160,6 +164,7 @@ impl<T: Transport> Queue<T> {
                 load.add_controller(Arc::clone(&association), peer);
             }
         }
+        self.host = resources.meter.connect(&association, qid);
         self.admitted = Some((association, qid));
     }
 }

@@ -13,9 +13,10 @@
 //! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that
 //! waits for a request is not here yet: its queue holds it (`received`).
 
-use super::buffers::Buffer;
+use super::buffers::{Buffer, slot};
 use super::transport::Piece;
 use crate::limits::CHUNKS_MAX;
+use crate::metrics::meter::Footprint;
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
 use nvmf_subsystem::step::copy_piece;
 use nvmf_subsystem::{BlockWork, CopySource, Remote, Ticket, Transfer, Work};
@@ -65,6 +66,8 @@ pub struct Chunk {
     pub len: u32,
     /// Of a Copy: it is being read, and will be written.
     pub reading: bool,
+    /// When it came to its stage, in microseconds.
+    pub since_us: u64,
 }
 
 /// A command under way.
@@ -94,6 +97,10 @@ pub struct Request<C> {
     pub result: Result<(), BlockError>,
     /// Data were damaged on their way from the host.
     pub damaged: bool,
+    /// When its next chunk began to wait for a buffer, in microseconds.
+    pub waits_since_us: u64,
+    /// What is measured.
+    pub footprint: Footprint,
     /// The chunks.
     pub chunks: [Chunk; CHUNKS_MAX],
 }
@@ -102,7 +109,8 @@ impl<C> Request<C> {
     /// One that is free.
     #[must_use]
     pub fn new() -> Self {
-        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, reading: false };
+        let chunk =
+            || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0, reading: false };
         Self {
             state: RequestState::Free,
             ticket: None,
@@ -116,6 +124,8 @@ impl<C> Request<C> {
             end: 0,
             result: Ok(()),
             damaged: false,
+            waits_since_us: 0,
+            footprint: Footprint::default(),
             chunks: std::array::from_fn(|_| chunk()),
         }
     }
@@ -136,6 +146,9 @@ impl<C> Request<C> {
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
         };
+        if let Work::Block { device, .. } = &work {
+            self.footprint.on_work(slot(*device), transfer.len());
+        }
         self.next = 0;
         self.pushed = 0;
         self.result = Ok(());

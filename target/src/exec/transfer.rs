@@ -2,13 +2,14 @@
 //!
 //! Every event (a completion of the device, a buffer that came free) advances what it can; the rest waits in a list.
 
-use super::buffers::{Buffers, Class};
+use super::buffers::{Buffers, Class, slot};
 use super::place::Place;
 use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
 use super::resources::Resources;
 use super::transport::Transport;
 use crate::limits::PAUSE;
+use crate::metrics::worker::Phase;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError, BlockOp};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
@@ -69,7 +70,8 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let offset = this.next;
         this.next += 1;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset, len: 0, reading: false };
+        *this.chunk(chunk) =
+            Chunk { stage: Stage::Idle, buffer: None, offset, len: 0, since_us: 0, reading: false };
         self.execute(resources, request, chunk, None);
     }
 
@@ -84,7 +86,8 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let len = this.end;
         this.next = len;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len, reading: false };
+        *this.chunk(chunk) =
+            Chunk { stage: Stage::Idle, buffer: None, offset: 0, len, since_us: 0, reading: false };
         let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
         resources.counters.bytes_in.add(len.into());
         let buffer = resources.transport.capsule_block(capsule, offset, len);
@@ -155,7 +158,7 @@ impl<T: Transport> Queue<T> {
             let (offset, len) = (this.next, this.next_len(len_max));
             this.next += len;
             *this.chunk(chunk) =
-                Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len, reading: false };
+                Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len, since_us: 0, reading: false };
             return true;
         }
         if self.pull_credits == 0 {
@@ -163,7 +166,9 @@ impl<T: Transport> Queue<T> {
         } else {
             resources.counters.waits_buffer.add(1);
         }
-        self.request(request).state = RequestState::AwaitBuffer;
+        let this = self.request(request);
+        this.state = RequestState::AwaitBuffer;
+        this.waits_since_us = resources.meter.now_us();
         self.await_buffer[at].push_back(request);
         if !self.queued[at] {
             self.queued[at] = true;
@@ -191,7 +196,9 @@ impl<T: Transport> Queue<T> {
             self.await_buffer[at].iter().position(|&request| self.may_begin(now, buffers, request, class));
         let request = position.and_then(|position| self.await_buffer[at].remove(position));
         if let Some(request) = request {
-            self.request(request).state = RequestState::Executing;
+            let this = self.request(request);
+            this.state = RequestState::Executing;
+            resources.meter.record(&mut this.footprint, Phase::Buffer, this.waits_since_us);
             self.advance(resources, now, request, true);
         }
         if !self.await_buffer[at].is_empty() && !self.queued[at] {
@@ -288,6 +295,8 @@ impl<T: Transport> Queue<T> {
         let into = resources.buffers.block(buffer, this.len);
         resources.buffers.charge_device(buffer, owner, source.device);
         (this.stage, this.reading) = (Stage::Executing, true);
+        this.since_us = resources.meter.now_us();
+        resources.meter.begin_operation(slot(source.device));
         self.device_pending += 1;
         // A device that is gone says so itself.
         let op = BlockOp::Read { range: source.range.split_at(blocks).0, into };
@@ -326,6 +335,8 @@ impl<T: Transport> Queue<T> {
         let device = *device;
         let this = this.chunk(chunk);
         this.stage = Stage::Executing;
+        this.since_us = resources.meter.now_us();
+        resources.meter.begin_operation(slot(device));
         if let Some(buffer) = &mut this.buffer {
             resources.buffers.charge_device(buffer, owner, device);
         }
@@ -343,8 +354,15 @@ impl<T: Transport> Queue<T> {
     ) {
         let (request, chunk) = (place.slot(), place.chunk());
         self.device_pending -= 1;
+        let this = self.request(request);
+        let (device, since_us) = (this.device(), this.chunk(chunk).since_us);
+        let read_from = || this.copy(this.chunks[usize::from(chunk)].offset).map(|(source, _)| source.device);
+        let busy = if this.chunks[usize::from(chunk)].reading { read_from() } else { device };
+        if let Some(device) = busy {
+            resources.meter.end_operation(slot(device), since_us);
+        }
+        resources.meter.record(&mut this.footprint, Phase::Disk, since_us);
         if self.state == QueueState::Closed {
-            let device = self.request(request).device();
             if let (Some((association, _)), Some(device)) = (&self.admitted, device) {
                 association.on_orphan_done(device);
             }

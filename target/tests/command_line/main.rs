@@ -3,6 +3,7 @@
 mod check;
 mod control;
 mod copies;
+mod ctl;
 mod descriptors;
 mod strangers;
 mod tls;

@@ -91,7 +91,10 @@ impl<N: Network> Path<N> {
                         println!("{now:?}: {}: namespace {nsid} is another disk: {mismatch}", self.name);
                     }
                 }
-                DriverEvent::NamespacesChanged | DriverEvent::Restored(_) | DriverEvent::Admin(..) => {}
+                DriverEvent::NamespacesChanged
+                | DriverEvent::Restored(_)
+                | DriverEvent::Admin(..)
+                | DriverEvent::AuthenticatedAgain => {}
             }
         }
         self.driver.poll(completions);

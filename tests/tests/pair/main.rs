@@ -1,5 +1,6 @@
 //! The host engine against the subsystem engine, with virtual time and without a provider.
 
+mod authentication;
 mod disk;
 mod io;
 mod rig;
@@ -40,6 +41,7 @@ fn namespace(nsid: u8, read_only: bool) -> NamespaceDefinition {
         nguid: [id; 16],
         eui64: [0; 8],
         read_only,
+        access: Default::default(),
     }
 }
 

@@ -2,13 +2,16 @@
 
 use crate::disk::Disk;
 use nvme_proto::rdma::{AcceptData, Request};
+use nvmf_auth::controller::Keys;
+use nvmf_auth::host::Secrets;
 use nvmf_block::DeviceId;
 use nvmf_host::{
     Action, AdminData, Association, AssociationConfig, AssociationError, Command, CommandId, DataPointer,
     FlowControl, Outcome, Qid, Reply, Status,
 };
 use nvmf_subsystem::{
-    Keyed, Link, Registry, Remote, Source, Step, Ticket, Transfer, TransportType, Violation, Work,
+    Answer, Keyed, Link, Question, Registry, Remote, Source, Step, Ticket, Transfer, TransportType,
+    Violation, Work,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,6 +26,7 @@ const TURNS_MAX: u32 = 100_000;
 pub(crate) enum HostEvent {
     Ready,
     NamespacesChanged,
+    AuthenticatedAgain,
     LogChanged,
     Failed(AssociationError),
     Closed,
@@ -80,6 +84,10 @@ pub(crate) struct Pair {
     pub(crate) connections: BTreeMap<u16, Connection>,
     exposed: BTreeMap<u32, Vec<u8>>,
     next_key: u32,
+    /// What each side has, if the host must authenticate.
+    keys: Option<(Keys, Secrets)>,
+    /// Queues that the host has replied to a challenge on.
+    pub(crate) authentications: u32,
     jobs: VecDeque<Job>,
     /// The parts of the current operation: position, status and data of each.
     pub(crate) done: Vec<(usize, Status, Vec<u8>)>,
@@ -88,10 +96,24 @@ pub(crate) struct Pair {
 impl Pair {
     /// Connects; the connect may fail.
     pub(crate) fn connect(registry: Registry, config: AssociationConfig) -> Self {
-        Self::connect_at(Duration::from_secs(1000), registry, config)
+        Self::connect_with(registry, config, None)
     }
 
-    fn connect_at(now: Duration, registry: Registry, config: AssociationConfig) -> Self {
+    /// The same with keys.
+    pub(crate) fn connect_with(
+        registry: Registry,
+        config: AssociationConfig,
+        keys: Option<(Keys, Secrets)>,
+    ) -> Self {
+        Self::connect_at(Duration::from_secs(1000), registry, config, keys)
+    }
+
+    fn connect_at(
+        now: Duration,
+        registry: Registry,
+        config: AssociationConfig,
+        keys: Option<(Keys, Secrets)>,
+    ) -> Self {
         let mut pair = Self {
             registry,
             host: Association::new(config, now).expect("a valid configuration"),
@@ -105,6 +127,8 @@ impl Pair {
             connections: BTreeMap::new(),
             exposed: BTreeMap::new(),
             next_key: 1,
+            keys,
+            authentications: 0,
             jobs: VecDeque::new(),
             done: Vec::new(),
         };
@@ -126,7 +150,7 @@ impl Pair {
     /// Connects the same host to the same target again.
     pub(crate) fn again(self) -> Self {
         let config = self.host.config().clone();
-        Self { disk: self.disk, ..Self::connect_at(self.now, self.registry, config) }
+        Self { disk: self.disk, ..Self::connect_at(self.now, self.registry, config, self.keys) }
     }
 
     /// Checks that nothing of the host remains on the target.
@@ -168,6 +192,13 @@ impl Pair {
                 }
                 self.events.push(HostEvent::Ready);
             }
+            Action::Authenticate(task) => {
+                self.authentications += 1;
+                let (_, secrets) = self.keys.as_ref().expect("secrets");
+                let replied = task.run(secrets, &mut nvmf_auth::system_random);
+                self.host.on_authentication_computed(self.now, replied);
+            }
+            Action::AuthenticatedAgain => self.events.push(HostEvent::AuthenticatedAgain),
             Action::NamespacesChanged => self.events.push(HostEvent::NamespacesChanged),
             Action::DiscoveryLogChanged => self.events.push(HostEvent::LogChanged),
             Action::Event(event) => panic!("an unknown event: {event:#x}"),
@@ -253,7 +284,14 @@ impl Pair {
             Step::Execute { ticket, work, transfer } => {
                 self.jobs.push_back(Job { qid, ticket, work, transfer, capsule });
             }
-            Step::Ask { question, .. } => match *question {},
+            Step::Ask { ticket, question } => {
+                let Question::Authenticate { task, .. } = *question;
+                let keys = self.keys.as_ref().map(|(keys, _)| keys);
+                let answer = Answer::Authenticate(task.run(keys, &mut nvmf_auth::system_random));
+                let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;
+                let step = target.on_answer(self.now, ticket, answer);
+                self.take_one(qid, step, capsule);
+            }
             Step::Held => {}
             Step::Connect(request) => {
                 let admission = self.registry.connect(self.now, &request, true);

@@ -38,6 +38,7 @@ pub(super) fn config() -> DriverConfig {
         HostId([1; 16]),
     );
     DriverConfig {
+        secrets: None,
         address: "192.0.2.1:4420".parse().unwrap(),
         source: None,
         write_queues: 0,

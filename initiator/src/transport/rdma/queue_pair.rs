@@ -238,6 +238,7 @@ impl QueuePair {
                 }
                 (self.sge(behind_sqe, len), &self.region, Access::REMOTE_READ)
             }
+            Data::IntoSlot { len } if len as usize > self.slot_data => return Err(NotSent::NoRoom),
             Data::IntoSlot { len } => (self.sge(behind_sqe, len), &self.region, Access::REMOTE_WRITE),
             Data::User { len, payload: Payload::InCapsule, .. } => {
                 return Ok((DataPointer::InCapsule { len }, None));

@@ -1,0 +1,159 @@
+//! In-band authentication (DH-HMAC-CHAP) of each queue: after its Connect, and again whenever the caller wants.
+
+use super::{Action, Association, AssociationError, Purpose, Reply, State, Step};
+use crate::{Qid, admin};
+use alloc::boxed::Box;
+use core::time::Duration;
+use nvme_proto::fabrics::connect::Connected;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvmf_auth::host::{Host, HostError, Next, Replied};
+use nvmf_auth::{MESSAGE_LEN_MAX, Names, Terms};
+
+/// Bytes that a message of the controller's has room for. An I/O queue has no more for its commands' own data.
+const RECEIVE_LEN: u32 = MESSAGE_LEN_MAX as u32;
+
+/// How to authenticate. The secrets are with whoever runs [`Action::Authenticate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthenticationConfig {
+    /// The hash functions and groups to offer.
+    pub terms: Terms,
+    /// A controller of namespaces that does not ask for authentication is not used: whoever is on the way could have
+    /// taken the request out.
+    pub insist: bool,
+}
+
+/// What is under way.
+#[derive(Debug)]
+pub(super) struct Run {
+    qid: Qid,
+    protocol: Host,
+    /// The queue is in use: others follow, and then nothing.
+    again: bool,
+}
+
+impl Association {
+    /// What Connect of a queue says of authentication: whether it comes next.
+    pub(super) fn must_authenticate(&self, connected: Connected) -> Result<bool, AssociationError> {
+        if connected.secure_channel_required {
+            return Err(AssociationError::SecureChannelRequired);
+        }
+        match (connected.authentication_required, &self.config.authentication) {
+            (true, None) => Err(AssociationError::AuthenticationRequired),
+            (true, Some(_)) => Ok(true),
+            (false, Some(it)) if it.insist && self.config.purpose == Purpose::Io => {
+                Err(AssociationError::NotAuthenticated)
+            }
+            (false, _) => Ok(false),
+        }
+    }
+
+    /// Authenticates every queue again, the Admin queue first: after the secret has changed on the other side, say. Does
+    /// nothing while something else is under way; whether it does.
+    pub fn authenticate_again(&mut self, now: Duration) -> bool {
+        let idle = self.state == State::Ready && self.step == Step::Idle;
+        if idle && self.authenticates {
+            self.authenticate(now, Qid(0), true);
+        }
+        idle && self.authenticates
+    }
+
+    /// Begins.
+    pub(super) fn authenticate(&mut self, now: Duration, qid: Qid, again: bool) {
+        let terms = self.config.authentication.map_or(Terms::default(), |it| it.terms);
+        let names = Names { host: self.config.host_nqn, subsystem: self.config.subsystem_nqn };
+        self.transaction = self.transaction.wrapping_add(1);
+        let (protocol, next) = Host::start(names, terms, self.transaction);
+        self.authenticates = true;
+        if !again {
+            self.state = State::Authenticating(qid);
+        }
+        self.authentication = Some(Box::new(Run { qid, protocol, again }));
+        // It begins with a message, and cannot fail.
+        let _ = self.go_on(now, next);
+    }
+
+    /// A message was sent or received.
+    pub(super) fn on_authentication_step(
+        &mut self,
+        now: Duration,
+        reply: Reply<'_>,
+    ) -> Result<(), AssociationError> {
+        let (step, outcome) = (self.step, reply.outcome);
+        let Some(run) = &mut self.authentication else { return Ok(()) };
+        let qid = run.qid;
+        let failed = |error| AssociationError::Authentication { qid, error };
+        let next = match step {
+            Step::AuthenticationSend(_) => {
+                super::setup::succeeded("Authentication Send", outcome)?;
+                run.protocol.on_sent().map_err(failed)?
+            }
+            _ => {
+                super::setup::succeeded("Authentication Receive", outcome)?;
+                run.protocol.on_received(reply.data).map_err(failed)?
+            }
+        };
+        self.go_on(now, next)
+    }
+
+    /// [`Action::Authenticate`] was run.
+    pub fn on_authentication_computed(&mut self, now: Duration, replied: Replied) {
+        let (Step::AuthenticationCompute(qid), Some(run)) = (self.step, &mut self.authentication) else {
+            return;
+        };
+        let next = run.protocol.on_computed(replied);
+        let next = next.map_err(|error| AssociationError::Authentication { qid, error });
+        if let Err(error) = next.and_then(|next| self.go_on(now, next)) {
+            self.fail(error);
+        }
+    }
+
+    fn go_on(&mut self, now: Duration, next: Next) -> Result<(), AssociationError> {
+        let Some(run) = &self.authentication else { return Ok(()) };
+        let qid = run.qid;
+        match next {
+            Next::Send(message) => {
+                // Every TCP controller takes 8 KiB with a Fabrics command, on any queue.
+                let in_capsule = self.config.transport == TransportType::TCP;
+                self.send_step(
+                    now,
+                    Step::AuthenticationSend(qid),
+                    admin::authentication_send(message, in_capsule),
+                );
+            }
+            Next::Receive => {
+                let command = admin::authentication_receive(RECEIVE_LEN);
+                self.send_step(now, Step::AuthenticationReceive(qid), command);
+            }
+            Next::Compute(task) => {
+                self.step = Step::AuthenticationCompute(qid);
+                self.step_deadline = None;
+                self.actions.push_back(Action::Authenticate(task));
+            }
+            Next::Done => return self.on_authenticated(now),
+        }
+        Ok(())
+    }
+
+    fn on_authenticated(&mut self, now: Duration) -> Result<(), AssociationError> {
+        let Some(run) = self.authentication.take() else { return Ok(()) };
+        if !run.again {
+            return self.on_queue_connected_and_authenticated(now, run.qid);
+        }
+        if run.qid.0 < self.controller.io_queues {
+            self.authenticate(now, Qid(run.qid.0 + 1), true);
+            return Ok(());
+        }
+        self.step = Step::Idle;
+        self.step_deadline = None;
+        self.actions.push_back(Action::AuthenticatedAgain);
+        if core::mem::take(&mut self.keep_alive.scan_again) {
+            self.rescan(now);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the error is the user's secret or the target's: connecting again changes nothing.
+pub(super) fn is_final(error: HostError) -> bool {
+    !matches!(error, HostError::Random(_))
+}

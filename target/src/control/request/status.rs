@@ -1,0 +1,215 @@
+//! What is served, to whom, and what is not well.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The answer to `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusAnswer {
+    /// Of the program.
+    pub program_version: String,
+    /// The process.
+    pub pid: u32,
+    /// Seconds since its start.
+    pub uptime_s: u64,
+    /// The configuration file, if it has one.
+    pub config_file: Option<String>,
+    /// Errors of the last reload.
+    pub reload_errors: usize,
+    /// Where it listens.
+    pub listeners: Vec<ListenerStatus>,
+    /// What it exports.
+    pub subsystems: Vec<SubsystemStatus>,
+    /// Who is connected.
+    pub hosts: Vec<HostStatus>,
+    /// What went wrong since the start, on all workers: those that are not 0.
+    pub trouble: BTreeMap<String, u64>,
+}
+
+/// A listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Where: as configured, but with the port that the system chose for port 0.
+    pub address: String,
+    /// `rdma` or `tcp`.
+    pub transport: String,
+    /// What serves it; empty when it is down.
+    pub providers: Vec<String>,
+    /// Whether hosts can connect.
+    pub up: bool,
+    /// Why not, or why not over a device that is there.
+    pub fault: Option<String>,
+    /// Discovery only.
+    pub discovery_only: bool,
+    /// `off`, `allowed` or `required`.
+    pub tls: String,
+}
+
+/// A subsystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubsystemStatus {
+    /// Its name.
+    pub nqn: String,
+    /// Its serial number.
+    pub serial: String,
+    /// Its model.
+    pub model: String,
+    /// Whether any host may connect.
+    pub allow_any_host: bool,
+    /// Else these.
+    pub allowed_hosts: Vec<String>,
+    /// Its disks.
+    pub namespaces: Vec<NamespaceStatus>,
+}
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceStatus {
+    /// Its number.
+    pub nsid: u32,
+    /// What holds its data.
+    pub backing: String,
+    /// Whether hosts can use it.
+    pub state: NamespaceState,
+    /// Why it is not served.
+    pub fault: Option<String>,
+    /// What the disk is, if it is open.
+    pub disk: Option<DiskStatus>,
+}
+
+/// How far a namespace is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NamespaceState {
+    /// Hosts can use it.
+    Served,
+    /// It is being opened, or tried again soon.
+    Waiting,
+    /// It was taken away, and operations on its disk are not over.
+    Leaving,
+}
+
+/// An open disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// What hosts find it by.
+    pub uuid: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Hosts may not write.
+    pub read_only: bool,
+    /// Whether it has a volatile write cache.
+    pub write_cache: bool,
+    /// Whether I/O bypasses the page cache.
+    pub direct: bool,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Operations that it has now.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// How old the oldest of them is, in seconds.
+    #[serde(default)]
+    pub oldest_operation_s: u64,
+    /// What it lost of what it had cached, if it did: every flush fails.
+    pub cache_lost: Option<String>,
+}
+
+/// A host that is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Its name.
+    pub nqn: String,
+    /// Controllers that it has.
+    pub controllers: usize,
+    /// I/O queues on all of them.
+    pub io_queues: u32,
+}
+
+impl fmt::Display for StatusAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "nvmf-target {}, process {}, up {} s", self.program_version, self.pid, self.uptime_s)?;
+        if self.reload_errors > 0 {
+            writeln!(f, "{} error(s) at the last reload: see the log", self.reload_errors)?;
+        }
+        self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
+        self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
+        for HostStatus { nqn, controllers, io_queues } in &self.hosts {
+            writeln!(f, "host {nqn}: {controllers} controller(s), {io_queues} I/O queue(s)")?;
+        }
+        for (name, count) in &self.trouble {
+            writeln!(f, "{name}: {count}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ListenerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listener {} over {}: ", self.address, self.transport)?;
+        match self.up {
+            true => write!(f, "up ({})", self.providers.join(", "))?,
+            false => write!(f, "down")?,
+        }
+        if self.tls != "off" {
+            write!(f, ", TLS {}", self.tls)?;
+        }
+        if self.discovery_only {
+            write!(f, ", discovery only")?;
+        }
+        match &self.fault {
+            Some(fault) => writeln!(f, "\n  {fault}"),
+            None => writeln!(f),
+        }
+    }
+}
+
+impl fmt::Display for SubsystemStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = match self.allow_any_host {
+            true => "any host".to_owned(),
+            false => format!("{} host(s) allowed", self.allowed_hosts.len()),
+        };
+        writeln!(f, "subsystem {} (serial {}): {hosts}", self.nqn, self.serial)?;
+        self.namespaces.iter().try_for_each(|namespace| namespace.fmt(f))
+    }
+}
+
+impl fmt::Display for NamespaceStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            NamespaceState::Served => "served",
+            NamespaceState::Waiting => "not served",
+            NamespaceState::Leaving => "leaving",
+        };
+        write!(f, "  namespace {}: {state}, {}", self.nsid, self.backing)?;
+        if let Some(disk) = &self.disk {
+            write!(f, ", {} bytes in blocks of {}", disk.bytes, disk.block_size)?;
+            let remarks = [
+                (disk.read_only, ", read-only"),
+                (disk.write_cache, ", write cache"),
+                (!disk.direct, ", through the page cache"),
+            ];
+            remarks.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, remark)| f.write_str(remark))?;
+            if disk.failures > 0 {
+                write!(f, ", {} failure(s)", disk.failures)?;
+            }
+            if disk.oldest_operation_s > 0 {
+                write!(
+                    f,
+                    ", its oldest of {} operation(s) is {} s old",
+                    disk.in_flight, disk.oldest_operation_s
+                )?;
+            }
+            if let Some(lost) = &disk.cache_lost {
+                write!(f, "\n    its write cache was lost: {lost}")?;
+            }
+        }
+        match &self.fault {
+            Some(fault) => writeln!(f, "\n    {fault}"),
+            None => writeln!(f),
+        }
+    }
+}

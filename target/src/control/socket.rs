@@ -1,0 +1,279 @@
+//! The control socket: a Unix stream socket that answers lines with lines ([`super::protocol`]).
+//!
+//! What a client costs is bounded: clients at once, bytes of a line, the time until a line ends and until its answer is
+//! taken. A client that waits with nothing asked makes way for a new one.
+
+use super::Call;
+use super::protocol::{Answer, Fault, LINE_MAX, parse};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::stat::{Mode, fchmod};
+use nvmf_config::{ControlSocket, Target};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// Clients at once.
+pub const CLIENTS_MAX: usize = 16;
+/// From one line of a client to the end of the next.
+const LINE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may take to read its answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that wait in the kernel.
+const BACKLOG: i32 = 64;
+/// How long accepting rests when the system has no descriptor.
+const REST: Duration = Duration::from_millis(100);
+/// The socket's name in its folder.
+const NAME: &str = "control.sock";
+/// Its folder, where systemd makes none.
+const FOLDER: &str = "/run/nvmf-target";
+
+/// The control socket cannot be had.
+#[derive(Debug, Error)]
+pub enum SocketError {
+    /// Another process answers on it.
+    #[error(
+        "the control socket {} belongs to another target that runs: stop that one, or set another control_socket in \
+         [target]", .0.display()
+    )]
+    Taken(PathBuf),
+    /// Its group does not exist.
+    #[error("control_group in [target]: there is no group {0} (getent group {0})")]
+    Group(String),
+    /// It cannot be given to its group.
+    #[error(
+        "control_group in [target]: {} cannot be given to the group {group}: run the target as root or as a member of \
+         the group (SupplementaryGroups= in the unit)", .path.display()
+    )]
+    Chown {
+        /// The socket.
+        path: PathBuf,
+        /// To which group.
+        group: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("the control socket {} cannot be made: is its folder there, and may this user write to it?", .path.display())]
+    Os {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Where the socket is, unless the configuration says otherwise: in the folder that systemd made for the service.
+#[must_use]
+pub fn usual_path() -> PathBuf {
+    let folders = std::env::var_os("RUNTIME_DIRECTORY").unwrap_or_default();
+    let first = std::env::split_paths(&folders).find(|folder| folder.is_absolute());
+    first.unwrap_or_else(|| FOLDER.into()).join(NAME)
+}
+
+/// A socket that listens. Its file goes with it.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    socket: Option<OwnedFd>,
+}
+
+impl Socket {
+    /// The socket that the configuration asks for; `None` if it asks for none, or only for the usual one, and that
+    /// cannot be had: the log says why.
+    ///
+    /// # Errors
+    /// The one that it names cannot be had.
+    pub fn of(target: &Target) -> Result<Option<Self>, SocketError> {
+        let group = target.control_group.as_deref();
+        match &target.control_socket {
+            ControlSocket::Off => Ok(None),
+            ControlSocket::At(path) => Self::open(path, group).map(Some),
+            ControlSocket::Usual => {
+                let path = usual_path();
+                if !path.parent().is_some_and(Path::is_dir) && group.is_none() {
+                    tracing::debug!("no control socket: there is no folder for {}", path.display());
+                    return Ok(None);
+                }
+                match Self::open(&path, group) {
+                    Ok(socket) => Ok(Some(socket)),
+                    Err(error) if group.is_some() => Err(error),
+                    Err(error) => {
+                        let error = anyhow::Error::new(error);
+                        tracing::warn!(
+                            "there is no control socket, so `nvmf-target ctl` does not work: {error:#}"
+                        );
+                        Ok(None)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Listens at `path`, for this user, root, and `group`.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub fn open(path: &Path, group: Option<&str>) -> Result<Self, SocketError> {
+        let os = |source: io::Error| SocketError::Os { path: path.to_owned(), source };
+        let gid = group.map(gid).transpose()?;
+        let socket = match listen_at(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if answers(path) {
+                    return Err(SocketError::Taken(path.to_owned()));
+                }
+                // Left behind by a target that was killed.
+                std::fs::remove_file(path).map_err(os)?;
+                listen_at(path)
+            }
+            result => result,
+        };
+        let socket = Self { path: path.to_owned(), socket: Some(socket.map_err(os)?) };
+        if let (Some(gid), Some(group)) = (gid, group) {
+            let chown =
+                |source| SocketError::Chown { path: path.to_owned(), group: group.to_owned(), source };
+            std::os::unix::fs::chown(path, None, Some(gid)).map_err(chown)?;
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(os)?;
+        }
+        Ok(socket)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Serves it from now on, on the runtime that this is called in.
+    pub(super) fn serve(&mut self, calls: mpsc::Sender<Call>) -> io::Result<()> {
+        let Some(socket) = self.socket.take() else { return Ok(()) };
+        let listener = UnixListener::from_std(socket.into())?;
+        tokio::spawn(accept(listener, calls));
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Nobody but its owner may use it at first: the mode that the file gets is the socket's own (unix(7)).
+fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&socket, Mode::from_bits_truncate(0o600))?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(socket)
+}
+
+/// Whether somebody listens there, or it is none of our business.
+fn answers(path: &Path) -> bool {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let tried = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+        .and_then(|socket| connect(socket.as_raw_fd(), &UnixAddr::new(path)?));
+    tried != Err(nix::errno::Errno::ECONNREFUSED)
+}
+
+fn gid(group: &str) -> Result<u32, SocketError> {
+    let found = nix::unistd::Group::from_name(group).ok().flatten();
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| SocketError::Group(group.to_owned()))
+}
+
+/// A client, and since when it asks for nothing, in milliseconds; [`BUSY`] while it does.
+struct Client {
+    task: AbortHandle,
+    idle_since: Arc<AtomicU64>,
+}
+
+const BUSY: u64 = u64::MAX;
+
+async fn accept(listener: UnixListener, calls: mpsc::Sender<Call>) {
+    let start = Instant::now();
+    let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS_MAX);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                sleep(REST).await;
+                continue;
+            }
+        };
+        clients.retain(|client| !client.task.is_finished());
+        if clients.len() >= CLIENTS_MAX {
+            let idle = |client: &Client| client.idle_since.load(Ordering::Relaxed);
+            let oldest = (0..clients.len()).min_by_key(|&at| idle(&clients[at]));
+            match oldest.filter(|&at| idle(&clients[at]) != BUSY) {
+                Some(at) => clients.swap_remove(at).task.abort(),
+                None => {
+                    // It is new, so that its socket takes a line.
+                    let _ = stream.try_write(Answer::refused(Fault::busy()).line().as_bytes());
+                    continue;
+                }
+            }
+        }
+        let idle_since = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn(serve(stream, calls.clone(), Arc::clone(&idle_since), start));
+        clients.push(Client { task: task.abort_handle(), idle_since });
+    }
+}
+
+/// Answers the lines of a client, one after the other, until it ends.
+async fn serve(
+    mut stream: UnixStream,
+    calls: mpsc::Sender<Call>,
+    idle_since: Arc<AtomicU64>,
+    start: Instant,
+) {
+    let Ok(peer) = stream.peer_cred() else { return };
+    let (reader, mut writer) = stream.split();
+    let mut reader = BufReader::new(reader);
+    loop {
+        let now = u64::try_from(start.elapsed().as_millis()).unwrap_or(BUSY - 1);
+        idle_since.store(now, Ordering::Relaxed);
+        let mut line = Vec::new();
+        let mut limited = (&mut reader).take(LINE_MAX as u64 + 1);
+        let read = timeout(LINE_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
+        let Ok(Ok(len)) = read else { return };
+        if len == 0 {
+            return;
+        }
+        idle_since.store(BUSY, Ordering::Relaxed);
+        let (answer, more) = if len > LINE_MAX {
+            (Answer::refused(Fault::too_long()), false)
+        } else {
+            match parse(&line) {
+                Ok(request) => {
+                    let (reply, answer) = oneshot::channel();
+                    let call = Call { request, uid: peer.uid(), pid: peer.pid(), reply };
+                    if calls.send(call).await.is_err() {
+                        return;
+                    }
+                    match answer.await {
+                        Ok(answer) => (answer, true),
+                        Err(_) => return,
+                    }
+                }
+                Err(fault) => (Answer::refused(fault), true),
+            }
+        };
+        drop(line);
+        let written = timeout(READ_TIMEOUT, writer.write_all(answer.line().as_bytes())).await;
+        if !matches!(written, Ok(Ok(()))) || !more {
+            return;
+        }
+    }
+}

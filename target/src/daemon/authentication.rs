@@ -1,0 +1,299 @@
+//! In-band authentication (DH-HMAC-CHAP): the keys of hosts, and the threads that compute with them.
+//!
+//! An exponentiation takes milliseconds, in the largest group some tens of them, and anyone may ask for one. So it is
+//! done by few threads, which serve machines in turn: who asks for many delays its own.
+
+use super::{Daemon, StartError};
+use crate::exec::place::Place;
+use crate::mailbox::Mailboxes;
+use crate::message::{Answered, WorkerId};
+use nvmf_auth::controller::{Keys, Task};
+use nvmf_auth::{Group, Hash, Names, Secret, SecretError, Terms, system_random};
+use nvmf_config::{Config, Host, Target};
+use nvmf_subsystem::{Answer, Authentication, Nqn};
+use nvmf_tls::{FileError, read_line};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use thiserror::Error;
+
+/// Threads that compute, at the most.
+const THREADS_MAX: usize = 4;
+
+/// A secret that cannot be had.
+#[derive(Debug, Error)]
+pub enum SecretFault {
+    /// Its file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// What is in it.
+    #[error("{} holds no valid secret of DH-HMAC-CHAP: {cause}", .path.display())]
+    Secret {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        cause: SecretError,
+    },
+    /// A name of a credential, but there are none.
+    #[error(
+        "{} is the name of a systemd credential, but this service was given none: add LoadCredential={}:PATH to the unit, \
+         or write an absolute path", .0.display(), .0.display()
+    )]
+    NoCredentials(PathBuf),
+}
+
+/// Reads a secret: from a file that nobody else may read, or the systemd credential of a name without a folder.
+///
+/// # Errors
+/// [`SecretFault`].
+pub(crate) fn read_secret(path: &Path) -> Result<Secret, SecretFault> {
+    let line = if path.is_absolute() {
+        read_line(path, true)?
+    } else {
+        let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
+        let folder = folder.ok_or_else(|| SecretFault::NoCredentials(path.to_owned()))?;
+        // systemd protects the folder; its access lists show as permissions of the group.
+        read_line(&Path::new(&folder).join(path), false)?
+    };
+    Secret::parse(&line).map_err(|cause| SecretFault::Secret { path: path.to_owned(), cause })
+}
+
+/// The keys of all hosts that must authenticate. Shared with the threads that compute.
+#[derive(Debug, Default)]
+pub(super) struct HostKeys(RwLock<BTreeMap<Nqn, Keys>>);
+
+impl HostKeys {
+    fn set(&self, keys: BTreeMap<Nqn, Keys>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    fn of(&self, names: &Names) -> Option<Keys> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&names.host).cloned()
+    }
+}
+
+/// What cannot be had of a host's keys.
+struct KeyFault<'a> {
+    host: &'a Host,
+    fault: SecretFault,
+}
+
+impl KeyFault<'_> {
+    fn log(&self) {
+        tracing::error!("host {} cannot authenticate and is refused: {}", self.host.nqn, self.fault);
+    }
+}
+
+/// Which hosts must authenticate. One whose key cannot be had must as well, and cannot.
+fn policy(target: &Target, hosts: &[Host]) -> Authentication {
+    let hashes: Vec<Hash> = target.dhchap_hashes.iter().filter_map(|&id| Hash::of_id(id)).collect();
+    let groups: Vec<Group> = target.dhchap_groups.iter().filter_map(|&id| Group::of_id(id)).collect();
+    let terms = Terms::new(&hashes, &groups).expect("a configuration names one of each");
+    let hosts = hosts.iter().filter(|host| host.dhchap_key_file.is_some());
+    Authentication {
+        hosts: hosts.map(|host| (host.nqn, terms)).collect(),
+        discovery: target.dhchap_discovery,
+    }
+}
+
+fn read_keys(config: &Config) -> (BTreeMap<Nqn, Keys>, Vec<KeyFault<'_>>) {
+    let (mut keys, mut faults) = (BTreeMap::new(), Vec::new());
+    for host in &config.hosts {
+        let Some(path) = &host.dhchap_key_file else { continue };
+        let mut read =
+            |path: &PathBuf| read_secret(path).map_err(|fault| faults.push(KeyFault { host, fault })).ok();
+        let own = read(path);
+        let controller = host.dhchap_ctrl_key_file.as_ref().and_then(&mut read);
+        keys.insert(host.nqn, Keys { host: own, controller });
+    }
+    (keys, faults)
+}
+
+/// The keys, and who must authenticate. What cannot be had is logged; with `strict`, nothing may be missing.
+pub(super) fn start(config: &Config) -> Result<(Arc<HostKeys>, Authentication), StartError> {
+    let (keys, faults) = read_keys(config);
+    for fault in faults {
+        if config.target.strict {
+            return Err(StartError::Secret { host: fault.host.nqn.to_string(), source: fault.fault });
+        }
+        fault.log();
+    }
+    let host_keys = HostKeys::default();
+    host_keys.set(keys);
+    Ok((Arc::new(host_keys), policy(&config.target, &config.hosts)))
+}
+
+impl Daemon {
+    /// Reads the keys again: for authentications that come from now on. A host that has lost its key, or has been given
+    /// one that it never proved, loses its associations. Returns how many errors it logged.
+    pub(super) fn reload_authentication(&mut self, config: &Config) -> usize {
+        let (keys, faults) = read_keys(config);
+        faults.iter().for_each(KeyFault::log);
+        let errors = faults.len();
+        self.common.host_keys.set(keys);
+        self.config.hosts.clone_from(&config.hosts);
+        // Hashes and groups change with [target], at the next restart.
+        self.registry().set_authentication(policy(&self.config.target, &self.config.hosts));
+        self.publish();
+        errors
+    }
+}
+
+/// The threads that compute.
+pub(super) struct Pool {
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+}
+
+/// Where an answer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) worker: WorkerId,
+    pub(super) place: Place,
+    pub(super) serial: u64,
+}
+
+struct Job {
+    origin: Origin,
+    names: Names,
+    task: Task,
+}
+
+/// What waits to be computed. A queue of a host has one at a time, so there are no more than connections.
+#[derive(Default)]
+struct Waiting {
+    /// By machine, the next one first.
+    machines: VecDeque<(IpAddr, VecDeque<Job>)>,
+    /// Whose work is under way.
+    running: Vec<IpAddr>,
+    closed: bool,
+}
+
+impl Waiting {
+    fn push(&mut self, machine: IpAddr, job: Job) {
+        match self.machines.iter_mut().find(|(other, _)| *other == machine) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.machines.push_back((machine, VecDeque::from([job]))),
+        }
+    }
+
+    /// The next job: of the machine whose turn it is. One machine never has all threads.
+    fn take(&mut self, threads: usize) -> Option<(IpAddr, Job)> {
+        let most = threads.saturating_sub(1).max(1);
+        let under_way = |machine| self.running.iter().filter(|&&other| other == machine).count();
+        let at = self.machines.iter().position(|(machine, _)| under_way(*machine) < most)?;
+        let (machine, mut jobs) = self.machines.remove(at)?;
+        let job = jobs.pop_front()?;
+        if !jobs.is_empty() {
+            self.machines.push_back((machine, jobs));
+        }
+        self.running.push(machine);
+        Some((machine, job))
+    }
+}
+
+impl Pool {
+    /// Starts the threads. They end with [`Pool::close`].
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start<D: Send + 'static>(
+        keys: &Arc<HostKeys>,
+        mailboxes: &Arc<Mailboxes<D>>,
+    ) -> io::Result<Arc<Self>> {
+        let pool = Arc::new(Self { waiting: Mutex::default(), wake: Condvar::new() });
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cpus.div_ceil(2).min(THREADS_MAX);
+        for number in 0..threads {
+            let (pool, keys, mailboxes) = (Arc::clone(&pool), Arc::clone(keys), Arc::downgrade(mailboxes));
+            let name = format!("auth-{number}");
+            std::thread::Builder::new().name(name).spawn(move || pool.run(threads, &keys, &mailboxes))?;
+        }
+        Ok(pool)
+    }
+
+    /// Takes a task.
+    pub(super) fn push(&self, machine: IpAddr, names: Names, task: Task, origin: Origin) {
+        self.waiting().push(machine, Job { origin, names, task });
+        self.wake.notify_one();
+    }
+
+    /// Ends the threads.
+    pub(super) fn close(&self) {
+        self.waiting().closed = true;
+        self.wake.notify_all();
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run<D>(&self, threads: usize, keys: &HostKeys, mailboxes: &Weak<Mailboxes<D>>) {
+        let mut waiting = self.waiting();
+        while !waiting.closed {
+            let Some((machine, Job { origin, names, task })) = waiting.take(threads) else {
+                waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(waiting);
+            let computed = task.run(keys.of(&names).as_ref(), &mut system_random);
+            if let Some(mailboxes) = mailboxes.upgrade() {
+                let answer = Answer::Authenticate(computed);
+                let Origin { worker, place, serial } = origin;
+                mailboxes.answer(worker, Answered { place, serial, answer });
+            }
+            waiting = self.waiting();
+            if let Some(at) = waiting.running.iter().position(|&other| other == machine) {
+                waiting.running.swap_remove(at);
+            }
+            // A thread that passed this machine over may go on.
+            self.wake.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_auth::controller::Controller;
+    use nvmf_auth::host::{Host, Next};
+
+    fn names() -> Names {
+        Names { host: "nqn.host".parse().unwrap(), subsystem: "nqn.disk".parse().unwrap() }
+    }
+
+    fn job(number: u64) -> Job {
+        let terms = Terms::default();
+        let Next::Send(message) = Host::start(names(), terms, 1).1 else { panic!("no message") };
+        let task = Controller::new(names(), terms).on_message(&message).unwrap();
+        let origin = Origin { worker: WorkerId(0), place: Place::new(0, 0, 0), serial: number };
+        Job { origin, names: names(), task }
+    }
+
+    #[test]
+    fn machines_take_turns_and_none_has_all_threads() {
+        let mut waiting = Waiting::default();
+        let machine = |last| IpAddr::from([192, 0, 2, last]);
+        for number in 0..10 {
+            waiting.push(machine(1), job(number));
+        }
+        waiting.push(machine(2), job(100));
+        let take = |waiting: &mut Waiting| waiting.take(2).map(|(machine, job)| (machine, job.origin.serial));
+        assert_eq!(take(&mut waiting), Some((machine(1), 0)));
+        assert_eq!(take(&mut waiting), Some((machine(2), 100)));
+        assert_eq!(take(&mut waiting), None, "one of two threads is for others");
+        waiting.running.clear();
+        waiting.push(machine(3), job(200));
+        assert_eq!(take(&mut waiting), Some((machine(1), 1)));
+        waiting.running.clear();
+        assert_eq!(take(&mut waiting), Some((machine(3), 200)), "before the next of the first");
+    }
+
+    #[test]
+    fn name_without_a_folder_is_a_credential() {
+        let error = read_secret(Path::new("no-such-credential")).unwrap_err().to_string();
+        assert!(error.contains("LoadCredential=no-such-credential"), "{error}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Carries out what comes over the control socket.
+
+mod status;
+mod trace;
+
+use super::Daemon;
+use crate::control::Call;
+use crate::control::protocol::{Answer, Fault};
+use crate::control::request::Request;
+use serde::Serialize;
+
+impl Daemon {
+    /// Carries a request out and answers it. What changes something leaves a line in the log, with who asked.
+    pub(super) fn on_call(&mut self, call: Call) {
+        let Call { request, uid, pid, reply } = call;
+        let audit = request.changes().then(|| crate::control::protocol::line(&request));
+        let answer = self.carry_out(&request).unwrap_or_else(Answer::refused);
+        if let Some(asked) = audit {
+            let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
+            tracing::info!(uid, pid, "control: {}: {fault}", asked.trim_end());
+        }
+        // Nobody waits any more if the client has gone.
+        let _ = reply.send(answer);
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<Answer, Fault> {
+        match request {
+            Request::Status {} => done(&self.status_answer()),
+            Request::Trace { max } => done(&self.trace_answer(*max)?),
+        }
+    }
+}
+
+fn done(result: &impl Serialize) -> Result<Answer, Fault> {
+    let result = serde_json::to_value(result).map_err(|error| Fault::refused(error.to_string()))?;
+    Ok(Answer::done(result))
+}

@@ -1,0 +1,123 @@
+//! `status`.
+
+use super::Daemon;
+use crate::control::request::status::{
+    DiskStatus, HostStatus, NamespaceState, NamespaceStatus, StatusAnswer, SubsystemStatus,
+};
+use crate::exports::{Export, describe};
+use nvmf_config::{Hosts, Subsystem};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// The counters of what should not happen.
+const TROUBLE: &[&str] = &[
+    "rejected_resources",
+    "rejected_parameters",
+    "tls_refused",
+    "accepts_failed",
+    "half_open_closed",
+    "unconnected_closed",
+    "lost_closed",
+    "connects_refused",
+    "duplicate_host_ids",
+    "block_errors",
+    "transport_errors",
+    "transfer_timeouts",
+    "violations",
+    "keep_alive_expired",
+    "log_lines_dropped",
+];
+
+impl Daemon {
+    pub(super) fn status_answer(&self) -> StatusAnswer {
+        StatusAnswer {
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.common.clock.now().as_secs().saturating_sub(1),
+            config_file: self.path.as_ref().map(|path| path.display().to_string()),
+            reload_errors: self.reload_errors,
+            listeners: self.listeners.iter().map(|listener| listener.status()).collect(),
+            subsystems: self
+                .config
+                .subsystems
+                .iter()
+                .map(|subsystem| self.subsystem_status(subsystem))
+                .collect(),
+            hosts: self.connected_hosts(),
+            trouble: self.trouble(),
+        }
+    }
+
+    fn subsystem_status(&self, subsystem: &Subsystem) -> SubsystemStatus {
+        let allowed_hosts = match &subsystem.hosts {
+            Hosts::Any => Vec::new(),
+            Hosts::Only(hosts) => hosts.iter().map(ToString::to_string).collect(),
+        };
+        let now_us = self.common.observed.now_us();
+        let namespaces = subsystem.namespaces.iter().map(|namespace| {
+            let open = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
+            let key = (subsystem.nqn, namespace.nsid);
+            NamespaceStatus {
+                nsid: namespace.nsid,
+                backing: describe(&namespace.backing),
+                state: if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting },
+                fault: if open.is_some() { None } else { self.namespaces.fault(&key) },
+                disk: open.map(|export| disk_status(export, now_us)),
+            }
+        });
+        let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
+        let leaving = leaving.map(|export| NamespaceStatus {
+            nsid: export.namespace.nsid,
+            backing: export.backing(),
+            state: NamespaceState::Leaving,
+            fault: Some("operations on the disk are not over".to_owned()),
+            disk: Some(disk_status(export, now_us)),
+        });
+        SubsystemStatus {
+            nqn: subsystem.nqn.to_string(),
+            serial: subsystem.serial.clone(),
+            model: subsystem.model.clone(),
+            allow_any_host: subsystem.hosts == Hosts::Any,
+            allowed_hosts,
+            namespaces: namespaces.chain(leaving).collect(),
+        }
+    }
+
+    fn connected_hosts(&self) -> Vec<HostStatus> {
+        let mut hosts: BTreeMap<String, (usize, u32)> = BTreeMap::new();
+        for association in self.registry().associations() {
+            let (controllers, io_queues) = hosts.entry(association.host_nqn().to_string()).or_default();
+            *controllers += 1;
+            *io_queues += u32::from(association.io_queues());
+        }
+        let status = |(nqn, (controllers, io_queues))| HostStatus { nqn, controllers, io_queues };
+        hosts.into_iter().map(status).collect()
+    }
+
+    fn trouble(&self) -> BTreeMap<String, u64> {
+        let mut trouble = BTreeMap::new();
+        for (name, value) in self.workers.iter().flat_map(|worker| worker.counters.iter()) {
+            if value > 0 && TROUBLE.contains(&name) {
+                *trouble.entry(name.to_owned()).or_default() += value;
+            }
+        }
+        trouble
+    }
+}
+
+fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
+    let (geometry, health) = (export.disk.geometry(), export.disk.health());
+    let in_flight = export.counted.in_flight(now_us);
+    DiskStatus {
+        uuid: Uuid::from_bytes(export.uuid).to_string(),
+        bytes: geometry.bytes(),
+        block_size: geometry.block_size,
+        read_only: export.namespace.read_only || geometry.read_only,
+        write_cache: export.disk.volatile_write_cache(),
+        direct: export.disk.direct(),
+        failures: health.failures,
+        in_flight: in_flight.operations,
+        oldest_operation_s: in_flight.oldest.as_secs(),
+        cache_lost: health.cache_lost.map(|failure| failure.to_string()),
+    }
+}
