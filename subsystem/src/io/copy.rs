@@ -76,7 +76,7 @@ impl Io {
         let ranges = command.source_ranges(parameters).ok_or(status::INVALID_FIELD)?;
         let (mut sources, mut total) = (Vec::with_capacity(usize::from(command.ranges)), 0_u32);
         for range in ranges {
-            let source = self.copy_source(namespace, &range)?;
+            let source = self.copy_source(nsid, namespace, &range)?;
             total = total.saturating_add(range.blocks);
             sources.push(source);
         }
@@ -97,10 +97,15 @@ impl Io {
         Ok(block(device, op, Transfer::None, IoKind::Plain(Direction::Write)))
     }
 
-    fn copy_source(&self, to: &NamespaceDefinition, range: &SourceRange) -> Result<CopySource, Status> {
+    fn copy_source(
+        &self,
+        command_nsid: Nsid,
+        to: &NamespaceDefinition,
+        range: &SourceRange,
+    ) -> Result<CopySource, Status> {
         let from = match range.nsid {
             Some(nsid) => self.namespace(nsid, Need::Read)?,
-            None => to,
+            None => self.namespace(command_nsid, Need::Read)?,
         };
         if from.geometry.block_size != to.geometry.block_size {
             return Err(status::INCOMPATIBLE_NAMESPACE_OR_FORMAT);

@@ -295,6 +295,8 @@ impl<T: Transport> Queue<T> {
         let into = resources.buffers.block(buffer, this.len);
         resources.buffers.charge_device(buffer, owner, source.device);
         (this.stage, this.reading) = (Stage::Executing, true);
+        this.since_us = resources.meter.now_us();
+        resources.meter.begin_operation(slot(source.device));
         self.device_pending += 1;
         // A device that is gone says so itself.
         let op = BlockOp::Read { range: source.range.split_at(blocks).0, into };
@@ -354,7 +356,9 @@ impl<T: Transport> Queue<T> {
         self.device_pending -= 1;
         let this = self.request(request);
         let (device, since_us) = (this.device(), this.chunk(chunk).since_us);
-        if let Some(device) = device {
+        let read_from = || this.copy(this.chunks[usize::from(chunk)].offset).map(|(source, _)| source.device);
+        let busy = if this.chunks[usize::from(chunk)].reading { read_from() } else { device };
+        if let Some(device) = busy {
             resources.meter.end_operation(slot(device), since_us);
         }
         resources.meter.record(&mut this.footprint, Phase::Disk, since_us);
