@@ -2,6 +2,7 @@
 
 mod discovery;
 mod limits;
+mod metrics;
 mod subsystem;
 mod target;
 
@@ -84,7 +85,8 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    Ok(Config { target, discovery, listeners, subsystems, hosts })
+    let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
+    Ok(Config { target, discovery, listeners, subsystems, hosts, metrics })
 }
 
 pub(crate) fn export(
@@ -137,6 +139,7 @@ pub(crate) fn export(
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),
+        metrics: None,
     })
 }
 

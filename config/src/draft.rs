@@ -4,8 +4,8 @@ use crate::check::MODEL;
 use crate::identity;
 use crate::model::{
     Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
-    HostLimits, Hosts, Limits, Listener, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls,
-    Transport, VerbsOptions,
+    HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
+    Subsystem, Target, Tls, Transport, VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
@@ -69,6 +69,9 @@ impl Draft {
         let discovery = discovery(&config.discovery);
         if !discovery.is_empty() {
             table.insert("discovery".into(), Value::Table(discovery));
+        }
+        if let Some(measured) = &config.metrics {
+            table.insert("metrics".into(), Value::Table(metrics(measured)?));
         }
         let tables = [
             ("listener", config.listeners.iter().map(|it| Ok(listener(it))).collect::<Result<Vec<_>, _>>()?),
@@ -314,6 +317,19 @@ fn words<T: PartialEq>(values: &[T], words: &[(&str, T)]) -> Value {
 
 fn word(value: &impl Display) -> Value {
     value.to_string().into()
+}
+
+fn metrics(metrics: &Metrics) -> Result<Table, DraftError> {
+    let mut keys = Keys::default();
+    match &metrics.listen {
+        Some(MetricsAddress::Unix(path)) => keys.path("listen", path)?,
+        Some(MetricsAddress::Tcp(address)) => keys.put("listen", address.to_string()),
+        None => {}
+    }
+    let number = |&n: &usize| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
+    keys.unless("namespaces", &metrics.namespaces, &Metrics::NAMESPACES, number);
+    keys.unless("hosts", &metrics.hosts, &Metrics::HOSTS, number);
+    Ok(keys.0)
 }
 
 fn target(target: &Target) -> Result<Table, DraftError> {

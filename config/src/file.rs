@@ -17,6 +17,7 @@ pub(crate) struct File {
     pub(crate) subsystem: Vec<Spanned<Subsystem>>,
     #[serde(default)]
     pub(crate) host: Vec<Spanned<Host>>,
+    pub(crate) metrics: Option<Metrics>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,6 +84,14 @@ pub(crate) struct Listener {
 pub(crate) struct AnaGroup {
     pub(crate) id: Spanned<i64>,
     pub(crate) state: Spanned<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Metrics {
+    pub(crate) listen: Option<Spanned<String>>,
+    pub(crate) namespaces: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Deserialize)]

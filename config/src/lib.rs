@@ -31,6 +31,7 @@ pub use ipnet::IpNet;
 pub use log::log_filter;
 pub use model::{
     AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, HostLimits, Hosts, Limits,
-    Listener, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls, Transport, VerbsOptions,
+    Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 pub use nvme_proto::admin::log_page::AnaState;

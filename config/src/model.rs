@@ -23,6 +23,8 @@ pub struct Config {
     pub subsystems: Vec<Subsystem>,
     /// What is known of hosts: no NQN twice. Others may connect as well.
     pub hosts: Vec<Host>,
+    /// What is measured of commands, and who is told; nothing is without.
+    pub metrics: Option<Metrics>,
 }
 
 /// The daemon itself.
@@ -171,6 +173,42 @@ pub struct AnaGroup {
     pub id: u32,
     /// How its namespaces can be reached here.
     pub state: AnaState,
+}
+
+/// What is measured of commands, and where it can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// Where it is served, as OpenMetrics over HTTP; nowhere without.
+    pub listen: Option<MetricsAddress>,
+    /// So many namespaces are measured each by itself, those that come later together: 1 to 1024.
+    pub namespaces: usize,
+    /// So many hosts are counted each by itself, those that come later together: 1 to 65536.
+    pub hosts: usize,
+}
+
+impl Metrics {
+    /// [`Metrics::namespaces`] where nothing is said.
+    pub const NAMESPACES: usize = 256;
+    /// [`Metrics::hosts`] where nothing is said.
+    pub const HOSTS: usize = 1024;
+}
+
+/// Where metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A Unix socket: an absolute path.
+    Unix(PathBuf),
+}
+
+impl core::fmt::Display for MetricsAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Whether connections are encrypted.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Draft;
-use crate::model::Poll;
+use crate::model::{MetricsAddress, Poll};
 
 const GOOD: &str = r#"
 [target]
@@ -421,6 +421,26 @@ proptest::proptest! {
         if GOOD.is_char_boundary(cut) {
             let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));
         }
+    }
+}
+
+#[test]
+fn metrics_are_served_where_the_file_says() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n[metrics]\n{text}"));
+    assert_eq!(Config::parse(GOOD).unwrap().metrics, None);
+    let measured = with("").unwrap().metrics.unwrap();
+    assert_eq!((measured.listen, measured.namespaces, measured.hosts), (None, 256, 1024));
+    for (text, address) in [
+        ("127.0.0.1:9100", MetricsAddress::Tcp("127.0.0.1:9100".parse().unwrap())),
+        ("::1", MetricsAddress::Tcp("[::1]:9420".parse().unwrap())),
+        ("/run/nvmf/metrics", MetricsAddress::Unix("/run/nvmf/metrics".into())),
+    ] {
+        let config = with(&format!("listen = \"{text}\"\nhosts = 7")).unwrap();
+        assert_eq!(config.metrics.as_ref().unwrap().listen, Some(address));
+        assert_eq!(Config::parse(&config.to_text().unwrap()).unwrap().metrics, config.metrics);
+    }
+    for wrong in ["listen = \"run/metrics\"", "namespaces = 0", "hosts = 65537", "port = 1"] {
+        assert!(with(wrong).is_err(), "{wrong}");
     }
 }
 

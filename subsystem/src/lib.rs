@@ -16,8 +16,8 @@
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
-//! What it does not do: it moves no data and opens no device; it has no clock; no fused commands, no metadata, no
-//! reservations in this version, and it says so to hosts that ask.
+//! What it does not do: it moves no data and opens no device; it has no clock; no metadata, no reservations in this
+//! version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -60,7 +60,7 @@ pub use authentication::Authentication;
 pub use discovery::{
     AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
 };
-pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
+pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, RefusalReason};
 pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};

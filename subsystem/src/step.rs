@@ -111,6 +111,16 @@ pub enum BlockWork {
         /// The range.
         range: BlockRange,
     },
+    /// The range is held against the first half of the data, and overwritten with the second one if they are equal:
+    /// one operation.
+    CompareAndWrite {
+        /// The range.
+        range: BlockRange,
+        /// The expected bytes, and behind them the new ones. At most twice [`crate::limits::PARAMETERS_LEN_MAX`].
+        data: Box<[u8]>,
+        /// Durable before it completes.
+        fua: bool,
+    },
     /// The range can be read.
     Verify {
         /// The range.
@@ -137,6 +147,23 @@ pub enum Transfer {
         /// Where they go.
         sink: Remote,
     },
+}
+
+impl Transfer {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::FromHost { len, .. } | Self::ToHost { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// Where data from the host are.

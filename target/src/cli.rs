@@ -2,6 +2,7 @@
 
 mod check;
 mod ctl;
+mod top;
 
 use crate::control::Control;
 use crate::control::socket::Socket;
@@ -39,6 +40,8 @@ enum Command {
         #[arg(long)]
         syntax_only: bool,
     },
+    /// Show which namespaces and hosts are busy, how fast disks answer, and what fails ([metrics] must be on).
+    Top(top::Top),
     /// Ask a running target, or change what it serves, over its control socket (docs/CONTROL.md).
     Ctl(ctl::Ctl),
 }
@@ -156,6 +159,7 @@ impl Serve {
 pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
+        Command::Top(top) => top.run(),
         Command::Ctl(ctl) => ctl::ctl(ctl),
         Command::Serve(serve) => {
             // The signals are ours before anything else is: a stop or a reload during the start is not lost.

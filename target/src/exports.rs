@@ -1,13 +1,14 @@
 //! A namespace's disk, opened, and what the engine is told of it.
 
 use crate::limits::IN_USE_TIMEOUT;
-use crate::machine;
+use crate::{machine, metrics};
 use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
 use nvmf_subsystem::{HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use uuid::Uuid;
@@ -107,6 +108,8 @@ pub struct Export {
     pub uuid: [u8; 16],
     /// What has been logged of the disk's failures.
     pub logged: Health,
+    /// Where its operations are counted.
+    pub counted: Arc<metrics::namespaces::Namespace>,
 }
 
 impl Export {
@@ -127,7 +130,15 @@ impl Export {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
         };
-        Ok(Self { nqn, namespace: namespace.clone(), device, disk, uuid, logged: Health::default() })
+        Ok(Self {
+            nqn,
+            namespace: namespace.clone(),
+            device,
+            disk,
+            uuid,
+            logged: Health::default(),
+            counted: Arc::default(),
+        })
     }
 
     /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's

@@ -10,6 +10,7 @@
 //! | [`settings`] | how large a worker is, how queues spread over workers |
 //! | [`places`] | how many queues there may be, and how many of them are one machine's |
 //! | [`telemetry`] | what is counted, and how often may be logged |
+//! | [`metrics`] | what is measured of commands, and how it is read |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
 //! | [`sockets`] | listening sockets that outlive the process, in the hands of systemd |
@@ -35,6 +36,7 @@ pub mod machine;
 pub mod mailbox;
 pub mod mdns;
 pub mod message;
+pub mod metrics;
 pub mod notify;
 pub mod places;
 pub mod ports;

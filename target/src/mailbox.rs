@@ -3,6 +3,7 @@
 use crate::barrier::{Barrier, Scope};
 use crate::exec::transport::ListenAt;
 use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
+use crate::metrics::namespaces::Device;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_backend::{DevicesError, Disk};
@@ -21,8 +22,8 @@ use std::time::Duration;
 pub enum ThreadMessage<D> {
     /// To be read by the worker.
     Worker(WorkerMessage<D>),
-    /// Makes a disk the device of that number, and says when it is.
-    Attach(DeviceId, Disk, Sender<Result<(), DevicesError>>),
+    /// Makes a disk the device of that number, counted there, and says when it is.
+    Attach(DeviceId, Disk, Arc<Device>, Sender<Result<(), DevicesError>>),
     /// Gives a device the new length of its disk, and says when it has it.
     Resize(DeviceId, Disk, Sender<Result<(), DevicesError>>),
     /// Lets a device go.
@@ -92,6 +93,12 @@ impl<D> Mailboxes<D> {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Acquire)
+    }
+
+    /// When a worker turned last.
+    #[must_use]
+    pub fn last_turn(&self, worker: WorkerId) -> Duration {
+        Duration::from_millis(self.boxes[worker.0].turned_ms.load(Ordering::Relaxed))
     }
 
     /// Leaves an message for a worker and wakes it.

@@ -2,9 +2,11 @@
 
 use crate::barrier::Barrier;
 use crate::exec::place::Place;
+use crate::metrics::slowest::SlowCommand;
 use crate::qos::LimitTable;
 use nvmf_subsystem::{Answer, AssociationKey, Notice, Question};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// A worker of the daemon, from 0. Worker 0 listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +53,8 @@ pub enum WorkerMessage<D> {
     Limits(Arc<LimitTable>),
     /// A question of a command was answered.
     Answer(Box<Answered>),
+    /// Say which commands were the slowest since the last such message.
+    TakeSlowest(Sender<Vec<SlowCommand>>),
     /// Stop listening, take no further command, finish those under way, close every queue that has none.
     Drain,
     /// Close every queue at once.
@@ -77,6 +81,7 @@ impl<D> WorkerMessage<D> {
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
             Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
             Self::Limits(table) => Some(Self::Limits(Arc::clone(table))),
+            Self::TakeSlowest(tell) => Some(Self::TakeSlowest(tell.clone())),
             Self::Drain => Some(Self::Drain),
             Self::Close => Some(Self::Close),
         }
@@ -93,6 +98,7 @@ impl<D> WorkerMessage<D> {
             Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
             Self::Answer(answered) => WorkerMessage::Answer(answered),
             Self::Limits(table) => WorkerMessage::Limits(table),
+            Self::TakeSlowest(tell) => WorkerMessage::TakeSlowest(tell),
             Self::Drain => WorkerMessage::Drain,
             Self::Close => WorkerMessage::Close,
         })

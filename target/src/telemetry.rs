@@ -22,17 +22,20 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($(#[doc = $help:literal] $name:ident,)*) => {
         /// What one worker counts since its start.
         #[derive(Debug, Default)]
         #[repr(align(128))] // two cache lines: no worker's counting slows another's
-        pub struct Counters { $($(#[$doc])* pub $name: Counter,)* }
+        pub struct Counters { $(#[doc = $help] pub $name: Counter,)* }
 
         impl Counters {
             /// Name and value of each, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name.get()),)*].into_iter()
             }
+
+            /// Name and meaning of each, in the same order.
+            pub const MEANINGS: &[(&'static str, &'static str)] = &[$((stringify!($name), $help),)*];
         }
     };
 }

@@ -132,7 +132,8 @@ where
                     worker.deliver(message);
                 }
             }
-            ThreadMessage::Attach(device, disk, done) => {
+            ThreadMessage::Attach(device, disk, counted, done) => {
+                worker.count_device(device, counted);
                 // Nobody waits for the answer any more only when the daemon is ending.
                 let _ = done.send(worker.backend().attach(device, &disk));
             }

@@ -7,7 +7,7 @@
 mod connections;
 
 use crate::barrier::Barrier;
-use crate::exec::buffers::Class;
+use crate::exec::buffers::{Class, slot};
 use crate::exec::place::Place;
 use crate::exec::queue::{Queue, QueueState};
 use crate::exec::resources::{Borrowed, DeferredAction, Resources, SetUpError};
@@ -17,10 +17,12 @@ use crate::limits::{
     STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
 };
 use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
+use crate::metrics::meter::Measuring;
+use crate::metrics::namespaces::Device;
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use core::time::Duration;
-use nvmf_block::Backend;
+use nvmf_block::{Backend, DeviceId};
 use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::{AssociationKey, Registry};
 use std::collections::{HashSet, VecDeque};
@@ -97,6 +99,16 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         worker.publish_places();
         worker.publish_room();
         Ok(worker)
+    }
+
+    /// Measures commands from now on.
+    pub fn measure(&mut self, measuring: Measuring) {
+        self.resources.meter.start(measuring);
+    }
+
+    /// The operations of the device are counted there from now on.
+    pub fn count_device(&mut self, device: DeviceId, counted: Arc<Device>) {
+        self.resources.meter.attach(slot(device), counted);
     }
 
     /// Listens for connections of the port of that number.
@@ -206,6 +218,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     /// Does what there is to do, each kind up to its budget, then rings each doorbell once.
     pub fn turn(&mut self, now: Duration) -> Progress {
         self.resources.now = now;
+        self.resources.meter.on_turn(now);
         self.on_time(now);
         let mut worked = self.reap_connections(now);
         worked |= self.reap_transport(now);
@@ -222,6 +235,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         worked |= self.run_deferred(now);
         self.look_at_barriers(now);
         self.ring();
+        self.publish_gauges();
         // What left with that has arrived already, and needs no turn of its own.
         worked |= self.take_arrivals(now);
         let transport = self.resources.transport.poll_timeout();
@@ -245,6 +259,16 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.resources.transport.flush();
         self.resources.backend.flush();
         self.resources.borrowed = Borrowed::default();
+    }
+
+    /// Where metrics are on, shows what is free and who is there.
+    fn publish_gauges(&self) {
+        let Some(measures) = self.resources.meter.measures() else { return };
+        for class in Class::ALL {
+            measures.buffers_free[class as usize].set(self.resources.buffers.free(class));
+        }
+        measures.queues.set(self.queues());
+        measures.unconnected.set(self.resources.buffers.owners.unconnected());
     }
 
     fn reap_transport(&mut self, now: Duration) -> bool {
@@ -409,6 +433,10 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 WorkerMessage::Limits(table) => {
                     self.resources.limited.replace(table);
                     self.each_queue(|queue, resources| queue.on_limits(resources, now));
+                }
+                WorkerMessage::TakeSlowest(tell) => {
+                    // Whoever asked may have given up.
+                    let _ = tell.send(self.resources.meter.take_slowest());
                 }
                 WorkerMessage::Drain => self.drain(),
                 WorkerMessage::Close => self.each_queue(|queue, resources| {

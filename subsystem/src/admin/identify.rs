@@ -13,8 +13,8 @@ use crate::ticket::Outcome;
 use crate::{AnaState, Nqn, Nsid, Page, TransportType, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
-    IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, independent_nsfeat, lpa,
-    nsfeat, oncs, sgls, vwc,
+    IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, fuses, independent_nsfeat,
+    lpa, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::{Sqe, Status};
 use zerocopy::{FromZeros, IntoBytes};
@@ -179,6 +179,8 @@ fn identify_io(id: &mut IdentifyController) {
         | oncs::TIMESTAMP
         | oncs::VERIFY)
         .into();
+    // ACWU and NACWU stay 0: of one logical block.
+    id.fuses = fuses::COMPARE_AND_WRITE.into();
     // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP
     // names those without; a flush of them costs nothing.
     id.vwc = VWC_NO_FLUSH_ALL | vwc::PRESENT;

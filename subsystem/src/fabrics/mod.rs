@@ -7,7 +7,7 @@ mod refusal;
 pub use connect::{Admission, Admitted, ConnectRequest, DuplicateHost};
 pub(crate) use connect::{CONNECT_LEN, Role};
 pub(crate) use property::{Change, Properties, VERSION};
-pub use refusal::Refusal;
+pub use refusal::{Refusal, RefusalReason};
 
 use crate::status;
 use nvme_proto::fabrics::record_format;

@@ -149,7 +149,60 @@ pub enum Refusal {
     QueueInUse(Qid),
 }
 
+/// What kind of reason a Connect is refused for, for those who count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// The host may not use the subsystem.
+    Host,
+    /// There is no such subsystem at the listener.
+    Subsystem,
+    /// The host is not who it says it is, or shares its name: another Host Identifier, key or address.
+    Identity,
+    /// No place is left, for anyone or for this host; or the target is starting.
+    Busy,
+    /// The host's last connection, or what it left on a device, has not ended yet.
+    Ending,
+    /// What the Connect says cannot be.
+    Parameters,
+}
+
+impl RefusalReason {
+    /// All.
+    pub const ALL: [Self; 6] =
+        [Self::Host, Self::Subsystem, Self::Identity, Self::Busy, Self::Ending, Self::Parameters];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Subsystem => "subsystem",
+            Self::Identity => "identity",
+            Self::Busy => "busy",
+            Self::Ending => "ending",
+            Self::Parameters => "parameters",
+        }
+    }
+}
+
 impl Refusal {
+    /// What kind of reason it is.
+    #[must_use]
+    pub fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Host { .. } => RefusalReason::Host,
+            Self::Subsystem { .. } => RefusalReason::Subsystem,
+            Self::OtherHostId(_)
+            | Self::OtherAddress(_)
+            | Self::OtherChannel(_)
+            | Self::OtherKey { .. }
+            | Self::DuplicateHostId(_) => RefusalReason::Identity,
+            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Share => RefusalReason::Busy,
+            Self::Orphans(_) | Self::Ending(_) => RefusalReason::Ending,
+            _ => RefusalReason::Parameters,
+        }
+    }
+
     /// Whether what refuses is about to pass, mostly within milliseconds: rather than to answer, ask
     /// [`crate::Registry::connect`] again a little later. A host that was told to connect once gives up at the first
     /// refusal, and cannot see that its own last connection is the reason.

@@ -93,8 +93,7 @@ fn invalid_io_commands_have_their_status() {
         ("SGL too long", keyed(good.emit(NvmOpcode::READ, Nsid(1)), 513), LENGTH),
         ("no SGL length", keyed(good.emit(NvmOpcode::WRITE, Nsid(1)), 0), LENGTH),
         ("PRPs", flags(0x00), INVALID_FIELD),
-        ("fused first", flags(0x41), INVALID_FIELD),
-        ("fused second", flags(0x42), INVALID_FIELD),
+        ("reserved FUSE", flags(0x43), INVALID_FIELD),
         ("metadata SGL", flags(0x80), INVALID_FIELD),
         ("connect again", Hello::io(1, 1).command(), (0, 0x0c)),
         (

@@ -8,6 +8,7 @@ mod connect;
 mod discovery;
 mod discovery_subsystem;
 mod features;
+mod fused;
 mod host;
 mod io;
 mod lifecycle;

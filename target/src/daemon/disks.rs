@@ -6,10 +6,11 @@ use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use core::time::Duration;
-use nvmf_backend::{DevicesError, Disk};
+use nvmf_backend::DevicesError;
 use nvmf_block::DeviceId;
 use nvmf_subsystem::{DefinitionError, Nqn};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 
@@ -76,7 +77,11 @@ impl Daemon {
     /// Gives opened disks to the workers, then shows them to the hosts.
     fn take_up(&mut self, opened: Vec<Export>) -> Vec<ExportError> {
         let workers = self.common.mailboxes.workers();
-        let (taken, mut faults) = self.attach(opened, 0..workers);
+        let count = |export: Export| {
+            let counted = self.common.observed.namespaces.add(export.nqn, export.namespace.nsid);
+            Export { counted, ..export }
+        };
+        let (taken, mut faults) = self.attach(opened.into_iter().map(count).collect(), 0..workers);
         let nqns: BTreeSet<Nqn> = taken.iter().map(|export| export.nqn).collect();
         for export in taken {
             export.announce();
@@ -120,7 +125,10 @@ impl Daemon {
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
     ) -> (Vec<Export>, Vec<ExportError>) {
-        let (taken, refused) = self.tell_workers(exports, workers, ThreadMessage::Attach);
+        let (taken, refused) = self.tell_workers(exports, workers, |export, worker, tell| {
+            let counted = Arc::clone(export.counted.device(worker));
+            ThreadMessage::Attach(export.device, export.disk.clone(), counted, tell)
+        });
         let refused = refused.into_iter().map(|(export, text)| {
             self.detach(export.device);
             fault(&export, ExportFault::Attach(text))
@@ -135,8 +143,8 @@ impl Daemon {
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
         message: impl Fn(
-            DeviceId,
-            Disk,
+            &Export,
+            usize,
             Sender<Result<(), DevicesError>>,
         ) -> ThreadMessage<crate::transport::Detached>,
     ) -> (Vec<Export>, Vec<(Export, String)>) {
@@ -145,7 +153,7 @@ impl Daemon {
             .map(|export| {
                 let (tell, told) = channel();
                 for worker in workers.clone() {
-                    let message = message(export.device, export.disk.clone(), tell.clone());
+                    let message = message(&export, worker, tell.clone());
                     self.common.mailboxes.send(WorkerId(worker), message);
                 }
                 Waiting { export, answers: workers.len(), told }
@@ -224,7 +232,9 @@ impl Daemon {
         }
         // The workers first: hosts use the new blocks as soon as they see them.
         let (taken, faults) =
-            self.tell_workers(grown, 0..self.common.mailboxes.workers(), ThreadMessage::Resize);
+            self.tell_workers(grown, 0..self.common.mailboxes.workers(), |export, _, tell| {
+                ThreadMessage::Resize(export.device, export.disk.clone(), tell)
+            });
         for (export, text) in &faults {
             self.log_export_fault(&fault(export, ExportFault::Attach(text.clone())));
         }
@@ -254,7 +264,10 @@ impl Daemon {
             let _ = self.show(&nqn);
         }
         self.publish();
-        gone.into_iter().for_each(|device| self.detach(device));
+        for (device, (nqn, nsid)) in gone {
+            self.detach(device);
+            self.common.observed.namespaces.remove(nqn, nsid);
+        }
     }
 
     /// Shows the hosts of a subsystem the namespaces that are open.

@@ -10,6 +10,7 @@ use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
+use crate::metrics::observed::SeenListener;
 use crate::ports::{Served, port_id, ports};
 use crate::settings::in_capsule_data;
 use crate::sockets::Sockets;
@@ -57,6 +58,11 @@ impl Listening {
             },
             _ => format!("{} ({}{tls})", self.address, providers.join(", ")),
         }
+    }
+
+    /// As those see it who read metrics.
+    pub(super) fn seen(&self) -> SeenListener {
+        SeenListener { address: self.address, transport: self.config.transport, up: self.is_up() }
     }
 
     pub(super) fn status(&self) -> ListenerStatus {

@@ -16,6 +16,7 @@
 //! | `reload` | a changed configuration |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
+//! | `slow_disks` | disks that do not answer |
 
 mod ana;
 mod authentication;
@@ -28,6 +29,7 @@ mod namespaces;
 mod questions;
 mod reload;
 mod requests;
+mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -39,6 +41,7 @@ pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
+pub(crate) use slow_disks::STUCK;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port};
 pub use workers::WorkerError;
@@ -49,6 +52,7 @@ use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERV
 use crate::mailbox::ThreadMessage;
 use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
+use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
 use crate::qos::Limit;
 use crate::sockets::Sockets;
@@ -58,6 +62,7 @@ use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use slow_disks::SlowDisks;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -94,6 +99,9 @@ pub struct Daemon {
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
     announcer: Option<Announcer>,
+    /// Where metrics are served.
+    metrics: Option<Endpoint>,
+    slow: SlowDisks,
 }
 
 impl Daemon {
@@ -159,6 +167,8 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.log_slow_disks();
+        self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;

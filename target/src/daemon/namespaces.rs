@@ -207,7 +207,11 @@ impl Namespaces {
     }
 
     /// Takes those away that are to go; they are leaving from now on.
-    pub(super) fn take_away(&mut self, now: Duration, goes: impl Fn(&Export) -> bool) -> Vec<DeviceId> {
+    pub(super) fn take_away(
+        &mut self,
+        now: Duration,
+        goes: impl Fn(&Export) -> bool,
+    ) -> Vec<(DeviceId, Key)> {
         let before = self.leaving.len();
         self.leaving.extend(self.open.extract_if(.., |export| goes(export)));
         let gone = &self.leaving[before..];
@@ -215,7 +219,7 @@ impl Namespaces {
             let key = (export.nqn, export.namespace.nsid);
             (key, (export.namespace.backing.clone(), now + NSID_REST))
         }));
-        gone.iter().map(|export| export.device).collect()
+        gone.iter().map(|export| (export.device, (export.nqn, export.namespace.nsid))).collect()
     }
 
     /// An id that was not used before (until they have all been), of a slot that is free if there is one.

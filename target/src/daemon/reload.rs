@@ -90,6 +90,9 @@ impl Daemon {
         if target != self.config.target {
             tracing::warn!("[target] changed: this takes effect at the next restart");
         }
+        if config.metrics != self.config.metrics {
+            tracing::warn!("[metrics] changed: this takes effect at the next restart");
+        }
         let without_groups = |listeners: &[Listener]| -> Vec<Listener> {
             listeners.iter().map(|it| Listener { ana_groups: Vec::new(), ..it.clone() }).collect()
         };

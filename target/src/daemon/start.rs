@@ -4,6 +4,7 @@ use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
+use super::slow_disks::SlowDisks;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening, discovery, questions};
@@ -11,6 +12,8 @@ use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
+use crate::metrics::endpoint::{self, EndpointError};
+use crate::metrics::observed::Observed;
 use crate::notify::Watchdog;
 use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
@@ -97,6 +100,15 @@ pub enum StartError {
     /// The kernel's keyring cannot be had.
     #[error("tls_keyring in [target] cannot be used")]
     Keyring(#[source] nvmf_tls::KeyringError),
+    /// Metrics cannot be served where the configuration says.
+    #[error("cannot serve metrics on {address}: set listen in [metrics] to an address that is free")]
+    Metrics {
+        /// Where.
+        address: nvmf_config::MetricsAddress,
+        /// Why.
+        #[source]
+        source: EndpointError,
+    },
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -152,6 +164,9 @@ impl Daemon {
         let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (questions, asked) = channel();
+        let registry = Arc::new(Mutex::new(registry));
+        let (mailboxes, clock) = (Mailboxes::new(capacity, questions)?, Clock::start());
+        let observed = Observed::new(config.metrics.as_ref(), capacity, &registry, &mailboxes, clock);
         let common = Common {
             target: config.target.clone(),
             waiting: Waiting {
@@ -159,9 +174,10 @@ impl Daemon {
                 spin: config.target.spin,
                 crowded: config.target.workers >= cpus || cpus <= 2,
             },
-            registry: Arc::new(Mutex::new(registry)),
-            mailboxes: Mailboxes::new(capacity, questions)?,
-            clock: Clock::start(),
+            registry,
+            mailboxes,
+            clock,
+            observed: Arc::new(observed),
             waker,
             tls: tls_ports(&config)?,
             host_keys,
@@ -176,6 +192,8 @@ impl Daemon {
             sockets,
             namespaces: Default::default(),
             reload_errors: 0,
+            metrics: None,
+            slow: SlowDisks::default(),
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
@@ -234,7 +252,15 @@ impl Daemon {
         self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
+        self.show_observed();
+        if let Some(address) = self.config.metrics.as_ref().and_then(|metrics| metrics.listen.clone()) {
+            let served = endpoint::serve(&address, Arc::clone(&self.common.observed));
+            self.metrics = Some(served.map_err(|source| StartError::Metrics { address, source })?);
+        }
         self.announce();
+        if let Some(metrics) = &self.metrics {
+            tracing::info!("metrics on {}", metrics.address());
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Daemon, Listening};
 use crate::log;
+use crate::metrics::observed::{SeenNamespace, View};
 
 impl Daemon {
     /// Queues on all workers.
@@ -27,6 +28,32 @@ impl Daemon {
             listeners.join(", "),
             self.queues()
         )
+    }
+
+    /// Shows those who read metrics what only this thread knows.
+    pub(super) fn show_observed(&self) {
+        if !self.common.observed.is_measured() {
+            return;
+        }
+        let wanted = self.config.subsystems.iter();
+        let namespaces = wanted.flat_map(|subsystem| {
+            subsystem.namespaces.iter().map(|namespace| {
+                let export = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
+                let health = export.map(|export| export.disk.health());
+                SeenNamespace {
+                    nqn: subsystem.nqn,
+                    nsid: namespace.nsid,
+                    size: export.map(|export| export.disk.geometry().bytes()),
+                    disk_failures: health.map_or(0, |health| health.failures),
+                    flush_failed: health.is_some_and(|health| health.cache_lost.is_some()),
+                }
+            })
+        });
+        self.common.observed.show(View {
+            namespaces: namespaces.collect(),
+            listeners: self.listeners.iter().map(Listening::seen).collect(),
+            reload_errors: self.reload_errors,
+        });
     }
 
     /// Logs which disks have failed since it was last asked: a line for each at the most.

@@ -8,6 +8,7 @@ use crate::exec::resources::SetUpError;
 use crate::exec::transport::Transport;
 use crate::mailbox::Mailboxes;
 use crate::message::WorkerId;
+use crate::metrics::observed::Observed;
 use crate::settings::{Load, Settings};
 use crate::telemetry::Counters;
 use crate::thread::{self, Clock, Waiting};
@@ -50,6 +51,8 @@ pub(super) struct Common {
     pub(super) registry: Arc<Mutex<Registry>>,
     pub(super) mailboxes: Arc<Mailboxes<Detached>>,
     pub(super) clock: Clock,
+    /// What is counted, for who shows it.
+    pub(super) observed: Arc<Observed>,
     pub(super) waker: Waker,
     /// Which NVMe/TCP ports have TLS, if one has.
     pub(super) tls: Option<Arc<TlsPorts>>,
@@ -75,6 +78,7 @@ impl WorkerThread {
         let (selection, load) = (group.selection.clone(), Arc::clone(&group.load));
         let (tell, told) = channel();
         let ended = Arc::new(AtomicBool::new(false));
+        let observed = Arc::clone(&common.observed);
         let (common, end) = (common.clone(), End { ended: Arc::clone(&ended), waker: common.waker.clone() });
         let body = move || {
             let _end = end;
@@ -83,6 +87,7 @@ impl WorkerThread {
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(body)?;
         let started = told.recv().map_err(|_| io::Error::other("the worker's thread died at its start"))?;
         let (counters, unpinned) = started.map_err(|error| StartError::Worker(id.0, error))?;
+        observed.add_worker(id, group.selection.transport(), Arc::clone(&counters));
         if unpinned {
             tracing::warn!(
                 worker = id.0,
@@ -151,6 +156,9 @@ fn run_over<T: Transport>(
     };
     match set_up() {
         Ok(mut worker) => {
+            if let Some(measuring) = common.observed.measuring(id) {
+                worker.measure(measuring);
+            }
             let unpinned = worker.backend().unpinned();
             let _ = tell.send(Ok((Arc::clone(worker.counters()), unpinned)));
             thread::run(worker, id, &common.mailboxes, common.clock, common.waiting);

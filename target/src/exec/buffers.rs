@@ -182,6 +182,12 @@ impl<K: Copy> Buffers<K> {
         self.classes.iter().map(|class| class.pool.capacity() - class.pool.available()).sum()
     }
 
+    /// Buffers of the class that are free.
+    #[must_use]
+    pub fn free(&self, class: Class) -> usize {
+        self.of(class).pool.available()
+    }
+
     /// Whether a queue of this owner may take a buffer now, for an operation of this device if it is one.
     #[must_use]
     pub fn may_take(&self, class: Class, owner: Owner, device: Option<DeviceId>) -> bool {
@@ -297,7 +303,7 @@ fn is_within(held: u32, free: usize, share: usize) -> bool {
 }
 
 /// The slot that a device has in its backend.
-pub(super) fn slot(device: DeviceId) -> u16 {
+pub(crate) fn slot(device: DeviceId) -> u16 {
     u16::try_from(device.0 % DEVICES_MAX).expect("few slots")
 }
 

@@ -33,7 +33,7 @@ impl<T: Transport> Queue<T> {
         if self.free.is_empty() {
             resources.counters.waits_request.add(1);
         }
-        self.received.push_back(Received { capsule, len, intact });
+        self.received.push_back(Received { capsule, len, intact, at_us: resources.meter.now_us() });
         self.announce_capsules(resources);
     }
 
@@ -105,16 +105,19 @@ impl<T: Transport> Queue<T> {
         now: Duration,
         received: Received<T::Capsule>,
     ) {
-        let Received { capsule, len, intact } = received;
+        let Received { capsule, len, intact, at_us } = received;
         resources.counters.commands.add(1);
         let Some(data_len) = (len as usize).checked_sub(SQE_LEN) else {
             return self.on_violation(resources, now, &Violation::ShortCapsule(len as usize));
         };
         let sqe = resources.transport.entry(&capsule);
         let step = self.engine.on_capsule(now, &sqe, data_len);
-        let request = self.take_request();
+        let (request, is_measured) = (self.take_request(), self.host.is_some());
         let this = self.request(request);
         (this.cid, this.epoch) = (u16::from_le_bytes([sqe[2], sqe[3]]), resources.epoch);
+        if is_measured {
+            resources.meter.begin(&mut this.footprint, &sqe, at_us);
+        }
         let step = match step {
             Step::Execute { ticket, .. } if !intact => self.fail_transfer(resources, ticket),
             step => step,
@@ -279,7 +282,11 @@ impl<T: Transport> Queue<T> {
         if let Some(capsule) = self.request(request).capsule.take() {
             self.give_back(resources, capsule);
         }
-        self.request(request).state = RequestState::Responding;
+        let this = &mut self.requests[usize::from(request)];
+        this.state = RequestState::Responding;
+        if let Some(host) = &self.host {
+            resources.meter.on_response(&mut this.footprint, host, &response.cqe);
+        }
         resources.counters.responses.add(1);
         self.on_begun(resources.now, &mut resources.unfinished, true);
         self.responding += 1;

@@ -60,6 +60,7 @@ impl<T: Transport> Queue<T> {
             }
             Err(refusal) => {
                 resources.counters.connects_refused.add(1);
+                resources.meter.on_refused(refusal.reason());
                 if resources.log.allow(now, &resources.counters) {
                     tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
                 }
@@ -163,6 +164,7 @@ impl<T: Transport> Queue<T> {
                 load.add_controller(Arc::clone(&association), peer);
             }
         }
+        self.host = resources.meter.connect(&association, qid);
         self.admitted = Some((association, qid));
         self.find_host_limit(resources);
     }

@@ -77,6 +77,12 @@ impl Owners {
         self.machines.remove(owner.machine);
     }
 
+    /// Queues that have brought no Connect.
+    #[must_use]
+    pub fn unconnected(&self) -> usize {
+        self.unconnected.len()
+    }
+
     /// Queues that this machine has without anyone's leave: those that are not connected, and discovery controllers.
     #[must_use]
     pub fn anonymous(&self, peer: IpAddr) -> u32 {

@@ -9,6 +9,7 @@ use super::resources::{DeferredAction, Resources};
 use super::transport::{Terms, Transport};
 use crate::barrier::Scope;
 use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
+use crate::metrics::hosts::Host;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_stream::machine_of;
@@ -36,6 +37,8 @@ pub(super) struct Received<C> {
     pub(super) capsule: C,
     pub(super) len: u32,
     pub(super) intact: bool,
+    /// When, in microseconds.
+    pub(super) at_us: u64,
 }
 
 /// One connection.
@@ -49,6 +52,8 @@ pub struct Queue<T: Transport> {
     pub(super) owner: Owner,
     /// Set once the registry admitted the queue: its end must be reported there.
     pub(super) admitted: Option<(Arc<Association>, Qid)>,
+    /// Where its commands are counted, if they are.
+    pub(super) host: Option<Arc<Host>>,
     /// The Connect that is not answered yet.
     pub(super) pending_connect: Option<PendingConnect>,
     pub(super) requests: Vec<Request<T::Capsule>>,
@@ -141,6 +146,7 @@ impl<T: Transport> Queue<T> {
             span: tracing::info_span!("queue", %peer, qid = qid, cntlid = Empty, hostnqn = Empty),
             owner,
             admitted: None,
+            host: None,
             pending_connect: None,
             requests: Vec::new(),
             free: Vec::new(),
@@ -380,7 +386,9 @@ impl<T: Transport> Queue<T> {
         // What no device has yet is not begun any more.
         resources.drop_waiting(self.index, |buffers, place| {
             self.device_pending -= 1;
+            let since_us = self.request(place.slot()).chunk(place.chunk()).since_us;
             self.release_chunk(buffers, place.slot(), place.chunk());
+            since_us
         });
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");

@@ -13,9 +13,10 @@
 //! Chunks of one command go their ways side by side: one is on the disk while another is on the wire. A capsule that
 //! waits for a request is not here yet: its queue holds it (`received`).
 
-use super::buffers::Buffer;
+use super::buffers::{Buffer, slot};
 use super::transport::Piece;
 use crate::limits::CHUNKS_MAX;
+use crate::metrics::meter::Footprint;
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
 use nvmf_subsystem::{BlockWork, Remote, Ticket, Transfer, Work};
 
@@ -64,6 +65,8 @@ pub struct Chunk {
     pub offset: u32,
     /// Bytes.
     pub len: u32,
+    /// When it came to its stage, in microseconds.
+    pub since_us: u64,
 }
 
 /// A command under way.
@@ -93,6 +96,10 @@ pub struct Request<C> {
     pub result: Result<(), BlockError>,
     /// Data were damaged on their way from the host.
     pub damaged: bool,
+    /// When its next chunk began to wait for a buffer, in microseconds.
+    pub waits_since_us: u64,
+    /// What is measured.
+    pub footprint: Footprint,
     /// The chunks.
     pub chunks: [Chunk; CHUNKS_MAX],
 }
@@ -101,7 +108,7 @@ impl<C> Request<C> {
     /// One that is free.
     #[must_use]
     pub fn new() -> Self {
-        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0 };
+        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0 };
         Self {
             state: RequestState::Free,
             ticket: None,
@@ -115,6 +122,8 @@ impl<C> Request<C> {
             end: 0,
             result: Ok(()),
             damaged: false,
+            waits_since_us: 0,
+            footprint: Footprint::default(),
             chunks: std::array::from_fn(|_| chunk()),
         }
     }
@@ -126,9 +135,15 @@ impl<C> Request<C> {
             (Transfer::None, Work::Block { op: BlockWork::Deallocate(ranges), .. }) => {
                 u32::try_from(ranges.len()).expect("at most 256 ranges")
             }
+            (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) => {
+                u32::try_from(data.len()).expect("two blocks")
+            }
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
         };
+        if let Work::Block { device, .. } = &work {
+            self.footprint.on_work(slot(*device), transfer.len());
+        }
         self.next = 0;
         self.pushed = 0;
         self.result = Ok(());
@@ -163,6 +178,12 @@ impl<C> Request<C> {
             | RequestState::Executing
             | RequestState::Asking(_) => !gone || on_device(),
         }
+    }
+
+    /// Whether it has no data to transfer, and needs a buffer all the same.
+    #[must_use]
+    pub fn buffers_by_itself(&self) -> bool {
+        matches!(self.work, Some(Work::Block { op: BlockWork::CompareAndWrite { .. }, .. }))
     }
 
     /// A chunk that can be handed out.
@@ -258,6 +279,9 @@ impl<C> Request<C> {
             }
             BlockWork::Compare { range } => {
                 BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
+            }
+            &BlockWork::CompareAndWrite { range, fua, .. } => {
+                BlockOp::CompareAndWrite { range, data: buffer?, fua }
             }
             BlockWork::Flush => BlockOp::Flush,
             &BlockWork::WriteZeroes { range, deallocate, fua } => {

@@ -5,6 +5,7 @@ use super::limited::Limited;
 use super::place::Place;
 use super::transport::Transport;
 use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN, DISCOVERY_SHARE};
+use crate::metrics::meter::Meter;
 use crate::settings::{Load, Settings};
 use crate::telemetry::{Counters, LogLimit};
 use core::time::Duration;
@@ -76,6 +77,8 @@ pub struct Resources<T: Transport, B> {
     pub deferred: VecDeque<DeferredAction>,
     /// What is counted.
     pub counters: Arc<Counters>,
+    /// What is measured of commands.
+    pub meter: Meter,
     /// How often may be logged what a peer can trigger.
     pub log: LogLimit,
     /// Who may connect to what.
@@ -162,13 +165,15 @@ impl<T: Transport, B: Backend> Resources<T, B> {
         }
     }
 
-    /// Takes back what a queue has waiting for devices: `dropped` is told of each.
-    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers<T::Key>, Place)) {
+    /// Takes back what a queue has waiting for devices: `dropped` is told of each, and says when it began, in
+    /// microseconds.
+    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers<T::Key>, Place) -> u64) {
         for &slot in &self.waiting_devices {
             self.device_queues[usize::from(slot)].retain(|&(tag, ..)| {
                 let place = Place::of_tag(tag);
                 if place.queue() == queue {
-                    dropped(&mut self.buffers, place);
+                    let since_us = dropped(&mut self.buffers, place);
+                    self.meter.end_operation(slot, since_us);
                 }
                 place.queue() != queue
             });
@@ -209,6 +214,7 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             asked: 0,
             deferred: VecDeque::with_capacity(64),
             counters: Arc::default(),
+            meter: Meter::new(),
             log: LogLimit::new(),
             registry,
             load,

@@ -2,13 +2,14 @@
 //!
 //! Every event (a completion of the device, a buffer that came free) advances what it can; the rest waits in a list.
 
-use super::buffers::{Buffers, Class};
+use super::buffers::{Buffers, Class, slot};
 use super::place::Place;
 use super::queue::{Queue, QueueState};
 use super::request::{Chunk, RequestState, Stage};
 use super::resources::Resources;
 use super::transport::Transport;
 use crate::limits::PAUSE;
+use crate::metrics::worker::Phase;
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
@@ -31,7 +32,7 @@ impl<T: Transport> Queue<T> {
             }
             let Some(chunk) = this.idle_chunk() else { break };
             let handed_out = match (this.transfer, &this.work) {
-                (Transfer::None, _) => {
+                (Transfer::None, _) if !this.buffers_by_itself() => {
                     self.execute_bare(resources, request, chunk);
                     true
                 }
@@ -69,7 +70,7 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let offset = this.next;
         this.next += 1;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset, len: 0 };
+        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset, len: 0, since_us: 0 };
         self.execute(resources, request, chunk, None);
     }
 
@@ -84,7 +85,7 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let len = this.end;
         this.next = len;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len };
+        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len, since_us: 0 };
         let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
         resources.counters.bytes_in.add(len.into());
         let buffer = resources.transport.capsule_block(capsule, offset, len);
@@ -154,7 +155,7 @@ impl<T: Transport> Queue<T> {
             let this = self.request(request);
             let (offset, len) = (this.next, (this.end - this.next).min(len_max));
             this.next += len;
-            *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len };
+            *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len, since_us: 0 };
             return true;
         }
         if self.pull_credits == 0 {
@@ -162,7 +163,9 @@ impl<T: Transport> Queue<T> {
         } else {
             resources.counters.waits_buffer.add(1);
         }
-        self.request(request).state = RequestState::AwaitBuffer;
+        let this = self.request(request);
+        this.state = RequestState::AwaitBuffer;
+        this.waits_since_us = resources.meter.now_us();
         self.await_buffer[at].push_back(request);
         if !self.queued[at] {
             self.queued[at] = true;
@@ -190,7 +193,9 @@ impl<T: Transport> Queue<T> {
             self.await_buffer[at].iter().position(|&request| self.may_begin(now, buffers, request, class));
         let request = position.and_then(|position| self.await_buffer[at].remove(position));
         if let Some(request) = request {
-            self.request(request).state = RequestState::Executing;
+            let this = self.request(request);
+            this.state = RequestState::Executing;
+            resources.meter.record(&mut this.footprint, Phase::Buffer, this.waits_since_us);
             self.advance(resources, now, request, true);
         }
         if !self.await_buffer[at].is_empty() && !self.queued[at] {
@@ -239,8 +244,12 @@ impl<T: Transport> Queue<T> {
                     self.execute_buffered(resources, request, chunk);
                 }
             }
-            Transfer::FromHost { source: Source::InCapsule { .. }, .. } | Transfer::None => {
-                unreachable!("work without data, or with those of its capsule, takes no buffer")
+            Transfer::None => {
+                self.fill_with_own(resources, request, chunk);
+                self.execute_buffered(resources, request, chunk);
+            }
+            Transfer::FromHost { source: Source::InCapsule { .. }, .. } => {
+                unreachable!("work with the data of its capsule takes no buffer")
             }
         }
     }
@@ -255,6 +264,16 @@ impl<T: Transport> Queue<T> {
             let len = (chunk.len - done).min(1024) as usize;
             page.fill(chunk.offset + done, &mut piece[..len]);
             memory.write(at + done as usize, &piece[..len]);
+        }
+    }
+
+    /// Data that the engine had for the device.
+    fn fill_with_own<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
+        let this = &self.requests[usize::from(request)];
+        if let Some(Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) = &this.work {
+            let buffer = this.chunks[usize::from(chunk)].buffer.as_ref().expect("it has its buffer");
+            let (memory, at) = resources.buffers.memory(buffer);
+            memory.write(at, data);
         }
     }
 
@@ -290,6 +309,8 @@ impl<T: Transport> Queue<T> {
         let device = *device;
         let this = this.chunk(chunk);
         this.stage = Stage::Executing;
+        this.since_us = resources.meter.now_us();
+        resources.meter.begin_operation(slot(device));
         if let Some(buffer) = &mut this.buffer {
             resources.buffers.charge_device(buffer, owner, device);
         }
@@ -307,8 +328,13 @@ impl<T: Transport> Queue<T> {
     ) {
         let (request, chunk) = (place.slot(), place.chunk());
         self.device_pending -= 1;
+        let this = self.request(request);
+        let (device, since_us) = (this.device(), this.chunk(chunk).since_us);
+        if let Some(device) = device {
+            resources.meter.end_operation(slot(device), since_us);
+        }
+        resources.meter.record(&mut this.footprint, Phase::Disk, since_us);
         if self.state == QueueState::Closed {
-            let device = self.request(request).device();
             if let (Some((association, _)), Some(device)) = (&self.admitted, device) {
                 association.on_orphan_done(device);
             }

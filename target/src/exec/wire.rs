@@ -6,6 +6,7 @@ use super::queue::Queue;
 use super::request::Stage;
 use super::resources::Resources;
 use super::transport::{Piece, Transport};
+use crate::metrics::worker::Phase;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
@@ -27,6 +28,7 @@ impl<T: Transport> Queue<T> {
         let piece = this.piece(chunk, remote);
         let this = this.chunk(chunk);
         this.stage = Stage::Pulling;
+        this.since_us = resources.meter.now_us();
         let into = resources.buffers.part(this.buffer.as_ref().expect("it has its buffer"));
         let begun = resources.transport.pull(place, piece, into);
         self.check(resources, begun);
@@ -44,7 +46,8 @@ impl<T: Transport> Queue<T> {
         self.return_pull_credit(&mut resources.buffers);
         self.on_progress(resources, now);
         let this = self.request(request);
-        let len = this.chunk(chunk).len;
+        let (len, since_us) = (this.chunk(chunk).len, this.chunk(chunk).since_us);
+        resources.meter.record(&mut this.footprint, Phase::Pull, since_us);
         resources.counters.bytes_in.add(len.into());
         if !intact {
             this.damage();
@@ -78,6 +81,7 @@ impl<T: Transport> Queue<T> {
     ) {
         let this = self.request(request);
         this.chunk(chunk).stage = Stage::AwaitPush;
+        this.chunk(chunk).since_us = resources.meter.now_us();
         if this.next_push() == Some(chunk) {
             self.await_push.push_back((request, chunk));
             self.begin_pushes(resources, now);
@@ -121,9 +125,11 @@ impl<T: Transport> Queue<T> {
             return false;
         }
         let Some((device, range)) = this.block_read(chunk) else { return false };
+        let begun_us = resources.meter.now_us();
         let Resources { backend, transport, buffers, now: begun_at, unfinished, .. } = resources;
         let Some(borrowed) = backend.borrow_read(device, range) else { return false };
         let Some(push) = self.begin_push(request, chunk) else { return false };
+        self.request(request).chunk(chunk).since_us = begun_us;
         self.on_begun(*begun_at, unfinished, push.signaled);
         let buffer = self.request(request).chunk(chunk).buffer.as_ref().expect("it has its buffer");
         let from = buffers.part(buffer);
@@ -162,6 +168,9 @@ impl<T: Transport> Queue<T> {
     pub fn on_pushed<B: Backend>(&mut self, resources: &mut Resources<T, B>, now: Duration, place: Place) {
         self.on_progress(resources, now);
         self.push_credits += 1;
+        let this = self.request(place.slot());
+        let since_us = this.chunk(place.chunk()).since_us;
+        resources.meter.record(&mut this.footprint, Phase::Push, since_us);
         self.release_chunk(&mut resources.buffers, place.slot(), place.chunk());
         self.begin_pushes(resources, now);
         self.advance(resources, now, place.slot(), false);

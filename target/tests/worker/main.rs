@@ -3,6 +3,7 @@
 mod barrier;
 mod capsule;
 mod fairness;
+mod fused;
 mod host;
 mod limits;
 mod orphans;

@@ -5,11 +5,13 @@
 //! docs/CONTROL.md.
 
 pub mod status;
+pub mod trace;
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use status::StatusAnswer;
+use trace::TraceAnswer;
 
 /// A request. Its name on the socket are the words of the command line: `namespace add`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Subcommand)]
@@ -17,6 +19,17 @@ use status::StatusAnswer;
 pub enum Request {
     /// What is served, to whom, and what is not well.
     Status {},
+    /// The slowest commands since this was asked last, and where their time went ([metrics] must be on).
+    Trace {
+        /// So many at the most.
+        #[arg(long, short = 'n', default_value_t = 20)]
+        #[serde(default = "trace_max")]
+        max: usize,
+    },
+}
+
+fn trace_max() -> usize {
+    20
 }
 
 impl Request {
@@ -24,7 +37,7 @@ impl Request {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::Status {} => false,
+            Self::Status {} | Self::Trace { .. } => false,
         }
     }
 
@@ -35,6 +48,7 @@ impl Request {
     pub fn text(&self, result: Value) -> serde_json::Result<String> {
         Ok(match self {
             Self::Status {} => serde_json::from_value::<StatusAnswer>(result)?.to_string(),
+            Self::Trace { .. } => serde_json::from_value::<TraceAnswer>(result)?.to_string(),
         })
     }
 }

@@ -107,6 +107,12 @@ pub struct DiskStatus {
     pub direct: bool,
     /// Operations that failed.
     pub failures: u64,
+    /// Operations that it has now.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// How old the oldest of them is, in seconds.
+    #[serde(default)]
+    pub oldest_operation_s: u64,
     /// What it lost of what it had cached, if it did: every flush fails.
     pub cache_lost: Option<String>,
 }
@@ -189,6 +195,13 @@ impl fmt::Display for NamespaceStatus {
             remarks.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, remark)| f.write_str(remark))?;
             if disk.failures > 0 {
                 write!(f, ", {} failure(s)", disk.failures)?;
+            }
+            if disk.oldest_operation_s > 0 {
+                write!(
+                    f,
+                    ", its oldest of {} operation(s) is {} s old",
+                    disk.in_flight, disk.oldest_operation_s
+                )?;
             }
             if let Some(lost) = &disk.cache_lost {
                 write!(f, "\n    its write cache was lost: {lost}")?;

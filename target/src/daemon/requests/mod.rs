@@ -1,6 +1,7 @@
 //! Carries out what comes over the control socket.
 
 mod status;
+mod trace;
 
 use super::Daemon;
 use crate::control::Call;
@@ -25,6 +26,7 @@ impl Daemon {
     fn carry_out(&mut self, request: &Request) -> Result<Answer, Fault> {
         match request {
             Request::Status {} => done(&self.status_answer()),
+            Request::Trace { max } => done(&self.trace_answer(*max)?),
         }
     }
 }

@@ -53,6 +53,7 @@ impl Daemon {
             Hosts::Any => Vec::new(),
             Hosts::Only(hosts) => hosts.iter().map(ToString::to_string).collect(),
         };
+        let now_us = self.common.observed.now_us();
         let namespaces = subsystem.namespaces.iter().map(|namespace| {
             let open = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
             let key = (subsystem.nqn, namespace.nsid);
@@ -61,7 +62,7 @@ impl Daemon {
                 backing: describe(&namespace.backing),
                 state: if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting },
                 fault: if open.is_some() { None } else { self.namespaces.fault(&key) },
-                disk: open.map(disk_status),
+                disk: open.map(|export| disk_status(export, now_us)),
             }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
@@ -70,7 +71,7 @@ impl Daemon {
             backing: export.backing(),
             state: NamespaceState::Leaving,
             fault: Some("operations on the disk are not over".to_owned()),
-            disk: Some(disk_status(export)),
+            disk: Some(disk_status(export, now_us)),
         });
         SubsystemStatus {
             nqn: subsystem.nqn.to_string(),
@@ -104,8 +105,9 @@ impl Daemon {
     }
 }
 
-fn disk_status(export: &Export) -> DiskStatus {
+fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
     let (geometry, health) = (export.disk.geometry(), export.disk.health());
+    let in_flight = export.counted.in_flight(now_us);
     DiskStatus {
         uuid: Uuid::from_bytes(export.uuid).to_string(),
         bytes: geometry.bytes(),
@@ -114,6 +116,8 @@ fn disk_status(export: &Export) -> DiskStatus {
         write_cache: export.disk.volatile_write_cache(),
         direct: export.disk.direct(),
         failures: health.failures,
+        in_flight: in_flight.operations,
+        oldest_operation_s: in_flight.oldest.as_secs(),
         cache_lost: health.cache_lost.map(|failure| failure.to_string()),
     }
 }

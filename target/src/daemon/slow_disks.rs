@@ -1,0 +1,72 @@
+//! Disks that do not answer: how long they have had their oldest operation.
+
+use super::Daemon;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+/// What is logged of a disk whose oldest operation is so old.
+const WARNS: Duration = Duration::from_secs(5);
+/// The same, louder: hosts are about to give up.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
+
+/// What was logged of each disk that is slow now.
+#[derive(Debug, Default)]
+pub(super) struct SlowDisks(BTreeMap<(nvmf_subsystem::Nqn, u32), Duration>);
+
+impl SlowDisks {
+    /// What is to be said of a disk whose oldest operation is so old: the bound that it has passed, or zero when it is
+    /// well again; nothing if that has been said.
+    fn news(&mut self, key: (nvmf_subsystem::Nqn, u32), oldest: Duration) -> Option<Duration> {
+        let passed = [STUCK, WARNS].into_iter().find(|&bound| oldest >= bound).unwrap_or_default();
+        let told = self.0.get(&key).copied().unwrap_or_default();
+        if passed.is_zero() {
+            self.0.remove(&key)?;
+        } else if passed > told {
+            self.0.insert(key, passed);
+        } else {
+            return None;
+        }
+        Some(passed)
+    }
+}
+
+impl Daemon {
+    /// Logs which disks have had an operation for long, and which of them answer again.
+    pub(super) fn log_slow_disks(&mut self) {
+        let now_us = self.common.observed.now_us();
+        for export in &self.namespaces.open {
+            let in_flight = export.counted.in_flight(now_us);
+            let (nqn, nsid, backing) = (export.nqn, export.namespace.nsid, export.backing());
+            let (operations, seconds) = (in_flight.operations, in_flight.oldest.as_secs());
+            match self.slow.news((nqn, nsid), in_flight.oldest) {
+                None => {}
+                Some(Duration::ZERO) => tracing::info!("{nqn} namespace {nsid}: {backing} answers again"),
+                Some(STUCK) => tracing::error!(
+                    "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
+                     flight): the disk is stuck; look at it (dmesg, iostat -x)"
+                ),
+                Some(_) => tracing::warn!(
+                    "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
+                     flight)"
+                ),
+            }
+        }
+        let open = &self.namespaces.open;
+        self.slow.0.retain(|(nqn, nsid), _| open.iter().any(|export| export.is(nqn, *nsid)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_disk_is_told_of_once_at_each_bound_and_when_it_answers() {
+        let key = ("nqn.2026-11.com.example:disk1".parse().unwrap(), 1);
+        let mut slow = SlowDisks::default();
+        let told: Vec<_> =
+            [1, 4, 5, 9, 30, 90, 6, 0, 0, 31].map(|s| slow.news(key, Duration::from_secs(s))).into();
+        let zero = Some(Duration::ZERO);
+        assert_eq!(told, [None, None, Some(WARNS), None, Some(STUCK), None, None, zero, None, Some(STUCK)]);
+    }
+}
