@@ -1,6 +1,6 @@
 //! A configuration as the text that it would have: to be saved, or changed and checked again.
 
-use crate::check::MODEL;
+use crate::check::{self, MODEL};
 use crate::identity;
 use crate::model::{
     Backing, Config, ControlSocket, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice,
@@ -89,11 +89,9 @@ impl Draft {
     /// # Errors
     /// [`ConfigError`]. It names no line: nobody has seen the text.
     pub fn check(&self) -> Result<Config, ConfigError> {
-        Config::parse(&self.text()).map_err(|error| ConfigError {
-            line: 0,
-            source_line: String::new(),
-            ..error
-        })
+        let file = toml::from_str(&self.text()).map_err(|error| ConfigError::syntax("", &error));
+        let checked = file.and_then(|file| check::check("", &file));
+        checked.map_err(|error| ConfigError { line: 0, source_line: String::new(), ..error })
     }
 
     /// Adds a subsystem with the keys that a file may have there.
@@ -199,8 +197,8 @@ impl Draft {
         if hosts.len() < before {
             return Ok(());
         }
-        let known = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-        Err(unknown("host", host, known))
+        let known: Vec<_> = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        Err(unknown("host", host, &known))
     }
 
     /// Adds a listener.
@@ -222,7 +220,7 @@ impl Draft {
     }
 }
 
-fn unknown(what: &'static str, name: &str, known: Vec<String>) -> DraftError {
+fn unknown(what: &'static str, name: &str, known: &[String]) -> DraftError {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     DraftError::Unknown { what, name: name.to_owned(), known }
 }
@@ -255,7 +253,7 @@ fn find(
     name_of: impl Fn(&Table) -> String,
 ) -> Result<usize, DraftError> {
     let names: Vec<String> = list.iter().filter_map(Value::as_table).map(name_of).collect();
-    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, names))
+    names.iter().position(|other| other == name).ok_or_else(|| unknown(what, name, &names))
 }
 
 fn add(

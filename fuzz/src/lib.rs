@@ -8,6 +8,7 @@
 //! | [`mpa`] | an MPA request or reply, in arbitrary pieces |
 //! | [`ddp_rdmap`] | the byte stream of an established iWARP queue pair, in arbitrary pieces |
 //! | [`config`] | the text of a configuration file |
+//! | [`control`] | a line of a client of the control socket |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
 //! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
@@ -20,6 +21,7 @@
 mod capsule;
 mod config;
 mod connect_data;
+mod control;
 mod ddp_rdmap;
 mod disk;
 mod host_completion;
@@ -32,6 +34,7 @@ mod tls_key;
 pub use capsule::capsule;
 pub use config::config;
 pub use connect_data::connect_data;
+pub use control::control;
 pub use ddp_rdmap::ddp_rdmap;
 pub use host_completion::host_completion;
 pub use mpa::mpa;
@@ -43,13 +46,14 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
     ("mpa", mpa),
     ("ddp_rdmap", ddp_rdmap),
     ("config", config),
+    ("control", control),
     ("host_completion", host_completion),
     ("tcp_receiver", tcp_receiver),
     ("tls_key", tls_key),

@@ -107,6 +107,8 @@ pub struct Export {
     pub uuid: [u8; 16],
     /// What has been logged of the disk's failures.
     pub logged: Health,
+    /// What was found wrong with its path or its size when the disk was looked at last.
+    pub look_fault: Option<String>,
 }
 
 impl Export {
@@ -127,7 +129,15 @@ impl Export {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
         };
-        Ok(Self { nqn, namespace: namespace.clone(), device, disk, uuid, logged: Health::default() })
+        Ok(Self {
+            nqn,
+            namespace: namespace.clone(),
+            device,
+            disk,
+            uuid,
+            logged: Health::default(),
+            look_fault: None,
+        })
     }
 
     /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's

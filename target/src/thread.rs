@@ -149,6 +149,8 @@ where
             ThreadMessage::Listen { address, port, done } => {
                 let _ = done.send(worker.listen(address, port));
             }
+            ThreadMessage::Allow { port, allow } => worker.transport().allow(port, allow),
+            ThreadMessage::StopListening { port } => worker.transport().stop_listening_on(port),
             ThreadMessage::Finish => finish = true,
         }
     }

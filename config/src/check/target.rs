@@ -11,8 +11,9 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use toml::Spanned;
 
-/// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too.
-const PORT: u16 = 4420;
+/// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too. Listeners that name none have
+/// it.
+pub const PORT: u16 = 4420;
 /// The port that IANA gives to discovery.
 const DISCOVERY_PORT: u16 = 8009;
 /// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).

@@ -4,24 +4,29 @@
 //! |---|---|
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `sizes` | disks that grow or shrink |
+//! | `stuck` | disks whose operations do not end |
 //! | `twins` | disks that bear one UUID |
 //! | `listeners` | where it listens, and tries to |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
-//! | `reload` | a changed configuration |
+//! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod apply;
 mod disks;
 mod keys;
 mod listeners;
 mod namespaces;
+mod plan;
 mod questions;
-mod reload;
 mod requests;
+mod sizes;
 mod start;
 mod status;
+mod stuck;
 pub(crate) mod twins;
 mod worker_group;
 mod workers;
@@ -44,9 +49,11 @@ use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
+use sizes::Looking;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
+use stuck::Watch;
 use worker_group::WorkerGroup;
 use workers::{Common, WorkerThread};
 
@@ -67,12 +74,20 @@ pub struct Daemon {
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
     namespaces: Namespaces,
+    /// The number of the port of the listener that came last.
+    last_port: u16,
+    /// No connection is taken for now.
+    draining: bool,
     /// How many errors the last reload had.
     reload_errors: usize,
     /// When to try again what could not be had, and when to look for RDMA devices.
     retry_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    /// The disks are being looked at.
+    looking: Option<Looking>,
+    /// Whether operations end.
+    watch: Option<Watch>,
 }
 
 impl Daemon {
@@ -136,9 +151,12 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.collect_sizes();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
+            self.begin_to_look();
+            self.watch_disks();
             self.retry_listeners();
             self.log_failures();
         }

@@ -15,6 +15,8 @@ pub struct StatusAnswer {
     pub uptime_s: u64,
     /// The configuration file, if it has one.
     pub config_file: Option<String>,
+    /// Whether it takes no connection for now (`drain`).
+    pub draining: bool,
     /// Errors of the last reload.
     pub reload_errors: usize,
     /// Where it listens.
@@ -44,6 +46,8 @@ pub struct ListenerStatus {
     pub discovery_only: bool,
     /// `off`, `allowed` or `required`.
     pub tls: String,
+    /// The networks that hosts may connect from; empty: from anywhere.
+    pub allow: Vec<String>,
 }
 
 /// A subsystem.
@@ -107,6 +111,8 @@ pub struct DiskStatus {
     pub direct: bool,
     /// Operations that failed.
     pub failures: u64,
+    /// Seconds that an operation has been under way at least, if that is longer than it should be.
+    pub oldest_s: Option<u64>,
     /// What it lost of what it had cached, if it did: every flush fails.
     pub cache_lost: Option<String>,
 }
@@ -127,6 +133,9 @@ impl fmt::Display for StatusAnswer {
         writeln!(f, "nvmf-target {}, process {}, up {} s", self.program_version, self.pid, self.uptime_s)?;
         if self.reload_errors > 0 {
             writeln!(f, "{} error(s) at the last reload: see the log", self.reload_errors)?;
+        }
+        if self.draining {
+            writeln!(f, "drained: no connection is taken (`drain --end` ends it)")?;
         }
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
@@ -152,6 +161,9 @@ impl fmt::Display for ListenerStatus {
         }
         if self.discovery_only {
             write!(f, ", discovery only")?;
+        }
+        if !self.allow.is_empty() {
+            write!(f, ", only from {}", self.allow.join(", "))?;
         }
         match &self.fault {
             Some(fault) => writeln!(f, "\n  {fault}"),
@@ -189,6 +201,9 @@ impl fmt::Display for NamespaceStatus {
             remarks.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, remark)| f.write_str(remark))?;
             if disk.failures > 0 {
                 write!(f, ", {} failure(s)", disk.failures)?;
+            }
+            if let Some(age) = disk.oldest_s {
+                write!(f, "\n    an operation on it has been under way for more than {age} s")?;
             }
             if let Some(lost) = &disk.cache_lost {
                 write!(f, "\n    its write cache was lost: {lost}")?;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 const TROUBLE: &[&str] = &[
     "rejected_resources",
     "rejected_parameters",
+    "rejected_address",
     "tls_refused",
     "accepts_failed",
     "half_open_closed",
@@ -35,6 +36,7 @@ impl Daemon {
             pid: std::process::id(),
             uptime_s: self.common.clock.now().as_secs().saturating_sub(1),
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
+            draining: self.draining,
             reload_errors: self.reload_errors,
             listeners: self.listeners.iter().map(|listener| listener.status()).collect(),
             subsystems: self
@@ -60,8 +62,11 @@ impl Daemon {
                 nsid: namespace.nsid,
                 backing: describe(&namespace.backing),
                 state: if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting },
-                fault: if open.is_some() { None } else { self.namespaces.fault(&key) },
-                disk: open.map(disk_status),
+                fault: match open {
+                    Some(export) => export.look_fault.clone(),
+                    None => self.namespaces.fault(&key),
+                },
+                disk: open.map(|export| self.disk_status(export)),
             }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
@@ -70,7 +75,7 @@ impl Daemon {
             backing: export.backing(),
             state: NamespaceState::Leaving,
             fault: Some("operations on the disk are not over".to_owned()),
-            disk: Some(disk_status(export)),
+            disk: Some(self.disk_status(export)),
         });
         SubsystemStatus {
             nqn: subsystem.nqn.to_string(),
@@ -102,18 +107,19 @@ impl Daemon {
         }
         trouble
     }
-}
 
-fn disk_status(export: &Export) -> DiskStatus {
-    let (geometry, health) = (export.disk.geometry(), export.disk.health());
-    DiskStatus {
-        uuid: Uuid::from_bytes(export.uuid).to_string(),
-        bytes: geometry.bytes(),
-        block_size: geometry.block_size,
-        read_only: export.namespace.read_only || geometry.read_only,
-        write_cache: export.disk.volatile_write_cache(),
-        direct: export.disk.direct(),
-        failures: health.failures,
-        cache_lost: health.cache_lost.map(|failure| failure.to_string()),
+    fn disk_status(&self, export: &Export) -> DiskStatus {
+        let (geometry, health) = (export.disk.geometry(), export.disk.health());
+        DiskStatus {
+            uuid: Uuid::from_bytes(export.uuid).to_string(),
+            bytes: geometry.bytes(),
+            block_size: geometry.block_size,
+            read_only: export.namespace.read_only || geometry.read_only,
+            write_cache: export.disk.volatile_write_cache(),
+            direct: export.disk.direct(),
+            failures: health.failures,
+            oldest_s: self.oldest_operation(export.device).map(|age| age.as_secs()),
+            cache_lost: health.cache_lost.map(|failure| failure.to_string()),
+        }
     }
 }
