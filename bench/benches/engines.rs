@@ -40,6 +40,7 @@ fn registry() -> Registry {
         nguid: [1; 16],
         eui64: [0; 8],
         read_only: false,
+        access: Default::default(),
     };
     let definition = SubsystemDefinition {
         nqn: nqn(),

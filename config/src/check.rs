@@ -1,16 +1,18 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
+mod discovery;
 mod subsystem;
 mod target;
 
+pub(crate) use target::ANA_STATES;
 pub use target::PORT;
 
 use crate::ConfigError;
 use crate::file;
 use crate::identity;
 use crate::model::{
-    Backing, Config, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    Backing, Config, Discovery, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -33,6 +35,8 @@ const LISTENERS_MAX: usize = 64;
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
 const NAMESPACES_MAX: usize = 1024;
+/// ANA groups.
+const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.
 const HOSTS_MAX: usize = 1024;
 /// Networks in the `allow` of a listener.
@@ -54,6 +58,13 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         checker.unique("address", addresses.map(|(l, v)| (l.as_ref().address.span(), v.address)))?;
     }
     let subsystems = file.subsystem.iter().map(|s| checker.subsystem(s)).collect::<Result<Vec<_>>>()?;
+    let discovery = checker.discovery(&file.discovery)?;
+    if let (Some(own), Some(value)) = (discovery.nqn, &file.discovery.nqn)
+        && subsystems.iter().any(|subsystem| subsystem.nqn == own)
+    {
+        return checker
+            .error(value, "nqn is that of a [[subsystem]]: the discovery service needs one of its own");
+    }
     checker.unique(
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
@@ -73,7 +84,7 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
-    Ok(Config { target, listeners, subsystems, hosts })
+    Ok(Config { target, discovery, listeners, subsystems, hosts })
 }
 
 pub(crate) fn export(
@@ -90,7 +101,15 @@ pub(crate) fn export(
         return Err(ConfigError::without_file(message));
     }
     let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
-    let namespace = Namespace { nsid: 1, backing, block_size: None, read_only: false, uuid: None };
+    let namespace = Namespace {
+        nsid: 1,
+        backing,
+        block_size: None,
+        read_only: false,
+        uuid: None,
+        ana_group: 1,
+        hosts: Hosts::Any,
+    };
     let subsystem = Subsystem {
         serial: identity::serial(&nqn),
         model: MODEL.to_owned(),
@@ -101,15 +120,18 @@ pub(crate) fn export(
     let listener = Listener {
         address,
         transport: Transport::Rdma,
+        discovery: true,
         discovery_only: false,
         provider: ProviderChoice::Auto,
         crc: false,
         verbs: VerbsOptions::default(),
         tls: Tls::Off,
+        ana_groups: Vec::new(),
         allow: None,
     };
     Ok(Config {
         target: Target::default(),
+        discovery: Discovery::default(),
         listeners: vec![listener],
         subsystems: vec![subsystem],
         hosts: Vec::new(),

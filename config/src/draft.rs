@@ -1,13 +1,14 @@
 //! A configuration as the text that it would have: to be saved, or changed and checked again.
 
-use crate::check::{self, MODEL};
+use crate::check::{self, ANA_STATES, MODEL};
 use crate::identity;
 use crate::model::{
-    Backing, Config, ControlSocket, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice,
-    Subsystem, Target, Tls, Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, Hosts, Listener, Namespace,
+    Poll, ProviderChoice, Subsystem, Target, Tls, Transport, VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
+use nvme_proto::nqn::Nqn;
 use std::path::Path;
 use thiserror::Error;
 use toml::{Table, Value};
@@ -63,6 +64,10 @@ impl Draft {
         let target = target(&config.target)?;
         if !target.is_empty() {
             table.insert("target".into(), Value::Table(target));
+        }
+        let discovery = discovery(&config.discovery);
+        if !discovery.is_empty() {
+            table.insert("discovery".into(), Value::Table(discovery));
         }
         let tables = [
             ("listener", config.listeners.iter().map(|it| Ok(listener(it))).collect::<Result<Vec<_>, _>>()?),
@@ -344,6 +349,11 @@ fn target(target: &Target) -> Result<Table, DraftError> {
         ControlSocket::Off => keys.put("control_socket", "off"),
         ControlSocket::At(path) => keys.path("control_socket", path)?,
     }
+    if let Some(path) = &target.state_dir {
+        keys.path("state_dir", path)?;
+    }
+    keys.unless("cntlid_min", target.cntlids.start(), default.cntlids.start(), |&id| number(id.into()));
+    keys.unless("cntlid_max", target.cntlids.end(), default.cntlids.end(), |&id| number(id.into()));
     if let Some(group) = &target.control_group {
         keys.put("control_group", group.as_str());
     }
@@ -365,6 +375,9 @@ fn listener(listener: &Listener) -> Table {
     });
     keys.unless("crc", &listener.crc, &false, |_| "on".into());
     keys.unless("tls", &listener.tls, &Tls::Off, word);
+    keys.unless("discovery", &listener.discovery, &true, |&discovery| discovery.into());
+    let groups = listener.ana_groups.iter().map(|group| Value::Table(ana_group(*group))).collect::<Vec<_>>();
+    keys.unless("ana_group", &groups, &Vec::new(), |groups| groups.clone().into());
     if let Some(list) = &listener.allow {
         let nets = list.iter().map(|net| Value::from(net.to_string()));
         keys.put("allow", nets.collect::<Vec<_>>());
@@ -387,6 +400,32 @@ fn verbs(verbs: &VerbsOptions) -> Table {
     if let Some(on) = verbs.memory_windows {
         keys.put("memory_windows", on);
     }
+    keys.0
+}
+
+fn ana_group(group: AnaGroup) -> Table {
+    let mut keys = Keys::default();
+    keys.put("id", i64::from(group.id));
+    let word =
+        ANA_STATES.iter().find(|(_, state)| *state == group.state).map_or("optimized", |(word, _)| word);
+    keys.put("state", word);
+    keys.0
+}
+
+fn discovery(discovery: &Discovery) -> Table {
+    let mut keys = Keys::default();
+    if let Some(nqn) = &discovery.nqn {
+        keys.put("nqn", nqn.to_string());
+    }
+    let referrals = discovery.referrals.iter().map(|referral| {
+        let mut keys = Keys::default();
+        keys.put("transport", referral.transport.to_string());
+        keys.put("address", referral.address.to_string());
+        keys.unless("nqn", &referral.nqn, &Nqn::DISCOVERY, word);
+        Value::Table(keys.0)
+    });
+    let referrals = referrals.collect::<Vec<_>>();
+    keys.unless("referral", &referrals, &Vec::new(), |referrals| referrals.clone().into());
     keys.0
 }
 
@@ -435,6 +474,10 @@ fn namespace(namespace: &Namespace) -> Result<Table, DraftError> {
     keys.unless("read_only", &namespace.read_only, &false, |&read_only| read_only.into());
     if let Some(uuid) = namespace.uuid {
         keys.put("uuid", Uuid::from_bytes(uuid).to_string());
+    }
+    keys.unless("ana_group", &namespace.ana_group, &1, |&group| i64::from(group).into());
+    if let Hosts::Only(hosts) = &namespace.hosts {
+        keys.put("hosts", hosts.iter().map(word).collect::<Vec<_>>());
     }
     Ok(keys.0)
 }

@@ -10,6 +10,8 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) target: Target,
     #[serde(default)]
+    pub(crate) discovery: Discovery,
+    #[serde(default)]
     pub(crate) listener: Vec<Spanned<Listener>>,
     #[serde(default)]
     pub(crate) subsystem: Vec<Spanned<Subsystem>>,
@@ -35,6 +37,25 @@ pub(crate) struct Target {
     pub(crate) tls_keyring: Option<String>,
     pub(crate) control_socket: Option<Spanned<String>>,
     pub(crate) control_group: Option<Spanned<String>>,
+    pub(crate) cntlid_min: Option<Spanned<i64>>,
+    pub(crate) cntlid_max: Option<Spanned<i64>>,
+    pub(crate) state_dir: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Discovery {
+    pub(crate) nqn: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) referral: Vec<Spanned<Referral>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Referral {
+    pub(crate) transport: Spanned<String>,
+    pub(crate) address: Spanned<String>,
+    pub(crate) nqn: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,12 +63,22 @@ pub(crate) struct Target {
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) transport: Option<Spanned<String>>,
+    pub(crate) discovery: Option<Spanned<bool>>,
     pub(crate) discovery_only: Option<bool>,
     pub(crate) provider: Option<Spanned<String>>,
     pub(crate) crc: Option<Spanned<String>>,
     pub(crate) verbs: Option<Spanned<Verbs>>,
     pub(crate) tls: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) ana_group: Vec<Spanned<AnaGroup>>,
     pub(crate) allow: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnaGroup {
+    pub(crate) id: Spanned<i64>,
+    pub(crate) state: Spanned<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,6 +125,8 @@ pub(crate) struct Namespace {
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,
+    pub(crate) ana_group: Option<Spanned<i64>>,
+    pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// A size: a number of bytes, or a text such as `10GiB`.

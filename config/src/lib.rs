@@ -31,6 +31,7 @@ pub use error::ConfigError;
 pub use ipnet::IpNet;
 pub use log::log_filter;
 pub use model::{
-    Backing, Config, ControlSocket, DuplicateHostId, Host, Hosts, Listener, Namespace, Poll, ProviderChoice,
-    Subsystem, Target, Tls, Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, Hosts, Listener, Namespace,
+    Poll, ProviderChoice, Referral, Subsystem, Target, Tls, Transport, VerbsOptions,
 };
+pub use nvme_proto::admin::log_page::AnaState;

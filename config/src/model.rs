@@ -2,8 +2,10 @@
 
 use crate::{AddressList, ConfigError, check, file};
 use core::fmt;
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nqn::Nqn;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use std::time::Duration;
 pub struct Config {
     /// The daemon itself.
     pub target: Target,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Where it listens: at least one, no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
@@ -50,6 +54,11 @@ pub struct Target {
     pub strict: bool,
     /// The kernel's keyring with keys for TLS of hosts that are not in [`Config::hosts`].
     pub tls_keyring: Option<String>,
+    /// The Controller IDs that are given out: within 1 to 65519. Targets that serve one subsystem together have ranges
+    /// without a common ID.
+    pub cntlids: RangeInclusive<u16>,
+    /// Where reservations are kept, when given: an absolute path.
+    pub state_dir: Option<PathBuf>,
     /// Where `nvmf-target ctl` reaches it.
     pub control_socket: ControlSocket,
     /// The group that may use the control socket, beside the daemon's user and root.
@@ -88,6 +97,26 @@ pub enum DuplicateHostId {
     Refuse,
 }
 
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
+    pub nqn: Option<Nqn>,
+    /// Discovery services of other targets that hosts are told of: at most 64.
+    pub referrals: Vec<Referral>,
+}
+
+/// The discovery service of another target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// What hosts connect with.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+    /// Its NQN; the well-known one when not given.
+    pub nqn: Nqn,
+}
+
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -95,6 +124,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What hosts connect with.
     pub transport: Transport,
+    /// Discovery is served here.
+    pub discovery: bool,
     /// Only discovery is served here.
     pub discovery_only: bool,
     /// Which RDMA provider serves it.
@@ -105,8 +136,19 @@ pub struct Listener {
     pub verbs: VerbsOptions,
     /// Whether connections are encrypted; with [`Transport::Tcp`] only.
     pub tls: Tls,
+    /// In which state ANA groups are here at the start; the others are optimized. No group twice.
+    pub ana_groups: Vec<AnaGroup>,
     /// Only hosts with these addresses may connect; `None`: with any.
     pub allow: Option<AddressList>,
+}
+
+/// An ANA group behind a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// Its number, 1 to 127.
+    pub id: u32,
+    /// How its namespaces can be reached here.
+    pub state: AnaState,
 }
 
 /// Whether connections are encrypted.
@@ -228,6 +270,10 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// Its ANA group, 1 to 127.
+    pub ana_group: u32,
+    /// The hosts of its subsystem that it exists for.
+    pub hosts: Hosts,
 }
 
 /// What holds a namespace's data.
@@ -339,6 +385,8 @@ impl Default for Target {
             tls_keyring: None,
             control_socket: ControlSocket::Usual,
             control_group: None,
+            cntlids: 1..=0xffef,
+            state_dir: None,
         }
     }
 }

@@ -283,12 +283,29 @@ strict = true
 tls_keyring = ".nvme"
 control_socket = "/run/other/control.sock"
 control_group = "admin"
+state_dir = "/var/lib/other"
+cntlid_min = 7
+cntlid_max = 700
+
+[discovery]
+nqn = "nqn.2026-11.com.example:discovery"
+[[discovery.referral]]
+transport = "tcp"
+address = "192.0.2.9:8009"
+nqn = "nqn.2026-11.com.example:other"
+[[discovery.referral]]
+transport = "rdma"
+address = "192.0.2.9:8009"
 
 [[listener]]
 address = "[fe80::1%3]:5000"
 transport = "tcp"
 tls = "required"
 allow = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]
+discovery = false
+[[listener.ana_group]]
+id = 3
+state = "inaccessible"
 
 [[listener]]
 address = "192.0.2.1:4420"
@@ -325,6 +342,8 @@ create = true
 block_size = 512
 read_only = true
 uuid = "c0ffee00-0000-4000-8000-000000000007"
+ana_group = 3
+hosts = ["nqn.2026-11.a:b"]
 
 [[subsystem.namespace]]
 nsid = 4
@@ -417,4 +436,39 @@ proptest::proptest! {
             let _ = Config::parse(&format!("{}{junk}{}", &GOOD[..cut], &GOOD[cut..]));
         }
     }
+}
+
+#[test]
+fn discovery_has_a_name_and_referrals() {
+    let with = |text: &str| Config::parse(&format!("{GOOD}\n{text}"));
+    assert_eq!(with("").unwrap().discovery, Discovery::default());
+    let referral = "[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"192.0.2.9\"\n";
+    let rdma =
+        "[[discovery.referral]]\ntransport = \"rdma\"\naddress = \"[2001:db8::9]:4420\"\nnqn = \"nqn.x\"\n";
+    let own = "[discovery]\nnqn = \"nqn.2026-11.com.example:discovery\"\n";
+    let discovery = with(&format!("{own}{referral}{rdma}")).unwrap().discovery;
+    assert_eq!(discovery.nqn.unwrap().to_string(), "nqn.2026-11.com.example:discovery");
+    let [tcp, other] = &discovery.referrals[..] else { panic!("two") };
+    assert_eq!((tcp.transport, tcp.address, tcp.nqn), {
+        (Transport::Tcp, "192.0.2.9:8009".parse().unwrap(), Nqn::DISCOVERY)
+    });
+    assert_eq!((other.transport, other.nqn.as_str()), (Transport::Rdma, "nqn.x"));
+    let well_known = "[discovery]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n";
+    assert_eq!(with(well_known).unwrap().discovery.nqn, Some(Nqn::DISCOVERY));
+    for (text, right) in [
+        ("[discovery]\nnqn = \"nqn.2026-11.com.example:one\"\n", "of its own"),
+        ("[discovery]\nnqn = \"discovery\"\n", "nqn.2026-11"),
+        ("[[discovery.referral]]\naddress = \"192.0.2.9\"\n", "transport"),
+        ("[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"0.0.0.0\"\n", "another target"),
+        (&format!("{referral}{referral}"), "already"),
+        (&referral.repeat(65), "at most 64"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(right), "{text}: {error}");
+    }
+    let listener = |line: &str| Config::parse(&GOOD.replacen("provider", &format!("{line}\nprovider"), 1));
+    assert!(!listener("discovery = false").unwrap().listeners[1].discovery);
+    assert!(listener("").unwrap().listeners[1].discovery);
+    let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
+    assert!(error.contains("nothing to serve"), "{error}");
 }

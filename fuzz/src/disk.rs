@@ -51,6 +51,7 @@ pub(crate) fn namespace(nsid: u32, blocks: u64, read_only: bool) -> NamespaceDef
         nguid: [0; 16],
         eui64: [0; 8],
         read_only,
+        access: Default::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use core::time::Duration;
 use nvmf_memory::Memory;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 
 /// How often each fault happens, in a million occasions. All zero: no fault, and nothing is changed.
@@ -201,6 +201,10 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError> {
         self.inner.listen(address, backlog)
+    }
+
+    fn listen_on(&mut self, socket: TcpListener) -> Result<(ListenerId, SocketAddr), ListenError> {
+        self.inner.listen_on(socket)
     }
 
     fn unlisten(&mut self, listener: ListenerId) {

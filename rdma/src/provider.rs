@@ -7,7 +7,8 @@ use crate::{
 };
 use core::time::Duration;
 use nvmf_memory::Memory;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use thiserror::Error;
 
@@ -183,6 +184,16 @@ pub trait Provider {
     /// # Errors
     /// [`ListenError`].
     fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError>;
+
+    /// Listens on a TCP socket that listens already: one that outlives this process, in the hands of its supervisor.
+    /// Returns its address.
+    ///
+    /// # Errors
+    /// [`ListenError`], of the kind `Unsupported` for a provider that does not run on TCP sockets.
+    fn listen_on(&mut self, socket: TcpListener) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let address = socket.local_addr().unwrap_or(SocketAddr::from(([0; 4], 0)));
+        Err(ListenError { address, source: io::ErrorKind::Unsupported.into() })
+    }
 
     /// Stops listening. Requests that were not yet answered are dropped.
     fn unlisten(&mut self, listener: ListenerId);

@@ -11,7 +11,7 @@ use core::fmt;
 use core::time::Duration;
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 
 /// One thing that happened.
@@ -187,6 +187,12 @@ impl<P: Provider> Provider for Trace<P> {
     fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError> {
         let result = self.inner.listen(address, backlog);
         self.tell(format!("listen on {address}: {result:?}"));
+        result
+    }
+
+    fn listen_on(&mut self, socket: TcpListener) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let result = self.inner.listen_on(socket);
+        self.tell(format!("listen on a socket: {result:?}"));
         result
     }
 

@@ -8,7 +8,7 @@
 //! | `outbox` | [`Outbox`]: frames to be sent on a connection, made of such chunks |
 //! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
-//! | `listener`, `half_open` | [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
+//! | `listener`, `half_open` | [`listen()`], [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
 //! | `machine` | [`machine_of`]: which addresses are one machine, for whoever counts peers |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
 //! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
@@ -55,7 +55,7 @@ pub use deadline::Deadline;
 pub use deadlines::Deadlines;
 pub use half_open::{HalfOpen, HalfOpenLimits};
 pub use lingering::Lingering;
-pub use listener::Listener;
+pub use listener::{Listener, listen};
 pub use machine::machine_of;
 pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};

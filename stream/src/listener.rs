@@ -8,11 +8,28 @@ use crate::stream::Stream;
 use core::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// How long accepting rests when the process has no descriptor left.
 const REST: Duration = Duration::from_millis(100);
+
+/// A socket that listens on `address`, whose port may be 0. Connections queue in it, at most `backlog` and what the
+/// system allows, until a [`Listener`] accepts them.
+///
+/// # Errors
+/// When the address is taken or not of this machine.
+pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // So that IPv4 can have a listener of its own on the same port.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
 
 /// A listening socket, and the connections of it that have not said yet what they want.
 #[derive(Debug)]
@@ -41,17 +58,22 @@ impl Listener {
         backlog: u32,
         limits: HalfOpenLimits,
     ) -> io::Result<(Self, SocketAddr)> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        Self::adopt(poller, token, listen(address, backlog)?, limits)
+    }
+
+    /// Takes over a socket that listens already, and returns its address. `poller` reports `token` when there are
+    /// connections to accept: those that were queued before as well.
+    ///
+    /// # Errors
+    /// When it is no TCP socket, or the system refuses to watch it.
+    pub fn adopt(
+        poller: &Poller,
+        token: impl Into<u64>,
+        socket: TcpListener,
+        limits: HalfOpenLimits,
+    ) -> io::Result<(Self, SocketAddr)> {
         socket.set_nonblocking(true)?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            // So that IPv4 can have a listener of its own on the same port.
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&SockAddr::from(address))?;
-        socket.listen(i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
-        let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
-        let token = token.into();
+        let (bound, socket, token) = (socket.local_addr()?, Socket::from(socket), token.into());
         poller.add(&socket, token, Interest::Read)?;
         Ok((Self { socket, token, half_open: HalfOpen::new(limits), rest: None, shortage: None }, bound))
     }

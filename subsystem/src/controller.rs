@@ -16,7 +16,7 @@ use crate::step::{Step, Violation};
 use crate::subsystem::Identity;
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::timer::KeepAlive;
-use crate::{Nsid, Page, Work};
+use crate::{Nsid, Page, Work, ana};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -194,19 +194,24 @@ impl Controller {
     pub(crate) fn on_notice(&mut self, notice: &Notice) {
         match (&mut self.content, notice) {
             (Content::Namespaces(old), Notice::Namespaces(new)) if new.replaces(old) => {
-                let changed = old.changed_in(new).next().is_some();
-                self.changed_namespaces.extend(old.changed_in(new));
+                let Association { host_nqn: host, port, .. } = &*self.association;
+                let changed = old.changed_in(new, host).next().is_some();
+                self.changed_namespaces.extend(old.changed_in(new, host));
+                let ana_changed = ana::has_changed(old, new, host, *port);
                 *old = Arc::clone(new);
                 if changed {
-                    self.events.raise(Notification::NamespaceAttributeChanged);
+                    self.events.raise(Notification::NamespaceAttributes);
+                }
+                if ana_changed {
+                    self.events.raise(Notification::Ana);
                 }
             }
-            (Content::Discovery(old), Notice::Discovery(view)) if view.generation > old.generation() => {
+            (Content::Discovery(old), Notice::Discovery(view)) if old.is_older_than(view) => {
                 let new = old.renewed(view, &self.association.host_nqn);
                 let changed = !new.finds_the_same(old);
                 *old = Arc::new(new);
                 if changed {
-                    self.events.raise(Notification::DiscoveryLogChanged);
+                    self.events.raise(Notification::DiscoveryLog);
                 }
             }
             _ => {}

@@ -1,5 +1,6 @@
 //! I/O commands of the NVM command set: checked against the namespace, then handed to the device.
 
+use crate::access::Need;
 use crate::association::Association;
 use crate::data::{self, Fit};
 use crate::limits::{BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, DSM_RANGE_LEN, DSM_RANGES_MAX};
@@ -115,10 +116,8 @@ impl Io {
         }
     }
 
-    /// An NSID that is not active is Invalid Namespace or Format, like one that can never be. (The standard would have
-    /// Invalid Field for an inactive one; hosts take only this status for a namespace that was removed.)
-    fn namespace(&self, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
-        let namespace = self.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?;
+    fn namespace(&self, nsid: Nsid, need: Need) -> Result<&NamespaceDefinition, Status> {
+        let namespace = &self.namespaces.access(nsid, need, &self.association)?.definition;
         if self.association.orphans.any_on(namespace.device) {
             return Err(self.not_ready());
         }
@@ -133,7 +132,7 @@ impl Io {
 
     fn flush(&self, sqe: &Sqe) -> Outcome {
         // VWC says that a flush of all namespaces at once is not supported.
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::Write)?;
         if !namespace.geometry.volatile_write_cache {
             return Ok(Reply::Done(0));
         }
@@ -141,7 +140,7 @@ impl Io {
     }
 
     fn on_blocks(&self, opcode: NvmOpcode, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::of(opcode))?;
         let command = ReadWrite::parse(sqe);
         let range = check_range(namespace, command.slba, command.blocks)?;
         // No namespace is formatted with protection information, so PRINFO and STC are ignored; and there is no
@@ -187,7 +186,7 @@ impl Io {
     }
 
     fn dataset_management(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        let namespace = self.namespace(sqe.nsid())?;
+        let namespace = self.namespace(sqe.nsid(), Need::Write)?;
         let command = DatasetManagement::parse(sqe);
         if !command.deallocate {
             // Only hints about future access, which may be ignored.
@@ -211,7 +210,7 @@ impl Io {
         let count = usize::from(count);
         assert_eq!(parameters.len(), count * DSM_RANGE_LEN, "parameters of a Dataset Management command");
         // The namespace may have been removed or replaced during the transfer.
-        let namespace = self.namespace(nsid)?;
+        let namespace = self.namespace(nsid, Need::Write)?;
         if namespace.device != device {
             return Err(status::INVALID_NAMESPACE);
         }

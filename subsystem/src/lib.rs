@@ -6,6 +6,7 @@
 //! | [`subsystem`], [`namespace`], [`options`] | what is served, as configured |
 //! | [`discovery`] | ports, the discovery log, discovery controllers |
 //! | [`queue`] | one queue pair: capsules in, [`Step`]s out |
+//! | [`access`], [`ana`] | who may do what with a namespace; how it is reached through a port |
 //! | [`step`], [`ticket`], [`page`] | what the transport is asked to do |
 //! | [`question`] | what the control plane is asked to do |
 //! | [`association`] | what the queues of one host and controller share |
@@ -15,7 +16,7 @@
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
 //! What it does not do: it moves no data and opens no device; it has no clock; no fused commands, no metadata, no
-//! reservations, no asymmetric access, no authentication in this version, and it says so to hosts that ask.
+//! reservations, no authentication in this version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -27,7 +28,9 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod access;
 mod admin;
+pub mod ana;
 pub mod association;
 mod controller;
 mod data;
@@ -49,10 +52,13 @@ pub mod subsystem;
 pub mod ticket;
 mod timer;
 
+pub use ana::{AnaState, AnaTable};
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
-pub use discovery::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
+pub use discovery::{
+    AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
+};
 pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal};
-pub use namespace::{NamespaceDefinition, NamespaceTable};
+pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;

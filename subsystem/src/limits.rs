@@ -31,10 +31,16 @@ pub const CNTLID_MAX: u16 = 0xffef;
 pub const NAMESPACES_MAX: usize = 1024;
 /// The highest Namespace ID (NN).
 pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
+/// ANA groups (ANAGRPMAX, NANAGRPID).
+pub const ANA_GROUPS_MAX: u32 = 127;
+/// How long a change of an ANA state may take, in seconds (ANATT).
+pub const ANA_TRANSITION_S: u8 = 10;
 /// The most subsystems of a registry.
 pub const SUBSYSTEMS_MAX: usize = 1024;
 /// The most ports of a registry.
 pub const PORTS_MAX: usize = 64;
+/// The most referrals to discovery services of other targets.
+pub const REFERRALS_MAX: usize = 64;
 /// The most host NQNs in one allow-list.
 pub const HOSTS_MAX: usize = 1024;
 
@@ -89,6 +95,10 @@ pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const HOST_CONTROLLERS_SHARE: usize = 8;
 
 const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
+const _: () = assert!(
+    16 + 32 * ANA_GROUPS_MAX as usize + 4 * NAMESPACES_MAX <= TRANSFER_LEN_MIN as usize,
+    "hosts that cannot read the whole ANA log in one transfer do without ANA"
+);
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole command");
 const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());

@@ -1,6 +1,7 @@
 //! What controllers serve, and therefore advertise.
 
 use crate::limits;
+use core::ops::RangeInclusive;
 
 /// What every controller of a registry serves. Identify, CAP and the checks of commands all read the same values,
 /// so that nothing is advertised that is not served.
@@ -14,6 +15,9 @@ pub struct Options {
     pub transfer_len_max: u32,
     /// Controllers of one subsystem at a time (1 to [`limits::CONTROLLERS_MAX`]).
     pub controllers_max: u16,
+    /// The Controller IDs that are given out. Targets that serve one subsystem together need ranges without a common ID:
+    /// hosts refuse a controller whose ID they have already.
+    pub cntlids: RangeInclusive<u16>,
     /// What to do with a host NQN that connects with two Host Identifiers.
     pub duplicate_host_id: DuplicateHostId,
     /// Firmware revision in ASCII, padded with spaces.
@@ -38,6 +42,7 @@ impl Default for Options {
             queue_entries_max: 128,
             transfer_len_max: 1024 * 1024,
             controllers_max: 1024,
+            cntlids: limits::CNTLID_MIN..=limits::CNTLID_MAX,
             duplicate_host_id: DuplicateHostId::Report,
             firmware: *b"0.1     ",
         }
@@ -61,6 +66,14 @@ impl Options {
             limits::QUEUE_ENTRIES_MAX.into(),
         )?;
         check("controllers_max", self.controllers_max.into(), 1, limits::CONTROLLERS_MAX.into())?;
+        check(
+            "cntlids",
+            (*self.cntlids.start()).into(),
+            limits::CNTLID_MIN.into(),
+            limits::CNTLID_MAX.into(),
+        )?;
+        let (first, last) = (*self.cntlids.start(), limits::CNTLID_MAX);
+        check("the end of cntlids", (*self.cntlids.end()).into(), first.into(), last.into())?;
         check("transfer_len_max", self.transfer_len_max, limits::TRANSFER_LEN_MIN, limits::TRANSFER_LEN_MAX)?;
         check("ones in transfer_len_max", self.transfer_len_max.count_ones(), 1, 1)
     }

@@ -9,7 +9,8 @@ use alloc::vec;
 /// A data structure for the host: an Identify page, a part of a log page. Its content is that of the moment when the
 /// command was received, even if the transport waits for a buffer before it sends it.
 ///
-/// Admin commands only; at most one box of [`PAGE_LEN`] bytes for each command that the Admin queue holds.
+/// One box for each command under way: of [`PAGE_LEN`] bytes, or for the ANA log and a reservation report of what the
+/// namespaces and their registrants take, never of what the command asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     content: Content,
@@ -20,19 +21,28 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Content {
     Bytes(Box<[u8]>),
-    Discovery(Arc<DiscoveryLog>),
+    /// The whole, or what is about the port that the host came through.
+    Discovery {
+        log: Arc<DiscoveryLog>,
+        port_local: bool,
+    },
 }
 
 impl Page {
     /// A page of zeroes to be written by `write`.
     pub(crate) fn build(write: impl FnOnce(&mut [u8])) -> Self {
-        let mut bytes = vec![0; PAGE_LEN].into_boxed_slice();
+        Self::sized(PAGE_LEN, write)
+    }
+
+    /// A structure of `len` zeroes to be written by `write`.
+    pub(crate) fn sized(len: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        let mut bytes = vec![0; len].into_boxed_slice();
         write(&mut bytes);
         Self { content: Content::Bytes(bytes), start: 0 }
     }
 
-    pub(crate) fn discovery(log: Arc<DiscoveryLog>) -> Self {
-        Self { content: Content::Discovery(log), start: 0 }
+    pub(crate) fn discovery(log: Arc<DiscoveryLog>, port_local: bool) -> Self {
+        Self { content: Content::Discovery { log, port_local }, start: 0 }
     }
 
     /// The same from byte `start` on.
@@ -47,7 +57,7 @@ impl Page {
         let from = self.start.saturating_add(offset.into());
         match &self.content {
             Content::Bytes(bytes) => copy_from(bytes, from, out),
-            Content::Discovery(log) => log.read(from, out),
+            Content::Discovery { log, port_local } => log.read(*port_local, from, out),
         }
     }
 }

@@ -100,6 +100,12 @@ pub enum DefinitionError {
         /// Of which subsystem.
         nqn: Nqn,
     },
+    /// An ANA group outside 1 to [`crate::limits::ANA_GROUPS_MAX`].
+    #[error("there is no ANA group {0}: they are numbered from 1 to 127")]
+    AnaGroup(u32),
+    /// A state that the standard does not have.
+    #[error("{0:#x} is no ANA state")]
+    AnaState(u8),
     /// A port with an ID that is there twice, or an address that does not fit the discovery log.
     #[error("port {id}: {reason}")]
     Port {

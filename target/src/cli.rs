@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::control::socket::Socket;
 use crate::daemon::{Daemon, read_config};
 use crate::machine;
+use crate::sockets::Sockets;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
@@ -148,11 +149,11 @@ impl Serve {
     }
 }
 
-/// Does what the command line says.
+/// Does what the command line says, with the listening sockets that systemd passed to the process.
 ///
 /// # Errors
 /// One message for the user: what failed, on what, and what to do.
-pub fn run(cli: &Cli) -> anyhow::Result<()> {
+pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check { file, quiet, syntax_only } => check::check(file, *quiet, *syntax_only),
         Command::Ctl(ctl) => ctl::ctl(ctl),
@@ -162,7 +163,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
             let config = serve.config()?;
             let socket = Socket::of(&config.target)?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
-            let daemon = Daemon::start(config, serve.config.clone(), control.waker())?;
+            let daemon = Daemon::start(config, serve.config.clone(), control.waker(), sockets)?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {

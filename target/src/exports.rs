@@ -6,7 +6,7 @@ use nvme_proto::Nsid;
 use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
-use nvmf_subsystem::{HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
+use nvmf_subsystem::{HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
 use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -152,6 +152,10 @@ impl Export {
             nguid: [0; 16],
             eui64: [0; 8],
             read_only: self.namespace.read_only,
+            access: NamespaceAccess {
+                hosts: host_access(&self.namespace.hosts),
+                ana_group: self.namespace.ana_group,
+            },
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
+//! | [`sockets`] | listening sockets that outlive the process, in the hands of systemd |
 //! | [`machine`] | the machine's addresses and mounts |
 //! | [`cli`], [`control`], [`notify`], [`log`] | the command line, signals, systemd, the log |
 //! | [`limits`] | every bound |
@@ -37,6 +38,7 @@ pub mod notify;
 pub mod places;
 pub mod ports;
 pub mod settings;
+pub mod sockets;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;

@@ -78,8 +78,8 @@ pub const LINGERING_MAX: u16 = 256;
 /// Bytes in a packet that TCP hands to a device (which cuts it up) or to the loopback interface: 64 KiB with all
 /// headers.
 pub const TCP_PACKET_LEN: u32 = 65_400;
-/// Connection requests that wait in the kernel.
-pub const BACKLOG: u32 = 128;
+/// Connection requests that wait in the kernel, during a restart too: as many as may be half-open afterwards.
+pub const BACKLOG: u32 = 1024;
 
 /// Completions of the provider reaped in one turn.
 pub const COMPLETIONS_BUDGET: usize = 128;

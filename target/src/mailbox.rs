@@ -1,6 +1,7 @@
 //! The mailboxes between the threads, which carry [`crate::message`]s.
 
 use crate::barrier::{Barrier, Scope};
+use crate::exec::transport::ListenAt;
 use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -30,7 +31,7 @@ pub enum ThreadMessage<D> {
     /// Listens, and says on which address.
     Listen {
         /// Where.
-        address: SocketAddr,
+        at: ListenAt,
         /// The port that connections come in through.
         port: u16,
         /// Whom to tell.

@@ -4,12 +4,15 @@
 use clap::Parser;
 use nvmf_target::cli::{self, Cli};
 use nvmf_target::log;
+use nvmf_target::sockets::Sockets;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before there is another thread.
+    let sockets = Sockets::of_this_process();
     let log = log::start();
-    let done = cli::run(&cli);
+    let done = cli::run(&cli, sockets);
     // Writes what was logged before the error.
     drop(log);
     match done {

@@ -2,6 +2,7 @@
 
 use sd_notify::NotifyState;
 use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 fn tell(state: &[NotifyState<'_>]) {
@@ -26,6 +27,19 @@ pub fn reloading() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(_) => tell(&[NotifyState::Reloading]),
     }
+}
+
+/// Has systemd keep a socket over a restart of the target, under a name: that needs `FileDescriptorStoreMax=` in the unit.
+pub fn store(socket: &impl AsFd, name: &str) {
+    let state = [NotifyState::FdStore, NotifyState::FdName(name)];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[socket.as_fd()]) {
+        tracing::warn!(%error, "systemd does not keep {name}: hosts are refused while the target restarts");
+    }
+}
+
+/// Has systemd close what it keeps under a name.
+pub fn remove_stored(name: &str) {
+    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
 }
 
 /// The end begins.

@@ -12,6 +12,8 @@ pub struct Served {
     pub rdma: Option<RdmaProviderType>,
     /// Bytes of data in the capsule of an I/O queue.
     pub in_capsule_data: u32,
+    /// It serves discovery.
+    pub discovery: bool,
     /// It serves discovery and nothing else.
     pub discovery_only: bool,
     /// Hosts must connect with TLS.
@@ -26,8 +28,8 @@ impl Served {
         };
         let subsystems =
             if self.discovery_only { PortSubsystems::Only([].into()) } else { PortSubsystems::All };
-        let Self { in_capsule_data: in_capsule_len, requires_tls, .. } = *self;
-        Port { in_capsule_len, subsystems, requires_tls, ..port }
+        let Self { in_capsule_data: in_capsule_len, discovery, requires_tls, .. } = *self;
+        Port { in_capsule_len, discovery, subsystems, requires_tls, ..port }
     }
 }
 
@@ -45,7 +47,14 @@ mod tests {
     fn served(address: &str) -> Served {
         let address = address.parse().unwrap();
         let rdma = Some(RdmaProviderType::IWARP);
-        Served { address, rdma, in_capsule_data: 4096, discovery_only: false, requires_tls: false }
+        Served {
+            address,
+            rdma,
+            in_capsule_data: 4096,
+            discovery: true,
+            discovery_only: false,
+            requires_tls: false,
+        }
     }
 
     #[test]

@@ -146,8 +146,8 @@ where
                 worker.read_delivered(now);
                 worker.backend().detach(device);
             }
-            ThreadMessage::Listen { address, port, done } => {
-                let _ = done.send(worker.listen(address, port));
+            ThreadMessage::Listen { at, port, done } => {
+                let _ = done.send(worker.listen_at(at, port));
             }
             ThreadMessage::Allow { port, allow } => worker.transport().allow(port, allow),
             ThreadMessage::StopListening { port } => worker.transport().stop_listening_on(port),

@@ -11,7 +11,7 @@ use crate::exec::buffers::Class;
 use crate::exec::place::Place;
 use crate::exec::queue::{Queue, QueueState};
 use crate::exec::resources::{Borrowed, DeferredAction, Resources, SetUpError};
-use crate::exec::transport::{Arrival, Transport};
+use crate::exec::transport::{Arrival, ListenAt, Transport};
 use crate::limits::{
     BARRIER_INTERVAL, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, CONTENTION_TURNS, MESSAGE_BUDGET, STALL,
     STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
@@ -104,7 +104,15 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
-        self.resources.transport.listen(address, port)
+        self.listen_at(ListenAt::Address(address), port)
+    }
+
+    /// Listens for connections of the port of that number, on an address or a socket.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen_at(&mut self, at: ListenAt, port: u16) -> Result<SocketAddr, ListenError> {
+        self.resources.transport.listen(at, port)
     }
 
     /// Puts a message into the inbox: read in the next turn.

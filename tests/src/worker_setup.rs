@@ -59,6 +59,7 @@ impl WorkerSetup {
                 nguid: [0; 16],
                 eui64: [0; 8],
                 read_only: false,
+                access: Default::default(),
             },
             port: Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP),
         }
@@ -82,7 +83,7 @@ impl WorkerSetup {
             serial: "TEST".into(),
             model: "test".into(),
             hosts: HostAccess::Any,
-            namespaces: vec![self.namespace],
+            namespaces: vec![self.namespace.clone()],
         };
         registry.add_subsystem(definition).expect("a valid definition");
         registry.set_ports(vec![self.port.clone()]).expect("a valid port");

@@ -102,7 +102,7 @@ fn namespace_appears_and_goes_at_a_connected_host() {
     process::until("the host sees it go", || connection.open(Nsid(2)).is_err()).expect("it does");
     assert!(write(&connection, 1), "the other disk goes on");
     assert!(it.refused(&["namespace", "remove", nqn, "2"]).contains("there is no namespace 2; there is 1"));
-    let missing = it.refused(&["namespace", "add", nqn, "/nonexistent/disk.img"]);
+    let missing = it.refused(&["namespace", "add", nqn, "/nonexistent/disk.img", "--nsid", "9"]);
     assert!(missing.contains("FAILED") && missing.contains("does not exist"), "{missing}");
     assert_eq!(it.json(&["status"])["subsystems"][0]["namespaces"].as_array().map(Vec::len), Some(1));
     block_on(connection.close());

@@ -1,6 +1,6 @@
 //! What is exported, and to whom.
 
-use super::{Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
+use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
@@ -47,7 +47,7 @@ impl Checker<'_> {
         Ok(Host { nqn, tls_key_file: file.tls_key_file.as_ref().map(|path| path.as_ref().clone()) })
     }
 
-    fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
+    pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
         let nqn = self.read(key, value, NQN_EXAMPLE)?;
         match value.as_ref().strip_prefix(UUID_FORM) {
             Some(uuid) if uuid.len() != 36 || uuid.parse::<Uuid>().is_err() => self.error(
@@ -60,7 +60,7 @@ impl Checker<'_> {
 
     /// The form that names of one's own have (NVMe Base, "NVMe Qualified Names"). The names of hosts are made by
     /// others: they are taken as they are.
-    fn own_name(&self, value: &Spanned<String>) -> Result<()> {
+    pub(super) fn own_name(&self, value: &Spanned<String>) -> Result<()> {
         let name = value.as_ref().strip_prefix("nqn.").unwrap_or_default();
         let (date, domain) = name.split_once('.').unwrap_or((name, ""));
         let is_number = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());
@@ -152,7 +152,22 @@ impl Checker<'_> {
             block_size,
             read_only: file.read_only.unwrap_or(false),
             uuid,
+            ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
+            hosts: self.namespace_hosts(file.hosts.as_ref())?,
         })
+    }
+
+    /// Who sees a namespace: everyone who may connect, if the configuration does not say.
+    fn namespace_hosts(&self, hosts: Option<&Spanned<Vec<Spanned<String>>>>) -> Result<Hosts> {
+        let Some(hosts) = hosts else { return Ok(Hosts::Any) };
+        if hosts.as_ref().is_empty() {
+            return self.error(
+                hosts,
+                "hosts is empty, so nobody would see the namespace: name the hosts that do, or remove it",
+            );
+        }
+        self.at_most("hosts of a namespace", hosts.as_ref().iter().map(Spanned::span), HOSTS_MAX)?;
+        hosts.as_ref().iter().map(|h| self.nqn("hosts", h)).collect::<Result<_>>().map(Hosts::Only)
     }
 
     fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {

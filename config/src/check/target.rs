@@ -1,21 +1,34 @@
 //! The daemon's own limits, and where it listens.
 
-use super::{Checker, NETWORKS_MAX, Result, narrow};
+use super::discovery::PORT as DISCOVERY_PORT;
+use super::{ANA_GROUPS_MAX, Checker, NETWORKS_MAX, Result, narrow};
 use crate::AddressList;
 use crate::file;
 use crate::model::{
-    ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport, VerbsOptions,
+    AnaGroup, ControlSocket, DuplicateHostId, Listener, Poll, ProviderChoice, Target, Tls, Transport,
+    VerbsOptions,
 };
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use ipnet::IpNet;
+use nvme_proto::admin::log_page::AnaState;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use toml::Spanned;
 
 /// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too. Listeners that name none have
 /// it.
 pub const PORT: u16 = 4420;
-/// The port that IANA gives to discovery.
-const DISCOVERY_PORT: u16 = 8009;
+/// The states of ANA groups, as a file has them.
+pub(crate) const ANA_STATES: [(&str, AnaState); 5] = [
+    ("optimized", AnaState::OPTIMIZED),
+    ("non-optimized", AnaState::NON_OPTIMIZED),
+    ("inaccessible", AnaState::INACCESSIBLE),
+    ("persistent-loss", AnaState::PERSISTENT_LOSS),
+    ("change", AnaState::CHANGE),
+];
+/// The highest Controller ID that a controller may have.
+const CNTLID_MAX: i64 = 0xffef;
 /// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -80,6 +93,8 @@ impl Checker<'_> {
             tls_keyring: file.tls_keyring.clone(),
             control_socket: self.control_socket(file.control_socket.as_ref())?,
             control_group: self.ascii("control_group", file.control_group.as_ref(), 32)?,
+            cntlids: self.cntlids(file)?,
+            state_dir: self.state_dir(file)?,
             duplicate_host_id: self.word(
                 "duplicate_host_id",
                 file.duplicate_host_id.as_ref(),
@@ -116,6 +131,11 @@ impl Checker<'_> {
         let transports = [("rdma", Transport::Rdma), ("tcp", Transport::Tcp)];
         let transport = self.word("transport", file.transport.as_ref(), &transports, Transport::Rdma)?;
         let discovery_only = file.discovery_only.unwrap_or(false);
+        let discovery = file.discovery.as_ref().is_none_or(|value| *value.as_ref());
+        if let Some(value) = file.discovery.as_ref().filter(|_| discovery_only && !discovery) {
+            return self
+                .error(value, "discovery = false and discovery_only = true leave nothing to serve here");
+        }
         if transport == Transport::Tcp {
             let message = |key| format!("{key} is for transport = \"rdma\": remove it, NVMe/TCP needs none");
             if let Some(value) = &file.provider {
@@ -139,13 +159,49 @@ impl Checker<'_> {
         Ok(Listener {
             address: self.address(&file.address, if discovery_only { DISCOVERY_PORT } else { PORT })?,
             transport,
+            discovery,
             discovery_only,
             provider: self.word("provider", file.provider.as_ref(), &providers, ProviderChoice::Auto)?,
             crc: self.word("crc", file.crc.as_ref(), &[("auto", false), ("on", true)], false)?,
             verbs: self.verbs(file.verbs.as_ref().map_or(&default, Spanned::as_ref))?,
             tls,
             allow: file.allow.as_ref().map(|allow| self.address_list(allow)).transpose()?,
+            ana_groups: self.ana_groups(&file.ana_group)?,
         })
+    }
+
+    fn cntlids(&self, file: &file::Target) -> Result<RangeInclusive<u16>> {
+        let first = self.number("cntlid_min", file.cntlid_min.as_ref(), 1..=CNTLID_MAX, 1_u16)?;
+        let last = self.number("cntlid_max", file.cntlid_max.as_ref(), 1..=CNTLID_MAX, 0xffef_u16)?;
+        match file.cntlid_max.as_ref().or(file.cntlid_min.as_ref()) {
+            Some(value) if last < first => self.error(
+                value,
+                format!("cntlid_min is {first} and cntlid_max {last}: the first is to be the smaller one"),
+            ),
+            _ => Ok(first..=last),
+        }
+    }
+
+    fn state_dir(&self, file: &file::Target) -> Result<Option<PathBuf>> {
+        match &file.state_dir {
+            Some(path) if !path.as_ref().is_absolute() => {
+                self.error(path, "state_dir must be absolute: the daemon does not start where you are")
+            }
+            path => Ok(path.as_ref().map(|path| path.as_ref().clone())),
+        }
+    }
+
+    fn ana_groups(&self, groups: &[Spanned<file::AnaGroup>]) -> Result<Vec<AnaGroup>> {
+        let of = |group: &Spanned<file::AnaGroup>| {
+            let group = group.as_ref();
+            Ok(AnaGroup {
+                id: self.number("id", Some(&group.id), 1..=ANA_GROUPS_MAX, 1)?,
+                state: self.word("state", Some(&group.state), &ANA_STATES, AnaState::OPTIMIZED)?,
+            })
+        };
+        let checked = groups.iter().map(of).collect::<Result<Vec<_>>>()?;
+        self.unique("id", groups.iter().map(|g| (g.as_ref().id.span(), *g.as_ref().id.as_ref())))?;
+        Ok(checked)
     }
 
     fn address_list(&self, value: &Spanned<Vec<Spanned<String>>>) -> Result<AddressList> {
@@ -161,7 +217,7 @@ impl Checker<'_> {
         nets.iter().map(net).collect()
     }
 
-    fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
+    pub(super) fn address(&self, value: &Spanned<String>, port: u16) -> Result<SocketAddr> {
         let text = value.as_ref();
         let ip = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match text.parse().ok().or_else(|| Some(SocketAddr::new(ip()?, port))) {

@@ -174,6 +174,25 @@ mod tests {
     }
 
     #[test]
+    fn page_of_two_groups_byte_for_byte() {
+        let mut page = [0xff; 92];
+        let mut writer = AnaWriter::new(&mut page, 7).unwrap();
+        writer.push(1, 7, AnaState::OPTIMIZED, [Nsid(1), Nsid(3)]).unwrap();
+        writer.push(2, 7, AnaState::INACCESSIBLE, [Nsid(2)]).unwrap();
+        let zeroes = [0; 15];
+        let expected = [
+            &[7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0][..],
+            &[1, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1],
+            &zeroes,
+            &[1, 0, 0, 0, 3, 0, 0, 0],
+            &[2, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3],
+            &zeroes,
+            &[2, 0, 0, 0],
+        ];
+        assert_eq!(page[..], expected.concat());
+    }
+
+    #[test]
     fn a_group_that_does_not_fit_leaves_the_page_as_it_was() {
         let mut page = [0; 16 + 32 + 4];
         let mut writer = AnaWriter::new(&mut page, 0).unwrap();

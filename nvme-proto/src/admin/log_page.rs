@@ -131,6 +131,14 @@ impl GetLogPage {
     }
 }
 
+/// The discovery log page's own bits.
+pub mod discovery {
+    /// LSP bit 1 (PLEO): only entries of the port that the command came through.
+    pub const PORT_LOCAL_ENTRIES_ONLY: u8 = 1 << 1;
+    /// In the page of supported log pages (PLEOS): the bit is honoured.
+    pub const PORT_LOCAL_ENTRIES_ONLY_SUPPORTED: u32 = 1 << 17;
+}
+
 /// Supported log pages, as on the wire: 32 bits for each identifier, bit 0 of them "supported".
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

@@ -10,7 +10,7 @@ use nvmf_rdma::{
     SendRequest, Sge, SharedReceiveQueueId, Stranger, WakeOn,
 };
 use nvmf_verbs::VerbsProvider;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 
 /// One provider or the other.
@@ -98,6 +98,10 @@ impl Provider for AnyProvider {
 
     fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError> {
         either!(self, it => it.listen(address, backlog))
+    }
+
+    fn listen_on(&mut self, socket: TcpListener) -> Result<(ListenerId, SocketAddr), ListenError> {
+        either!(self, it => it.listen_on(socket))
     }
 
     fn unlisten(&mut self, listener: ListenerId) {

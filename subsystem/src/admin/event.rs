@@ -9,8 +9,9 @@ use nvme_proto::admin::async_event::{AsyncEvent, notice};
 /// An event that a host can enable in the Asynchronous Event Configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notification {
-    NamespaceAttributeChanged,
-    DiscoveryLogChanged,
+    NamespaceAttributes,
+    Ana,
+    DiscoveryLog,
 }
 
 /// The state of one kind of event.
@@ -29,25 +30,27 @@ enum State {
 pub(crate) struct Events {
     requests: [Option<Cid>; ASYNC_EVENT_REQUESTS_MAX],
     aborted: [Option<Cid>; ASYNC_EVENT_REQUESTS_MAX],
-    namespaces: State,
-    discovery: State,
+    /// By [`Notification::ALL`].
+    states: [State; Notification::ALL.len()],
 }
 
 impl Notification {
-    const ALL: [Self; 2] = [Self::NamespaceAttributeChanged, Self::DiscoveryLogChanged];
+    const ALL: [Self; 3] = [Self::NamespaceAttributes, Self::Ana, Self::DiscoveryLog];
 
     fn event(self) -> AsyncEvent {
         match self {
-            Self::NamespaceAttributeChanged => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
-            Self::DiscoveryLogChanged => AsyncEvent::DISCOVERY_LOG_CHANGED,
+            Self::NamespaceAttributes => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
+            Self::Ana => AsyncEvent::ANA_CHANGE,
+            Self::DiscoveryLog => AsyncEvent::DISCOVERY_LOG_CHANGED,
         }
     }
 
     /// Its bit in the Asynchronous Event Configuration.
     fn bit(self) -> u32 {
         match self {
-            Self::NamespaceAttributeChanged => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
-            Self::DiscoveryLogChanged => notice::DISCOVERY_LOG_CHANGE,
+            Self::NamespaceAttributes => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
+            Self::Ana => notice::ANA_CHANGE,
+            Self::DiscoveryLog => notice::DISCOVERY_LOG_CHANGE,
         }
     }
 }
@@ -74,7 +77,7 @@ impl Events {
         for (request, aborted) in self.requests.iter_mut().zip(&mut self.aborted) {
             *aborted = request.take().or(*aborted);
         }
-        (self.namespaces, self.discovery) = (State::Quiet, State::Quiet);
+        self.states = Default::default();
     }
 
     /// The event occurred.
@@ -91,10 +94,7 @@ impl Events {
     }
 
     fn state(&mut self, notification: Notification) -> &mut State {
-        match notification {
-            Notification::NamespaceAttributeChanged => &mut self.namespaces,
-            Notification::DiscoveryLogChanged => &mut self.discovery,
-        }
+        &mut self.states[notification as usize]
     }
 
     /// The next request that is over, its status, and DW0. `enabled` is the Asynchronous Event Configuration.

@@ -265,7 +265,7 @@ pub(crate) fn notices(controller: &Controller) -> u32 {
     if controller.is_discovery() {
         notice::DISCOVERY_LOG_CHANGE
     } else {
-        notice::ATTACHED_NAMESPACE_ATTRIBUTE
+        notice::ATTACHED_NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE
     }
 }
 

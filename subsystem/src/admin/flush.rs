@@ -28,7 +28,7 @@ pub(crate) fn flush_behind(
     then: AfterFlush,
 ) -> Outcome {
     let next = controller.namespaces().and_then(|table| {
-        table.iter().find(|namespace| {
+        table.seen_by(&controller.association.host_nqn).find(|namespace| {
             namespace.nsid > nsid && namespace.geometry.volatile_write_cache && !namespace.is_read_only()
         })
     });

@@ -4,12 +4,13 @@ use super::features::notices;
 use crate::controller::Controller;
 use crate::fabrics::VERSION;
 use crate::limits::{
-    ABORTS_MAX, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES,
-    KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN, RETRY_DELAY_100MS,
+    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_S, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, DMRL,
+    DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN,
+    RETRY_DELAY_100MS,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::ticket::Outcome;
-use crate::{Nsid, Page, TransportType, status};
+use crate::{AnaState, Nqn, Nsid, Page, TransportType, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
     IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, independent_nsfeat, lpa,
@@ -29,6 +30,8 @@ const VWC_NO_FLUSH_ALL: u8 = 0b10 << 1;
 const OFCS_DISCONNECT: u16 = 1;
 /// NMIC: other controllers may have it as well.
 const NMIC_SHARED: u8 = 1;
+/// ANACAP: the five states are reported.
+const ANACAP_ALL_STATES: u8 = 0b1_1111;
 /// NSATTR: write protected.
 const NSATTR_WRITE_PROTECTED: u8 = 1;
 /// NSTAT: ready.
@@ -50,19 +53,25 @@ pub(crate) fn on_identify(controller: &Controller, sqe: &Sqe) -> Outcome {
 
 fn io_page(controller: &Controller, table: &NamespaceTable, command: &Identify) -> Result<Page, Status> {
     let nsid = command.nsid;
+    let host = &controller.association.host_nqn;
+    let active = || table.get_for(nsid, host).ok_or(status::INVALID_NAMESPACE);
     if is_command_set_specific(command.cns) && command.csi != CSI_NVM {
         return Err(status::INVALID_FIELD);
     }
     Ok(match command.cns {
         Cns::CONTROLLER => page_of(&identify_controller(controller)),
         // A namespace that is not there is all zeroes, one that can never be there is an error.
-        Cns::NAMESPACE => match table.get(check_nsid(nsid)?) {
-            Some(namespace) => page_of(&identify_namespace(namespace)),
+        Cns::NAMESPACE => match table.get_for(check_nsid(nsid)?, host) {
+            Some(namespace) => {
+                page_of(&identify_namespace(namespace, ana_state(controller, table, namespace)))
+            }
             None => zeroes(),
         },
-        Cns::ACTIVE_NAMESPACES | Cns::COMMAND_SET_ACTIVE_NAMESPACES => page_of(&active_list(table, nsid)?),
-        Cns::NAMESPACE_DESCRIPTORS => descriptors(active(table, nsid)?),
-        Cns::INDEPENDENT_NAMESPACE => page_of(&independent(active(table, nsid)?)),
+        Cns::ACTIVE_NAMESPACES | Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
+            page_of(&active_list(table, host, nsid)?)
+        }
+        Cns::NAMESPACE_DESCRIPTORS => descriptors(active()?),
+        Cns::INDEPENDENT_NAMESPACE => page_of(&independent(active()?)),
         // No protection information and no extended formats: all zeroes, as for a namespace that is not there.
         Cns::COMMAND_SET_NAMESPACE => {
             check_nsid(nsid)?;
@@ -87,8 +96,8 @@ fn check_nsid(nsid: Nsid) -> Result<Nsid, Status> {
     if (1..=NSID_MAX).contains(&nsid.0) { Ok(nsid) } else { Err(status::INVALID_NAMESPACE) }
 }
 
-fn active(table: &NamespaceTable, nsid: Nsid) -> Result<&NamespaceDefinition, Status> {
-    table.get(nsid).ok_or(status::INVALID_NAMESPACE)
+fn ana_state(controller: &Controller, table: &NamespaceTable, namespace: &NamespaceDefinition) -> AnaState {
+    table.ana().state(controller.association.port, namespace.access.ana_group)
 }
 
 fn zeroes() -> Page {
@@ -133,6 +142,8 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
     id.lpa = lpa::EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_LOG_PAGES;
     id.maxcmd = association.options.queue_entries_max.into();
     match controller.namespaces() {
+        // DCTYPE stays "not reported": a host that reads "direct" registers (Discovery Information Management), which
+        // nothing here has a use for.
         None => id.cntrltype = TYPE_DISCOVERY,
         Some(_) => identify_io(&mut id),
     }
@@ -156,6 +167,9 @@ fn identify_io(id: &mut IdentifyController) {
     id.acl_z = ABORTS_MAX - 1;
     id.frmw = FIRMWARE_ONE_SLOT_READ_ONLY;
     (id.sqes, id.cqes) = (0x66, 0x44);
+    id.cmic |= cmic::ANARS;
+    (id.anatt, id.anacap) = (ANA_TRANSITION_S, ANACAP_ALL_STATES);
+    (id.anagrpmax, id.nanagrpid) = (ANA_GROUPS_MAX.into(), ANA_GROUPS_MAX.into());
     id.nn = NSID_MAX.into();
     id.mnan = (NAMESPACES_MAX as u32).into();
     id.oncs = (oncs::COMPARE
@@ -171,11 +185,16 @@ fn identify_io(id: &mut IdentifyController) {
     id.ofcs = OFCS_DISCONNECT.into();
 }
 
-fn identify_namespace(namespace: &NamespaceDefinition) -> IdentifyNamespace {
+fn identify_namespace(namespace: &NamespaceDefinition, state: AnaState) -> IdentifyNamespace {
     let geometry = &namespace.geometry;
     let mut id = IdentifyNamespace::new_zeroed();
-    (id.nsze, id.ncap, id.nuse) = (geometry.blocks.into(), geometry.blocks.into(), geometry.blocks.into());
-    id.nvmcap = (u128::from(geometry.blocks) * u128::from(geometry.block_size)).to_le_bytes();
+    (id.nsze, id.ncap) = (geometry.blocks.into(), geometry.blocks.into());
+    // What a namespace uses is not known where it cannot be reached.
+    if !matches!(state, AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS) {
+        id.nuse = geometry.blocks.into();
+        id.nvmcap = (u128::from(geometry.blocks) * u128::from(geometry.block_size)).to_le_bytes();
+    }
+    id.anagrpid = namespace.access.ana_group.into();
     id.nmic = NMIC_SHARED;
     id.nsattr = nsattr(namespace);
     id.nguid = namespace.nguid;
@@ -205,17 +224,18 @@ fn independent(namespace: &NamespaceDefinition) -> IndependentNamespace {
     let mut id = IndependentNamespace::new_zeroed();
     id.nsfeat = if namespace.geometry.volatile_write_cache { 0 } else { independent_nsfeat::VWCNP };
     id.nmic = NMIC_SHARED;
+    id.anagrpid = namespace.access.ana_group.into();
     id.nsattr = nsattr(namespace);
     id.nstat = NSTAT_READY;
     id
 }
 
-/// The NSIDs above `nsid`.
-fn active_list(table: &NamespaceTable, nsid: Nsid) -> Result<IdList, Status> {
+/// The NSIDs above `nsid` that the host sees.
+fn active_list(table: &NamespaceTable, host: &Nqn, nsid: Nsid) -> Result<IdList, Status> {
     if nsid.0 >= 0xffff_fffe {
         return Err(status::INVALID_NAMESPACE);
     }
-    Ok(IdList::new(table.iter().map(|namespace| namespace.nsid.0).filter(|&id| id > nsid.0)))
+    Ok(IdList::new(table.seen_by(host).map(|namespace| namespace.nsid.0).filter(|&id| id > nsid.0)))
 }
 
 fn descriptors(namespace: &NamespaceDefinition) -> Page {

@@ -4,13 +4,15 @@ use super::{ErrorLog, Notification, features};
 use crate::controller::{Content, Controller};
 use crate::limits::PAGE_LEN;
 use crate::ticket::Outcome;
-use crate::{Nsid, Page, status};
+use crate::{Nsid, Page, ana, status};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
+use nvme_proto::admin::ana::RETURN_GROUPS_ONLY;
 use nvme_proto::admin::features::FeatureId;
 use nvme_proto::admin::identify::{CSI_NVM, IdList};
 use nvme_proto::admin::log_page::{
-    CommandsSupportedLog, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages, effects,
+    CommandsSupportedLog, FirmwareSlotLog, GetLogPage, LogPageId, SmartLog, SupportedLogPages, discovery,
+    effects,
 };
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Sqe, Status};
@@ -30,13 +32,14 @@ const DISCOVERY_PAGES: [LogPageId; 5] = [
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
     LogPageId::DISCOVERY,
 ];
-const IO_PAGES: [LogPageId; 8] = [
+const IO_PAGES: [LogPageId; 9] = [
     LogPageId::SUPPORTED_LOG_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
     LogPageId::FIRMWARE_SLOT,
     LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST,
     LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS,
+    LogPageId::ANA,
     LogPageId::FEATURES_SUPPORTED_AND_EFFECTS,
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
 ];
@@ -82,9 +85,10 @@ fn clear_event(controller: &mut Controller, lid: LogPageId) {
     match lid {
         LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST => {
             controller.changed_namespaces.clear();
-            controller.events.clear(Notification::NamespaceAttributeChanged);
+            controller.events.clear(Notification::NamespaceAttributes);
         }
-        LogPageId::DISCOVERY => controller.events.clear(Notification::DiscoveryLogChanged),
+        LogPageId::ANA => controller.events.clear(Notification::Ana),
+        LogPageId::DISCOVERY => controller.events.clear(Notification::DiscoveryLog),
         _ => {}
     }
 }
@@ -106,11 +110,20 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
             build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
         }
         LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => build(&commands_supported(controller, command.csi)),
+        LogPageId::ANA => {
+            let table = controller.namespaces().ok_or(status::INVALID_LOG_PAGE)?;
+            let association = &controller.association;
+            let groups_only = command.lsp & RETURN_GROUPS_ONLY != 0;
+            ana::log_page(table, &association.host_nqn, association.port, groups_only)
+        }
         LogPageId::FEATURES_SUPPORTED_AND_EFFECTS => (features_supported(controller), WORDS_LEN),
         // No NVMe-MI command is supported.
         LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS => (Page::build(|_| ()), WORDS_LEN),
         LogPageId::DISCOVERY => match &controller.content {
-            Content::Discovery(log) => (Page::discovery(Arc::clone(log)), log.len()),
+            Content::Discovery(log) => {
+                let port_local = command.lsp & discovery::PORT_LOCAL_ENTRIES_ONLY != 0;
+                (Page::discovery(Arc::clone(log), port_local), log.len(port_local))
+            }
             Content::Namespaces(_) => return Err(status::INVALID_LOG_PAGE),
         },
         _ => return Err(status::INVALID_FIELD),
@@ -127,6 +140,10 @@ fn supported_pages(controller: &Controller) -> Page {
     let mut log = SupportedLogPages::new_zeroed();
     for lid in pages(controller) {
         log.pages[usize::from(lid.0)] = 1.into();
+    }
+    if controller.is_discovery() {
+        let page = &mut log.pages[usize::from(LogPageId::DISCOVERY.0)];
+        *page = (page.get() | discovery::PORT_LOCAL_ENTRIES_ONLY_SUPPORTED).into();
     }
     build(&log).0
 }

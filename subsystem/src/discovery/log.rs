@@ -1,108 +1,153 @@
 //! The discovery log page: what one host may find, written out only as far as it is read.
 
-use super::Port;
+use super::{AddressFamily, DiscoveryView, Port, RdmaProviderType, Referral};
 use crate::Nqn;
-use crate::subsystem::HostAccess;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use nvme_proto::fabrics::discovery::{
-    DiscoveryEntry, DiscoveryHeader, RdmaAddressSubtype, SubsystemType, TransportType,
+    DiscoveryEntry, DiscoveryHeader, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaAddressSubtype, SubsystemType,
+    TransportType,
 };
 use zerocopy::IntoBytes;
 
 /// Bytes of the header, and of each entry.
 const RECORD_LEN: usize = DiscoveryEntry::LEN;
+/// PORTID of an entry that is on no port of ours.
+const NO_PORT: u16 = 0;
 
 const _: () = assert!(DiscoveryHeader::LEN == RECORD_LEN);
 
-/// Everything that can be found, for every host: immutable, replaced as a whole.
-#[derive(Debug, PartialEq, Eq)]
-pub struct DiscoveryView {
-    pub(crate) generation: u64,
-    pub(crate) records: Vec<Record>,
+/// Where a host connected: what it finds depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Through {
+    /// The port.
+    pub(crate) port: u16,
+    /// Our address on it.
+    pub(crate) local: IpAddr,
 }
 
-/// A subsystem on a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) nqn: Nqn,
-    pub(crate) hosts: Arc<HostAccess>,
-    pub(crate) port: Arc<Port>,
-}
-
-/// The discovery log of one host that came through one of our addresses.
+/// The discovery log of one host that came through one of our ports.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DiscoveryLog {
+    /// Of the view that it is made of.
+    version: u64,
     generation: u64,
-    local: IpAddr,
-    records: Vec<(Nqn, Arc<Port>)>,
+    /// How often it changed for this controller.
+    changes: u64,
+    through: Through,
+    /// Those of the port that the host came through come first, and the referrals.
+    entries: Vec<Entry>,
+    /// How many those are.
+    port_local: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Entry {
+    Subsystem(Nqn, Arc<Port>),
+    /// The discovery subsystem itself. `same`: whoever connects there finds what this host finds.
+    Current {
+        nqn: Nqn,
+        port: Arc<Port>,
+        same: bool,
+    },
+    Referral(Referral),
 }
 
 impl DiscoveryView {
-    /// What this host may find that came through this address of ours.
-    pub(crate) fn log_for(&self, host_nqn: &Nqn, local: IpAddr) -> DiscoveryLog {
-        let mut records = Vec::new();
-        // Records of one port come one after the other.
-        for of_port in self.records.chunk_by(|one, other| Arc::ptr_eq(&one.port, &other.port)) {
-            let Some(port) = of_port.first().and_then(|record| record.port.seen_from(local)) else {
-                continue;
-            };
-            let allowed = of_port.iter().filter(|record| record.hosts.allows(host_nqn));
-            records.extend(allowed.map(|record| (record.nqn, Arc::clone(&port))));
+    /// What this host may find that came this way.
+    pub(crate) fn log_for(&self, host_nqn: &Nqn, through: Through) -> DiscoveryLog {
+        let mut entries = Vec::new();
+        self.add_ports(&mut entries, host_nqn, through, true);
+        entries.extend(self.referrals.iter().copied().map(Entry::Referral));
+        let port_local = entries.len();
+        self.add_ports(&mut entries, host_nqn, through, false);
+        let generation = generation_of(&entries);
+        DiscoveryLog { version: self.version, generation, changes: 0, through, entries, port_local }
+    }
+
+    /// The entries of the port that the host came through, or of the others.
+    fn add_ports(&self, entries: &mut Vec<Entry>, host_nqn: &Nqn, through: Through, own: bool) {
+        for view in self.ports.iter().filter(|view| (view.port.id == through.port) == own) {
+            let Some(port) = view.port.seen_from(through.local) else { continue };
+            let allowed = view.subsystems.iter().filter(|(_, hosts)| hosts.allows(host_nqn));
+            entries.extend(allowed.map(|(nqn, _)| Entry::Subsystem(*nqn, Arc::clone(&port))));
+            if self.nqn != Nqn::DISCOVERY && port.discovery {
+                let same = self.is_same_from(&port, through.local);
+                entries.push(Entry::Current { nqn: self.nqn, port, same });
+            }
         }
-        DiscoveryLog { generation: self.generation, local, records }
+    }
+
+    /// Whether a host that comes through this port finds every port as one that came through `local`.
+    fn is_same_from(&self, port: &Port, local: IpAddr) -> bool {
+        let there = port.address.parse().unwrap_or(local);
+        self.ports.iter().all(|view| view.port.seen_from(there) == view.port.seen_from(local))
     }
 }
 
 impl DiscoveryLog {
-    /// GENCTR.
+    /// Whether the view is newer than the one that it is made of.
+    pub(crate) fn is_older_than(&self, view: &DiscoveryView) -> bool {
+        self.version < view.version
+    }
+
+    /// GENCTR. The same as after a restart or on another connection if the host finds the same, and never the same as
+    /// before a change: hosts only ask whether it is the number that they know. So it is made from what the host
+    /// finds, and from how often that changed on this connection (it may change and change back while it is read).
     pub(crate) fn generation(&self) -> u64 {
-        self.generation
+        self.generation.wrapping_add(self.changes)
     }
 
     /// The log of the same host in another view.
     pub(crate) fn renewed(&self, view: &DiscoveryView, host_nqn: &Nqn) -> Self {
-        view.log_for(host_nqn, self.local)
+        let new = view.log_for(host_nqn, self.through);
+        let changes = self.changes + u64::from(!new.finds_the_same(self));
+        Self { changes, ..new }
     }
 
-    /// Bytes of the whole page.
-    pub(crate) fn len(&self) -> u64 {
-        (self.records.len() as u64 + 1) * RECORD_LEN as u64
+    /// Entries of the page, or of its part that is about the port that the host came through, and referrals.
+    fn count(&self, port_local: bool) -> usize {
+        if port_local { self.port_local } else { self.entries.len() }
+    }
+
+    /// Bytes of the page.
+    pub(crate) fn len(&self, port_local: bool) -> u64 {
+        (self.count(port_local) as u64 + 1) * RECORD_LEN as u64
     }
 
     /// Whether the host finds the same in both.
     pub(crate) fn finds_the_same(&self, other: &Self) -> bool {
-        self.records == other.records
+        self.entries == other.entries
     }
 
     /// Copies the page's bytes from `from` on; zeroes behind its end.
-    pub(crate) fn read(&self, from: u64, out: &mut [u8]) {
+    pub(crate) fn read(&self, port_local: bool, from: u64, out: &mut [u8]) {
         let mut position = from;
         let mut out = out;
         while !out.is_empty() {
             let (index, within) = (position / RECORD_LEN as u64, (position % RECORD_LEN as u64) as usize);
             let len = out.len().min(RECORD_LEN - within);
             let (piece, rest) = out.split_at_mut(len);
-            piece.copy_from_slice(&self.record(index)[within..within + len]);
+            piece.copy_from_slice(&self.record(port_local, index)[within..within + len]);
             position = position.saturating_add(len as u64);
             out = rest;
         }
     }
 
     /// The header is record 0, the first entry record 1.
-    fn record(&self, index: u64) -> [u8; RECORD_LEN] {
+    fn record(&self, port_local: bool, index: u64) -> [u8; RECORD_LEN] {
         let mut bytes = [0; RECORD_LEN];
+        let entries = &self.entries[..self.count(port_local)];
         match index.checked_sub(1) {
             None => {
-                let header = DiscoveryHeader::new(self.generation, self.records.len() as u64);
+                let header = DiscoveryHeader::new(self.generation(), entries.len() as u64);
                 bytes.copy_from_slice(header.as_bytes());
             }
             Some(entry) => {
-                if let Some((nqn, port)) =
-                    usize::try_from(entry).ok().and_then(|entry| self.records.get(entry))
-                {
-                    bytes.copy_from_slice(entry_of(nqn, port).as_bytes());
+                if let Some(entry) = usize::try_from(entry).ok().and_then(|entry| entries.get(entry)) {
+                    bytes.copy_from_slice(entry.emit().as_bytes());
                 }
             }
         }
@@ -110,18 +155,65 @@ impl DiscoveryLog {
     }
 }
 
-fn entry_of(nqn: &Nqn, port: &Port) -> DiscoveryEntry {
-    let mut entry = DiscoveryEntry::new(
-        port.transport,
-        SubsystemType::NVM_SUBSYSTEM,
-        port.family,
-        &port.address,
-        &port.service,
-        port.id,
-        nqn,
-    );
-    if port.transport == TransportType::RDMA {
-        entry = entry.with_rdma_subtype(RdmaAddressSubtype::new(port.rdma_provider));
+impl Entry {
+    fn emit(&self) -> DiscoveryEntry {
+        match self {
+            Self::Subsystem(nqn, port) => of_port(SubsystemType::NVM_SUBSYSTEM, nqn, port),
+            Self::Current { nqn, port, same } => {
+                let mut entry = of_port(SubsystemType::CURRENT_DISCOVERY, nqn, port);
+                entry.eflags = (EFLAGS_EPCSD | if *same { EFLAGS_DUPRETINFO } else { 0 }).into();
+                entry
+            }
+            Self::Referral(referral) => of_referral(referral),
+        }
     }
+}
+
+fn of_port(subtype: SubsystemType, nqn: &Nqn, port: &Port) -> DiscoveryEntry {
+    let Port { transport, family, address, service, id, .. } = port;
+    let entry = DiscoveryEntry::new(*transport, subtype, *family, address, service, *id, nqn);
+    let entry = with_rdma(entry, port.rdma_provider);
     if port.requires_tls { entry.with_required_tls() } else { entry }
+}
+
+/// What the other target can do beyond being there is not known here.
+fn of_referral(referral: &Referral) -> DiscoveryEntry {
+    let Referral { transport, address, nqn } = referral;
+    let family = if address.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
+    let (ip, service) = (address.ip().to_string(), address.port().to_string());
+    let subtype = SubsystemType::REFERRAL;
+    let mut entry = DiscoveryEntry::new(*transport, subtype, family, &ip, &service, NO_PORT, nqn);
+    entry.treq = 0;
+    with_rdma(entry, RdmaProviderType::NO_PROVIDER_SPECIFIED)
+}
+
+fn with_rdma(entry: DiscoveryEntry, provider: RdmaProviderType) -> DiscoveryEntry {
+    if entry.trtype == TransportType::RDMA {
+        entry.with_rdma_subtype(RdmaAddressSubtype::new(provider))
+    } else {
+        entry
+    }
+}
+
+/// A number that is the same for the same entries in every process and on every machine, and another one for others:
+/// FNV-1a with 64 bits.
+fn generation_of(entries: &[Entry]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for &byte in bytes {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    };
+    for entry in entries {
+        let entry = entry.emit();
+        // What is behind the end of a text, and what is reserved, is always zero.
+        let texts = [&entry.subnqn[..], &entry.traddr, &entry.trsvcid, &entry.tsas];
+        add(&entry.as_bytes()[..12]);
+        for text in texts {
+            let end = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            add(&text[..end]);
+            add(&[0]);
+        }
+    }
+    hash
 }

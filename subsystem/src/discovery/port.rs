@@ -27,7 +27,9 @@ pub struct Port {
     pub requires_tls: bool,
     /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`crate::limits::IN_CAPSULE_LEN_MAX`]).
     pub in_capsule_len: u32,
-    /// What can be reached here.
+    /// Discovery is served here.
+    pub discovery: bool,
+    /// What can be reached here, beside that.
     pub subsystems: PortSubsystems,
 }
 
@@ -44,6 +46,7 @@ impl Port {
             rdma_provider,
             requires_tls: false,
             in_capsule_len: 4096,
+            discovery: true,
             subsystems: PortSubsystems::All,
         }
     }
@@ -72,7 +75,7 @@ impl Port {
     }
 }
 
-/// Which subsystems a port serves. Discovery is served on all.
+/// Which subsystems a port serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PortSubsystems {
     /// All of them.

@@ -31,12 +31,6 @@ impl ConnectRequest {
         self.command().qid
     }
 
-    /// Whether it asks for a discovery controller.
-    #[must_use]
-    pub fn is_for_discovery(&self) -> bool {
-        Nqn::from_field(&self.data.subnqn).is_ok_and(|nqn| nqn == Nqn::DISCOVERY)
-    }
-
     /// Whether it turns flow control of the submission queue off (CATTR).
     #[must_use]
     pub fn disables_sq_flow_control(&self) -> bool {

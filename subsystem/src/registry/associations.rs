@@ -1,10 +1,10 @@
 //! The associations of one subsystem, and their Controller IDs.
 
-use crate::limits::{CNTLID_MAX, CNTLID_MIN};
 use crate::{Association, Cntlid, Qid};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 #[derive(Debug, Default)]
 pub(super) struct Associations {
@@ -37,10 +37,11 @@ impl Associations {
         self.by_cntlid.get(&cntlid).map(|entry| &entry.association)
     }
 
-    /// A Controller ID that is free, and was not used for as long as possible.
-    pub(super) fn next_cntlid(&mut self) -> Option<Cntlid> {
-        for _ in CNTLID_MIN..=CNTLID_MAX {
-            self.last = if self.last >= CNTLID_MAX { CNTLID_MIN } else { self.last + 1 };
+    /// A Controller ID of this range that is free, and was not used for as long as possible.
+    pub(super) fn next_cntlid(&mut self, range: RangeInclusive<u16>) -> Option<Cntlid> {
+        for _ in range.clone() {
+            let next = self.last.saturating_add(1);
+            self.last = if range.contains(&next) { next } else { *range.start() };
             if !self.by_cntlid.contains_key(&Cntlid(self.last)) {
                 return Some(Cntlid(self.last));
             }

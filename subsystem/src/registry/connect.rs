@@ -4,6 +4,7 @@ use super::associations::Associations;
 use super::{DISCOVERY, Registry};
 use crate::association::{AssociationParts, ControllerType};
 use crate::controller::{Content, Controller};
+use crate::discovery::Through;
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
 use crate::io::Io;
 use crate::limits::{ADMIN_QUEUE_ENTRIES_MAX, HOST_CONTROLLERS_SHARE};
@@ -102,12 +103,17 @@ impl Registry {
     fn place(&self, names: &Names, link: Link) -> Result<Place, Refusal> {
         let Link { port, local, .. } = link;
         let nqn = names.subsystem_nqn;
-        if nqn == Nqn::DISCOVERY {
+        if self.is_discovery(&nqn) {
+            if !self.port(port).is_some_and(|port| port.discovery) {
+                return Err(Refusal::Subsystem { nqn, port });
+            }
             return Ok(Place {
                 id: DISCOVERY,
                 controller_type: ControllerType::Discovery,
                 identity: Arc::clone(&self.discovery_identity),
-                content: Content::Discovery(Arc::new(self.discovery.log_for(&names.host_nqn, local))),
+                content: Content::Discovery(Arc::new(
+                    self.discovery.log_for(&names.host_nqn, Through { port, local }),
+                )),
                 counters: Arc::default(),
             });
         }
@@ -227,7 +233,7 @@ impl Registry {
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
-        let cntlid = associations.next_cntlid().ok_or(busy)?;
+        let cntlid = associations.next_cntlid(self.options.cntlids.clone()).ok_or(busy)?;
         let parts = AssociationParts {
             key: AssociationKey { subsystem: id, cntlid },
             controller_type,
@@ -265,7 +271,7 @@ impl Registry {
     ) -> Result<Admitted, Refusal> {
         let (qid, cntlid) = (command.qid, names.cntlid);
         let nqn = names.subsystem_nqn;
-        if nqn == Nqn::DISCOVERY {
+        if self.is_discovery(&nqn) {
             return Err(Refusal::QueueId { qid, max: 0 });
         }
         let subsystem = self.subsystems.get(&nqn).ok_or(Refusal::Subsystem { nqn, port: link.port })?;

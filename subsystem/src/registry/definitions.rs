@@ -1,8 +1,10 @@
 //! Checks of definitions: bounds, and identifiers that must be unique.
 
-use crate::discovery::Port;
-use crate::limits::{HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, SUBSYSTEMS_MAX};
-use crate::{DefinitionError, HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition};
+use crate::discovery::{Port, Referral};
+use crate::limits::{
+    HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX,
+};
+use crate::{AnaState, DefinitionError, HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition, ana};
 use alloc::collections::BTreeSet;
 
 /// Bytes of the fields of Identify Controller and of the discovery log.
@@ -51,8 +53,19 @@ pub(super) fn check_namespaces(nqn: &Nqn, namespaces: &[NamespaceDefinition]) ->
         if !own {
             return Err(DefinitionError::Identifier { nsid, nqn: *nqn });
         }
+        check_group(namespace.access.ana_group)?;
+        check_hosts(&namespace.access.hosts)?;
     }
     Ok(())
+}
+
+pub(super) fn check_ana(group: u32, state: AnaState) -> Result<(), DefinitionError> {
+    check_group(group)?;
+    if ana::is_state(state) { Ok(()) } else { Err(DefinitionError::AnaState(state.0)) }
+}
+
+fn check_group(group: u32) -> Result<(), DefinitionError> {
+    if ana::is_group(group) { Ok(()) } else { Err(DefinitionError::AnaGroup(group)) }
 }
 
 pub(super) fn check_ports(ports: &[Port]) -> Result<(), DefinitionError> {
@@ -73,6 +86,10 @@ pub(super) fn check_ports(ports: &[Port]) -> Result<(), DefinitionError> {
         return Err(DefinitionError::Port { id: port.id, reason });
     }
     Ok(())
+}
+
+pub(super) fn check_referrals(referrals: &[Referral]) -> Result<(), DefinitionError> {
+    check_count("referrals", referrals.len(), REFERRALS_MAX)
 }
 
 fn check_count(what: &'static str, count: usize, max: usize) -> Result<(), DefinitionError> {

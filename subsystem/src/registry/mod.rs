@@ -3,19 +3,20 @@
 mod associations;
 mod connect;
 mod definitions;
+mod discovery;
 
-use crate::discovery::{DiscoveryView, Port, Record};
+use crate::discovery::{DiscoveryView, Port, Referral};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
-    Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn, Nsid, Options,
-    OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
+    AnaState, AnaTable, Association, Counters, DefinitionError, HostAccess, NamespaceDefinition, Notice, Nqn,
+    Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition, SubsystemId,
 };
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use associations::Associations;
+use nvmf_block::DeviceId;
 
 /// The discovery subsystem.
 const DISCOVERY: SubsystemId = SubsystemId(0);
@@ -34,8 +35,12 @@ pub struct Registry {
     ports: Option<Vec<Arc<Port>>>,
     /// Of every subsystem, and of those that are gone but for a few connections.
     associations: BTreeMap<SubsystemId, Associations>,
+    /// In which state ANA groups are behind the ports.
+    ana: Arc<AnaTable>,
     discovery: Arc<DiscoveryView>,
+    /// With its own NQN, or the well-known one.
     discovery_identity: Arc<Identity>,
+    referrals: Vec<Referral>,
     notices: Vec<Notice>,
 }
 
@@ -57,19 +62,16 @@ impl Registry {
     /// The first option outside its bounds.
     pub fn new(options: Options) -> Result<Self, OptionsError> {
         options.validate()?;
-        let identity = Identity {
-            nqn: Nqn::DISCOVERY,
-            serial: String::from("discovery"),
-            model: String::from("discovery controller"),
-        };
         Ok(Self {
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
             last_id: DISCOVERY,
             ports: None,
             associations: BTreeMap::new(),
-            discovery: Arc::new(DiscoveryView { generation: 0, records: Vec::new() }),
-            discovery_identity: Arc::new(identity),
+            ana: Arc::default(),
+            discovery: Arc::new(DiscoveryView::empty()),
+            discovery_identity: discovery::identity(Nqn::DISCOVERY),
+            referrals: Vec::new(),
             notices: Vec::new(),
         })
     }
@@ -86,7 +88,7 @@ impl Registry {
     /// What is wrong with the definition.
     pub fn add_subsystem(&mut self, definition: SubsystemDefinition) -> Result<(), DefinitionError> {
         let nqn = definition.nqn;
-        if nqn == Nqn::DISCOVERY || self.subsystems.contains_key(&nqn) {
+        if self.is_discovery(&nqn) || self.subsystems.contains_key(&nqn) {
             return Err(DefinitionError::Duplicate(nqn));
         }
         definitions::check_subsystem(&definition, self.subsystems.len())?;
@@ -97,7 +99,7 @@ impl Registry {
             id,
             identity: Arc::new(Identity { nqn, serial, model }),
             hosts: Arc::new(hosts),
-            namespaces: Arc::new(NamespaceTable::new(id, namespaces)),
+            namespaces: Arc::new(NamespaceTable::new(id, namespaces, Arc::clone(&self.ana))),
             counters: Arc::default(),
         };
         self.subsystems.insert(nqn, subsystem);
@@ -128,7 +130,12 @@ impl Registry {
         // Every check comes before the first change.
         hosts.as_ref().map_or(Ok(()), definitions::check_hosts)?;
         namespaces.as_ref().map_or(Ok(()), |namespaces| definitions::check_namespaces(nqn, namespaces))?;
-        if let Some(new) = namespaces.and_then(|namespaces| subsystem.namespaces.replaced_by(namespaces)) {
+        if let Some(mut new) = namespaces.and_then(|namespaces| subsystem.namespaces.replaced_by(namespaces))
+        {
+            if !new.has_groups_of(&subsystem.namespaces) {
+                self.ana = Arc::new(self.ana.counted());
+                new = new.with_ana(&self.ana);
+            }
             subsystem.namespaces = Arc::new(new);
             self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
         }
@@ -201,6 +208,34 @@ impl Registry {
         Ok(())
     }
 
+    /// Sets the state of an ANA group behind a port, for all subsystems. Hosts that see a namespace of the group there get
+    /// an event.
+    ///
+    /// # Errors
+    /// [`DefinitionError::AnaGroup`], [`DefinitionError::AnaState`]; nothing was changed.
+    pub fn set_ana_state(&mut self, port: u16, group: u32, state: AnaState) -> Result<(), DefinitionError> {
+        definitions::check_ana(group, state)?;
+        let Some(new) = self.ana.with(port, group, state) else { return Ok(()) };
+        self.ana = Arc::new(new);
+        for subsystem in self.subsystems.values_mut() {
+            subsystem.namespaces = Arc::new(subsystem.namespaces.with_ana(&self.ana));
+            self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
+        }
+        Ok(())
+    }
+
+    /// In which state ANA groups are behind the ports.
+    #[must_use]
+    pub fn ana(&self) -> &AnaTable {
+        &self.ana
+    }
+
+    /// The devices of all namespaces of an ANA group: nothing of it is under way once these have nothing older.
+    pub fn devices_of_group(&self, group: u32) -> impl Iterator<Item = DeviceId> {
+        let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.iter());
+        namespaces.filter(move |namespace| namespace.access.ana_group == group).map(|it| it.device)
+    }
+
     /// What the changes since the last call mean to queues. Deliver each notice to every worker.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         core::mem::take(&mut self.notices)
@@ -238,15 +273,9 @@ impl Registry {
         self.subsystems.get(nqn).map(|subsystem| &subsystem.namespaces)
     }
 
-    /// How often the discovery log changed (GENCTR).
-    #[must_use]
-    pub fn discovery_generation(&self) -> u64 {
-        self.discovery.generation
-    }
-
     fn namespaces_of(&self, nqn: &Nqn) -> Result<Vec<NamespaceDefinition>, DefinitionError> {
         let table = self.namespaces(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
-        Ok(table.iter().copied().collect())
+        Ok(table.iter().cloned().collect())
     }
 
     fn close_associations(&mut self, id: SubsystemId, which: impl Fn(&Association) -> bool) {
@@ -260,26 +289,5 @@ impl Registry {
         if any {
             self.notices.push(Notice::Closing(id));
         }
-    }
-
-    /// Makes the discovery log anew, if it changed.
-    fn publish_discovery(&mut self) {
-        let mut records = Vec::new();
-        for port in self.ports.iter().flatten() {
-            for subsystem in self.subsystems.values() {
-                let nqn = subsystem.identity.nqn;
-                if port.subsystems.contains(&nqn) {
-                    records.push(Record { nqn, hosts: Arc::clone(&subsystem.hosts), port: Arc::clone(port) });
-                }
-            }
-        }
-        if records == self.discovery.records {
-            return;
-        }
-        let generation = self.discovery.generation + 1;
-        self.discovery = Arc::new(DiscoveryView { generation, records });
-        // Only the last view matters.
-        self.notices.retain(|notice| !matches!(notice, Notice::Discovery(_)));
-        self.notices.push(Notice::Discovery(Arc::clone(&self.discovery)));
     }
 }

@@ -37,7 +37,7 @@ fn a_linux_host_accepts_the_controller() {
     assert_eq!(id.maxcmd.get(), 128);
     assert_eq!(id.icdoff.get(), 0);
     assert_eq!(id.sgls.get(), 1 | 1 << 2 | 1 << 20);
-    assert_eq!(id.cmic & 1 << 3, 0, "no asymmetric access in this version");
+    assert_eq!(id.cmic, 1 << 3 | 0b11, "asymmetric access, several ports and controllers");
     assert!(id.mnan.get() != 0 && id.mnan.get() <= id.nn.get());
     assert_eq!(&id.subnqn[..SUBSYSTEM.len() + 1], format!("{SUBSYSTEM}\0").as_bytes());
     assert_eq!(IdentifyController::text(&id.sn), "S1");
@@ -54,7 +54,10 @@ fn identify_controller_follows_the_options() {
     assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
     assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
-    assert_eq!((id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()), (0xdd, 0, 1 << 8, 1 | 1 << 6));
+    assert_eq!(
+        (id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()),
+        (0xdd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
+    );
     // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);
     let plain = namespace(1, Geometry::new(512, 10));

@@ -40,6 +40,7 @@ pub(crate) fn namespace(nsid: u32, geometry: Geometry) -> NamespaceDefinition {
         nguid: [0; 16],
         eui64: [0; 8],
         read_only: false,
+        access: Default::default(),
     }
 }
 

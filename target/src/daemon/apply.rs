@@ -117,6 +117,14 @@ impl Daemon {
         match change {
             Change::Hosts(nqn, hosts) => self.set_hosts(nqn, hosts),
             Change::Allow(listener) => self.set_allowed(listener),
+            Change::Ana(listener) => self.set_ana_groups(listener),
+            Change::Discovery(discovery) => {
+                let config = Config { discovery: discovery.clone(), ..self.config.clone() };
+                match self.apply_discovery(&config) {
+                    0 => Ok(Vec::new()),
+                    _ => Err(failed("the log says why")),
+                }
+            }
             Change::RemoveSubsystem(nqn) => self.remove_subsystem(nqn),
             Change::RemoveListener(listener) => self.remove_listener(listener),
             Change::RemoveNamespace(nqn, nsid) => {

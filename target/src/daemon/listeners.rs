@@ -2,19 +2,21 @@
 
 use super::apply::{Origin, Pending, Unmade, failed};
 use super::disks::error_text;
-use super::plan::except_allow;
+use super::plan::fixed;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
 use crate::barrier::Scope;
 use crate::control::request::change::Outcome;
 use crate::control::request::status::ListenerStatus;
+use crate::exec::transport::ListenAt;
 use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use crate::ports::{Served, ports};
 use crate::settings::in_capsule_data;
+use crate::sockets::Sockets;
 use nvmf_config::{AddressList, Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
@@ -102,6 +104,7 @@ impl Listening {
             address: self.address,
             rdma,
             in_capsule_data: in_capsule_data(target, self.config.transport),
+            discovery: self.config.discovery,
             discovery_only: self.config.discovery_only,
             requires_tls: self.config.tls == Tls::Required,
         })
@@ -130,6 +133,9 @@ impl Daemon {
         let mut fault = None;
         for listener in self.listeners.iter().map(|listener| &listener.config) {
             let address = listener.address;
+            if self.sockets.have(address) {
+                return Ok(());
+            }
             if !takes_tcp_port(listener) {
                 // Of a device, only listening itself tells.
                 return Ok(());
@@ -175,7 +181,7 @@ impl Daemon {
 
     /// The number of a configured listener's port.
     pub(super) fn port_of(&self, listener: &Listener) -> Option<u16> {
-        let is_it = |it: &&Listening| except_allow(&it.config) == except_allow(listener);
+        let is_it = |it: &&Listening| fixed(&it.config) == fixed(listener);
         self.listeners.iter().find(is_it).map(Listening::port)
     }
 
@@ -197,6 +203,9 @@ impl Daemon {
         if let Some(tls) = &self.common.tls {
             tls.set_mode(port, listener.tls);
         }
+        for group in &listener.ana_groups {
+            self.registry().set_ana_state(port, group.id, group.state).map_err(failed)?;
+        }
         self.listeners.push(Listening::new(listener.clone(), port));
         self.config.listeners.push(listener.clone());
         self.raise_descriptor_limit();
@@ -217,7 +226,7 @@ impl Daemon {
 
     /// Listens there no more. The connections that came in through it close: they could not come back.
     pub(super) fn remove_listener(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
-        let is_it = |it: &Listening| except_allow(&it.config) == except_allow(listener);
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
         let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
         let removed = self.listeners.remove(at);
         self.config.listeners.remove(at);
@@ -229,9 +238,17 @@ impl Daemon {
         Ok(self.closing(closed))
     }
 
+    /// The states of ANA groups there.
+    pub(super) fn set_ana_groups(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
+        let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
+        self.set_groups(at, &listener.ana_groups).map_err(|error| failed(*error))?;
+        Ok(Vec::new())
+    }
+
     /// Which addresses may connect from now on. Connections that are there stay.
     pub(super) fn set_allowed(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
-        let is_it = |it: &Listening| except_allow(&it.config) == except_allow(listener);
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
         let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
         self.config.listeners[at].allow.clone_from(&listener.allow);
         self.listeners[at].config.allow.clone_from(&listener.allow);
@@ -251,6 +268,8 @@ impl Daemon {
     }
 
     fn stop_listening(&self, listening: &Listening) {
+        // Nor does systemd keep the socket for the next start: hosts would wait there.
+        Sockets::forget(listening.address);
         for worker in self.workers_of(listening) {
             self.common.mailboxes.send(worker, ThreadMessage::StopListening { port: listening.port });
         }
@@ -263,6 +282,13 @@ impl Daemon {
             self.listeners[at].providers.clear();
         }
         self.publish_ports()
+    }
+
+    /// Lets go of the sockets that systemd handed over and that no listener wants.
+    pub(super) fn release_sockets(&mut self) {
+        let over_tcp = self.listeners.iter().filter(|listener| takes_tcp_port(&listener.config));
+        let wanted: Vec<SocketAddr> = over_tcp.map(|listener| listener.address).collect();
+        self.sockets.keep_only(&wanted);
     }
 
     /// Tries again where it is down.
@@ -336,10 +362,10 @@ impl Daemon {
         // Hosts that connect at once must find the port: without it they would be told to go away for good.
         self.listeners[at].providers.push(selection);
         self.publish_ports()?;
-        let (address, first) = (self.listeners[at].address, self.groups[group].first);
         let (port, allow) = (self.listeners[at].port, self.listeners[at].config.allow.clone());
+        let first = self.groups[group].first;
         self.common.mailboxes.send(first, ThreadMessage::Allow { port, allow });
-        match self.listen_at(first, address, port) {
+        match self.listen_by(group, self.listeners[at].address, port) {
             Ok(taken) => {
                 self.listeners[at].address = taken;
                 self.listeners[at].fault = None;
@@ -353,9 +379,22 @@ impl Daemon {
         }
     }
 
-    fn listen_at(&self, worker: WorkerId, address: SocketAddr, port: u16) -> Result<SocketAddr, StartError> {
+    fn listen_by(&mut self, group: usize, address: SocketAddr, port: u16) -> Result<SocketAddr, StartError> {
+        let WorkerGroup { first, ref selection, .. } = self.groups[group];
+        // An RDMA device listens by itself.
+        if matches!(selection, Selection::Rdma(ProviderSelection::Verbs { .. })) {
+            return self.listen_at(first, ListenAt::Address(address), port);
+        }
+        let socket = self.sockets.listen(address).map_err(|source| StartError::Listen { address, source })?;
+        let listen_at = ListenAt::Socket(socket);
+        let bound = listen_at.address();
+        self.listen_at(first, listen_at, port).inspect_err(|_| Sockets::forget(bound))
+    }
+
+    fn listen_at(&self, worker: WorkerId, at: ListenAt, port: u16) -> Result<SocketAddr, StartError> {
+        let address = at.address();
         let (tell, told) = channel();
-        self.common.mailboxes.send(worker, ThreadMessage::Listen { address, port, done: tell });
+        self.common.mailboxes.send(worker, ThreadMessage::Listen { at, port, done: tell });
         match told.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Ok(taken)) => Ok(taken),
             Ok(Err(ListenError { address, source })) => Err(StartError::Listen { address, source }),
@@ -436,7 +475,7 @@ mod tests {
             [[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
             [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
         let config = Config::parse(text).expect("a configuration");
-        Daemon::start(config, None, Waker::default()).expect("a daemon")
+        Daemon::start(config, None, Waker::default(), Sockets::default()).expect("a daemon")
     }
 
     fn verbs(device: &str) -> Selection {

@@ -7,7 +7,9 @@
 //! | `sizes` | disks that grow or shrink |
 //! | `stuck` | disks whose operations do not end |
 //! | `twins` | disks that bear one UUID |
+//! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
+//! | `discovery` | the discovery subsystem's name and referrals |
 //! | `keys` | the keys of hosts for TLS |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions` | the thread that answers what commands ask the control plane |
@@ -15,7 +17,9 @@
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 
+mod ana;
 mod apply;
+mod discovery;
 mod disks;
 mod keys;
 mod listeners;
@@ -31,6 +35,7 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
+pub use ana::AnaError;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listeners::tls_of;
 pub use start::StartError;
@@ -43,6 +48,7 @@ use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERV
 use crate::mailbox::ThreadMessage;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::notify::{self, Watchdog};
+use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
 use listeners::Listening;
@@ -73,6 +79,8 @@ pub struct Daemon {
     /// By their [`WorkerId`].
     workers: Vec<WorkerThread>,
     listeners: Vec<Listening>,
+    /// Listening sockets that systemd handed over and that no listener has taken yet.
+    sockets: Sockets,
     namespaces: Namespaces,
     /// The number of the port of the listener that came last.
     last_port: u16,

@@ -6,7 +6,9 @@
 use super::Daemon;
 use crate::control::request::change::{ConnectionName, Effect, Item};
 use crate::exports::{self, Export, describe};
-use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, Subsystem, Target};
+use nvmf_config::{
+    AnaGroup, AnaState, Backing, Config, Discovery, Hosts, Listener, Namespace, Subsystem, Target,
+};
 use nvmf_subsystem::{Association, Nqn};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -18,6 +20,10 @@ pub(super) enum Change {
     Hosts(Nqn, Hosts),
     /// From which addresses a listener takes connections.
     Allow(Listener),
+    /// In which state ANA groups are behind a listener.
+    Ana(Listener),
+    /// The discovery service.
+    Discovery(Discovery),
     RemoveSubsystem(Nqn),
     RemoveListener(Listener),
     RemoveNamespace(Nqn, u32),
@@ -48,11 +54,17 @@ pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
             .filter(|(old, new)| !are_same_hosts(&old.hosts, &new.hosts))
             .map(|(_, new)| Change::Hosts(new.nqn, new.hosts.clone())),
     );
-    let same = |listener: &Listener, in_: &Config| {
-        in_.listeners.iter().any(|other| except_allow(other) == except_allow(listener))
-    };
-    let listeners = asked.listeners.iter().filter(|new| !now.listeners.contains(new));
-    changes.extend(listeners.filter(|new| same(new, now)).cloned().map(Change::Allow));
+    let same =
+        |listener: &Listener, in_: &Config| in_.listeners.iter().any(|other| fixed(other) == fixed(listener));
+    for new in &asked.listeners {
+        let Some(old) = now.listeners.iter().find(|old| fixed(old) == fixed(new)) else { continue };
+        if old.allow != new.allow {
+            changes.push(Change::Allow(new.clone()));
+        }
+        if !are_same_groups(&old.ana_groups, &new.ana_groups) {
+            changes.push(Change::Ana(new.clone()));
+        }
+    }
     let is_gone = |old: &&Subsystem| asked.subsystems.iter().all(|new| new.nqn != old.nqn);
     changes.extend(now.subsystems.iter().filter(is_gone).map(|old| Change::RemoveSubsystem(old.nqn)));
     let gone = now.listeners.iter().filter(|old| !same(old, asked));
@@ -82,6 +94,9 @@ pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
     }
     let new = asked.listeners.iter().filter(|new| !same(new, now));
     changes.extend(new.cloned().map(Change::AddListener));
+    if now.discovery != asked.discovery {
+        changes.push(Change::Discovery(asked.discovery.clone()));
+    }
     if now.hosts != asked.hosts {
         changes.push(Change::Keys);
     }
@@ -98,6 +113,8 @@ impl Change {
         match self {
             Self::Hosts(nqn, _) => ("change-hosts", nqn.to_string()),
             Self::Allow(listener) => ("change-listener", listener_name(listener)),
+            Self::Ana(listener) => ("change-ana", listener_name(listener)),
+            Self::Discovery(_) => ("change-discovery", "[discovery]".to_owned()),
             Self::RemoveSubsystem(nqn) => ("remove-subsystem", nqn.to_string()),
             Self::RemoveListener(listener) => ("remove-listener", listener_name(listener)),
             Self::RemoveNamespace(nqn, nsid) => ("remove-namespace", format!("{nqn} namespace {nsid}")),
@@ -258,9 +275,17 @@ fn are_same_hosts(old: &Hosts, new: &Hosts) -> bool {
     }
 }
 
+/// Whether the states of groups are the same; those that are not named are optimized.
+fn are_same_groups(old: &[AnaGroup], new: &[AnaGroup]) -> bool {
+    let state = |groups: &[AnaGroup], id| {
+        groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
+    };
+    old.iter().chain(new).all(|group| state(old, group.id) == state(new, group.id))
+}
+
 /// What cannot be changed of a listener that listens.
-pub(super) fn except_allow(listener: &Listener) -> Listener {
-    Listener { allow: None, ..listener.clone() }
+pub(super) fn fixed(listener: &Listener) -> Listener {
+    Listener { allow: None, ana_groups: Vec::new(), ..listener.clone() }
 }
 
 #[cfg(test)]

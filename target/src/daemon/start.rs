@@ -1,15 +1,17 @@
 //! From a configuration to a daemon that listens.
 
+use super::ana::set_initial;
 use super::disks::error_text;
 use super::keys::tls_ports;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
-use super::{Daemon, Listening, questions};
+use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
 use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::Mailboxes;
 use crate::notify::Watchdog;
+use crate::sockets::Sockets;
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll};
@@ -121,12 +123,21 @@ impl Daemon {
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
-    pub fn start(config: Config, path: Option<PathBuf>, waker: Waker) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        waker: Waker,
+        sockets: Sockets,
+    ) -> Result<Self, StartError> {
         let mut registry = Registry::new(options(&config))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
         }
+        let set = set_initial(&mut registry, &config.listeners);
+        set.map_err(StartError::Definition)?;
+        let added = registry.set_discovery(discovery::definition(&config, path.as_deref()));
+        added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
         // So may those that are added.
@@ -159,6 +170,7 @@ impl Daemon {
                 .collect(),
             last_port: config.listeners.len().try_into().unwrap_or(u16::MAX),
             draining: false,
+            sockets,
             namespaces: Default::default(),
             reload_errors: 0,
             retry_at: Duration::ZERO,
@@ -216,6 +228,7 @@ impl Daemon {
             }
             self.log_listen_fault(at, &error);
         }
+        self.release_sockets();
         let now = self.common.clock.now();
         (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
         self.announce();
@@ -259,6 +272,7 @@ fn options(config: &Config) -> Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
+        cntlids: target.cntlids.clone(),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

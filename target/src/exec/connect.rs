@@ -42,13 +42,15 @@ impl<T: Transport> Queue<T> {
         now: Duration,
         mut pending: PendingConnect,
     ) {
-        let admission = if self.has_place(resources, &pending.connect) {
-            let mut registry =
-                resources.registry.lock().expect("no panic happened under the registry's lock");
+        let mut registry = resources.registry.lock().expect("no panic happened under the registry's lock");
+        let has_place =
+            registry.asks_for_discovery(&pending.connect) || self.has_place(resources, &pending.connect);
+        let admission = if has_place {
             registry.connect(now, &pending.connect, now >= resources.no_timer_before)
         } else {
             Admission::refused(Refusal::Share)
         };
+        drop(registry);
         self.act_on(resources, now, &mut pending, &admission);
         match &admission.outcome {
             Err(refusal) if refusal.passes_soon() && now < pending.until => {
@@ -68,10 +70,10 @@ impl<T: Transport> Queue<T> {
         self.take_step(resources, now, pending.request, step);
     }
 
-    /// Whether the machine may have one more queue: others need places, too.
+    /// Whether the machine may have one more queue of an I/O controller: others need places, too.
     fn has_place<B: Backend>(&self, resources: &Resources<T, B>, connect: &ConnectRequest) -> bool {
         let left = || resources.load.places_left_for(self.terms.peer.ip());
-        connect.is_for_discovery() || if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
+        if connect.qid().0 == 0 { left().all > 0 } else { left().io > 0 }
     }
 
     /// Discovery controllers, which anyone may have and keep active, never take the places of hosts with disks.

@@ -14,8 +14,28 @@ use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
 use nvmf_subsystem::{Remote, SecureChannel, TransportType};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
+
+/// Where to listen.
+#[derive(Debug)]
+pub enum ListenAt {
+    /// On this address, whose port may be 0.
+    Address(SocketAddr),
+    /// On this socket, which listens already. Only transports over TCP can.
+    Socket(TcpListener),
+}
+
+impl ListenAt {
+    /// The address, as far as it is known.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        match self {
+            Self::Address(address) => *address,
+            Self::Socket(socket) => socket.local_addr().unwrap_or(SocketAddr::from(([0; 4], 0))),
+        }
+    }
+}
 
 /// One thread's access to a transport. A connection is named by the index that its queue has in the worker.
 ///
@@ -53,7 +73,7 @@ pub trait Transport: Sized {
     ///
     /// # Errors
     /// [`ListenError`].
-    fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError>;
+    fn listen(&mut self, at: ListenAt, port: u16) -> Result<SocketAddr, ListenError>;
 
     /// Takes connections of that port from these addresses only, from now on; `None`: from all, as before the first
     /// call. Others are refused before they can say anything, and counted.

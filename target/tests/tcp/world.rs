@@ -235,5 +235,6 @@ fn namespace(nsid: u32, blocks: u64) -> NamespaceDefinition {
         nguid: [nsid as u8; 16],
         eui64: [0; 8],
         read_only: false,
+        access: Default::default(),
     }
 }

@@ -40,6 +40,7 @@ fn namespace(nsid: u8, read_only: bool) -> NamespaceDefinition {
         nguid: [id; 16],
         eui64: [0; 8],
         read_only,
+        access: Default::default(),
     }
 }
 

@@ -13,20 +13,16 @@ use nvmf_rdma::{
 };
 use nvmf_stream::{Chunk, Deadline, Interest, Listener, Received, Stream, Token};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 /// Connections that one turn accepts.
 const ACCEPTS_MAX: usize = 64;
 
 impl IwarpProvider {
-    pub(super) fn open_listener(
-        &mut self,
-        address: SocketAddr,
-        backlog: u32,
-    ) -> io::Result<(ListenerId, SocketAddr)> {
+    pub(super) fn open_listener(&mut self, socket: TcpListener) -> io::Result<(ListenerId, SocketAddr)> {
         let key = self.listeners.next_key().ok_or(ErrorKind::QuotaExceeded)?;
         let (listener, bound) =
-            Listener::open(&self.poller, Token::Listener(key), address, backlog, self.config.half_open)?;
+            Listener::adopt(&self.poller, Token::Listener(key), socket, self.config.half_open)?;
         self.listeners.insert(|_| listener);
         Ok((ListenerId(key), bound))
     }

@@ -33,7 +33,7 @@ use nvmf_rdma::{
 use nvmf_stream::{Deadlines, Lingering, Listener, Poller, ReadSchedule, SendSchedule};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 
 /// Bytes of the staging buffer, which all queue pairs share.
@@ -192,7 +192,13 @@ impl Provider for IwarpProvider {
     }
 
     fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<(ListenerId, SocketAddr), ListenError> {
-        self.open_listener(address, backlog).map_err(|source| ListenError { address, source })
+        let socket = nvmf_stream::listen(address, backlog);
+        socket.and_then(|it| self.open_listener(it)).map_err(|source| ListenError { address, source })
+    }
+
+    fn listen_on(&mut self, socket: TcpListener) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let address = socket.local_addr().unwrap_or(SocketAddr::from(([0; 4], 0)));
+        self.open_listener(socket).map_err(|source| ListenError { address, source })
     }
 
     fn unlisten(&mut self, listener: ListenerId) {

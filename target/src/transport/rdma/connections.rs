@@ -6,7 +6,7 @@ use super::{QueuePair, Rdma, register};
 use crate::exec::place::Place;
 use crate::exec::queue::{slots, transfers};
 use crate::exec::resources::SetUpError;
-use crate::exec::transport::{Arrival, Event, Fault, Part, Piece, Route, Terms, Transport};
+use crate::exec::transport::{Arrival, Event, Fault, ListenAt, Part, Piece, Route, Terms, Transport};
 use crate::limits::{ACCEPT_TIMEOUT, BACKLOG};
 use crate::message::WorkerId;
 use crate::settings::Settings;
@@ -146,8 +146,11 @@ impl<P: Provider> Transport for Rdma<P> {
         register(&mut self.provider, memory)
     }
 
-    fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
-        let (listener, address) = self.provider.listen(address, BACKLOG)?;
+    fn listen(&mut self, at: ListenAt, port: u16) -> Result<SocketAddr, ListenError> {
+        let (listener, address) = match at {
+            ListenAt::Address(address) => self.provider.listen(address, BACKLOG)?,
+            ListenAt::Socket(socket) => self.provider.listen_on(socket)?,
+        };
         self.listeners.push((listener, port));
         Ok(address)
     }

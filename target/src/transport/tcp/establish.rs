@@ -4,16 +4,15 @@ use super::Tcp;
 use super::connection::Connection;
 use super::security::Security;
 use crate::exec::transport::{Event, Terms};
-use crate::limits::{BACKLOG, CM_BUDGET, EVENTS_MAX, IC_TIMEOUT};
+use crate::limits::{CM_BUDGET, EVENTS_MAX, IC_TIMEOUT};
 use crate::transport::strangers;
 use core::fmt;
 use nvme_proto::tcp::{FatalError, FatalErrorStatus, IcReq, Receiver};
-use nvmf_rdma::ListenError;
 use nvmf_stream::{Deadline, HalfOpen, Interest, Listener, Received, Stream, Token};
 use nvmf_subsystem::{SecureChannel, TransportType};
 use nvmf_tcp::{End, PduReceiver};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// Bytes of ICReq.
 const IC_LEN: usize = 128;
@@ -98,17 +97,11 @@ impl fmt::Display for Refusal {
 }
 
 impl Tcp {
-    pub(super) fn open_listener(
-        &mut self,
-        address: SocketAddr,
-        port: u16,
-    ) -> Result<SocketAddr, ListenError> {
-        let full = || ListenError { address, source: io::ErrorKind::QuotaExceeded.into() };
-        let key = self.listeners.next_key().ok_or_else(full)?;
-        let limits = self.options.half_open;
-        let opened = Listener::open(&self.poller, Token::Listener(key), address, BACKLOG, limits);
-        let (listener, bound) = opened.map_err(|source| ListenError { address, source })?;
-        self.listeners.insert(|_| (listener, port)).ok_or_else(full)?;
+    pub(super) fn open_listener(&mut self, socket: TcpListener, port: u16) -> io::Result<SocketAddr> {
+        let key = self.listeners.next_key().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let (listener, bound) =
+            Listener::adopt(&self.poller, Token::Listener(key), socket, self.options.half_open)?;
+        self.listeners.insert(|_| (listener, port)).ok_or(io::ErrorKind::QuotaExceeded)?;
         Ok(bound)
     }
 

@@ -5,8 +5,8 @@ use super::capsules::Capsule;
 use super::establish::{Detached, Incoming, Refusal};
 use crate::exec::place::Place;
 use crate::exec::resources::SetUpError;
-use crate::exec::transport::{Arrival, Event, Part, Piece, Route, Terms, Transport};
-use crate::limits::ADMIN_ENTRIES_MAX;
+use crate::exec::transport::{Arrival, Event, ListenAt, Part, Piece, Route, Terms, Transport};
+use crate::limits::{ADMIN_ENTRIES_MAX, BACKLOG};
 use crate::message::WorkerId;
 use crate::settings::Settings;
 use core::time::Duration;
@@ -49,8 +49,13 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn listen(&mut self, address: SocketAddr, port: u16) -> Result<SocketAddr, ListenError> {
-        self.open_listener(address, port)
+    fn listen(&mut self, at: ListenAt, port: u16) -> Result<SocketAddr, ListenError> {
+        let address = at.address();
+        let socket = match at {
+            ListenAt::Address(address) => nvmf_stream::listen(address, BACKLOG),
+            ListenAt::Socket(socket) => Ok(socket),
+        };
+        socket.and_then(|it| self.open_listener(it, port)).map_err(|source| ListenError { address, source })
     }
 
     fn allow(&mut self, port: u16, from: Option<AddressList>) {

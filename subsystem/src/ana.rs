@@ -1,0 +1,123 @@
+//! Asymmetric namespace access: in which state the namespaces of a group are behind a port.
+
+use crate::limits::ANA_GROUPS_MAX;
+use crate::{NamespaceDefinition, NamespaceTable, Nqn, Nsid, Page};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use nvme_proto::Status;
+use nvme_proto::admin::ana::AnaWriter;
+use nvme_proto::admin::log_page::{AnaGroup, AnaHeader};
+
+pub use nvme_proto::admin::log_page::AnaState;
+
+/// The states of all groups behind all ports: immutable, replaced as a whole. A group that was never set is optimized.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AnaTable {
+    /// CHGCNT of the log page.
+    changes: u64,
+    /// By port and group.
+    groups: BTreeMap<(u16, u32), Group>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Group {
+    state: AnaState,
+    /// CHGCNT of the group.
+    changes: u64,
+}
+
+impl AnaTable {
+    /// The state of a group behind a port.
+    #[must_use]
+    pub fn state(&self, port: u16, group: u32) -> AnaState {
+        self.groups.get(&(port, group)).map_or(AnaState::OPTIMIZED, |group| group.state)
+    }
+
+    /// Every group that was set, with its port and its state.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32, AnaState)> {
+        self.groups.iter().map(|(&(port, group), value)| (port, group, value.state))
+    }
+
+    /// The table with another state of a group; `None` if that is its state already.
+    pub(crate) fn with(&self, port: u16, group: u32, state: AnaState) -> Option<Self> {
+        if self.state(port, group) == state {
+            return None;
+        }
+        let mut new = self.counted();
+        new.groups.insert((port, group), Group { state, changes: new.changes });
+        Some(new)
+    }
+
+    /// The same, one change later: the members of a group are others.
+    pub(crate) fn counted(&self) -> Self {
+        Self { changes: self.changes.wrapping_add(1), groups: self.groups.clone() }
+    }
+
+    /// Whether a group is neither optimized nor non-optimized behind some port.
+    pub(crate) fn refuses_somewhere(&self, group: u32) -> bool {
+        self.groups.iter().any(|(&(_, id), value)| id == group && refusal(value.state).is_some())
+    }
+}
+
+/// Whether this is a state that a group can be given.
+#[must_use]
+pub fn is_state(state: AnaState) -> bool {
+    matches!(
+        state,
+        AnaState::OPTIMIZED
+            | AnaState::NON_OPTIMIZED
+            | AnaState::INACCESSIBLE
+            | AnaState::PERSISTENT_LOSS
+            | AnaState::CHANGE
+    )
+}
+
+/// The status of commands for namespaces in this state, if they are refused. Never with "do not retry": a host tries
+/// another path only without it.
+pub(crate) fn refusal(state: AnaState) -> Option<Status> {
+    match state {
+        AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED => None,
+        AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
+        AnaState::PERSISTENT_LOSS => Some(Status::ANA_PERSISTENT_LOSS),
+        _ => Some(Status::ANA_TRANSITION),
+    }
+}
+
+/// Whether a namespace that a host sees in both tables is in another group, or in another state, behind the port. (For
+/// those that came or went there is another event.)
+pub(crate) fn has_changed(old: &NamespaceTable, new: &NamespaceTable, host: &Nqn, port: u16) -> bool {
+    let place = |table: &NamespaceTable, namespace: &NamespaceDefinition| {
+        let group = namespace.access.ana_group;
+        (group, table.ana().state(port, group))
+    };
+    new.seen_by(host)
+        .any(|now| old.get_for(now.nsid, host).is_some_and(|before| place(old, before) != place(new, now)))
+}
+
+/// The log page of a controller, and its length: the groups that have a namespace which its host sees.
+pub(crate) fn log_page(table: &NamespaceTable, host: &Nqn, port: u16, groups_only: bool) -> (Page, u64) {
+    // By rising number, and their namespaces by rising NSID: hosts go through them in that order.
+    let mut groups: BTreeMap<u32, Vec<Nsid>> = BTreeMap::new();
+    for namespace in table.seen_by(host) {
+        let nsids = groups.entry(namespace.access.ana_group).or_default();
+        nsids.extend((!groups_only).then_some(namespace.nsid));
+    }
+    let of = |nsids: &Vec<Nsid>| size_of::<AnaGroup>() + size_of::<Nsid>() * nsids.len();
+    let len = size_of::<AnaHeader>() + groups.values().map(of).sum::<usize>();
+    let ana = table.ana();
+    let page = Page::sized(len, |out| {
+        let written = AnaWriter::new(out, ana.changes).and_then(|mut writer| {
+            groups.iter().try_for_each(|(&id, nsids)| {
+                let changes = ana.groups.get(&(port, id)).map_or(0, |group| group.changes);
+                writer.push(id, changes, ana.state(port, id), nsids.iter().copied())
+            })
+        });
+        written.expect("the page has room for the groups that it was measured for");
+    });
+    (page, len as u64)
+}
+
+/// Whether a group may have this number.
+pub(crate) fn is_group(id: u32) -> bool {
+    (1..=ANA_GROUPS_MAX).contains(&id)
+}
