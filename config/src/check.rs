@@ -6,6 +6,9 @@ mod metrics;
 mod subsystem;
 mod target;
 
+pub(crate) use target::ANA_STATES;
+pub use target::PORT;
+
 use crate::ConfigError;
 use crate::file;
 use crate::identity;
@@ -144,6 +147,7 @@ pub(crate) fn export(
 }
 
 struct Checker<'a> {
+    /// Empty where nobody has seen a text: then no message names a line of it.
     text: &'a str,
 }
 
@@ -240,10 +244,11 @@ impl Checker<'_> {
         for (span, value) in values {
             if let Some(first) = seen.insert(value.clone(), span.clone()) {
                 let line = ConfigError::at(self.text, &first, "").line;
+                let place = if self.text.is_empty() { "there".to_owned() } else { format!("in line {line}") };
                 return Err(ConfigError::at(
                     self.text,
                     &span,
-                    format!("{key} {value} is in line {line} already: each may occur once"),
+                    format!("{key} {value} is {place} already: each may occur once"),
                 ));
             }
         }

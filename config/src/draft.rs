@@ -1,9 +1,9 @@
 //! A configuration as the text that it would have: to be saved, or changed and checked again.
 
-use crate::check::MODEL;
+use crate::check::{self, ANA_STATES, MODEL};
 use crate::identity;
 use crate::model::{
-    Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
+    AnaGroup, Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
     HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
     Subsystem, Target, Tls, Transport, VerbsOptions,
 };
@@ -98,11 +98,9 @@ impl Draft {
     /// # Errors
     /// [`ConfigError`]. It names no line: nobody has seen the text.
     pub fn check(&self) -> Result<Config, ConfigError> {
-        Config::parse(&self.text()).map_err(|error| ConfigError {
-            line: 0,
-            source_line: String::new(),
-            ..error
-        })
+        let file = toml::from_str(&self.text()).map_err(|error| ConfigError::syntax("", &error));
+        let checked = file.and_then(|file| check::check("", &file));
+        checked.map_err(|error| ConfigError { line: 0, source_line: String::new(), ..error })
     }
 
     /// Adds a subsystem with the keys that a file may have there.
@@ -208,7 +206,7 @@ impl Draft {
         if hosts.len() < before {
             return Ok(());
         }
-        let known: Vec<String> = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let known: Vec<_> = hosts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         Err(unknown("host", host, &known))
     }
 
@@ -381,6 +379,11 @@ fn target(target: &Target) -> Result<Table, DraftError> {
         ControlSocket::Off => keys.put("control_socket", "off"),
         ControlSocket::At(path) => keys.path("control_socket", path)?,
     }
+    if let Some(path) = &target.state_dir {
+        keys.path("state_dir", path)?;
+    }
+    keys.unless("cntlid_min", target.cntlids.start(), default.cntlids.start(), |&id| number(id.into()));
+    keys.unless("cntlid_max", target.cntlids.end(), default.cntlids.end(), |&id| number(id.into()));
     if let Some(group) = &target.control_group {
         keys.put("control_group", group.as_str());
     }
@@ -442,6 +445,9 @@ fn listener(listener: &Listener) -> Table {
     });
     keys.unless("crc", &listener.crc, &false, |_| "on".into());
     keys.unless("tls", &listener.tls, &Tls::Off, word);
+    keys.unless("discovery", &listener.discovery, &true, |&discovery| discovery.into());
+    let groups = listener.ana_groups.iter().map(|group| Value::Table(ana_group(*group))).collect::<Vec<_>>();
+    keys.unless("ana_group", &groups, &Vec::new(), |groups| groups.clone().into());
     if let Some(list) = &listener.allow {
         let nets = list.iter().map(|net| Value::from(net.to_string()));
         keys.put("allow", nets.collect::<Vec<_>>());
@@ -464,6 +470,15 @@ fn verbs(verbs: &VerbsOptions) -> Table {
     if let Some(on) = verbs.memory_windows {
         keys.put("memory_windows", on);
     }
+    keys.0
+}
+
+fn ana_group(group: AnaGroup) -> Table {
+    let mut keys = Keys::default();
+    keys.put("id", i64::from(group.id));
+    let word =
+        ANA_STATES.iter().find(|(_, state)| *state == group.state).map_or("optimized", |(word, _)| word);
+    keys.put("state", word);
     keys.0
 }
 
@@ -521,6 +536,10 @@ fn namespace(namespace: &Namespace) -> Result<Table, DraftError> {
     keys.unless("read_only", &namespace.read_only, &false, |&read_only| read_only.into());
     if let Some(uuid) = namespace.uuid {
         keys.put("uuid", Uuid::from_bytes(uuid).to_string());
+    }
+    keys.unless("ana_group", &namespace.ana_group, &1, |&group| i64::from(group).into());
+    if let Hosts::Only(hosts) = &namespace.hosts {
+        keys.put("hosts", hosts.iter().map(word).collect::<Vec<_>>());
     }
     if let Some(of) = &namespace.limits {
         keys.put("limits", limits(of));

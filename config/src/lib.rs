@@ -25,6 +25,7 @@ mod model;
 pub mod size;
 
 pub use address_list::AddressList;
+pub use check::PORT;
 pub use draft::{Draft, DraftError};
 pub use error::ConfigError;
 pub use ipnet::IpNet;

@@ -286,12 +286,35 @@ dhchap_groups = ["ffdhe3072"]
 dhchap_discovery = true
 control_socket = "/run/other/control.sock"
 control_group = "admin"
+state_dir = "/var/lib/other"
+cntlid_min = 7
+cntlid_max = 700
+
+[metrics]
+listen = "127.0.0.1:9153"
+namespaces = 5
+hosts = 6
+
+[discovery]
+nqn = "nqn.2026-11.com.example:discovery"
+mdns = true
+[[discovery.referral]]
+transport = "tcp"
+address = "192.0.2.9:8009"
+nqn = "nqn.2026-11.com.example:other"
+[[discovery.referral]]
+transport = "rdma"
+address = "192.0.2.9:8009"
 
 [[listener]]
 address = "[fe80::1%3]:5000"
 transport = "tcp"
 tls = "required"
 allow = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]
+discovery = false
+[[listener.ana_group]]
+id = 3
+state = "inaccessible"
 
 [[listener]]
 address = "192.0.2.1:4420"
@@ -330,10 +353,17 @@ create = true
 block_size = 512
 read_only = true
 uuid = "c0ffee00-0000-4000-8000-000000000007"
+ana_group = 3
+hosts = ["nqn.2026-11.a:b"]
+limits = { iops = 1000, bytes_per_second = "10MiB", burst_seconds = 0.5 }
 
 [[subsystem.namespace]]
 nsid = 4
 memory = 1000448
+
+[[subsystem.host_limits]]
+nqn = "nqn.2026-11.a:b"
+limits = { iops = 7 }
 
 [[subsystem]]
 nqn = "nqn.2026-11.com.example:two"
@@ -357,6 +387,20 @@ fn saved_configuration_says_the_same() {
     let saved = Config::parse(ALL).unwrap().to_text().unwrap();
     let lacks = |line: &&str| !line.is_empty() && !line.starts_with('[') && !saved.contains(key(line));
     assert_eq!(ALL.lines().find(lacks), None, "each key is saved: {saved}");
+}
+
+/// What a new key needs besides: to be saved.
+#[test]
+fn every_key_of_the_file_is_among_those_that_are_saved() {
+    let keys = include_str!("file.rs").lines().filter_map(|line| {
+        let (name, _) = line.trim().strip_prefix("pub(crate) ")?.split_once(':')?;
+        Some(name.strip_prefix("r#").unwrap_or(name))
+    });
+    let is_there =
+        |name: &&str| ALL.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == *name);
+    // It is refused where it is named.
+    let missing: Vec<_> = keys.filter(|name| !is_there(name) && *name != "path_mtu").collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 fn key(line: &str) -> &str {

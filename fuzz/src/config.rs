@@ -18,6 +18,9 @@ pub fn config(data: &[u8]) {
     assert!(target.in_capsule_data.is_none_or(|len| len <= 16384 && len.is_multiple_of(512)));
     assert!(target.transfer_max.is_power_of_two() && (4096..=1 << 20).contains(&target.transfer_max));
     assert!(target.buffer_memory >= 4 * u64::from(target.transfer_max));
+    if let Ok(text) = config.to_text() {
+        assert_eq!(Config::parse(&text).as_ref(), Ok(&config), "{text}");
+    }
     assert!(!config.listeners.is_empty());
     for (at, subsystem) in config.subsystems.iter().enumerate() {
         assert!(config.subsystems[..at].iter().all(|other| other.nqn != subsystem.nqn));

@@ -8,6 +8,7 @@
 //! | [`mpa`] | an MPA request or reply, in arbitrary pieces |
 //! | [`ddp_rdmap`] | the byte stream of an established iWARP queue pair, in arbitrary pieces |
 //! | [`config`] | the text of a configuration file |
+//! | [`control`] | a line of a client of the control socket |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
 //! | [`authentication`] | messages of DH-HMAC-CHAP to both sides, in any order; the text of a secret |
@@ -22,6 +23,7 @@ mod authentication;
 mod capsule;
 mod config;
 mod connect_data;
+mod control;
 mod ddp_rdmap;
 mod disk;
 mod host_completion;
@@ -35,6 +37,7 @@ pub use authentication::authentication;
 pub use capsule::capsule;
 pub use config::config;
 pub use connect_data::connect_data;
+pub use control::control;
 pub use ddp_rdmap::ddp_rdmap;
 pub use host_completion::host_completion;
 pub use mpa::mpa;
@@ -46,13 +49,14 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
     ("mpa", mpa),
     ("ddp_rdmap", ddp_rdmap),
     ("config", config),
+    ("control", control),
     ("host_completion", host_completion),
     ("tcp_receiver", tcp_receiver),
     ("authentication", authentication),

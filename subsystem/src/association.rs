@@ -220,6 +220,18 @@ impl Association {
         self.port
     }
 
+    /// The address of the host at its Admin queue's connection.
+    #[must_use]
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// What carries it.
+    #[must_use]
+    pub fn transport(&self) -> TransportType {
+        self.transport
+    }
+
     /// Whether the host enabled the controller, and it is ready.
     #[must_use]
     pub fn is_enabled(&self) -> bool {

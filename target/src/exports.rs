@@ -118,6 +118,8 @@ pub struct Export {
     pub kept: Option<Reservation>,
     /// What has been logged of the disk's failures.
     pub logged: Health,
+    /// What was found wrong with its path or its size when the disk was looked at last.
+    pub look_fault: Option<String>,
     /// Where its operations are counted.
     pub counted: Arc<metrics::namespaces::Namespace>,
 }
@@ -156,6 +158,7 @@ impl Export {
             reservation_persists: lasts && state.keeps(),
             kept,
             logged: Health::default(),
+            look_fault: None,
             counted: Arc::default(),
         })
     }

@@ -16,6 +16,11 @@ const DEFAULT: &str = "info";
 
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
+/// Replaces what is logged.
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
+static FILTER: OnceLock<SetFilter> = OnceLock::new();
+
 /// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set). What waits is written when
 /// the guard is dropped.
 pub fn start() -> WorkerGuard {
@@ -23,14 +28,33 @@ pub fn start() -> WorkerGuard {
         NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX).thread_name("log");
     let (writer, guard) = builder.finish(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
-    let log = tracing_subscriber::fmt().with_env_filter(filter()).with_target(false);
+    let log = tracing_subscriber::fmt().with_target(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         // The journal has its own times, and shows no colours.
-        log.with_writer(Prioritized(writer)).with_ansi(false).without_time().init();
+        let log = log.with_writer(Prioritized(writer)).with_ansi(false).without_time();
+        let log = log.with_env_filter(filter()).with_filter_reloading();
+        let handle = log.reload_handle();
+        let _ = FILTER.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
+        log.init();
     } else {
-        log.with_writer(writer).with_ansi(io::stderr().is_terminal()).init();
+        let log = log.with_writer(writer).with_ansi(io::stderr().is_terminal());
+        let log = log.with_env_filter(filter()).with_filter_reloading();
+        let handle = log.reload_handle();
+        let _ = FILTER.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
+        log.init();
     }
     guard
+}
+
+/// Changes what is logged, until the next start; says what it is then. `level` is what `NVMF_LOG` may be.
+///
+/// # Errors
+/// It is no level; the text names those there are.
+pub fn set_level(level: &str) -> Result<String, String> {
+    let filter = parse(level).map_err(|problem| format!("log level \"{level}\": {problem}"))?;
+    let text = filter.to_string();
+    FILTER.get().ok_or("the log was not started")?(filter)?;
+    Ok(text)
 }
 
 /// From `NVMF_LOG`, else from `RUST_LOG`.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_backend::{DevicesError, Disk};
 use nvmf_block::DeviceId;
+use nvmf_config::AddressList;
 use nvmf_rdma::ListenError;
 use std::collections::VecDeque;
 use std::io;
@@ -36,6 +37,18 @@ pub enum ThreadMessage<D> {
         port: u16,
         /// Whom to tell.
         done: Sender<Result<SocketAddr, ListenError>>,
+    },
+    /// Takes connections of a port from these addresses only, from now on; `None`: from all.
+    Allow {
+        /// The port's number.
+        port: u16,
+        /// Which addresses.
+        allow: Option<AddressList>,
+    },
+    /// Takes no further connection through a port.
+    StopListening {
+        /// The port's number.
+        port: u16,
     },
     /// Ends the thread when no queue is left.
     Finish,

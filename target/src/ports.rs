@@ -33,17 +33,10 @@ impl Served {
     }
 }
 
-/// The ports of the listeners that listen, by their place in the configuration.
+/// The ports of the listeners that listen, each with its number.
 #[must_use]
-pub fn ports(listeners: &[Option<Served>]) -> Vec<Port> {
-    let ports = listeners.iter().enumerate().map(|(at, served)| Some(served.as_ref()?.port(port_id(at))));
-    ports.flatten().collect()
-}
-
-/// The number of the port of a listener.
-#[must_use]
-pub fn port_id(listener: usize) -> u16 {
-    u16::try_from(listener + 1).expect("few listeners")
+pub fn ports(listeners: &[(u16, Served)]) -> Vec<Port> {
+    listeners.iter().map(|(id, served)| served.port(*id)).collect()
 }
 
 #[cfg(test)]
@@ -68,15 +61,8 @@ mod tests {
     fn port_is_what_its_listener_is() {
         let tcp = Served { rdma: None, in_capsule_data: 16384, ..served("127.0.0.1:4420") };
         let discovery = Served { discovery_only: true, ..served("127.0.0.1:8009") };
-        let ports = ports(&[Some(tcp), Some(discovery)]);
+        let ports = ports(&[(1, tcp), (2, discovery)]);
         assert_eq!((ports[0].transport, ports[0].in_capsule_len), (TransportType::TCP, 16384));
         assert_eq!(ports[1].subsystems, PortSubsystems::Only([].into()));
-    }
-
-    #[test]
-    fn listener_that_is_down_is_not_advertised() {
-        let up = Some(served("127.0.0.1:4420"));
-        let ports = ports(&[None, up]);
-        assert_eq!(ports.iter().map(|port| port.id).collect::<Vec<_>>(), [2]);
     }
 }

@@ -49,6 +49,8 @@ counters! {
     rejected_resources,
     /// Connection requests rejected because of what they said.
     rejected_parameters,
+    /// Connections refused because the listener's `allow` has not their address.
+    rejected_address,
     /// Connections accepted whose TLS handshake succeeded.
     tls_accepted,
     /// Connections refused because of TLS: they had none and needed it, had no right key, or broke its protocol.

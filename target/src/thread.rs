@@ -150,6 +150,8 @@ where
             ThreadMessage::Listen { at, port, done } => {
                 let _ = done.send(worker.listen_at(at, port));
             }
+            ThreadMessage::Allow { port, allow } => worker.transport().allow(port, allow),
+            ThreadMessage::StopListening { port } => worker.transport().stop_listening_on(port),
             ThreadMessage::Finish => finish = true,
         }
     }

@@ -86,9 +86,9 @@ fn reload_refuses_one_namespace_and_applies_the_rest() {
         json(&mut site.call("id-ns", &args).expect("nvmf")).expect("a namespace");
     }
     // Opened a second time it would be two disks, each with its own notion of what is written. The rest is applied.
-    serve(&[format!("{disk}\nread_only = true"), memory]);
+    serve(&[format!("{disk}\nblock_size = 512"), memory]);
     let log = target.log();
-    assert!(log.contains("read_only of a disk that is open change at the next restart only"), "{log}");
+    assert!(log.contains("block_size of a disk that is open change at the next restart only"), "{log}");
     assert!(log.contains(", with 1 error"), "{log}");
     let args = ["-n", &site.nqn, "--nsid", "3"];
     fails(&mut site.call("id-ns", &args).expect("nvmf"), &["3"]).expect("it was taken away");
@@ -153,7 +153,7 @@ fn revoked_host_loses_access_despite_refused_changes() {
     let connection = runtime.block_on(Connection::connect(options)).expect("a connection");
     let device = connection.open(Nsid(1)).expect("namespace 1");
     let other = "allowed_hosts = [\"nqn.2026-11.com.example:other\"]";
-    let disks = [format!("{}\nread_only = true", site.disk("disk.img", SIZE))];
+    let disks = [format!("{}\nblock_size = 512", site.disk("disk.img", SIZE))];
     let text = site.subsystem(&disks).replace("allow_any_host = true", other);
     site.configure(&text).expect("a configuration");
     reload(&target, "with 1 error");

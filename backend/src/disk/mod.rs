@@ -152,18 +152,30 @@ impl Disk {
         }
     }
 
-    /// The same disk, if its file or device has become longer, with the length that it has now, for
-    /// [`crate::Devices::resize`]. The file stays open and locked, and the record of its health goes on. Blocks.
+    /// The same disk, if its file or device has become longer: see [`Disk::resized`]. Blocks.
     ///
     /// # Errors
     /// The operating system's error.
     pub fn grown(&self) -> io::Result<Option<Self>> {
+        let resized = self.resized()?;
+        Ok(resized.filter(|disk| disk.0.geometry.blocks > self.0.geometry.blocks))
+    }
+
+    /// The same disk, if its file or device has become longer or shorter, with the length that it has now, for
+    /// [`crate::Devices::resize`]. The file stays open and locked, and the record of its health goes on. Blocks.
+    ///
+    /// # Errors
+    /// The operating system's error; also if nothing is left of it.
+    pub fn resized(&self) -> io::Result<Option<Self>> {
         let Kind::File(FileDisk { file, memory_alignment, direct }) = &self.0.kind else { return Ok(None) };
         let geometry = self.0.geometry;
         let mut end: &File = file;
         let blocks = end.seek(SeekFrom::End(0))? / u64::from(geometry.block_size);
-        if blocks <= geometry.blocks {
+        if blocks == geometry.blocks {
             return Ok(None);
+        }
+        if blocks == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no block any more"));
         }
         let file = FileDisk { file: file.try_clone()?, memory_alignment: *memory_alignment, direct: *direct };
         Ok(Some(Self(Arc::new(Inner {

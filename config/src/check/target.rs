@@ -16,8 +16,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use toml::Spanned;
 
-/// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too.
-const PORT: u16 = 4420;
+/// The port that the standard gives to NVMe over RDMA; by custom NVMe/TCP uses it, too. Listeners that name none have
+/// it.
+pub const PORT: u16 = 4420;
+/// The states of ANA groups, as a file has them.
+pub(crate) const ANA_STATES: [(&str, AnaState); 5] = [
+    ("optimized", AnaState::OPTIMIZED),
+    ("non-optimized", AnaState::NON_OPTIMIZED),
+    ("inaccessible", AnaState::INACCESSIBLE),
+    ("persistent-loss", AnaState::PERSISTENT_LOSS),
+    ("change", AnaState::CHANGE),
+];
 /// The highest Controller ID that a controller may have.
 const CNTLID_MAX: i64 = 0xffef;
 /// Bytes in the path of a Unix socket, without the NUL behind it (unix(7)).
@@ -186,18 +195,11 @@ impl Checker<'_> {
     }
 
     fn ana_groups(&self, groups: &[Spanned<file::AnaGroup>]) -> Result<Vec<AnaGroup>> {
-        let words = [
-            ("optimized", AnaState::OPTIMIZED),
-            ("non-optimized", AnaState::NON_OPTIMIZED),
-            ("inaccessible", AnaState::INACCESSIBLE),
-            ("persistent-loss", AnaState::PERSISTENT_LOSS),
-            ("change", AnaState::CHANGE),
-        ];
         let of = |group: &Spanned<file::AnaGroup>| {
             let group = group.as_ref();
             Ok(AnaGroup {
                 id: self.number("id", Some(&group.id), 1..=ANA_GROUPS_MAX, 1)?,
-                state: self.word("state", Some(&group.state), &words, AnaState::OPTIMIZED)?,
+                state: self.word("state", Some(&group.state), &ANA_STATES, AnaState::OPTIMIZED)?,
             })
         };
         let checked = groups.iter().map(of).collect::<Result<Vec<_>>>()?;

@@ -272,6 +272,14 @@ impl Registry {
         others
     }
 
+    /// Ends associations: their connections close ([`Notice::Closing`]). Their hosts may connect again.
+    pub fn close(&mut self, which: impl Fn(&Association) -> bool) {
+        let ids: Vec<SubsystemId> = self.associations.keys().copied().collect();
+        for id in ids {
+            self.close_associations(id, &which);
+        }
+    }
+
     /// Every association that has a queue left.
     pub fn associations(&self) -> impl Iterator<Item = &Arc<Association>> {
         self.associations.values().flat_map(Associations::iter)

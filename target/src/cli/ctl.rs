@@ -32,6 +32,13 @@ enum Output {
 pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
     let path = ctl.socket.clone().unwrap_or_else(usual_path);
     let answer = ask(&path, &ctl.request)?;
+    if let (Request::Save(save), true) = (&ctl.request, answer.ok)
+        && let Some(path) =
+            save.write(&serde_json::from_value(answer.result.clone())?).map_err(anyhow::Error::msg)?
+    {
+        eprintln!("saved to {}", path.display());
+        return Ok(());
+    }
     match ctl.output {
         Output::Json => print!("{}", answer.line()),
         Output::Text if answer.result.is_null() => {}

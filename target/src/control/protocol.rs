@@ -5,6 +5,7 @@ use super::request::Request;
 use clap::Subcommand as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::LazyLock;
 
 /// The version of the protocol. It is incremented when a request or an answer changes so that an older client would
 /// misread it; what is only added leaves it.
@@ -151,7 +152,12 @@ pub fn line(request: &Request) -> String {
 
 /// The names of all requests: the words of `nvmf-target ctl`.
 #[must_use]
-pub fn names() -> Vec<String> {
+pub fn names() -> &'static [String] {
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(read_names);
+    &NAMES
+}
+
+fn read_names() -> Vec<String> {
     let command = Request::augment_subcommands(clap::Command::new("ctl"));
     let mut names = Vec::new();
     for command in command.get_subcommands() {

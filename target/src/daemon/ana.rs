@@ -3,10 +3,9 @@
 use super::Daemon;
 use crate::barrier::Scope;
 use crate::exports::Export;
-use crate::ports::port_id;
 use core::net::SocketAddr;
 use core::time::Duration;
-use nvmf_config::{AnaGroup, Config, Listener};
+use nvmf_config::{AnaGroup, Listener};
 use nvmf_subsystem::limits::ANA_TRANSITION_S;
 use nvmf_subsystem::{AnaState, DefinitionError, Registry};
 use std::collections::BTreeSet;
@@ -41,9 +40,9 @@ pub(super) fn set_initial(
     registry: &mut Registry,
     listeners: &[Listener],
 ) -> Result<(), Box<DefinitionError>> {
-    for (at, listener) in listeners.iter().enumerate() {
+    for (port, listener) in (1..).zip(listeners) {
         for &AnaGroup { id, state } in &listener.ana_groups {
-            registry.set_ana_state(port_id(at), id, state).map_err(Box::new)?;
+            registry.set_ana_state(port, id, state).map_err(Box::new)?;
         }
     }
     Ok(())
@@ -80,7 +79,7 @@ impl Daemon {
     }
 
     fn set_group(&mut self, at: usize, group: AnaGroup) -> Result<(), AnaError> {
-        let (AnaGroup { id, state }, port) = (group, port_id(at));
+        let (AnaGroup { id, state }, port) = (group, self.listeners[at].port());
         let before = self.registry().ana().state(port, id);
         let drained = if is_reachable(before) && !is_reachable(state) {
             self.change_ana(port, id, AnaState::CHANGE)?;
@@ -118,32 +117,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes over the states of a changed configuration. Listeners are known by their address and transport. Returns how
-    /// many errors it logged.
-    pub(super) fn apply_ana(&mut self, config: &Config) -> usize {
-        let mut changes = Vec::new();
-        for (at, old) in self.config.listeners.iter().enumerate() {
-            let same = |new: &&Listener| (new.address, new.transport) == (old.address, old.transport);
-            let Some(new) = config.listeners.iter().find(same) else { continue };
-            let state = |groups: &[AnaGroup], id| {
-                groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
-            };
-            for group in old.ana_groups.iter().chain(&new.ana_groups) {
-                let wanted = state(&new.ana_groups, group.id);
-                let change = (at, AnaGroup { id: group.id, state: wanted });
-                if wanted != state(&old.ana_groups, group.id) && !changes.contains(&change) {
-                    changes.push(change);
-                }
+    /// Takes over the states that a changed configuration has for the listener at a place of it.
+    pub(super) fn set_groups(&mut self, at: usize, wanted: &[AnaGroup]) -> Result<(), AnaError> {
+        let old = self.config.listeners[at].ana_groups.clone();
+        let state = |groups: &[AnaGroup], id| {
+            groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
+        };
+        for group in old.iter().chain(wanted) {
+            let state_wanted = state(wanted, group.id);
+            if state_wanted != state(&self.config.listeners[at].ana_groups, group.id) {
+                self.set_group(at, AnaGroup { id: group.id, state: state_wanted })?;
             }
         }
-        let mut errors = 0;
-        for (at, group) in changes {
-            if let Err(error) = self.set_group(at, group) {
-                let address = self.config.listeners[at].address;
-                tracing::error!("ANA group {} behind {address}: {error}", group.id);
-                errors += 1;
-            }
-        }
-        errors
+        self.config.listeners[at].ana_groups = wanted.to_vec();
+        Ok(())
     }
 }

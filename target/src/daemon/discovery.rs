@@ -3,7 +3,7 @@
 use super::Daemon;
 use crate::machine;
 use crate::mdns::{Announced, Announcer};
-use crate::ports::{Served, port_id};
+use crate::ports::Served;
 use nvmf_config::{Config, Referral, Transport};
 use nvmf_subsystem::{DiscoveryDefinition, Nqn, TransportType};
 use std::collections::BTreeMap;
@@ -74,7 +74,8 @@ impl Daemon {
                 Err(error) => return tracing::warn!("discovery is not announced by mDNS: {error}"),
             }
         }
-        let served = self.listeners.iter().map(|listener| listener.served(&self.config.target));
+        let served =
+            self.listeners.iter().map(|listener| (listener.port(), listener.served(&self.config.target)));
         let wanted = announced(&served.collect::<Vec<_>>());
         let Some(announcer) = &mut self.announcer else { return };
         let before = announcer.len();
@@ -87,9 +88,9 @@ impl Daemon {
     }
 }
 
-/// Which of the listeners, by their place in the configuration, other machines can ask.
-fn announced(listeners: &[Option<Served>]) -> BTreeMap<u16, Announced> {
-    let up = listeners.iter().enumerate().filter_map(|(at, served)| Some((port_id(at), served.as_ref()?)));
+/// Which of the listeners, by the number of their port, other machines can ask.
+fn announced(listeners: &[(u16, Option<Served>)]) -> BTreeMap<u16, Announced> {
+    let up = listeners.iter().filter_map(|(port, served)| Some((*port, served.as_ref()?)));
     let open = up.filter(|(_, served)| served.discovery && !served.address.ip().is_loopback());
     open.map(|(port, served)| (port, Announced { address: served.address, rdma: served.rdma })).collect()
 }

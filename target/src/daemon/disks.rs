@@ -1,8 +1,10 @@
 //! Taking namespaces up, and taking them away.
 
 use super::Daemon;
+use super::apply::{Pending, held};
+use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
+use crate::limits::ANSWER_TIMEOUT;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use core::time::Duration;
@@ -138,7 +140,7 @@ impl Daemon {
 
     /// Sends a message about each disk to the workers and waits for their answers. All at once: a worker that does not
     /// answer is waited for once.
-    fn tell_workers(
+    pub(super) fn tell_workers(
         &self,
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
@@ -181,93 +183,25 @@ impl Daemon {
         }
     }
 
-    /// Looks at the disks again: shows the hosts those that have grown, and complains of those that are no longer at
-    /// their path. Returns how many errors there were.
-    pub(super) fn look_at_disks(&mut self) -> usize {
-        let disks: Vec<_> = self.exports().to_vec();
-        let (tell, told) = channel();
-        // A thread of its own: a file system that hangs would keep the control loop waiting.
-        let look = move || {
-            for export in disks {
-                let found = (export.is_at_its_path(), export.disk.grown());
-                let _ = tell.send((export, found));
-            }
-        };
-        if std::thread::Builder::new().name("look-at-disks".into()).spawn(look).is_err() {
-            return 1;
-        }
-        let deadline = Instant::now() + OPEN_TIMEOUT;
-        let (mut grown, mut errors) = (Vec::new(), 0);
-        loop {
-            let (export, (at_its_path, size)) =
-                match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                    Ok(found) => found,
-                    Err(RecvTimeoutError::Disconnected) => break,
-                    Err(RecvTimeoutError::Timeout) => {
-                        tracing::error!("a disk does not answer: those behind it were not looked at");
-                        errors += 1;
-                        break;
-                    }
-                };
-            let name = format!("{} namespace {}", export.nqn, export.namespace.nsid);
-            if !at_its_path.unwrap_or(false) {
-                tracing::error!(
-                    "{name}: {} is not the disk that is served: it was replaced or removed, and hosts go on with the \
-                     one that was opened. Put it back, or take the namespace out, reload, and add it again",
-                    export.backing()
-                );
-                errors += 1;
-            }
-            match size {
-                Ok(Some(disk)) => grown.push(Export { disk, ..export }),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!("{name}: the size of {} cannot be read: {error}", export.backing());
-                    errors += 1;
-                }
-            }
-        }
-        if grown.is_empty() {
-            return errors;
-        }
-        // The workers first: hosts use the new blocks as soon as they see them.
-        let (taken, faults) =
-            self.tell_workers(grown, 0..self.common.mailboxes.workers(), |export, _, tell| {
-                ThreadMessage::Resize(export.device, export.disk.clone(), tell)
-            });
-        for (export, text) in &faults {
-            self.log_export_fault(&fault(export, ExportFault::Attach(text.clone())));
-        }
-        taken.into_iter().for_each(|export| self.show_growth(export));
-        self.publish();
-        errors + faults.len()
-    }
-
-    fn show_growth(&mut self, export: Export) {
-        let (nqn, nsid, bytes) = (export.nqn, export.namespace.nsid, export.disk.geometry().bytes());
-        let Some(open) = self.namespaces.open.iter_mut().find(|open| open.is(&nqn, nsid)) else { return };
-        let before = open.disk.geometry().bytes();
-        tracing::info!("{nqn} namespace {nsid}: {} has grown from {before} to {bytes} bytes", open.backing());
-        open.disk = export.disk;
-        if let Err(error) = self.show(&nqn) {
-            tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
-        }
-    }
-
     /// Takes namespaces from the hosts, then from the workers: a command that comes in later finds the namespace gone.
-    pub(super) fn take_away(&mut self, goes: impl Fn(&Export) -> bool) {
-        let nqns: BTreeSet<Nqn> =
-            self.exports().iter().filter(|e| goes(e)).map(|export| export.nqn).collect();
+    /// Returns what it waits for: operations that were under way.
+    pub(super) fn take_away(&mut self, goes: impl Fn(&Export) -> bool) -> Vec<Pending> {
+        let going = || self.exports().iter().filter(|export| goes(export));
+        let nqns: BTreeSet<Nqn> = going().map(|export| export.nqn).collect();
+        let holds: Vec<String> = going().map(held).collect();
         let gone = self.namespaces.take_away(self.common.clock.now(), goes);
         for nqn in nqns {
             // Unknown when the whole subsystem went: so did its namespaces.
             let _ = self.show(&nqn);
         }
         self.publish();
-        for (device, (nqn, nsid)) in gone {
+        let pending = gone.into_iter().zip(holds).map(|((device, (nqn, nsid)), holds)| {
+            let barrier = self.common.mailboxes.barrier(Scope::devices([device]));
             self.detach(device);
             self.common.observed.namespaces.remove(nqn, nsid);
-        }
+            Pending { barrier, holds }
+        });
+        pending.collect()
     }
 
     /// Shows the hosts of a subsystem the namespaces that are open.
@@ -330,7 +264,7 @@ impl OpenDeadline {
     }
 }
 
-fn fault(export: &Export, source: ExportFault) -> ExportError {
+pub(super) fn fault(export: &Export, source: ExportFault) -> ExportError {
     ExportError { nqn: Box::new(export.nqn), nsid: export.namespace.nsid, source }
 }
 

@@ -1,7 +1,6 @@
 //! The keys of hosts for TLS, from the files that the configuration names.
 
 use super::{Daemon, StartError};
-use crate::ports::port_id;
 use crate::transport::tcp::TlsPorts;
 use nvmf_config::{Config, Host};
 use nvmf_tls::{FileError, Keys, TlsKeyring, read_key_file};
@@ -42,7 +41,7 @@ pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartE
         }
         fault.log();
     }
-    let modes = config.listeners.iter().enumerate().map(|(at, listener)| (port_id(at), listener.tls));
+    let modes = (1..).zip(&config.listeners).map(|(port, listener)| (port, listener.tls));
     let ports = TlsPorts::new(modes, keys, keyring(config)?).map_err(StartError::Tls)?;
     Ok(Some(Arc::new(ports)))
 }

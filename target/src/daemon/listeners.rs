@@ -1,9 +1,13 @@
 //! Where the daemon listens, and tries to.
 
+use super::apply::{Origin, Pending, Unmade, failed};
 use super::disks::error_text;
+use super::plan::fixed;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
+use crate::barrier::Scope;
+use crate::control::request::change::Outcome;
 use crate::control::request::status::ListenerStatus;
 use crate::exec::transport::ListenAt;
 use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
@@ -11,10 +15,10 @@ use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use crate::metrics::observed::SeenListener;
-use crate::ports::{Served, port_id, ports};
+use crate::ports::{Served, ports};
 use crate::settings::in_capsule_data;
 use crate::sockets::Sockets;
-use nvmf_config::{Listener, ProviderChoice, Target, Tls, Transport};
+use nvmf_config::{AddressList, Listener, ProviderChoice, Target, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_stream::HalfOpenLimits;
@@ -26,6 +30,8 @@ use std::sync::mpsc::channel;
 /// A listener of the configuration.
 pub(super) struct Listening {
     config: Listener,
+    /// The number of its port. No later listener has it.
+    port: u16,
     /// Where it listens: as configured, but with the port that the system chose for port 0.
     address: SocketAddr,
     /// Over what; none when it is down.
@@ -35,8 +41,22 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn new(config: Listener) -> Self {
-        Self { address: config.address, config, providers: Vec::new(), fault: None }
+    pub(super) fn new(config: Listener, port: u16) -> Self {
+        Self { address: config.address, config, port, providers: Vec::new(), fault: None }
+    }
+
+    pub(super) fn transport(&self) -> Transport {
+        self.config.transport
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether it is meant by an address and a transport: as configured, or as it listens.
+    pub(super) fn is_named(&self, address: SocketAddr, transport: Option<Transport>) -> bool {
+        (self.address == address || self.config.address == address)
+            && transport.is_none_or(|transport| self.config.transport == transport)
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -74,6 +94,7 @@ impl Listening {
             fault: self.fault.clone(),
             discovery_only: self.config.discovery_only,
             tls: self.config.tls.to_string(),
+            allow: self.config.allow.iter().flat_map(AddressList::iter).map(ToString::to_string).collect(),
         }
     }
 
@@ -138,14 +159,15 @@ impl Daemon {
     /// Listens where it does not yet, and returns the places of the listeners that could not, and why.
     pub(super) fn listen_where_down(&mut self) -> Vec<(usize, StartError)> {
         let down: Vec<usize> = (0..self.listeners.len()).filter(|&at| !self.listeners[at].is_up()).collect();
-        let listen = |at: usize| {
-            let address = self.listeners[at].config.address;
-            let selection = select(&self.listeners[at].config);
-            let selection = selection.map_err(|source| StartError::Provider { address, source })?;
-            self.listen(at, selection).map_err(|error| self.explained(at, error))
-        };
-        let results = down.iter().copied().map(listen);
+        let results = down.iter().copied().map(|at| self.listen_where_configured(at));
         results.zip(&down).filter_map(|(result, &at)| Some((at, result.err()?))).collect()
+    }
+
+    fn listen_where_configured(&mut self, at: usize) -> Result<(), StartError> {
+        let address = self.listeners[at].config.address;
+        let selection = select(&self.listeners[at].config);
+        let selection = selection.map_err(|source| StartError::Provider { address, source })?;
+        self.listen(at, selection).map_err(|error| self.explained(at, error))
     }
 
     /// A port that another listener of ours has is not another program's.
@@ -163,6 +185,111 @@ impl Daemon {
         }
     }
 
+    /// The number of a configured listener's port.
+    pub(super) fn port_of(&self, listener: &Listener) -> Option<u16> {
+        let is_it = |it: &&Listening| fixed(&it.config) == fixed(listener);
+        self.listeners.iter().find(is_it).map(Listening::port)
+    }
+
+    /// One more place to listen.
+    pub(super) fn add_listener(
+        &mut self,
+        listener: &Listener,
+        origin: Origin,
+    ) -> Result<Vec<Pending>, Unmade> {
+        if listener.tls != Tls::Off && self.common.tls.is_none() {
+            let message = "no listener had TLS when the target was started: this one needs a restart";
+            return Err(Unmade { outcome: Outcome::Refused, message: message.to_owned() });
+        }
+        let port = self
+            .last_port
+            .checked_add(1)
+            .ok_or_else(|| failed("no port number is left: restart the target"))?;
+        self.last_port = port;
+        if let Some(tls) = &self.common.tls {
+            tls.set_mode(port, listener.tls);
+        }
+        for group in &listener.ana_groups {
+            self.registry().set_ana_state(port, group.id, group.state).map_err(failed)?;
+        }
+        self.listeners.push(Listening::new(listener.clone(), port));
+        self.config.listeners.push(listener.clone());
+        self.raise_descriptor_limit();
+        let at = self.listeners.len() - 1;
+        match self.listen_where_configured(at) {
+            Ok(()) => Ok(Vec::new()),
+            Err(error) if origin == Origin::File => {
+                self.log_listen_fault(at, &error);
+                Err(Unmade { outcome: Outcome::Waiting, message: error_text(&error) })
+            }
+            Err(error) => {
+                self.listeners.pop();
+                self.config.listeners.pop();
+                Err(failed(error_text(&error)))
+            }
+        }
+    }
+
+    /// Listens there no more. The connections that came in through it close: they could not come back.
+    pub(super) fn remove_listener(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
+        let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
+        let removed = self.listeners.remove(at);
+        self.config.listeners.remove(at);
+        self.publish_ports().map_err(|error| failed(error_text(&error)))?;
+        self.stop_listening(&removed);
+        let closed = self.keys_of(|it| it.port() == removed.port);
+        self.registry().close(|it| it.port() == removed.port);
+        self.publish();
+        Ok(self.closing(closed))
+    }
+
+    /// The states of ANA groups there.
+    pub(super) fn set_ana_groups(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
+        let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
+        self.set_groups(at, &listener.ana_groups).map_err(failed)?;
+        Ok(Vec::new())
+    }
+
+    /// Which addresses may connect from now on. Connections that are there stay.
+    pub(super) fn set_allowed(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
+        let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
+        let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
+        self.config.listeners[at].allow.clone_from(&listener.allow);
+        self.listeners[at].config.allow.clone_from(&listener.allow);
+        let Listening { port, config, .. } = &self.listeners[at];
+        for worker in self.workers_of(&self.listeners[at]) {
+            let message = ThreadMessage::Allow { port: *port, allow: config.allow.clone() };
+            self.common.mailboxes.send(worker, message);
+        }
+        let barrier = self.common.mailboxes.barrier(Scope::notices());
+        Ok(vec![Pending { barrier, holds: "a worker has not taken it over".to_owned() }])
+    }
+
+    /// The workers that listen for it.
+    fn workers_of(&self, listening: &Listening) -> Vec<WorkerId> {
+        let serves = |group: &&WorkerGroup| listening.providers.contains(&group.selection);
+        self.groups.iter().filter(serves).map(|group| group.first).collect()
+    }
+
+    fn stop_listening(&self, listening: &Listening) {
+        // Nor does systemd keep the socket for the next start: hosts would wait there.
+        Sockets::forget(listening.address);
+        for worker in self.workers_of(listening) {
+            self.common.mailboxes.send(worker, ThreadMessage::StopListening { port: listening.port });
+        }
+    }
+
+    /// Listens nowhere until [`Daemon::retry_listeners`].
+    pub(super) fn stop_all_listeners(&mut self) -> Result<(), StartError> {
+        for at in 0..self.listeners.len() {
+            self.stop_listening(&self.listeners[at]);
+            self.listeners[at].providers.clear();
+        }
+        self.publish_ports()
+    }
+
     /// Lets go of the sockets that systemd handed over and that no listener wants.
     pub(super) fn release_sockets(&mut self) {
         let over_tcp = self.listeners.iter().filter(|listener| takes_tcp_port(&listener.config));
@@ -172,6 +299,9 @@ impl Daemon {
 
     /// Tries again where it is down.
     pub(super) fn retry_listeners(&mut self) {
+        if self.draining {
+            return;
+        }
         let before: Vec<bool> = self.listeners.iter().map(Listening::is_up).collect();
         for (at, error) in self.listen_where_down() {
             self.log_listen_fault(at, &error);
@@ -238,7 +368,10 @@ impl Daemon {
         // Hosts that connect at once must find the port: without it they would be told to go away for good.
         self.listeners[at].providers.push(selection);
         self.publish_ports()?;
-        match self.listen_by(group, self.listeners[at].address, port_id(at)) {
+        let (port, allow) = (self.listeners[at].port, self.listeners[at].config.allow.clone());
+        let first = self.groups[group].first;
+        self.common.mailboxes.send(first, ThreadMessage::Allow { port, allow });
+        match self.listen_by(group, self.listeners[at].address, port) {
             Ok(taken) => {
                 self.listeners[at].address = taken;
                 self.listeners[at].fault = None;
@@ -325,8 +458,8 @@ impl Daemon {
     }
 
     fn publish_ports(&mut self) -> Result<(), StartError> {
-        let ports =
-            ports(&self.listeners.iter().map(|it| it.served(&self.config.target)).collect::<Vec<_>>());
+        let up = self.listeners.iter().filter_map(|it| Some((it.port, it.served(&self.config.target)?)));
+        let ports = ports(&up.collect::<Vec<_>>());
         let set = self.registry().set_ports(ports);
         set.map_err(|error| StartError::Definition(Box::new(error)))?;
         self.publish();
@@ -366,7 +499,7 @@ mod tests {
         };
         let listening = |address, provider, providers| {
             let config = Config::parse(&text(address, provider)).expect("a configuration");
-            Listening { providers, ..Listening::new(config.listeners[0].clone()) }
+            Listening { providers, ..Listening::new(config.listeners[0].clone(), 1) }
         };
         let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp { crc: false })];
         let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);

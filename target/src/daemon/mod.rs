@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `sizes` | disks that grow or shrink |
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
@@ -13,12 +14,13 @@
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions`, `reservations` | the thread that answers what commands ask the control plane |
-//! | `reload` | a changed configuration |
+//! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 //! | `slow_disks` | disks that do not answer |
 
 mod ana;
+mod apply;
 mod authentication;
 mod discovery;
 mod disks;
@@ -26,10 +28,11 @@ mod keys;
 mod limits;
 mod listeners;
 mod namespaces;
+mod plan;
 mod questions;
-mod reload;
 mod requests;
 mod reservations;
+mod sizes;
 mod slow_disks;
 mod start;
 mod status;
@@ -63,6 +66,7 @@ use listeners::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::Registry;
+use sizes::Looking;
 use slow_disks::SlowDisks;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -90,6 +94,10 @@ pub struct Daemon {
     /// Listening sockets that systemd handed over and that no listener has taken yet.
     sockets: Sockets,
     namespaces: Namespaces,
+    /// The number of the port of the listener that came last.
+    last_port: u16,
+    /// No connection is taken for now.
+    draining: bool,
     /// How many errors the last reload had.
     reload_errors: usize,
     /// When to try again what could not be had, and when to look for RDMA devices.
@@ -103,6 +111,8 @@ pub struct Daemon {
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
     announcer: Option<Announcer>,
+    /// The disks are being looked at.
+    looking: Option<Looking>,
 }
 
 impl Daemon {
@@ -168,11 +178,13 @@ impl Daemon {
         for fault in self.advance_disks() {
             self.log_export_fault(&fault);
         }
+        self.collect_sizes();
         self.log_slow_disks();
         self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
+            self.begin_to_look();
             self.retry_listeners();
             self.log_failures();
         }

@@ -208,6 +208,17 @@ impl Namespaces {
         self.faults.clear();
     }
 
+    /// What is known of one that failed does not count any more.
+    pub(super) fn forget_fault(&mut self, key: &Key) {
+        self.faults.remove(key);
+    }
+
+    /// How many that are wanted are not served, and do not only wait for hosts to forget another disk.
+    pub(super) fn failing(&self, wanted: &[Subsystem]) -> usize {
+        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
+        namespaces.filter(|(key, namespace)| !self.is_open(key) && !self.is_resting(key, namespace)).count()
+    }
+
     /// Makes an opened one served.
     pub(super) fn add(&mut self, export: Export) {
         self.faults.remove(&(export.nqn, export.namespace.nsid));

@@ -122,6 +122,9 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
+/// Groups of workers that listeners may need which are added to those of the start: NVMe/TCP, RDMA devices.
+const GROUPS_SPARE: usize = 4;
+
 /// Each in a line of its own.
 fn lines(errors: &[ExportError]) -> String {
     errors.iter().map(|error| format!("\n  {}", error_text(error))).collect()
@@ -166,7 +169,9 @@ impl Daemon {
         added.map_err(|error| StartError::Definition(Box::new(error)))?;
         // Each listener may find a device of its own later, with workers of its own.
         let workers = config.target.workers.max(config.listeners.len());
-        let capacity = workers + config.listeners.len() * config.target.workers.div_ceil(2);
+        // So may those that are added.
+        let groups = config.listeners.len() + GROUPS_SPARE;
+        let capacity = workers + groups * config.target.workers.div_ceil(2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (questions, asked) = channel();
         let registry = Arc::new(Mutex::new(registry));
@@ -195,7 +200,12 @@ impl Daemon {
             common,
             groups: Vec::new(),
             workers: Vec::new(),
-            listeners: config.listeners.iter().cloned().map(Listening::new).collect(),
+            listeners: (1..)
+                .zip(&config.listeners)
+                .map(|(port, it)| Listening::new(it.clone(), port))
+                .collect(),
+            last_port: config.listeners.len().try_into().unwrap_or(u16::MAX),
+            draining: false,
             sockets,
             namespaces: Default::default(),
             reload_errors: 0,
@@ -206,6 +216,7 @@ impl Daemon {
             watchdog: Watchdog::of_this_process(),
             limits: Default::default(),
             announcer: None,
+            looking: None,
             config,
         };
         match daemon.bring_up() {

@@ -8,6 +8,7 @@ use core::fmt::{Debug, Display};
 use core::time::Duration;
 use nvme_proto::{Cntlid, Qid};
 use nvmf_block::BorrowedRead;
+use nvmf_config::AddressList;
 use nvmf_memory::Memory;
 use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::limits::{CQE_LEN, SQE_LEN};
@@ -73,6 +74,13 @@ pub trait Transport: Sized {
     /// # Errors
     /// [`ListenError`].
     fn listen(&mut self, at: ListenAt, port: u16) -> Result<SocketAddr, ListenError>;
+
+    /// Takes connections of that port from these addresses only, from now on; `None`: from all, as before the first
+    /// call. Others are refused before they can say anything, and counted.
+    fn allow(&mut self, port: u16, from: Option<AddressList>);
+
+    /// No further connection comes in through that port.
+    fn stop_listening_on(&mut self, port: u16);
 
     /// No further connection comes in.
     fn stop_listening(&mut self);
@@ -275,6 +283,11 @@ pub enum Event<I> {
         cause: String,
         /// It failed at TLS.
         at_tls: bool,
+    },
+    /// A connection from an address that may not connect through the port was closed.
+    NotAllowed {
+        /// From where.
+        peer: SocketAddr,
     },
     /// The system has no descriptor for one more connection, or says something else of its kind.
     Shortage(io::Error),

@@ -62,6 +62,13 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(%peer, "connection rejected: {cause}");
                 }
             }
+            Event::NotAllowed { peer } => {
+                let counters = &self.resources.counters;
+                counters.rejected_address.add(1);
+                if self.resources.log.allow(now, counters) {
+                    tracing::warn!(%peer, "connection refused: the listener's `allow` has not this address");
+                }
+            }
             Event::Shortage(error) => self.on_shortage(now, &error),
             Event::Yielded { peer } => {
                 let counters = &self.resources.counters;

@@ -360,7 +360,7 @@ fn reload_reports_to_systemd() {
     };
     let ready = told("READY=1");
     assert!(ready.contains("(iwarp): 1 namespace(s)"), "{ready}");
-    configuration(folder.path(), ANY_PORT, &format!("{namespace}\nread_only = true"));
+    configuration(folder.path(), ANY_PORT, &format!("{namespace}\nblock_size = 512"));
     signal(&running.0, nix::sys::signal::Signal::SIGHUP);
     assert!(told("RELOADING=1").contains("MONOTONIC_USEC="));
     let ready = told("READY=1");

@@ -4,17 +4,31 @@
 //! the file of its group here; the function that carries it out, in `daemon/requests`; its paragraph in
 //! docs/CONTROL.md.
 
+pub mod change;
+pub mod config;
+pub mod listener;
+pub mod namespace;
+pub mod service;
 pub mod status;
+pub mod subsystem;
 pub mod trace;
 
+use change::ChangesAnswer;
 use clap::Subcommand;
+use config::{File, Save, SaveAnswer};
+use listener::ListenerRequest;
+use namespace::NamespaceRequest;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use service::{ConnectionsAnswer, ConnectionsRequest, Drain, LogLevel, LogLevelAnswer};
 use status::StatusAnswer;
+use std::fmt::Display;
+use subsystem::{HostRequest, SubsystemRequest};
 use trace::TraceAnswer;
 
 /// A request. Its name on the socket are the words of the command line: `namespace add`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// What is served, to whom, and what is not well.
@@ -26,6 +40,31 @@ pub enum Request {
         #[serde(default = "trace_max")]
         max: usize,
     },
+    /// Add and remove subsystems.
+    #[command(subcommand)]
+    Subsystem(SubsystemRequest),
+    /// Add, change and remove namespaces.
+    #[command(subcommand)]
+    Namespace(NamespaceRequest),
+    /// Say which hosts may connect.
+    #[command(subcommand)]
+    Host(HostRequest),
+    /// Say where hosts connect.
+    #[command(subcommand)]
+    Listener(ListenerRequest),
+    /// Show and close connections.
+    #[command(subcommand)]
+    Connections(ConnectionsRequest),
+    /// What `apply` would change, and what it would cost. Changes nothing.
+    Plan(File),
+    /// Serve what a configuration file says, each change by itself. A file that is wrong changes nothing.
+    Apply(File),
+    /// Save what is served as a configuration file.
+    Save(Save),
+    /// How much is logged, until the next start.
+    LogLevel(LogLevel),
+    /// Close all connections and take no new ones, so that hosts use their other paths; `drain --end` ends it.
+    Drain(Drain),
 }
 
 fn trace_max() -> usize {
@@ -33,11 +72,18 @@ fn trace_max() -> usize {
 }
 
 impl Request {
-    /// Whether it changes something: then who asked for it goes to the log.
+    /// What goes to the log with who asked for it, if it changes something. The text of a file does not: each of its
+    /// changes has its own line. Nor may a secret.
     #[must_use]
-    pub fn changes(&self) -> bool {
+    pub fn audit(&self) -> Option<String> {
         match self {
-            Self::Status {} | Self::Trace { .. } => false,
+            Self::Status {}
+            | Self::Trace { .. }
+            | Self::Plan(_)
+            | Self::Save(_)
+            | Self::Connections(ConnectionsRequest::List {}) => None,
+            Self::Apply(_) => Some("apply".to_owned()),
+            other => Some(super::protocol::line(other).trim_end().to_owned()),
         }
     }
 
@@ -46,9 +92,24 @@ impl Request {
     /// # Errors
     /// The target is of a version whose result means something else.
     pub fn text(&self, result: Value) -> serde_json::Result<String> {
-        Ok(match self {
-            Self::Status {} => serde_json::from_value::<StatusAnswer>(result)?.to_string(),
-            Self::Trace { .. } => serde_json::from_value::<TraceAnswer>(result)?.to_string(),
-        })
+        match self {
+            Self::Status {} => text_of::<StatusAnswer>(result),
+            Self::Trace { .. } => text_of::<TraceAnswer>(result),
+            Self::Connections(ConnectionsRequest::List {}) => text_of::<ConnectionsAnswer>(result),
+            Self::Save(_) => text_of::<SaveAnswer>(result),
+            Self::LogLevel(_) => text_of::<LogLevelAnswer>(result),
+            Self::Subsystem(_)
+            | Self::Namespace(_)
+            | Self::Host(_)
+            | Self::Listener(_)
+            | Self::Connections(ConnectionsRequest::Close(_))
+            | Self::Plan(_)
+            | Self::Apply(_)
+            | Self::Drain(_) => text_of::<ChangesAnswer>(result),
+        }
     }
+}
+
+fn text_of<T: DeserializeOwned + Display>(result: Value) -> serde_json::Result<String> {
+    Ok(serde_json::from_value::<T>(result)?.to_string())
 }

@@ -15,6 +15,8 @@ pub struct StatusAnswer {
     pub uptime_s: u64,
     /// The configuration file, if it has one.
     pub config_file: Option<String>,
+    /// Whether it takes no connection for now (`drain`).
+    pub draining: bool,
     /// Errors of the last reload.
     pub reload_errors: usize,
     /// Where it listens.
@@ -44,6 +46,8 @@ pub struct ListenerStatus {
     pub discovery_only: bool,
     /// `off`, `allowed` or `required`.
     pub tls: String,
+    /// The networks that hosts may connect from; empty: from anywhere.
+    pub allow: Vec<String>,
 }
 
 /// A subsystem.
@@ -134,6 +138,9 @@ impl fmt::Display for StatusAnswer {
         if self.reload_errors > 0 {
             writeln!(f, "{} error(s) at the last reload: see the log", self.reload_errors)?;
         }
+        if self.draining {
+            writeln!(f, "drained: no connection is taken (`drain --end` ends it)")?;
+        }
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
         for HostStatus { nqn, controllers, io_queues } in &self.hosts {
@@ -158,6 +165,9 @@ impl fmt::Display for ListenerStatus {
         }
         if self.discovery_only {
             write!(f, ", discovery only")?;
+        }
+        if !self.allow.is_empty() {
+            write!(f, ", only from {}", self.allow.join(", "))?;
         }
         match &self.fault {
             Some(fault) => writeln!(f, "\n  {fault}"),

@@ -13,6 +13,7 @@ use uuid::Uuid;
 const TROUBLE: &[&str] = &[
     "rejected_resources",
     "rejected_parameters",
+    "rejected_address",
     "tls_refused",
     "accepts_failed",
     "half_open_closed",
@@ -35,6 +36,7 @@ impl Daemon {
             pid: std::process::id(),
             uptime_s: self.common.clock.now().as_secs().saturating_sub(1),
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
+            draining: self.draining,
             reload_errors: self.reload_errors,
             listeners: self.listeners.iter().map(|listener| listener.status()).collect(),
             subsystems: self
@@ -61,7 +63,10 @@ impl Daemon {
                 nsid: namespace.nsid,
                 backing: describe(&namespace.backing),
                 state: if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting },
-                fault: if open.is_some() { None } else { self.namespaces.fault(&key) },
+                fault: match open {
+                    Some(export) => export.look_fault.clone(),
+                    None => self.namespaces.fault(&key),
+                },
                 disk: open.map(|export| disk_status(export, now_us)),
             }
         });

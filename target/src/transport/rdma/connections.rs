@@ -14,6 +14,7 @@ use crate::transport::strangers;
 use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::BorrowedRead;
+use nvmf_config::AddressList;
 use nvmf_memory::Memory;
 use nvmf_rdma::{
     CmEvent, ConnectParameters, DisconnectCause, ListenError, LocalKey, PostError, Provider,
@@ -56,6 +57,10 @@ impl<P: Provider> Rdma<P> {
             } => {
                 let local = local.ip().to_canonical();
                 let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
+                if self.allowed.get(&port).is_some_and(|allowed| !allowed.has(peer.ip())) {
+                    self.provider.reject(request, &rejection(RejectStatus::NO_RESOURCES));
+                    return Some(Event::NotAllowed { peer });
+                }
                 let offer = Offer { port, peer, local, private_data, peer_responder_resources };
                 Event::Incoming(Incoming { request, offer })
             }
@@ -148,6 +153,20 @@ impl<P: Provider> Transport for Rdma<P> {
         };
         self.listeners.push((listener, port));
         Ok(address)
+    }
+
+    fn allow(&mut self, port: u16, from: Option<AddressList>) {
+        match from {
+            Some(list) => self.allowed.insert(port, list),
+            None => self.allowed.remove(&port),
+        };
+    }
+
+    fn stop_listening_on(&mut self, port: u16) {
+        for (listener, _) in self.listeners.extract_if(.., |(_, of)| *of == port) {
+            self.provider.unlisten(listener);
+        }
+        self.allowed.remove(&port);
     }
 
     fn stop_listening(&mut self) {

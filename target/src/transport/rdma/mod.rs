@@ -26,6 +26,7 @@ use crate::message::WorkerId;
 use crate::settings::Settings;
 use lending::Lending;
 use nvmf_block::Backend;
+use nvmf_config::AddressList;
 use nvmf_memory::{BufferIndex, Memory};
 use nvmf_rdma::{Access, Completion, CompletionQueueId, ListenerId, LocalKey, Provider, QueuePairId};
 use receives::ReceiveSlots;
@@ -42,6 +43,8 @@ pub struct Rdma<P: Provider> {
     queues: Box<[Option<QueuePair>]>,
     by_qp: HashMap<QueuePairId, u32>,
     listeners: Vec<(ListenerId, u16)>,
+    /// Of ports that do not take connections from anywhere.
+    allowed: HashMap<u16, AddressList>,
     /// Where the last I/O queue went.
     last: Option<WorkerId>,
     completions: Vec<Completion>,
@@ -114,6 +117,7 @@ impl<P: Provider> Rdma<P> {
             queues: (0..queues).map(|_| None).collect(),
             by_qp: HashMap::with_capacity(queues),
             listeners: Vec::new(),
+            allowed: HashMap::new(),
             last: None,
             completions: Vec::with_capacity(COMPLETIONS),
             taken: 0,

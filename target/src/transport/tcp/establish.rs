@@ -105,11 +105,24 @@ impl Tcp {
         Ok(bound)
     }
 
-    pub(super) fn close_listeners(&mut self) {
+    /// Closes the listeners of a port, or all; connections that have not asked for anything end with theirs.
+    pub(super) fn close_listeners(&mut self, port: Option<u16>) {
         let keys: Vec<u32> = self.listeners.keys().collect();
         for key in keys {
+            if port.is_some() && self.listeners.get(key).map(|(_, port)| *port) != port {
+                continue;
+            }
             if let Some((listener, _)) = self.listeners.remove(key) {
                 self.poller.remove(&listener);
+            }
+        }
+        let Some(port) = port else { return };
+        self.allowed.remove(&port);
+        let begun: Vec<u32> = self.pendings.keys().collect();
+        for key in begun {
+            let asks_nothing = |pending: &Pending| pending.port == port && pending.request.is_none();
+            if self.pendings.get(key).is_some_and(asks_nothing) {
+                self.drop_pending(key);
             }
         }
     }
@@ -130,6 +143,10 @@ impl Tcp {
                 return;
             };
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
+            if self.allowed.get(&port).is_some_and(|allowed| !allowed.has(peer.ip())) {
+                self.events.push_back(Event::NotAllowed { peer });
+                continue;
+            }
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
                 self.give_way(oldest);
             }

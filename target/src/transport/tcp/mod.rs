@@ -33,12 +33,13 @@ use connection::Connection;
 use core::time::Duration;
 use establish::Pending;
 use nvmf_block::Backend;
+use nvmf_config::AddressList;
 use nvmf_rdma::slots::Slots;
 use nvmf_stream::{
     Deadline, Deadlines, HalfOpenLimits, Lingering, Listener, Poller, ReadSchedule, SendSchedule,
     StreamConfig,
 };
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Listeners at once.
@@ -60,6 +61,8 @@ pub struct Tcp {
     options: TcpOptions,
     poller: Poller,
     listeners: Slots<(Listener, u16)>,
+    /// Of ports that do not take connections from anywhere.
+    allowed: HashMap<u16, AddressList>,
     pendings: Slots<Pending>,
     lingering: Slots<Lingering>,
     connections: Box<[Option<Box<Connection>>]>,
@@ -104,6 +107,7 @@ impl Tcp {
             options,
             poller,
             listeners: Slots::new(LISTENERS_MAX),
+            allowed: HashMap::new(),
             pendings: Slots::new(u16::MAX),
             lingering: Slots::new(LINGERING_MAX),
             connections: (0..queues).map(|_| None).collect(),

@@ -18,7 +18,7 @@ const HANDSHAKE_RECORD: u8 = 22;
 #[derive(Debug)]
 pub struct TlsPorts {
     acceptor: TlsAcceptor,
-    modes: HashMap<u16, Tls>,
+    modes: RwLock<HashMap<u16, Tls>>,
     keys: Arc<RwLock<Keys>>,
 }
 
@@ -43,7 +43,16 @@ impl TlsPorts {
                 (found, _) => found.map_err(|unknown| unknown.to_string()),
             }
         }))?;
-        Ok(Self { acceptor, modes: modes.into_iter().collect(), keys })
+        Ok(Self { acceptor, modes: RwLock::new(modes.into_iter().collect()), keys })
+    }
+
+    /// Whether a port has TLS, from now on.
+    pub fn set_mode(&self, port: u16, tls: Tls) {
+        self.modes.write().unwrap_or_else(PoisonError::into_inner).insert(port, tls);
+    }
+
+    fn mode(&self, port: u16) -> Tls {
+        self.modes.read().unwrap_or_else(PoisonError::into_inner).get(&port).copied().unwrap_or_default()
     }
 
     /// Replaces the keys, for connections that come from now on.
@@ -109,7 +118,7 @@ fn advance(
             Ok(None) => return Ok(false),
             Err(_) => return Err(Refused::Gone),
         };
-        let of_port = tls.map(|tls| (tls, tls.modes.get(&port).copied().unwrap_or_default()));
+        let of_port = tls.map(|tls| (tls, tls.mode(port)));
         *security = match (of_port, first.first() == Some(&HANDSHAKE_RECORD)) {
             (Some((tls, Tls::Allowed | Tls::Required)), true) => {
                 stream.accept_tls(&tls.acceptor).map_err(|error| Refused::Tls(error.to_string()))?;

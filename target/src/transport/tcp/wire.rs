@@ -11,6 +11,7 @@ use crate::message::WorkerId;
 use crate::settings::Settings;
 use core::time::Duration;
 use nvmf_block::BorrowedRead;
+use nvmf_config::AddressList;
 use nvmf_memory::Memory;
 use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::TransportType;
@@ -57,8 +58,19 @@ impl Transport for Tcp {
         socket.and_then(|it| self.open_listener(it, port)).map_err(|source| ListenError { address, source })
     }
 
+    fn allow(&mut self, port: u16, from: Option<AddressList>) {
+        match from {
+            Some(list) => self.allowed.insert(port, list),
+            None => self.allowed.remove(&port),
+        };
+    }
+
+    fn stop_listening_on(&mut self, port: u16) {
+        self.close_listeners(Some(port));
+    }
+
     fn stop_listening(&mut self) {
-        self.close_listeners();
+        self.close_listeners(None);
     }
 
     fn poll_event(&mut self, now: Duration) -> Option<Event<Incoming>> {
@@ -137,6 +149,7 @@ impl Transport for Tcp {
             }
             Event::Incoming(_)
             | Event::Refused { .. }
+            | Event::NotAllowed { .. }
             | Event::Shortage(_)
             | Event::Yielded { .. }
             | Event::DeviceRemoved => true,

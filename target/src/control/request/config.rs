@@ -1,0 +1,90 @@
+//! `plan`, `apply`, `save`: what is served, as a file.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The arguments of `plan` and `apply`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// The configuration file. It is read here, by the user who asks, and sent as text.
+    #[arg(value_name = "FILE", value_parser = read)]
+    pub text: String,
+}
+
+fn read(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))
+}
+
+/// The arguments of `save`. Where it is saved is the client's business: the target need not be able to write there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+#[command(group = clap::ArgGroup::new("where").args(["file", "in_place"]))]
+pub struct Save {
+    /// The file to write; without one, the text is printed.
+    #[serde(skip)]
+    file: Option<PathBuf>,
+    /// Write the file that the target was started with. Its comments are lost.
+    #[arg(long)]
+    #[serde(skip)]
+    in_place: bool,
+}
+
+/// The answer to `save`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SaveAnswer {
+    /// The text of a configuration file that serves what is served now.
+    pub text: String,
+    /// The file that the target was started with.
+    pub config_file: Option<PathBuf>,
+}
+
+impl fmt::Display for SaveAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Save {
+    /// Writes the answer where it was asked to be; says where, if it was anywhere.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn write(&self, answer: &SaveAnswer) -> Result<Option<PathBuf>, String> {
+        let path = match (&self.file, self.in_place) {
+            (Some(path), _) => path.clone(),
+            (None, true) => match &answer.config_file {
+                Some(path) => path.clone(),
+                None => return Err("the target was started without a configuration file: name one".into()),
+            },
+            (None, false) => return Ok(None),
+        };
+        replace(&path, &answer.text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Some(path))
+    }
+}
+
+/// Replaces a file as a whole: a power cut leaves the old one or the new one. It keeps its mode.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    // A link stays one.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let write = || {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
+        if let Ok(old) = std::fs::metadata(&path) {
+            use std::os::unix::fs::{MetadataExt as _, fchown};
+            file.set_permissions(old.permissions())?;
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)
+    };
+    write().inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
+}

@@ -1,0 +1,91 @@
+//! `namespace add`, `set`, `resize`, `remove`.
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+/// Namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
+#[serde(rename_all = "kebab-case")]
+pub enum NamespaceRequest {
+    /// Add a namespace to a subsystem: hosts that are connected see it at once.
+    Add(NamespaceAdd),
+    /// Change a namespace.
+    Set(NamespaceSet),
+    /// Read the size of a namespace's disk again. A disk that has grown is also noticed by itself, within seconds.
+    Resize(NamespaceResize),
+    /// Remove a namespace from its hosts. Done when no operation on its disk is under way.
+    Remove(NamespaceName),
+}
+
+/// The arguments of `namespace add`: the keys of `[[subsystem.namespace]]` (docs/CONFIGURATION.md).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+#[command(group = clap::ArgGroup::new("disk").required(true).args(["path", "memory", "null"]))]
+pub struct NamespaceAdd {
+    /// The subsystem's NQN.
+    pub subsystem: String,
+    /// Its number; otherwise the lowest that is free.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nsid: Option<u32>,
+    /// The file or block device: an absolute path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Memory of this size instead; it is gone when the target stops.
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// A disk of this size that discards what is written, for measurements.
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub null: Option<String>,
+    /// Bytes in a logical block.
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Hosts may not write.
+    #[arg(long)]
+    #[serde(default)]
+    pub read_only: bool,
+    /// What hosts find the disk by; otherwise its own.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+/// The arguments of `namespace set`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceSet {
+    /// The subsystem's NQN.
+    pub subsystem: String,
+    /// The namespace.
+    pub nsid: u32,
+    /// Whether hosts may not write.
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set)]
+    pub read_only: bool,
+}
+
+/// The arguments of `namespace resize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceResize {
+    /// The subsystem's NQN.
+    pub subsystem: String,
+    /// The namespace.
+    pub nsid: u32,
+    /// Also if the disk has become smaller: what lies behind its new end is lost to the hosts.
+    #[arg(long)]
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+/// The arguments of `namespace remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceName {
+    /// The subsystem's NQN.
+    pub subsystem: String,
+    /// The namespace.
+    pub nsid: u32,
+}

@@ -1,0 +1,66 @@
+//! `subsystem add`, `subsystem remove`, `host add`, `host remove`.
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+/// Subsystems.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
+#[serde(rename_all = "kebab-case")]
+pub enum SubsystemRequest {
+    /// Add a subsystem. Its namespaces come by `namespace add`.
+    Add(SubsystemAdd),
+    /// Remove a subsystem with its namespaces: the connections of its hosts close.
+    Remove(SubsystemName),
+}
+
+/// The arguments of `subsystem add`: the keys of `[[subsystem]]` (docs/CONFIGURATION.md).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct SubsystemAdd {
+    /// Its NQN.
+    pub nqn: String,
+    /// Its serial number; otherwise one that is derived from the NQN.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Its model.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Any host may connect.
+    #[arg(long)]
+    #[serde(default)]
+    pub allow_any_host: bool,
+    /// A host that may connect, by its NQN. May be given several times; without any, nobody may until `host add`.
+    #[arg(long = "host", value_name = "NQN", conflicts_with = "allow_any_host")]
+    #[serde(default)]
+    pub allowed_hosts: Vec<String>,
+}
+
+/// The arguments of `subsystem remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct SubsystemName {
+    /// Its NQN.
+    pub nqn: String,
+}
+
+/// Which hosts may connect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostRequest {
+    /// Let one more host connect to a subsystem.
+    Add(HostName),
+    /// Let a host connect to a subsystem no more: its connections close.
+    Remove(HostName),
+}
+
+/// The arguments of `host add` and `host remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct HostName {
+    /// The subsystem's NQN.
+    pub subsystem: String,
+    /// The host's NQN (on the host: `nvmf show-hostnqn`, /etc/nvme/hostnqn).
+    pub host: String,
+}

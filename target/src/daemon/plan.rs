@@ -1,0 +1,375 @@
+//! What changes between what is wanted now and what is asked for, and what each change would cost.
+//!
+//! A file at a reload, `ctl apply`, `ctl plan` and every single command come here with the configuration that they ask
+//! for: one way to change anything ([`super::apply`]).
+
+use super::Daemon;
+use crate::control::request::change::{ConnectionName, Effect, Item};
+use crate::exports::{self, Export, describe};
+use nvmf_config::{
+    AnaGroup, AnaState, Backing, Config, Discovery, HostLimits, Hosts, Listener, Namespace, Subsystem, Target,
+};
+use nvmf_subsystem::{Association, Nqn};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// One difference. Each is made or not, whatever becomes of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Who may connect to a subsystem.
+    Hosts(Nqn, Hosts),
+    /// From which addresses a listener takes connections.
+    Allow(Listener),
+    /// In which state ANA groups are behind a listener.
+    Ana(Listener),
+    /// The discovery service.
+    Discovery(Discovery),
+    RemoveSubsystem(Nqn),
+    RemoveListener(Listener),
+    RemoveNamespace(Nqn, u32),
+    /// Another disk, or the same one opened anew.
+    ReplaceNamespace(Nqn, Namespace),
+    /// What may change of a disk that is open.
+    SetNamespace(Nqn, Namespace),
+    /// Its namespaces are changes of their own.
+    AddSubsystem(Subsystem),
+    AddNamespace(Nqn, Namespace),
+    AddListener(Listener),
+    /// What hosts know a subsystem by.
+    Identity(Subsystem),
+    /// Keys of hosts.
+    Keys,
+    /// Keys of `[target]`.
+    Target,
+    /// Where metrics are served.
+    Metrics,
+    /// What each host may do a second at a subsystem.
+    HostLimits(Nqn, Vec<HostLimits>),
+}
+
+/// All differences, in the order in which they are made: who may no longer connect goes first, then what is no longer
+/// wanted, then comes what is new.
+pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let before = |subsystem: &Subsystem| now.subsystems.iter().find(|old| old.nqn == subsystem.nqn);
+    let kept = || asked.subsystems.iter().filter_map(|new| Some((before(new)?, new)));
+    changes.extend(
+        kept()
+            .filter(|(old, new)| !are_same_hosts(&old.hosts, &new.hosts))
+            .map(|(_, new)| Change::Hosts(new.nqn, new.hosts.clone())),
+    );
+    changes.extend(
+        kept()
+            .filter(|(old, new)| old.host_limits != new.host_limits)
+            .map(|(_, new)| Change::HostLimits(new.nqn, new.host_limits.clone())),
+    );
+    let same =
+        |listener: &Listener, in_: &Config| in_.listeners.iter().any(|other| fixed(other) == fixed(listener));
+    for new in &asked.listeners {
+        let Some(old) = now.listeners.iter().find(|old| fixed(old) == fixed(new)) else { continue };
+        if old.allow != new.allow {
+            changes.push(Change::Allow(new.clone()));
+        }
+        if !are_same_groups(&old.ana_groups, &new.ana_groups) {
+            changes.push(Change::Ana(new.clone()));
+        }
+    }
+    let is_gone = |old: &&Subsystem| asked.subsystems.iter().all(|new| new.nqn != old.nqn);
+    changes.extend(now.subsystems.iter().filter(is_gone).map(|old| Change::RemoveSubsystem(old.nqn)));
+    let gone = now.listeners.iter().filter(|old| !same(old, asked));
+    changes.extend(gone.cloned().map(Change::RemoveListener));
+    for (old, new) in kept() {
+        let of = |nsid| new.namespaces.iter().find(|namespace| namespace.nsid == nsid);
+        changes.extend(old.namespaces.iter().filter_map(|before| match of(before.nsid) {
+            None => Some(Change::RemoveNamespace(new.nqn, before.nsid)),
+            Some(after) if after == before => None,
+            Some(after) if is_same_backing(before, after) => {
+                Some(Change::SetNamespace(new.nqn, after.clone()))
+            }
+            Some(after) => Some(Change::ReplaceNamespace(new.nqn, after.clone())),
+        }));
+        if (&old.serial, &old.model) != (&new.serial, &new.model) {
+            changes.push(Change::Identity(new.clone()));
+        }
+    }
+    for new in &asked.subsystems {
+        let old = before(new);
+        if old.is_none() {
+            changes.push(Change::AddSubsystem(Subsystem { namespaces: Vec::new(), ..new.clone() }));
+        }
+        let is_there = |nsid| old.is_some_and(|old| old.namespaces.iter().any(|n| n.nsid == nsid));
+        let added = new.namespaces.iter().filter(|namespace| !is_there(namespace.nsid));
+        changes.extend(added.cloned().map(|namespace| Change::AddNamespace(new.nqn, namespace)));
+    }
+    let new = asked.listeners.iter().filter(|new| !same(new, now));
+    changes.extend(new.cloned().map(Change::AddListener));
+    if now.discovery != asked.discovery {
+        changes.push(Change::Discovery(asked.discovery.clone()));
+    }
+    if now.hosts != asked.hosts {
+        changes.push(Change::Keys);
+    }
+    if now.target != (Target { strict: now.target.strict, ..asked.target.clone() }) {
+        changes.push(Change::Target);
+    }
+    if now.metrics != asked.metrics {
+        changes.push(Change::Metrics);
+    }
+    changes
+}
+
+impl Change {
+    fn name(&self) -> (&'static str, String) {
+        let namespace =
+            |nqn: &Nqn, n: &Namespace| format!("{nqn} namespace {} ({})", n.nsid, describe(&n.backing));
+        match self {
+            Self::Hosts(nqn, _) => ("change-hosts", nqn.to_string()),
+            Self::Allow(listener) => ("change-listener", listener_name(listener)),
+            Self::Ana(listener) => ("change-ana", listener_name(listener)),
+            Self::Discovery(_) => ("change-discovery", "[discovery]".to_owned()),
+            Self::RemoveSubsystem(nqn) => ("remove-subsystem", nqn.to_string()),
+            Self::RemoveListener(listener) => ("remove-listener", listener_name(listener)),
+            Self::RemoveNamespace(nqn, nsid) => ("remove-namespace", format!("{nqn} namespace {nsid}")),
+            Self::ReplaceNamespace(nqn, n) => ("replace-namespace", namespace(nqn, n)),
+            Self::SetNamespace(nqn, n) => ("change-namespace", namespace(nqn, n)),
+            Self::AddSubsystem(subsystem) => ("add-subsystem", subsystem.nqn.to_string()),
+            Self::AddNamespace(nqn, n) => ("add-namespace", namespace(nqn, n)),
+            Self::AddListener(listener) => ("add-listener", listener_name(listener)),
+            Self::Identity(subsystem) => ("change-identity", subsystem.nqn.to_string()),
+            Self::Keys => ("change-keys", "[[host]]".to_owned()),
+            Self::Target => ("change-target", "[target]".to_owned()),
+            Self::Metrics => ("change-metrics", "[metrics]".to_owned()),
+            Self::HostLimits(nqn, _) => ("change-host-limits", nqn.to_string()),
+        }
+    }
+}
+
+fn listener_name(listener: &Listener) -> String {
+    format!("{} over {}", listener.address, listener.transport)
+}
+
+impl Daemon {
+    /// Each change with what it would cost.
+    pub(super) fn plan(&self, asked: &Config) -> Vec<(Change, Item)> {
+        let changes = changes(&self.config, asked).into_iter();
+        changes.map(|change| (change.clone(), self.item(&change))).collect()
+    }
+
+    fn item(&self, change: &Change) -> Item {
+        let (word, name) = change.name();
+        let connections = self.closes(change);
+        let (effect, note) = match self.obstacle(change) {
+            Some((effect, note)) => (effect, Some(note)),
+            None if connections.is_empty() => (Effect::None, self.note(change)),
+            None => (Effect::ClosesConnections, self.note(change)),
+        };
+        let connections =
+            if matches!(effect, Effect::Restart | Effect::Refused) { Vec::new() } else { connections };
+        let change = word.to_owned();
+        Item { change, name, effect, connections, note, outcome: None, message: None }
+    }
+
+    /// Why a change is not made while hosts are there.
+    fn obstacle(&self, change: &Change) -> Option<(Effect, String)> {
+        match change {
+            Change::Target => Some((Effect::Restart, at_restart("[target]"))),
+            Change::Metrics => Some((Effect::Restart, at_restart("[metrics]"))),
+            Change::Identity(_) => {
+                let text = "serial and model are what hosts know the subsystem by: they change at the next restart only";
+                Some((Effect::Refused, text.to_owned()))
+            }
+            Change::SetNamespace(nqn, new) | Change::ReplaceNamespace(nqn, new) => {
+                let export = self.exports().iter().find(|export| export.is(nqn, new.nsid))?;
+                Some((Effect::Refused, may_replace(export, new).err()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// What hosts or the operator see of a change that is made.
+    fn note(&self, change: &Change) -> Option<String> {
+        match change {
+            Change::ReplaceNamespace(..) => Some(
+                "hosts lose the old disk; the new one comes a few seconds later, when they know that the old one is gone"
+                    .to_owned(),
+            ),
+            Change::SetNamespace(nqn, new) if self.must_open_anew(nqn, new) => {
+                Some("its disk was opened for reading only: hosts lose it for the moment until it is open again".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a disk that is open for reading is to be written from now on.
+    pub(super) fn must_open_anew(&self, nqn: &Nqn, new: &Namespace) -> bool {
+        let export = self.exports().iter().find(|export| export.is(nqn, new.nsid));
+        export.is_some_and(|export| export.disk.geometry().read_only && !new.read_only)
+    }
+
+    /// The connections that a change closes.
+    fn closes(&self, change: &Change) -> Vec<ConnectionName> {
+        let registry = self.registry();
+        let closes = |association: &Association| match change {
+            Change::Hosts(nqn, hosts) => {
+                association.subsystem_nqn() == nqn
+                    && !exports::host_access(hosts).allows(association.host_nqn())
+            }
+            Change::RemoveSubsystem(nqn) => association.subsystem_nqn() == nqn,
+            Change::RemoveListener(listener) => self.port_of(listener) == Some(association.port()),
+            _ => false,
+        };
+        registry
+            .associations()
+            .filter(|association| closes(association))
+            .map(|it| connection_name(it))
+            .collect()
+    }
+}
+
+fn at_restart(section: &str) -> String {
+    format!("{section} changed: this takes effect at the next restart")
+}
+
+pub(super) fn connection_name(association: &Association) -> ConnectionName {
+    ConnectionName {
+        subsystem: association.subsystem_nqn().to_string(),
+        cntlid: association.key().cntlid.0,
+        host: association.host_nqn().to_string(),
+        address: association.peer().to_string(),
+    }
+}
+
+/// Whether a namespace may become this while hosts have it, and if not, why and what to do.
+fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
+    let (old, nsid) = (&export.namespace, new.nsid);
+    let given = new.uuid.is_some_and(|uuid| uuid == export.uuid);
+    if !is_same_backing(old, new) {
+        // Hosts would take the new disk for the old one, and write over it what they have cached.
+        return if given {
+            Err(format!(
+                "namespace {nsid} stays {}: hosts would take the new disk for it, as `uuid` stays the same. If the disk \
+                 was moved, remove the namespace, reload, add it with the new path, reload; if it is another disk, \
+                 leave `uuid` out or give it its own",
+                export.backing()
+            ))
+        } else {
+            Ok(())
+        };
+    }
+    let mut changed = Vec::new();
+    if old.block_size != new.block_size {
+        changed.push("block_size");
+    }
+    if old.uuid != new.uuid && !given {
+        changed.push("uuid");
+    }
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
+        Uuid::from_bytes(export.uuid),
+        changed.join(" and "),
+    ))
+}
+
+/// Whether the data are the same; `size` and `create` say what a file should be, not what it is.
+pub(super) fn is_same_backing(old: &Namespace, new: &Namespace) -> bool {
+    match (&old.backing, &new.backing) {
+        (Backing::Path { path: old, .. }, Backing::Path { path: new, .. }) => old == new,
+        (before, after) => before == after,
+    }
+}
+
+fn are_same_hosts(old: &Hosts, new: &Hosts) -> bool {
+    match (old, new) {
+        (Hosts::Only(old), Hosts::Only(new)) => {
+            old.iter().collect::<BTreeSet<_>>() == new.iter().collect::<BTreeSet<_>>()
+        }
+        (old, new) => old == new,
+    }
+}
+
+/// Whether the states of groups are the same; those that are not named are optimized.
+fn are_same_groups(old: &[AnaGroup], new: &[AnaGroup]) -> bool {
+    let state = |groups: &[AnaGroup], id| {
+        groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
+    };
+    old.iter().chain(new).all(|group| state(old, group.id) == state(new, group.id))
+}
+
+/// What cannot be changed of a listener that listens.
+pub(super) fn fixed(listener: &Listener) -> Listener {
+    Listener { allow: None, ana_groups: Vec::new(), ..listener.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = r#"
+        [[listener]]
+        address = "192.0.2.1:4420"
+        [[subsystem]]
+        nqn = "nqn.2026-11.a:one"
+        allowed_hosts = ["nqn.2026-11.a:h1", "nqn.2026-11.a:h2"]
+        [[subsystem.namespace]]
+        nsid = 1
+        path = "/srv/one.img"
+        [[subsystem.namespace]]
+        nsid = 2
+        path = "/srv/two.img"
+    "#;
+
+    fn between(edits: &[(&str, &str)]) -> Vec<(&'static str, String)> {
+        let after = edits.iter().fold(BEFORE.to_owned(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replacen(from, to, 1)
+        });
+        let changes = changes(&Config::parse(BEFORE).unwrap(), &Config::parse(&after).unwrap());
+        changes.iter().map(Change::name).collect()
+    }
+
+    fn words(edits: &[(&str, &str)]) -> Vec<&'static str> {
+        between(edits).into_iter().map(|(word, _)| word).collect()
+    }
+
+    #[test]
+    fn same_file_changes_nothing() {
+        assert!(between(&[]).is_empty());
+        let hosts = r#""nqn.2026-11.a:h1", "nqn.2026-11.a:h2""#;
+        assert!(between(&[(hosts, r#""nqn.2026-11.a:h2", "nqn.2026-11.a:h1""#)]).is_empty());
+    }
+
+    #[test]
+    fn what_is_revoked_goes_first_and_what_is_new_comes_last() {
+        let edits = [
+            (", \"nqn.2026-11.a:h2\"", ""),
+            ("192.0.2.1:4420", "192.0.2.2:4420"),
+            ("nsid = 2\n", "nsid = 3\n"),
+            ("/srv/one.img\"", "/srv/one.img\"\nread_only = true"),
+        ];
+        let expected = [
+            "change-hosts",
+            "remove-listener",
+            "change-namespace",
+            "remove-namespace",
+            "add-namespace",
+            "add-listener",
+        ];
+        assert_eq!(words(&edits), expected);
+    }
+
+    #[test]
+    fn change_of_what_a_listener_allows_is_not_another_listener() {
+        assert_eq!(words(&[("4420\"", "4420\"\nallow = [\"10.0.0.0/8\"]")]), ["change-listener"]);
+        assert_eq!(words(&[("4420\"", "4420\"\ncrc = \"on\"")]), ["remove-listener", "add-listener"]);
+    }
+
+    #[test]
+    fn another_disk_under_an_nsid_replaces_it() {
+        assert_eq!(words(&[("/srv/two.img", "/srv/three.img")]), ["replace-namespace"]);
+        assert_eq!(words(&[("[[listener]]", "[target]\nworkers = 63\n[[listener]]")]), ["change-target"]);
+        assert_eq!(words(&[("[[listener]]", "[target]\nstrict = true\n[[listener]]")]), [""; 0]);
+    }
+}
