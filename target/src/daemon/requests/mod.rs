@@ -7,6 +7,7 @@ use super::Daemon;
 use crate::control::Call;
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::Request;
+use crate::log::AUDIT;
 use serde::Serialize;
 
 impl Daemon {
@@ -17,7 +18,7 @@ impl Daemon {
         let answer = self.carry_out(&request).unwrap_or_else(Answer::refused);
         if let Some(asked) = audit {
             let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
-            tracing::info!(uid, pid, "control: {}: {fault}", asked.trim_end());
+            tracing::info!(target: AUDIT, uid, pid, audit = "change", "control: {}: {fault}", asked.trim_end());
         }
         // Nobody waits any more if the client has gone.
         let _ = reply.send(answer);
