@@ -4,6 +4,7 @@ mod barrier;
 mod capsule;
 mod fairness;
 mod host;
+mod metrics;
 mod orphans;
 mod promises;
 mod receives;
