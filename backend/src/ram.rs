@@ -49,6 +49,12 @@ impl RamDisk {
             {
                 return Err(BlockError::CompareFailed);
             }
+            (BlockOp::CompareAndWrite { .. }, Some((memory, offset))) => {
+                if !self.memory.equals(at, memory, offset, len) {
+                    return Err(BlockError::CompareFailed);
+                }
+                memory.copy_to(offset + len, &self.memory, at, len);
+            }
             _ => {}
         }
         Ok(())
@@ -63,7 +69,7 @@ pub(crate) fn carry_out_on_null(
 ) -> Result<(), BlockError> {
     match (op, buffer) {
         (BlockOp::Read { .. }, Some((memory, offset))) => memory.fill(offset, len, 0),
-        (BlockOp::Compare { .. }, Some((memory, offset))) => {
+        (BlockOp::Compare { .. } | BlockOp::CompareAndWrite { .. }, Some((memory, offset))) => {
             let mut chunk = [0; 512];
             for at in (0..len).step_by(512) {
                 memory.read(offset + at, &mut chunk);

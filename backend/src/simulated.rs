@@ -191,6 +191,7 @@ fn unforced(op: BlockOp) -> BlockOp {
         BlockOp::WriteZeroes { range, deallocate, .. } => {
             BlockOp::WriteZeroes { range, deallocate, fua: false }
         }
+        BlockOp::CompareAndWrite { range, data, .. } => BlockOp::CompareAndWrite { range, data, fua: false },
         other => other,
     }
 }
@@ -281,7 +282,7 @@ impl SimulatedDevices {
         let Some(range) = op.range() else { return Ok(()) };
         let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
         match op.buffer() {
-            Some(buffer) if buffer.len != len || self.memory(&buffer).is_none() => Err(BlockError::BadBuffer),
+            Some(buffer) if !op.fits(len) || self.memory(&buffer).is_none() => Err(BlockError::BadBuffer),
             _ => Ok(()),
         }
     }
@@ -307,6 +308,18 @@ impl SimulatedDevices {
         }
         let buffer = op.buffer().and_then(|buffer| Some((self.memory(&buffer)?, buffer.offset)));
         let mut block = vec![0; size];
+        // Operations are carried out one by one, so nothing changes the range in between.
+        if let (BlockOp::CompareAndWrite { .. }, Some((memory, offset))) = (op, buffer) {
+            if disk.is_unreadable(range) {
+                return Err(BlockError::NotCompared);
+            }
+            for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
+                memory.read(offset + at * size, &mut block);
+                if block != *disk.block(lba) {
+                    return Err(BlockError::CompareFailed);
+                }
+            }
+        }
         for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
             match (op, buffer) {
                 (BlockOp::Read { .. }, Some((memory, offset))) => {
@@ -314,6 +327,10 @@ impl SimulatedDevices {
                 }
                 (BlockOp::Write { .. }, Some((memory, offset))) => {
                     memory.read(offset + at * size, &mut block);
+                    disk.write(lba, block.as_slice().into());
+                }
+                (BlockOp::CompareAndWrite { .. }, Some((memory, offset))) => {
+                    memory.read(offset + (range.blocks as usize + at) * size, &mut block);
                     disk.write(lba, block.as_slice().into());
                 }
                 (BlockOp::Compare { .. }, Some((memory, offset))) => {

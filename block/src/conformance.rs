@@ -54,6 +54,7 @@ pub fn check<B: Backend>(backend: &mut B, device: DeviceId, wait: &mut dyn FnMut
     bench.buffers_are_used_at_their_offset();
     bench.zeroes();
     bench.compare_and_verify();
+    bench.compare_and_write();
     bench.many_at_once();
     bench.concurrent_writes_are_all_done();
     bench.poll_stays_within_capacity();

@@ -93,6 +93,13 @@ impl BlockRange {
         self.start.checked_add(self.blocks)
     }
 
+    /// Whether a block belongs to both.
+    #[must_use]
+    pub fn overlaps(&self, other: Self) -> bool {
+        let end = |range: &Self| range.end().unwrap_or(u64::MAX);
+        self.blocks > 0 && other.blocks > 0 && self.start < end(&other) && other.start < end(self)
+    }
+
     /// Splits into the first `blocks` blocks and the rest.
     #[must_use]
     pub fn split_at(&self, blocks: u64) -> (Self, Self) {

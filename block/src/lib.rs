@@ -20,4 +20,4 @@ pub mod op;
 
 pub use backend::{Backend, BorrowedRead, Completion, DeviceId, Full, Tag};
 pub use geometry::{BlockRange, Geometry};
-pub use op::{BlockError, BlockOp, Buffer, MEMORY_ALIGNMENT, RegionId};
+pub use op::{BlockError, BlockOp, Buffer, COMPARE_AND_WRITE_MAX, MEMORY_ALIGNMENT, RegionId};

@@ -18,7 +18,7 @@ pub struct Buffer {
     pub len: usize,
 }
 
-/// One operation on one device. A buffer is exactly as long as its range.
+/// One operation on one device. A buffer is exactly as long as its range, but for [`BlockOp::CompareAndWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockOp {
     /// Device to memory.
@@ -60,6 +60,16 @@ pub enum BlockOp {
         /// The expected bytes.
         with: Buffer,
     },
+    /// Writes the range if it holds what is expected, else fails with [`BlockError::CompareFailed`]; no other operation
+    /// of any user of the device changes the range in between.
+    CompareAndWrite {
+        /// The range, at most [`COMPARE_AND_WRITE_MAX`] bytes.
+        range: BlockRange,
+        /// Twice as long as the range: the expected bytes, and behind them the new ones.
+        data: Buffer,
+        /// Force unit access: the data are durable when the operation completes.
+        fua: bool,
+    },
     /// Reads the range and discards the data, to find out whether it can be read.
     Verify {
         /// The range.
@@ -70,6 +80,9 @@ pub enum BlockOp {
 /// Nearly every device can use a buffer whose offset is a multiple of this. Where a device cannot use a buffer, the
 /// backend copies the data.
 pub const MEMORY_ALIGNMENT: usize = 512;
+
+/// The most bytes of a [`BlockOp::CompareAndWrite`]: one block of the largest size.
+pub const COMPARE_AND_WRITE_MAX: usize = 65536;
 
 impl BlockOp {
     /// The blocks that it touches; `None` for a flush.
@@ -82,6 +95,7 @@ impl BlockOp {
             | Self::WriteZeroes { range, .. }
             | Self::Deallocate { range }
             | Self::Compare { range, .. }
+            | Self::CompareAndWrite { range, .. }
             | Self::Verify { range } => Some(range),
         }
     }
@@ -92,21 +106,43 @@ impl BlockOp {
         match *self {
             Self::Read { into: buffer, .. }
             | Self::Write { from: buffer, .. }
-            | Self::Compare { with: buffer, .. } => Some(buffer),
+            | Self::Compare { with: buffer, .. }
+            | Self::CompareAndWrite { data: buffer, .. } => Some(buffer),
             _ => None,
+        }
+    }
+
+    /// Whether its buffer, if it has one, is as long as it must be for a range of `len` bytes.
+    #[must_use]
+    pub fn fits(&self, len: usize) -> bool {
+        match *self {
+            Self::CompareAndWrite { data, .. } => len <= COMPARE_AND_WRITE_MAX && data.len == 2 * len,
+            _ => self.buffer().is_none_or(|buffer| buffer.len == len),
         }
     }
 
     /// Whether its success means that data are durable: a flush, or an operation with FUA.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
-        matches!(self, Self::Flush | Self::Write { fua: true, .. } | Self::WriteZeroes { fua: true, .. })
+        matches!(
+            self,
+            Self::Flush
+                | Self::Write { fua: true, .. }
+                | Self::WriteZeroes { fua: true, .. }
+                | Self::CompareAndWrite { fua: true, .. }
+        )
     }
 
     /// Whether it changes the device's content.
     #[must_use]
     pub fn writes(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+        matches!(
+            self,
+            Self::Write { .. }
+                | Self::WriteZeroes { .. }
+                | Self::Deallocate { .. }
+                | Self::CompareAndWrite { .. }
+        )
     }
 }
 
@@ -135,6 +171,9 @@ pub enum BlockError {
     /// The range and the buffer differ.
     #[error("the compared data differ")]
     CompareFailed,
+    /// A [`BlockOp::CompareAndWrite`] could not read the range: nothing was compared or written.
+    #[error("the range could not be read to be compared")]
+    NotCompared,
     /// The device does not support the operation.
     #[error("the device does not support the operation")]
     Unsupported,

@@ -1,6 +1,7 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
 mod discovery;
+mod limits;
 mod metrics;
 mod subsystem;
 mod target;
@@ -76,6 +77,8 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     checker.at_most("listeners", file.listener.iter().map(Spanned::span), LISTENERS_MAX)?;
     checker.at_most("subsystems", file.subsystem.iter().map(Spanned::span), SUBSYSTEMS_MAX)?;
     checker.at_most("namespaces", namespaces().map(|n| n.nsid.span()), NAMESPACES_MAX)?;
+    let limited = file.subsystem.iter().flat_map(|s| &s.as_ref().host_limits);
+    checker.at_most("host_limits", limited.map(Spanned::span), HOSTS_MAX)?;
     let hosts = file.host.iter().map(|h| checker.host(h)).collect::<Result<Vec<_>>>()?;
     checker.unique(
         "nqn",
@@ -106,6 +109,7 @@ pub(crate) fn export(
         block_size: None,
         read_only: false,
         uuid: None,
+        limits: None,
         ana_group: 1,
         hosts: Hosts::Any,
     };
@@ -114,6 +118,7 @@ pub(crate) fn export(
         model: MODEL.to_owned(),
         nqn,
         hosts: Hosts::Any,
+        host_limits: Vec::new(),
         namespaces: vec![namespace],
     };
     let listener = Listener {

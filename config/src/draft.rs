@@ -3,12 +3,13 @@
 use crate::check::MODEL;
 use crate::identity;
 use crate::model::{
-    Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, DuplicateHostId, Host, Hosts, Listener,
-    Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
+    HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
+    Subsystem, Target, Tls, Transport, VerbsOptions,
 };
 use crate::{ConfigError, size};
 use core::fmt::Display;
+use nvme_proto::nqn::Nqn;
 use std::path::Path;
 use thiserror::Error;
 use toml::{Table, Value};
@@ -67,6 +68,10 @@ impl Draft {
         }
         if let Some(measured) = &config.metrics {
             table.insert("metrics".into(), Value::Table(metrics(measured)?));
+        }
+        let discovery = discovery(&config.discovery);
+        if !discovery.is_empty() {
+            table.insert("discovery".into(), Value::Table(discovery));
         }
         let tables = [
             ("listener", config.listeners.iter().map(|it| Ok(listener(it))).collect::<Result<Vec<_>, _>>()?),
@@ -382,10 +387,50 @@ fn target(target: &Target) -> Result<Table, DraftError> {
     Ok(keys.0)
 }
 
+fn discovery(discovery: &Discovery) -> Table {
+    let mut keys = Keys::default();
+    if let Some(nqn) = &discovery.nqn {
+        keys.put("nqn", nqn.to_string());
+    }
+    keys.unless("mdns", &discovery.mdns, &false, |&on| on.into());
+    let referral = |referral: &Referral| {
+        let mut keys = Keys::default();
+        keys.put("transport", referral.transport.to_string());
+        keys.put("address", referral.address.to_string());
+        keys.unless("nqn", &referral.nqn, &Nqn::DISCOVERY, word);
+        Value::Table(keys.0)
+    };
+    if !discovery.referrals.is_empty() {
+        keys.put("referral", discovery.referrals.iter().map(referral).collect::<Vec<_>>());
+    }
+    keys.0
+}
+
+fn limits(limits: &Limits) -> Table {
+    let mut keys = Keys::default();
+    let number = |n: u64| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
+    if let Some(iops) = limits.iops {
+        keys.put("iops", number(iops));
+    }
+    if let Some(bytes) = limits.bytes_per_second {
+        keys.put("bytes_per_second", size::text(bytes));
+    }
+    keys.unless("burst_seconds", &limits.burst, &Limits::BURST_DEFAULT, |burst| burst.as_secs_f64().into());
+    keys.0
+}
+
+fn host_limits(host: &HostLimits) -> Value {
+    let mut keys = Keys::default();
+    keys.put("nqn", host.nqn.to_string());
+    keys.put("limits", limits(&host.limits));
+    Value::Table(keys.0)
+}
+
 fn listener(listener: &Listener) -> Table {
     let mut keys = Keys::default();
     keys.put("address", listener.address.to_string());
     keys.unless("transport", &listener.transport, &Transport::Rdma, word);
+    keys.unless("discovery", &listener.discovery, &true, |&on| on.into());
     keys.unless("discovery_only", &listener.discovery_only, &false, |&only| only.into());
     keys.unless("provider", &listener.provider, &ProviderChoice::Auto, |provider| {
         let word = match provider {
@@ -446,6 +491,9 @@ fn subsystem(subsystem: &Subsystem) -> Result<Table, DraftError> {
         Hosts::Any => keys.put("allow_any_host", true),
         Hosts::Only(hosts) => keys.put("allowed_hosts", hosts.iter().map(word).collect::<Vec<_>>()),
     }
+    if !subsystem.host_limits.is_empty() {
+        keys.put("host_limits", subsystem.host_limits.iter().map(host_limits).collect::<Vec<_>>());
+    }
     let namespaces = subsystem.namespaces.iter().map(namespace).collect::<Result<Vec<_>, _>>()?;
     if !namespaces.is_empty() {
         keys.put("namespace", namespaces.into_iter().map(Value::Table).collect::<Vec<_>>());
@@ -473,6 +521,9 @@ fn namespace(namespace: &Namespace) -> Result<Table, DraftError> {
     keys.unless("read_only", &namespace.read_only, &false, |&read_only| read_only.into());
     if let Some(uuid) = namespace.uuid {
         keys.put("uuid", Uuid::from_bytes(uuid).to_string());
+    }
+    if let Some(of) = &namespace.limits {
+        keys.put("limits", limits(of));
     }
     Ok(keys.0)
 }

@@ -50,6 +50,7 @@ pub(crate) struct Target {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Discovery {
     pub(crate) nqn: Option<Spanned<String>>,
+    pub(crate) mdns: Option<bool>,
     #[serde(default)]
     pub(crate) referral: Vec<Spanned<Referral>>,
 }
@@ -124,7 +125,24 @@ pub(crate) struct Subsystem {
     pub(crate) allow_any_host: Option<Spanned<bool>>,
     pub(crate) allowed_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
+    pub(crate) host_limits: Vec<Spanned<HostLimits>>,
+    #[serde(default)]
     pub(crate) namespace: Vec<Spanned<Namespace>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    pub(crate) iops: Option<Spanned<i64>>,
+    pub(crate) bytes_per_second: Option<Spanned<Size>>,
+    pub(crate) burst_seconds: Option<Spanned<f64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HostLimits {
+    pub(crate) nqn: Spanned<String>,
+    pub(crate) limits: Spanned<Limits>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,6 +157,7 @@ pub(crate) struct Namespace {
     pub(crate) block_size: Option<Spanned<Size>>,
     pub(crate) read_only: Option<bool>,
     pub(crate) uuid: Option<Spanned<String>>,
+    pub(crate) limits: Option<Spanned<Limits>>,
     pub(crate) ana_group: Option<Spanned<i64>>,
     pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }

@@ -30,8 +30,8 @@ pub use error::ConfigError;
 pub use ipnet::IpNet;
 pub use log::log_filter;
 pub use model::{
-    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, Hosts, Listener, Metrics,
-    MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls, Transport,
-    VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, HostLimits, Hosts, Limits,
+    Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls,
+    Transport, VerbsOptions,
 };
 pub use nvme_proto::admin::log_page::AnaState;

@@ -124,6 +124,8 @@ pub enum DuplicateHostId {
 pub struct Discovery {
     /// Its own NQN, when given; that of no subsystem. The well-known one: it has none of its own.
     pub nqn: Option<Nqn>,
+    /// It is announced by multicast DNS.
+    pub mdns: bool,
     /// Discovery services of other targets that hosts are told of: at most 64.
     pub referrals: Vec<Referral>,
 }
@@ -308,6 +310,8 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
+    /// What hosts may do at it: no host twice.
+    pub host_limits: Vec<HostLimits>,
     /// Its namespaces: no NSID twice.
     pub namespaces: Vec<Namespace>,
 }
@@ -334,10 +338,37 @@ pub struct Namespace {
     pub read_only: bool,
     /// Its identity, which hosts find it by, when given: not nil, and in no other namespace. Otherwise the disk's own.
     pub uuid: Option<[u8; 16]>,
+    /// What all hosts together may do.
+    pub limits: Option<Limits>,
     /// Its ANA group, 1 to 127.
     pub ana_group: u32,
     /// The hosts of its subsystem that it exists for.
     pub hosts: Hosts,
+}
+
+/// What a namespace, or a host of a subsystem, may do. At least one of the rates is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Commands a second.
+    pub iops: Option<u64>,
+    /// Bytes of data a second, reads and writes together.
+    pub bytes_per_second: Option<u64>,
+    /// What was left unused for so long may be used at once: 10 ms to 60 s.
+    pub burst: Duration,
+}
+
+impl Limits {
+    /// Where the file does not say.
+    pub(crate) const BURST_DEFAULT: Duration = Duration::from_millis(100);
+}
+
+/// What a host of a subsystem may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostLimits {
+    /// The host.
+    pub nqn: Nqn,
+    /// All its controllers of the subsystem together.
+    pub limits: Limits,
 }
 
 /// What holds a namespace's data.

@@ -452,7 +452,9 @@ fn discovery_has_a_name_and_referrals() {
     let rdma =
         "[[discovery.referral]]\ntransport = \"rdma\"\naddress = \"[2001:db8::9]:4420\"\nnqn = \"nqn.x\"\n";
     let own = "[discovery]\nnqn = \"nqn.2026-11.com.example:discovery\"\n";
-    let discovery = with(&format!("{own}{referral}{rdma}")).unwrap().discovery;
+    let config = with(&format!("{own}mdns = true\n{referral}{rdma}")).unwrap();
+    assert_eq!(Config::parse(&config.to_text().unwrap()).unwrap(), config, "and back");
+    let discovery = config.discovery;
     assert_eq!(discovery.nqn.unwrap().to_string(), "nqn.2026-11.com.example:discovery");
     let [tcp, other] = &discovery.referrals[..] else { panic!("two") };
     assert_eq!((tcp.transport, tcp.address, tcp.nqn), {
@@ -477,6 +479,35 @@ fn discovery_has_a_name_and_referrals() {
     assert!(listener("").unwrap().listeners[1].discovery);
     let error = listener("discovery = false\ndiscovery_only = true").unwrap_err().to_string();
     assert!(error.contains("nothing to serve"), "{error}");
+}
+
+#[test]
+fn limits_of_namespaces_and_hosts_are_read() {
+    let namespace = |lines: &str| GOOD.replacen("null = \"1TiB\"", &format!("null = \"1TiB\"\n{lines}"), 1);
+    let read = |lines: &str| Config::parse(&namespace(lines)).map(|config| config.subsystems[1].clone());
+    let limits = |lines: &str| read(lines).map(|subsystem| subsystem.namespaces[0].limits);
+    assert_eq!(limits("").unwrap(), None);
+    let both = "limits = { iops = 1000, bytes_per_second = \"10MiB\", burst_seconds = 2.5 }";
+    let burst = std::time::Duration::from_millis(2500);
+    let expected = crate::Limits { iops: Some(1000), bytes_per_second: Some(10 << 20), burst };
+    assert_eq!(limits(both).unwrap(), Some(expected));
+    let one = limits("limits = { iops = 1 }").unwrap().unwrap();
+    assert_eq!((one.bytes_per_second, one.burst.as_millis()), (None, 100));
+    let host = "[[subsystem.host_limits]]\nnqn = \"nqn.2026-11.com.example:h\"\nlimits = { iops = 5 }\n";
+    let config = Config::parse(&namespace(&format!("{both}\n{host}"))).unwrap();
+    assert_eq!(Config::parse(&config.to_text().unwrap()).unwrap(), config, "and back");
+    let of_hosts = read(host).unwrap().host_limits;
+    assert_eq!((of_hosts.len(), of_hosts[0].limits.iops), (1, Some(5)));
+    for (lines, right) in [
+        ("limits = { burst_seconds = 1.0 }", "iops, bytes_per_second, or both"),
+        ("limits = { iops = 0 }", "from 1 to"),
+        ("limits = { iops = 1, burst_seconds = 0.001 }", "from 0.01 to 60"),
+        ("limits = { iops = 1, burst_seconds = nan }", "from 0.01 to 60"),
+        (&host.repeat(2), "already"),
+    ] {
+        let error = read(lines).unwrap_err().to_string();
+        assert!(error.contains(right), "{lines}: {error}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn authentication(data: &[u8]) {
             // The peer's own message, or the host's with a byte changed.
             0 | 1 => {
                 let mut message = sent.clone();
-                if step % 6 == 0 {
+                if step.is_multiple_of(6) {
                     let len = usize::from(input.u16()) % 512;
                     message = input.take(len).to_vec();
                 } else if let Some(byte) = message.get_mut(usize::from(input.u16())) {

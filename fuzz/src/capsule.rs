@@ -189,6 +189,18 @@ fn check(work: &Work, transfer: Transfer, in_capsule_len: usize) {
                 assert!((1..=limits::DSM_RANGES_MAX).contains(&ranges.len()));
                 ranges.iter().copied().for_each(check_range);
             }
+            BlockWork::CompareAndWrite { range, data, .. } => {
+                assert_eq!(transfer, Transfer::None);
+                assert_eq!(2 * range.blocks * u64::from(BLOCK_SIZE), data.len() as u64);
+                check_range(*range);
+            }
+            BlockWork::Copy { sources, to, .. } => {
+                assert_eq!(transfer, Transfer::None);
+                let total: u64 = sources.iter().map(|source| source.range.blocks).sum();
+                assert_eq!(total, to.blocks);
+                sources.iter().map(|source| source.range).for_each(check_range);
+                check_range(*to);
+            }
             BlockWork::Flush => assert_eq!(transfer, Transfer::None),
         },
     }

@@ -50,9 +50,12 @@ pub enum Operation {
     },
 }
 
-impl From<BlockOp> for Operation {
-    fn from(op: BlockOp) -> Self {
-        match op {
+impl TryFrom<BlockOp> for Operation {
+    type Error = BlockError;
+
+    /// [`BlockError::Unsupported`] for what no commands are made of.
+    fn try_from(op: BlockOp) -> Result<Self, BlockError> {
+        Ok(match op {
             BlockOp::Read { range, .. } => Self::Read { range },
             BlockOp::Write { range, fua, .. } => Self::Write { range, fua },
             BlockOp::Flush => Self::Flush,
@@ -60,7 +63,9 @@ impl From<BlockOp> for Operation {
             BlockOp::Deallocate { range } => Self::Deallocate { range },
             BlockOp::Compare { range, .. } => Self::Compare { range },
             BlockOp::Verify { range } => Self::Verify { range },
-        }
+            // Hosts that need it issue it themselves, as a fused operation.
+            BlockOp::CompareAndWrite { .. } => return Err(BlockError::Unsupported),
+        })
     }
 }
 

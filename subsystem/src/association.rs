@@ -81,6 +81,8 @@ pub struct Association {
     io_queues_granted: AtomicU16,
     /// The host understands a retry delay (Host Behavior Support, ACRE).
     retry_delays: AtomicBool,
+    /// Formats of Copy's ranges that the host uses (Host Behavior Support, CDFE).
+    copy_formats: AtomicU16,
     /// Incremented by each reset: an I/O queue that was connected with an earlier value closes.
     epoch: AtomicU32,
     /// When the last capsule was received, in milliseconds of the caller's clock.
@@ -160,6 +162,7 @@ impl Association {
             io_queues_served: AtomicU16::new(options.io_queues_max),
             io_queues_granted: AtomicU16::new(options.io_queues_max),
             retry_delays: AtomicBool::new(false),
+            copy_formats: AtomicU16::new(0),
             epoch: AtomicU32::new(0),
             last_activity_ms: AtomicU64::new(millis(now)),
             key,
@@ -346,6 +349,7 @@ impl Association {
     pub(crate) fn reset_features(&self) {
         self.set_write_cache(true);
         self.set_retry_delays(false);
+        self.set_copy_formats(0);
         self.io_queues_granted.store(self.options.io_queues_max, Ordering::Release);
     }
 
@@ -383,6 +387,14 @@ impl Association {
 
     pub(crate) fn set_retry_delays(&self, on: bool) {
         self.retry_delays.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn copy_formats(&self) -> u16 {
+        self.copy_formats.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_copy_formats(&self, formats: u16) {
+        self.copy_formats.store(formats, Ordering::Relaxed);
     }
 
     pub(crate) fn write_cache(&self) -> bool {

@@ -41,6 +41,8 @@ pub(crate) struct Controller {
     pub(crate) changed_namespaces: BTreeSet<Nsid>,
     /// By when the host has to enable the controller for the first time. None: it did.
     enable_by: Option<Duration>,
+    /// The host has not authenticated: neither the Keep Alive timer nor that for enabling runs.
+    awaits_authentication: bool,
     /// It did not.
     enable_expired: bool,
     /// [`Step::CloseIoQueues`] is to be given.
@@ -72,6 +74,7 @@ impl Controller {
             keep_alive: KeepAlive::default(),
             changed_namespaces: BTreeSet::new(),
             enable_by: Some(now.saturating_add(ENABLE_TIMEOUT)),
+            awaits_authentication: false,
             enable_expired: false,
             close_io_queues: false,
         }
@@ -81,15 +84,19 @@ impl Controller {
         &self.association
     }
 
-    /// The host has to authenticate first: the time for enabling begins then.
+    /// The host has to authenticate first: until then, the time for that is the only one. A host that computes sends no
+    /// Keep Alive.
     pub(crate) fn await_authentication(&mut self) {
         self.enable_by = None;
+        self.awaits_authentication = true;
     }
 
     /// The host has authenticated, for the first time.
     pub(crate) fn on_authenticated(&mut self, now: Duration) {
         if self.association.set_authenticated() {
             self.enable_by = Some(now.saturating_add(ENABLE_TIMEOUT));
+            self.awaits_authentication = false;
+            self.association.touch(now);
         }
     }
 
@@ -247,12 +254,18 @@ impl Controller {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        if self.awaits_authentication {
+            return None;
+        }
         let keep_alive = self.keep_alive.deadline(&self.association);
         let enable_by = self.enable_by.filter(|_| !self.enable_expired);
         keep_alive.into_iter().chain(enable_by).min()
     }
 
     pub(crate) fn on_timeout(&mut self, now: Duration) {
+        if self.awaits_authentication {
+            return;
+        }
         self.keep_alive.on_timeout(now, &self.association);
         self.enable_expired |= self.enable_by.is_some_and(|deadline| now >= deadline);
     }

@@ -8,6 +8,8 @@ use nvme_proto::{Sgl, Sqe, Status};
 
 /// The bits of PSDT in the flags of a command.
 const PSDT: u8 = 0b11 << 6;
+/// The bits of FUSE.
+const FUSE: u8 = 0b11;
 
 /// How long the SGL must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,11 +94,13 @@ pub(crate) fn key_to_invalidate(sqe: &Sqe) -> Option<u32> {
     }
 }
 
-/// Admin and I/O commands over Fabrics have an SGL (PSDT 01b), and fused operations are not advertised (FUSES 0). For
-/// Fabrics commands the standard has PSDT 00b (no data) and 10b, and hosts send 01b.
-pub(crate) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
-    let psdt = if fabrics_type(sqe).is_some() { 0b00..=0b10 } else { 0b01..=0b01 };
-    if psdt.contains(&sqe.psdt()) && sqe.flags & !PSDT == 0 { Ok(()) } else { Err(status::INVALID_FIELD) }
+/// Admin and I/O commands over Fabrics have an SGL (PSDT 01b). For Fabrics commands the standard has PSDT 00b (no data)
+/// and 10b, and hosts send 01b. Only I/O commands may be `fusable`.
+pub(crate) fn check_flags(sqe: &Sqe, fusable: bool) -> Result<(), Status> {
+    let is_fabrics = fabrics_type(sqe).is_some();
+    let psdt = if is_fabrics { 0b00..=0b10 } else { 0b01..=0b01 };
+    let known = if fusable && !is_fabrics { PSDT | FUSE } else { PSDT };
+    if psdt.contains(&sqe.psdt()) && sqe.flags & !known == 0 { Ok(()) } else { Err(status::INVALID_FIELD) }
 }
 
 #[cfg(test)]
@@ -188,18 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn check_flags_wants_an_sgl_and_no_fused_operation() {
-        for (flags, good, good_in_fabrics) in [
-            (0x40, true, true),
-            (0x00, false, true),
-            (0x80, false, true),
-            (0xc0, false, false),
-            (0x41, false, false),
-            (0x42, false, false),
-            (0x44, false, false),
+    fn check_flags_wants_an_sgl_and_fuses_only_io_commands() {
+        for (flags, of_io, of_admin, of_fabrics) in [
+            (0x40, true, true, true),
+            (0x00, false, false, true),
+            (0x80, false, false, true),
+            (0xc0, false, false, false),
+            (0x41, true, false, false),
+            (0x42, true, false, false),
+            (0x44, false, false, false),
         ] {
-            let is_good = |opcode| check_flags(&Sqe { flags, ..Sqe::new(opcode) }).is_ok();
-            assert_eq!((is_good(0x01), is_good(0x7f)), (good, good_in_fabrics), "{flags:#x}");
+            let is_good = |opcode, io| check_flags(&Sqe { flags, ..Sqe::new(opcode) }, io).is_ok();
+            let good = (is_good(0x01, true), is_good(0x01, false), is_good(0x7f, true));
+            assert_eq!(good, (of_io, of_admin, of_fabrics), "{flags:#x}");
         }
     }
 }

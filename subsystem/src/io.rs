@@ -1,5 +1,8 @@
 //! I/O commands of the NVM command set: checked against the namespace, then handed to the device.
 
+pub(crate) mod copy;
+pub(crate) mod fused;
+
 use crate::access::Need;
 use crate::association::Association;
 use crate::data::{self, Fit};
@@ -15,7 +18,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
 use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{Nsid, Sqe, Status};
+use nvme_proto::{Cid, Nsid, Sqe, Status};
 use nvmf_block::{BlockError, BlockRange, DeviceId};
 use zerocopy::FromBytes;
 
@@ -39,9 +42,15 @@ pub(crate) enum IoKind {
     /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have
     /// another one when they arrive.
     Ranges { nsid: Nsid, device: DeviceId, count: u16 },
+    /// The ranges of a Copy are being transferred.
+    CopyRanges(Box<copy::Copying>),
     /// The cache is being flushed; the command itself follows. Boxed, because it is rare and large, and every ticket has
     /// room for a kind.
     AfterFlush(Box<AfterFlush>),
+    /// The data of a command of a fused operation are being transferred.
+    FusedData { cid: Cid },
+    /// A fused operation.
+    Fused(Box<fused::Running>),
 }
 
 /// A command for whose sake the cache is being flushed.
@@ -95,14 +104,7 @@ impl Io {
 
     /// A command other than Fabrics.
     pub(crate) fn on_command(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
-        if self.association.is_closing() {
-            // The Admin queue is gone or the Keep Alive timer expired, and this queue is about to close. The same
-            // command may succeed on the next association, so no "do not retry".
-            return Err(Status::ABORTED_SQ_DELETION);
-        }
-        if !self.association.is_enabled() {
-            return Err(status::COMMAND_SEQUENCE_ERROR);
-        }
+        self.check_live()?;
         let opcode = NvmOpcode(sqe.opcode);
         match opcode {
             NvmOpcode::FLUSH => self.flush(sqe),
@@ -111,9 +113,19 @@ impl Io {
             | NvmOpcode::COMPARE
             | NvmOpcode::WRITE_ZEROES
             | NvmOpcode::VERIFY => self.on_blocks(opcode, sqe, in_capsule_len),
+            NvmOpcode::COPY => self.copy(sqe, in_capsule_len),
             NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(sqe, in_capsule_len),
             _ => Err(status::INVALID_OPCODE),
         }
+    }
+
+    fn check_live(&self) -> Result<(), Status> {
+        if self.association.is_closing() {
+            // The Admin queue is gone or the Keep Alive timer expired, and this queue is about to close. The same
+            // command may succeed on the next association, so no "do not retry".
+            return Err(Status::ABORTED_SQ_DELETION);
+        }
+        if self.association.is_enabled() { Ok(()) } else { Err(status::COMMAND_SEQUENCE_ERROR) }
     }
 
     fn namespace(&self, nsid: Nsid, need: Need) -> Result<&NamespaceDefinition, Status> {
@@ -202,8 +214,11 @@ impl Io {
         Ok(Reply::Execute { kind, work: Work::Parameters, transfer })
     }
 
-    /// The ranges of a Dataset Management command.
+    /// The ranges of a Dataset Management or a Copy command.
     pub(crate) fn on_parameters(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
+        if let IoKind::CopyRanges(copying) = kind {
+            return self.copy_ranges(copying, parameters);
+        }
         let &IoKind::Ranges { nsid, device, count } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
@@ -236,9 +251,7 @@ impl Io {
     /// An operation of the device completed.
     pub(crate) fn on_done(&mut self, now: Duration, kind: IoKind, result: Result<(), BlockError>) -> Outcome {
         if let Err(error) = result {
-            if error == BlockError::Medium {
-                self.association.counters.media_errors.fetch_add(1, Ordering::Relaxed);
-            }
+            self.count_error(error);
             return Err(status::of_block_error(error, kind.direction()));
         }
         match kind {
@@ -249,12 +262,21 @@ impl Io {
             IoKind::Read { bytes } => self.tally.on_read(now, bytes),
             IoKind::Write { bytes } => self.tally.on_write(now, bytes),
             IoKind::Plain(_) => {}
-            IoKind::Ranges { .. } => panic!("parameters were reported as done"),
+            IoKind::Ranges { .. } | IoKind::CopyRanges(_) | IoKind::FusedData { .. } => {
+                panic!("parameters were reported as done")
+            }
+            IoKind::Fused(_) => panic!("a fused operation was reported as a command"),
         }
         if self.tally.commands >= TALLY_COMMANDS {
             self.publish_tally();
         }
         Ok(Reply::Done(0))
+    }
+
+    fn count_error(&self, error: BlockError) {
+        if matches!(error, BlockError::Medium | BlockError::NotCompared) {
+            self.association.counters.media_errors.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// When [`Io::on_timeout`] is due.
@@ -308,7 +330,11 @@ impl IoKind {
         match self {
             // Only commands that read flush first.
             Self::Read { .. } | Self::AfterFlush(_) => Direction::Read,
-            Self::Write { .. } | Self::Ranges { .. } => Direction::Write,
+            Self::Write { .. }
+            | Self::Ranges { .. }
+            | Self::CopyRanges(_)
+            | Self::FusedData { .. }
+            | Self::Fused(_) => Direction::Write,
             Self::Plain(direction) => *direction,
         }
     }

@@ -16,8 +16,8 @@
 //! The contract: the engine takes capsules, results and the time, and gives [`Step`]s. One [`Ticket`], one response.
 //! The I/O path takes no lock and allocates nothing (a Dataset Management list excepted, which is bounded).
 //!
-//! What it does not do: it moves no data and opens no device; it has no clock; no fused commands, no metadata, no
-//! reservations in this version, and it says so to hosts that ask.
+//! What it does not do: it moves no data and opens no device; it has no clock; no metadata, no reservations in this
+//! version, and it says so to hosts that ask.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
@@ -68,6 +68,6 @@ pub use page::Page;
 pub use question::{Answer, Question};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
-pub use step::{BlockWork, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
+pub use step::{BlockWork, CopySource, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;

@@ -67,9 +67,14 @@ pub const DMRL: u8 = u8::MAX;
 pub const DSM_BLOCKS_MAX: u32 = 1 << 20;
 /// Bytes that one Write Zeroes (WZSL) or Verify (VSL) covers: they move no data, so MDTS does not bound them.
 pub const BLOCKS_LEN_MAX: u32 = 32 * 1024 * 1024;
+/// Ranges that one Copy command brings (MSRC + 1).
+pub const COPY_RANGES_MAX: usize = 128;
+/// Bytes that one Copy command writes (MCL).
+pub const COPY_LEN_MAX: u32 = 32 * 1024 * 1024;
 /// Bytes of one Dataset Management range.
 pub const DSM_RANGE_LEN: usize = 16;
-/// Bytes of the largest Parameters that a command brings: DSM ranges, or Set Features data.
+/// Bytes of the largest Parameters that a command brings: DSM or Copy ranges, Set Features data, or a block of a fused
+/// operation.
 pub const PARAMETERS_LEN_MAX: usize = DSM_RANGES_MAX * DSM_RANGE_LEN;
 
 /// Granularity of the Keep Alive Timeout, in units of 100 ms (KAS).
@@ -92,7 +97,7 @@ pub const IO_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first authentication of a queue may take, without what the target takes for it, and one step of a later
 /// one.
-pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a queue whose authentication failed stays, for its host to ask why.
 pub const AUTHENTICATION_LINGER: Duration = Duration::from_millis(500);
 /// The most associations of a subsystem, or of discovery, that wait for their first authentication: of further ones,
@@ -107,6 +112,9 @@ const _: () = assert!(
     16 + 32 * ANA_GROUPS_MAX as usize + 4 * NAMESPACES_MAX <= TRANSFER_LEN_MIN as usize,
     "hosts that cannot read the whole ANA log in one transfer do without ANA"
 );
+const _: () =
+    assert!(COPY_RANGES_MAX * size_of::<nvme_proto::nvm::copy::SourceRange0>() <= PARAMETERS_LEN_MAX);
+const _: () = assert!(COPY_RANGES_MAX <= u8::MAX as usize + 1, "MSRC has one byte");
 const _: () = assert!(CONNECT_DATA_LEN <= TRANSFER_LEN_MIN as usize);
 const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole command");
 const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());

@@ -5,7 +5,8 @@ use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::fabrics::{self, Admission, Admitted, CONNECT_LEN, ConnectRequest, Role};
 use crate::flight::{Flight, Unfit};
-use crate::io::Io;
+use crate::io::fused::{AnswerTo, Fused, FusedResponse};
+use crate::io::{Io, IoKind};
 use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
@@ -79,7 +80,7 @@ enum State {
     /// An Admin queue, and with it the controller.
     Admin(Box<Controller>),
     /// An I/O queue.
-    Io { association: Arc<Association>, io: Io, epoch: u32, disconnect: Disconnect },
+    Io { association: Arc<Association>, io: Io, fused: Fused, epoch: u32, disconnect: Disconnect },
 }
 
 /// The state of an I/O queue's Disconnect. Its response is the last one of the queue.
@@ -134,7 +135,8 @@ impl Queue {
         }
         let invalidate = data::key_to_invalidate(&sqe);
         let is_connect = fabrics_type(&sqe) == Some(FabricsType::CONNECT);
-        let outcome = match data::check_flags(&sqe) {
+        let fusable = matches!(self.state, State::Io { .. });
+        let outcome = match data::check_flags(&sqe, fusable) {
             Ok(()) => self.on_command(now, &sqe, in_capsule_len),
             // A Connect never fails with Invalid Field: its response names the field.
             Err(_) if is_connect => {
@@ -142,7 +144,12 @@ impl Queue {
                 let status = status::CONNECT_INVALID_PARAMETERS;
                 return Step::Respond(self.flight.end(sqe.cid(), status, dw0.into(), invalidate));
             }
-            Err(status) => Err(status),
+            Err(status) => {
+                if let State::Io { fused, .. } = &mut self.state {
+                    fused.on_other();
+                }
+                Err(status)
+            }
         };
         // Nor does it add to the Error Information log.
         if !is_connect {
@@ -169,24 +176,31 @@ impl Queue {
             State::Io { disconnect: Disconnect::Waiting { .. } | Disconnect::Answered, .. } => {
                 Err(Status::ABORTED_SQ_DELETION)
             }
-            State::Io { io, disconnect, .. } => match fabrics_type(sqe) {
-                None => io.on_command(sqe, in_capsule_len),
-                Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
-                Some(FabricsType::DISCONNECT) => {
-                    fabrics::check_disconnect(sqe, false)?;
-                    // The Disconnect itself is in flight.
-                    if self.flight.in_flight() > 1 {
-                        let (cid, invalidate) = (sqe.cid(), data::key_to_invalidate(sqe));
-                        *disconnect = Disconnect::Waiting { cid, invalidate };
-                        return Ok(Reply::Held);
-                    }
-                    *disconnect = Disconnect::Answered;
-                    Ok(Reply::Done(0))
+            State::Io { io, fused, disconnect, .. } => {
+                if fused.takes(sqe) {
+                    return fused.on_command(io, sqe, data::key_to_invalidate(sqe), in_capsule_len);
                 }
-                // Properties belong to the Admin queue.
-                Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => Err(status::INVALID_OPCODE),
-                Some(fctype) => self.on_authentication(now, fctype, sqe, in_capsule_len),
-            },
+                match fabrics_type(sqe) {
+                    None => io.on_command(sqe, in_capsule_len),
+                    Some(FabricsType::CONNECT) => Err(status::COMMAND_SEQUENCE_ERROR),
+                    Some(FabricsType::DISCONNECT) => {
+                        fabrics::check_disconnect(sqe, false)?;
+                        // The Disconnect itself is in flight.
+                        if self.flight.in_flight() > 1 {
+                            let (cid, invalidate) = (sqe.cid(), data::key_to_invalidate(sqe));
+                            *disconnect = Disconnect::Waiting { cid, invalidate };
+                            return Ok(Reply::Held);
+                        }
+                        *disconnect = Disconnect::Answered;
+                        Ok(Reply::Done(0))
+                    }
+                    // Properties belong to the Admin queue.
+                    Some(FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET) => {
+                        Err(status::INVALID_OPCODE)
+                    }
+                    Some(fctype) => self.on_authentication(now, fctype, sqe, in_capsule_len),
+                }
+            }
         }
     }
 
@@ -238,6 +252,9 @@ impl Queue {
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_parameters(now, kind, parameters),
+            (State::Io { io, fused, .. }, Kind::Io(IoKind::FusedData { cid })) => {
+                fused.on_parameters(io, cid, parameters)
+            }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_parameters(&kind, parameters),
             (_, Kind::Authentication(_)) => {
                 let outcome = self.authentication().on_message(now, parameters);
@@ -291,7 +308,8 @@ impl Queue {
         self.state = match admitted.role {
             Role::Admin(controller) => State::Admin(controller),
             Role::Io { io, epoch } => {
-                State::Io { association: admitted.association, io, epoch, disconnect: Disconnect::None }
+                let (association, fused) = (admitted.association, Fused::default());
+                State::Io { association, io, fused, epoch, disconnect: Disconnect::None }
             }
         };
     }
@@ -304,6 +322,9 @@ impl Queue {
         self.check_ticket(&ticket);
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
+            (State::Io { io, fused, .. }, Kind::Io(IoKind::Fused(running))) => {
+                fused.on_done(io, now, *running, result)
+            }
             (State::Io { io, .. }, Kind::Io(kind)) => io.on_done(now, kind, result),
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_done(now, kind, result),
             (_, Kind::Authentication(AuthenticationKind::Receive)) => {
@@ -341,8 +362,13 @@ impl Queue {
     pub fn on_transfer_failed(&mut self, ticket: Ticket) -> Step {
         self.check_ticket(&ticket);
         let (cid, kind, invalidate) = ticket.redeem();
-        if let (State::Connecting { connecting, .. }, Kind::Connect(_)) = (&mut self.state, kind) {
-            *connecting = false;
+        match (&mut self.state, kind) {
+            (State::Connecting { connecting, .. }, Kind::Connect(_)) => *connecting = false,
+            (State::Io { fused, .. }, Kind::Io(IoKind::FusedData { .. })) => {
+                fused.on_transfer_failed(cid);
+                return Step::Held;
+            }
+            _ => {}
         }
         Step::Respond(self.flight.end(cid, Status::TRANSIENT_TRANSPORT_ERROR, 0, invalidate))
     }
@@ -368,8 +394,12 @@ impl Queue {
             State::Connecting { expired, timeout, .. } => {
                 expired.then_some(Step::CloseAssociation(Violation::ConnectTimeout(*timeout)))
             }
-            State::Io { association, epoch, disconnect, .. } => match *disconnect {
+            State::Io { association, fused, epoch, disconnect, .. } => match *disconnect {
                 _ if association.is_closing() || association.epoch() != *epoch => Some(Step::CloseQueue),
+                _ if fused.has_response() => fused.poll_response().map(|FusedResponse { to, status }| {
+                    let AnswerTo { cid, invalidate } = to;
+                    Step::Respond(self.flight.end(cid, status, 0, invalidate))
+                }),
                 Disconnect::Waiting { cid, invalidate } if self.flight.in_flight() == 1 => {
                     *disconnect = Disconnect::Answered;
                     Some(Step::Respond(self.flight.end(cid, Status::SUCCESS, 0, invalidate)))

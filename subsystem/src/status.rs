@@ -11,7 +11,9 @@ macro_rules! final_statuses {
 final_statuses! {
     INVALID_OPCODE INVALID_FIELD COMMAND_ID_CONFLICT INVALID_NAMESPACE COMMAND_SEQUENCE_ERROR
     DATA_SGL_LENGTH_INVALID SGL_DESCRIPTOR_TYPE_INVALID SGL_OFFSET_INVALID INVALID_SGL_COUNT
-    NAMESPACE_WRITE_PROTECTED LBA_OUT_OF_RANGE INVALID_LOG_PAGE
+    NAMESPACE_WRITE_PROTECTED LBA_OUT_OF_RANGE ATOMIC_WRITE_UNIT_EXCEEDED
+    COMMAND_SIZE_LIMIT_EXCEEDED INCOMPATIBLE_NAMESPACE_OR_FORMAT FAST_COPY_NOT_POSSIBLE OVERLAPPING_IO_RANGE
+    INVALID_LOG_PAGE
     FEATURE_NOT_SAVEABLE FEATURE_NOT_NAMESPACE_SPECIFIC IO_COMMAND_SET_COMBINATION_REJECTED
     ASYNC_EVENT_LIMIT_EXCEEDED CONNECT_INCOMPATIBLE_FORMAT CONNECT_INVALID_PARAMETERS CONNECT_INVALID_HOST
 }
@@ -32,6 +34,7 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
         BlockError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
         BlockError::CompareFailed => Status::COMPARE_FAILURE.with_dnr(),
         BlockError::Unsupported => INVALID_OPCODE,
+        BlockError::NotCompared => Status::UNRECOVERED_READ_ERROR,
         BlockError::Medium => match direction {
             Direction::Read => Status::UNRECOVERED_READ_ERROR,
             Direction::Write => Status::WRITE_FAULT,
@@ -63,6 +66,7 @@ mod tests {
             (BlockError::CacheLost, Write, (0, 0x06), false),
             (BlockError::CacheLost, Read, (0, 0x06), false),
             (BlockError::CompareFailed, Read, (2, 0x85), false),
+            (BlockError::NotCompared, Write, (2, 0x81), true),
             (BlockError::Unsupported, Write, (0, 0x01), false),
             (BlockError::Gone, Read, (0, 0x0b), false),
             (BlockError::Aborted, Write, (0, 0x07), true),

@@ -111,11 +111,62 @@ pub enum BlockWork {
         /// The range.
         range: BlockRange,
     },
+    /// The sources, one behind the other, are copied to the device. Blocks are read before they are written, in pieces
+    /// that may be under way at the same time; see [`copy_piece`].
+    Copy {
+        /// At least one, at most [`crate::limits::COPY_RANGES_MAX`].
+        sources: Box<[CopySource]>,
+        /// As long as all of them.
+        to: BlockRange,
+        /// Bytes of a block of all devices.
+        block_size: u32,
+        /// Durable before it completes.
+        fua: bool,
+    },
+    /// The range is held against the first half of the data, and overwritten with the second one if they are equal:
+    /// one operation.
+    CompareAndWrite {
+        /// The range.
+        range: BlockRange,
+        /// The expected bytes, and behind them the new ones. At most twice [`crate::limits::PARAMETERS_LEN_MAX`].
+        data: Box<[u8]>,
+        /// Durable before it completes.
+        fua: bool,
+    },
     /// The range can be read.
     Verify {
         /// The range.
         range: BlockRange,
     },
+}
+
+/// Blocks to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopySource {
+    /// Where they are.
+    pub device: DeviceId,
+    /// Which.
+    pub range: BlockRange,
+}
+
+/// The blocks of a Copy from byte `offset` on, to the end of their source range: where they are, and where they go.
+#[must_use]
+pub fn copy_piece(
+    sources: &[CopySource],
+    to: BlockRange,
+    block_size: u32,
+    offset: u32,
+) -> Option<(CopySource, BlockRange)> {
+    let done = u64::from(offset / block_size);
+    let (mut skipped, to) = (done, to.split_at(done).1);
+    for &CopySource { device, range } in sources {
+        if skipped < range.blocks {
+            let range = range.split_at(skipped).1;
+            return Some((CopySource { device, range }, to.split_at(range.blocks).0));
+        }
+        skipped -= range.blocks;
+    }
+    None
 }
 
 /// The data of a command.

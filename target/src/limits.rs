@@ -135,7 +135,8 @@ pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub const DEVICES_INTERVAL: Duration = Duration::from_secs(30);
 
 const _: () = assert!(RESERVED_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);
-const _: () = assert!(SMALL_BUFFER_LEN >= nvmf_subsystem::limits::PARAMETERS_LEN_MAX);
+const _: () =
+    assert!(SMALL_BUFFER_LEN >= 2 * nvmf_subsystem::limits::PARAMETERS_LEN_MAX, "a compare-and-write");
 const _: () = assert!(LARGE_BUFFER_LEN.is_multiple_of(65536), "chunks are whole blocks of any size");
 const _: () = assert!(SMALL_BUFFER_LEN < LARGE_BUFFER_LEN);
 const _: () = assert!(CHUNKS_MAX <= u8::MAX as usize);

@@ -3,6 +3,7 @@
 use crate::barrier::Barrier;
 use crate::exec::place::Place;
 use crate::metrics::slowest::SlowCommand;
+use crate::qos::LimitTable;
 use nvmf_subsystem::{Answer, AssociationKey, Notice, Question};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -48,6 +49,8 @@ pub enum WorkerMessage<D> {
     Notice(Notice),
     /// Say when what came before is in force ([`Barrier::reach`]).
     Barrier(Arc<Barrier>),
+    /// These limits hold from now on.
+    Limits(Arc<LimitTable>),
     /// A question of a command was answered.
     Answer(Box<Answered>),
     /// Say which commands were the slowest since the last such message.
@@ -78,6 +81,7 @@ impl<D> WorkerMessage<D> {
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
             Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
             Self::TakeSlowest(tell) => Some(Self::TakeSlowest(tell.clone())),
+            Self::Limits(table) => Some(Self::Limits(Arc::clone(table))),
             Self::Drain => Some(Self::Drain),
             Self::Close => Some(Self::Close),
         }
@@ -94,6 +98,7 @@ impl<D> WorkerMessage<D> {
             Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
             Self::Answer(answered) => WorkerMessage::Answer(answered),
             Self::TakeSlowest(tell) => WorkerMessage::TakeSlowest(tell),
+            Self::Limits(table) => WorkerMessage::Limits(table),
             Self::Drain => WorkerMessage::Drain,
             Self::Close => WorkerMessage::Close,
         })

@@ -85,6 +85,8 @@ counters! {
     waits_send,
     /// Times that a capsule waited for a request slot.
     waits_request,
+    /// Commands that waited because of a limit of their host or namespace.
+    waits_limit,
     /// Times that the storage backend's queue was full.
     waits_backend,
     /// Operations that the storage backend failed.

@@ -225,6 +225,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         worked |= self.reap_transport(now);
         // Before new commands are taken up, so that those that wait go first.
         worked |= self.grant_buffers(now);
+        worked |= self.grant_limited(now);
         worked |= self.take_newly_ready(now);
         worked |= self.take_capsules(now);
         worked |= self.reap_backend(now);
@@ -241,8 +242,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         let transport = self.resources.transport.poll_timeout();
         let timers = (self.queues() > 0).then_some(self.timers_due.max(self.resources.no_timer_before));
         let barriers = (!self.barriers.is_empty()).then_some(self.barriers_due);
-        let timeout =
-            transport.into_iter().chain(timers).chain(self.resources.connects_due).chain(barriers).min();
+        let timeout = transport.into_iter().chain(timers).chain(self.resources.connects_due).chain(barriers);
+        let timeout = timeout.chain(self.resources.limited.due()).min();
         Progress { worked, timeout, device_removed: self.device_removed }
     }
 
@@ -417,6 +418,10 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
                 WorkerMessage::Barrier(barrier) => {
                     self.resources.epoch += 1;
+                    if !barrier.scope().is_empty() && self.resources.limited.is_on() {
+                        let scope = barrier.scope();
+                        self.each_queue(|queue, resources| queue.pass_for_barrier(resources, now, scope));
+                    }
                     self.barriers.push((barrier, self.resources.epoch));
                     self.barriers_due = now;
                 }
@@ -429,6 +434,10 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 WorkerMessage::TakeSlowest(tell) => {
                     // Whoever asked may have given up.
                     let _ = tell.send(self.resources.meter.take_slowest());
+                }
+                WorkerMessage::Limits(table) => {
+                    self.resources.limited.replace(table);
+                    self.each_queue(|queue, resources| queue.on_limits(resources, now));
                 }
                 WorkerMessage::Drain => self.drain(),
                 WorkerMessage::Close => self.each_queue(|queue, resources| {
@@ -478,6 +487,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
 
     fn drain(&mut self) {
         self.resources.draining = true;
+        self.resources.limited.release();
         self.resources.transport.stop_listening();
     }
 
@@ -551,6 +561,27 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             }
         }
         granted
+    }
+
+    /// Lets commands begin that their limits let through now: the queues of a limit take turns.
+    fn grant_limited(&mut self, now: Duration) -> bool {
+        if !self.resources.limited.is_due(now) {
+            return false;
+        }
+        let (mut left, numbers) = (BATCH, self.resources.limited.take_awaited());
+        for &number in &numbers {
+            while left > 0
+                && let Some(index) = self.resources.limited.next_waiting(number)
+            {
+                left -= 1;
+                let Some((queue, resources)) = self.open_queue(index) else { continue };
+                if !queue.on_limit(resources, now, number) {
+                    break;
+                }
+            }
+        }
+        self.resources.limited.put_back(now, numbers, left == 0);
+        left < BATCH
     }
 
     fn run_deferred(&mut self, now: Duration) -> bool {

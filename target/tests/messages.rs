@@ -3,9 +3,10 @@
 use std::path::Path;
 
 /// Where the target's messages are written.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "target/src",
     "subsystem/src",
+    "auth/src",
     "backend/src",
     "config/src",
     "rdma",

@@ -25,7 +25,8 @@ nvmf show-hostnqn 2>/dev/null || nvmf gen-hostnqn >/etc/nvme/hostnqn
 own=$(nvmf gen-dhchap-key --hmac 2) controller=$(nvmf gen-dhchap-key) other=$(nvmf gen-dhchap-key)
 entry=/sys/kernel/config/nvmet/hosts/$(nvmf show-hostnqn)
 must 'target starts' set_up
-for pair in 'sha256 null' 'sha384 ffdhe2048' 'sha512 ffdhe4096' 'sha256 ffdhe8192'; do
+# The guest is emulated: larger groups take it minutes.
+for pair in 'sha256 null' 'sha384 ffdhe2048' 'sha512 ffdhe3072'; do
     must "target takes $pair" allow $pair
     for secrets in "-S $own --dhchap-ctrl-secret $controller" "-S $own"; do
         tls=$secrets

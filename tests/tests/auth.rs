@@ -330,6 +330,12 @@ fn secrets_are_made_and_checked_as_nvme_cli_does() {
     fails(&mut local(&["gen-dhchap-key", "--keyfile", &file]), &["cannot write", &file])
         .expect("it is not replaced");
     refuses(&mut local(&["gen-dhchap-key", "--secret", "xyz"]), &["pin:PIN"]).expect("a message");
+    // Its process has its arguments for as long as the disk is attached.
+    let secret = std::fs::read_to_string(&file).expect("a secret");
+    for more in [&["-S", secret.trim()][..], &["-S", &file, "--dhchap-ctrl-secret", secret.trim()]] {
+        let named = [&["-n", site.nqn.as_str()], more].concat();
+        refuses(&mut site.call("attach", &named).expect("nvmf"), &["to everybody (ps)"]).expect("a message");
+    }
     let missing = path(&site, "missing");
     let named = ["-n", site.nqn.as_str(), "-S", &missing];
     fails(&mut site.call("id-ctrl", &named).expect("nvmf"), &["--dhchap-secret", &missing, "gen-dhchap-key"])

@@ -1,8 +1,9 @@
-//! The project's development commands: `cargo xtask demo`, `test`, `fuzz`, `lab` and `bench`.
+//! The project's development commands: `cargo xtask demo`, `test`, `fuzz`, `lab`, `bench` and `dist`.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod demo;
+mod dist;
 mod fuzz;
 mod lab;
 mod packages;
@@ -31,6 +32,8 @@ enum Command {
     Lab(lab::Lab),
     /// Benchmarks against bare TCP, fio, nbdkit, qemu-nbd and SPDK, if installed, and updates docs/PERFORMANCE.md
     Bench(bench::Bench),
+    /// Makes Debian packages, and an image for containers, in .build/dist
+    Dist(dist::Dist),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Fuzz(fuzz) => fuzz.run(),
         Command::Lab(lab) => lab.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Dist(dist) => dist.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

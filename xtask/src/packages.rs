@@ -42,6 +42,16 @@ pub(crate) const LAB: &[Need] = &[
     Need { sign: "xz", package: "xz-utils" },
 ];
 
+/// Needed by `dist`: what Debian makes and checks its packages with, and what makes manual pages of documents.
+pub(crate) const DIST: &[Need] = &[
+    Need { sign: "dh", package: "debhelper" },
+    Need { sign: "dpkg-shlibdeps", package: "dpkg-dev" },
+    Need { sign: "strip", package: "binutils" },
+    Need { sign: "lintian", package: "lintian" },
+    Need { sign: "lowdown", package: "lowdown" },
+    Need { sign: "man", package: "man-db" },
+];
+
 /// The packages that are not there.
 pub(crate) fn missing(needs: &[&[Need]]) -> Vec<&'static str> {
     let is_there = |need: &&Need| match Path::new(need.sign).is_absolute() {

@@ -42,7 +42,17 @@ impl Test {
         // own.
         step::run(
             "programs",
-            &mut step::cargo(&["build", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"]),
+            &mut step::cargo(&[
+                "build",
+                "-p",
+                "nvmf-target",
+                "-p",
+                "nvmf-cli",
+                "-p",
+                "nvmf-bench",
+                "-p",
+                "nvmf-manual",
+            ]),
         )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
         match &packages::missing(&[packages::ABI])[..] {

@@ -49,7 +49,7 @@ impl<B: Backend> Fault<B> {
     }
 
     fn fate(&mut self, device: DeviceId, op: &BlockOp) -> Option<BlockError> {
-        let touched = |bad: &BlockRange| op.range().is_some_and(|range| overlap(&range, bad));
+        let touched = |bad: &BlockRange| op.range().is_some_and(|range| range.overlaps(*bad));
         let bad = self.bad.iter().find(|(on, bad, _)| *on == device && touched(bad));
         let chance = match op {
             BlockOp::Flush => self.options.flush_error_ppm,
@@ -64,11 +64,6 @@ impl<B: Backend> Fault<B> {
     pub fn inner_mut(&mut self) -> &mut B {
         &mut self.inner
     }
-}
-
-fn overlap(a: &BlockRange, b: &BlockRange) -> bool {
-    let end = |range: &BlockRange| range.end().unwrap_or(u64::MAX);
-    a.start < end(b) && b.start < end(a)
 }
 
 impl<B: Backend> Backend for Fault<B> {

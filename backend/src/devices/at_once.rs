@@ -1,7 +1,7 @@
 //! Operations on memory and null disks: carried out by `poll`, long fills in pieces.
 
 use super::Devices;
-use crate::disk::Kind;
+use crate::disk::{Kind, LockId};
 use crate::ram;
 use nvmf_block::{BlockOp, Completion, Tag};
 
@@ -17,18 +17,38 @@ pub(super) struct AtOnce {
     /// The rest of the range, in bytes.
     start: u64,
     len: usize,
+    /// What it has locked.
+    lock: Option<LockId>,
 }
 
 impl AtOnce {
-    pub(super) fn new(tag: Tag, slot: u32, op: BlockOp, start: u64, len: usize) -> Self {
-        Self { tag, slot, op, start, len }
+    pub(super) fn new(
+        tag: Tag,
+        slot: u32,
+        op: BlockOp,
+        start: u64,
+        len: usize,
+        lock: Option<LockId>,
+    ) -> Self {
+        Self { tag, slot, op, start, len, lock }
+    }
+
+    pub(super) fn is_on(&self, slot: u32) -> bool {
+        self.slot == slot
+    }
+
+    pub(super) fn op(&self) -> BlockOp {
+        self.op
     }
 
     /// Bytes of the next piece. Only fills are cut.
     pub(super) fn next_bytes(&self) -> usize {
         match self.op {
             BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => self.len.min(FILL_PIECE),
-            BlockOp::Read { .. } | BlockOp::Write { .. } | BlockOp::Compare { .. } => self.len,
+            BlockOp::Read { .. }
+            | BlockOp::Write { .. }
+            | BlockOp::Compare { .. }
+            | BlockOp::CompareAndWrite { .. } => self.len,
             BlockOp::Flush | BlockOp::Verify { .. } => 0,
         }
     }
@@ -54,8 +74,7 @@ impl Devices {
             self.at_once.push_back(operation);
             return None;
         }
-        device.in_flight -= 1;
-        self.close_if_idle(operation.slot);
+        self.on_over(operation.slot, operation.lock);
         Some(Completion { tag: operation.tag, result })
     }
 }

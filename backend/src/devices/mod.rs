@@ -1,13 +1,15 @@
 //! One worker's devices.
 
 mod at_once;
+mod locking;
 mod operation;
 mod syncs;
 
-use crate::disk::{Disk, Inner, Kind};
+use crate::disk::{Disk, Inner, Kind, LockId, Mail, MemberId};
 use crate::uring::file::{FileOperation, Next};
 use crate::uring::{FILES_MAX, Ring, RingError, Unpinned};
 use at_once::AtOnce;
+use locking::{AwaitsLock, LockedRange};
 use nvmf_block::{
     Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Completion, DeviceId, Full, Geometry, RegionId,
     Tag,
@@ -70,6 +72,9 @@ pub enum DevicesError {
     /// The kernel refused the file.
     #[error("the ring refused a file")]
     File(#[source] io::Error),
+    /// No descriptor is left for the worker to be woken through.
+    #[error("cannot make an eventfd for a worker's devices")]
+    Wakeup(#[source] io::Error),
 }
 
 /// A descriptor that [`Devices::wait`] watches.
@@ -94,7 +99,17 @@ struct Device {
     /// Bounce buffers that its operations hold.
     bounces: usize,
     syncs: Syncs,
+    /// Ranges that are locked, by whichever worker; mostly none.
+    locked: Vec<LockedRange>,
+    /// As what it takes part in the locks of its disk.
+    member: MemberId,
     closing: bool,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.disk.locks.leave(self.member);
+    }
 }
 
 /// Devices that did not complete their operations in time.
@@ -114,6 +129,9 @@ pub struct Hung {
 /// While several devices are attached, a device may have at most as many operations in flight as there is room left.
 /// So one device that hangs takes half of the depth, and a second one half of the rest. Bounce buffers are shared by
 /// the same rule.
+///
+/// A disk that several workers have attached needs all of them to poll: a [`BlockOp::CompareAndWrite`] waits until each
+/// has said that it changes nothing of the range. [`Devices::wait`] ends when there is something to say.
 ///
 /// It is not `Send`: only the thread that made a ring with deferred work may enter it.
 ///
@@ -143,6 +161,12 @@ pub struct Devices {
     bounce_region: RegionId,
     /// Operations that wait for a bounce buffer, first come first.
     awaiting_bounce: VecDeque<usize>,
+    /// Compare-and-writes that wait for their locks.
+    awaiting_lock: Vec<AwaitsLock>,
+    /// Locks that are being answered; empty in between.
+    quieted: Vec<LockId>,
+    /// What is said of locks.
+    mail: Arc<Mail>,
     depth: usize,
 }
 
@@ -155,6 +179,8 @@ impl Devices {
         let depth = options.depth.clamp(1, 16384);
         let bounce = Pool::new(BOUNCE_BUFFERS, BOUNCE_LEN)?;
         let mut ring = Ring::new(depth)?;
+        let mail = Mail::new().map_err(DevicesError::Wakeup)?;
+        ring.watch(mail.fd()).expect("it is the first");
         let bounce_region =
             ring.register(bounce.memory()).map_err(|_| OutOfMemory { len: bounce.memory().len() })?;
         let depth = depth as usize;
@@ -169,6 +195,9 @@ impl Devices {
             bounce,
             bounce_region,
             awaiting_bounce: VecDeque::with_capacity(depth),
+            awaiting_lock: Vec::new(),
+            quieted: Vec::new(),
+            mail,
             depth,
         })
     }
@@ -200,9 +229,18 @@ impl Devices {
             Kind::File(_) | Kind::Null => None,
         };
         let disk = Arc::clone(&disk.0);
-        let syncs = Syncs::default();
-        self.devices[index] =
-            Some(Device { id, disk, memory, in_flight: 0, bounces: 0, syncs, closing: false });
+        let (member, locked) = disk.locks.join(id, &self.mail);
+        self.devices[index] = Some(Device {
+            id,
+            disk,
+            memory,
+            in_flight: 0,
+            bounces: 0,
+            syncs: Syncs::default(),
+            locked: locked.into_iter().map(LockedRange::before_us).collect(),
+            member,
+            closing: false,
+        });
         self.attached += 1;
         Ok(())
     }
@@ -228,6 +266,7 @@ impl Devices {
     /// # Errors
     /// [`Hung`]: operations did not complete in time. Registered memory stays allocated.
     pub fn close(mut self, timeout: Duration) -> Result<(), Hung> {
+        self.awaiting_lock.clear();
         for index in core::mem::take(&mut self.awaiting_bounce) {
             self.operations[index] = None;
         }
@@ -293,14 +332,14 @@ impl Devices {
     /// Operations whose completions have not been polled.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.depth - self.free.len() + self.at_once.len() + self.ready.len()
+        self.depth - self.free.len() + self.at_once.len() + self.ready.len() + self.awaiting_lock.len()
     }
 
     /// Starts what was submitted, and sleeps until there may be completions to poll, a watched descriptor is
     /// readable, or `timeout` is over. Without a timeout, something must be in flight or watched. A descriptor that
     /// stays readable ends every wait.
     pub fn wait(&mut self, timeout: Option<Duration>) {
-        if self.ready.is_empty() && self.at_once.is_empty() {
+        if self.ready.is_empty() && self.at_once.is_empty() && !self.mail.any() {
             self.ring.wait(timeout);
         } else {
             self.ring.submit();
@@ -317,7 +356,7 @@ impl Devices {
         let len = geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
         let start = geometry.byte_offset(range).ok_or(BlockError::OutOfRange)?;
         if let Some(buffer) = op.buffer()
-            && (buffer.len != len
+            && (!op.fits(len)
                 || u32::try_from(len).is_err()
                 || self.ring.regions().resolve(&buffer).is_none())
         {
@@ -335,12 +374,34 @@ impl Devices {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
+        if let BlockOp::CompareAndWrite { range, .. } = op {
+            if range.blocks == 0 {
+                return Some(Ok(()));
+            }
+            self.await_lock(tag, id, op, start, len);
+            return None;
+        }
+        self.begin(tag, id, op, start, len, None)
+    }
+
+    /// Starts an operation whose range and buffer were checked. `Some`: it is complete already.
+    fn begin(
+        &mut self,
+        tag: Tag,
+        id: DeviceId,
+        op: BlockOp,
+        start: u64,
+        len: usize,
+        lock: Option<LockId>,
+    ) -> Option<Result<(), BlockError>> {
+        let slot = slot(id);
+        let device = self.devices[slot as usize].as_mut().expect("the caller has seen it");
         match &device.disk.kind {
             Kind::Ram(disk) => {
                 disk.prefetch(start, len);
-                self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len));
+                self.at_once.push_back(AtOnce::new(tag, slot, op, start, len, lock));
             }
-            Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot(id), op, start, len)),
+            Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot, op, start, len, lock)),
             Kind::File(file) => {
                 let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
                 let (file, next) = FileOperation::new(op, start, len, aligned, file.direct);
@@ -348,14 +409,29 @@ impl Devices {
                     return Some(result);
                 }
                 let index = self.free.pop().expect("submit has seen that there is room");
-                self.operations[index] = Some(Operation { tag, device: slot(id), file, bounce: None });
+                device.in_flight += 1;
+                self.operations[index] = Some(Operation { tag, device: slot, file, bounce: None, lock });
                 self.go_on(index, next);
+                return None;
             }
         }
-        if let Some(device) = self.device_mut(id) {
-            device.in_flight += 1;
-        }
+        device.in_flight += 1;
         None
+    }
+
+    /// An operation on the device in `slot` is over; `lock` is what it held.
+    fn on_over(&mut self, slot: u32, lock: Option<LockId>) {
+        let device = self.devices[slot as usize].as_mut();
+        let device = device.expect("a device stays until its last operation completed");
+        device.in_flight -= 1;
+        // Mostly there are none.
+        if !device.locked.is_empty() {
+            if let Some(lock) = lock {
+                device.disk.locks.release(lock);
+            }
+            self.settle_locks(slot);
+        }
+        self.close_if_idle(slot);
     }
 }
 
@@ -371,11 +447,12 @@ impl Backend for Devices {
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         let room = self.depth - self.in_flight();
-        let of_its_own = self
-            .device(device)
-            .filter(|device| !device.closing)
-            .map_or(0, |device| device.in_flight as usize);
-        if room == 0 || self.attached > 1 && of_its_own >= room {
+        if room == 0 {
+            return Err(Full);
+        }
+        if let Some(device) = self.device(device).filter(|device| !device.closing)
+            && (self.attached > 1 && device.in_flight as usize >= room || device.keeps_out(&op))
+        {
             return Err(Full);
         }
         if let Some(result) = self.start(tag, device, op) {
@@ -400,6 +477,9 @@ impl Backend for Devices {
 
     /// Alternates between failed operations, memory and null disks, and the ring, so that none starves the others.
     fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.mail.any() {
+            self.read_mail();
+        }
         let room = completions.capacity();
         let (mut budget, mut of_ring) = (AT_ONCE_BUDGET, RING_BUDGET);
         let (mut asked, mut found, mut empty, mut more) = (false, false, false, true);

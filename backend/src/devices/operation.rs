@@ -1,6 +1,7 @@
 //! Operations on files: their steps, their bounce buffers, their failures.
 
 use super::{BOUNCE_LEN, Device, Devices};
+use crate::disk::LockId;
 use crate::uring::Event;
 use crate::uring::file::{Command, FileOperation, Next, is_interrupted};
 use nvmf_block::{BlockError, Buffer, Completion, Tag};
@@ -13,6 +14,8 @@ pub(super) struct Operation {
     pub(super) device: u32,
     pub(super) file: FileOperation,
     pub(super) bounce: Option<BufferIndex>,
+    /// What it has locked.
+    pub(super) lock: Option<LockId>,
 }
 
 impl Devices {
@@ -79,11 +82,10 @@ impl Devices {
 
     fn finish(&mut self, index: usize, result: Result<(), BlockError>) -> Completion {
         self.put_bounce(index);
-        self.device_of(index).in_flight -= 1;
         let operation = self.operations[index].take().expect("it is in flight");
         self.free.push(index);
         self.hand_out_bounce();
-        self.close_if_idle(operation.device);
+        self.on_over(operation.device, operation.lock);
         Completion { tag: operation.tag, result }
     }
 

@@ -5,12 +5,14 @@ mod error;
 mod file;
 mod health;
 mod identity;
+mod range_locks;
 
 use crate::ram::RamDisk;
 pub use error::OpenError;
 pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
+pub(crate) use range_locks::{LockId, Mail, MemberId, Note, RangeLocks};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -55,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) geometry: Geometry,
     /// Failures, in all workers.
     pub(crate) record: Arc<health::Record>,
+    /// Locked ranges, in all workers.
+    pub(crate) locks: Arc<RangeLocks>,
     /// The identity of a memory or null disk.
     random: Identity,
 }
@@ -125,7 +129,8 @@ impl Disk {
     }
 
     fn new(kind: Kind, geometry: Geometry) -> Self {
-        Self(Arc::new(Inner { kind, geometry, record: Arc::default(), random: identity::random() }))
+        let random = identity::random();
+        Self(Arc::new(Inner { kind, geometry, record: Arc::default(), locks: Arc::default(), random }))
     }
 
     /// Its geometry.
@@ -165,6 +170,7 @@ impl Disk {
             kind: Kind::File(file),
             geometry: Geometry { blocks, ..geometry },
             record: Arc::clone(&self.0.record),
+            locks: Arc::clone(&self.0.locks),
             random: self.0.random,
         }))))
     }

@@ -64,7 +64,10 @@ impl FileOperation {
     /// file is used past the page cache.
     pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool, direct: bool) -> (Self, Next) {
         let stage = match op {
-            BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Stage::Read,
+            BlockOp::Read { .. }
+            | BlockOp::Compare { .. }
+            | BlockOp::CompareAndWrite { .. }
+            | BlockOp::Verify { .. } => Stage::Read,
             BlockOp::Write { .. } => Stage::Write,
             BlockOp::Flush => Stage::Sync,
             BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => Stage::Allocate,
@@ -72,11 +75,18 @@ impl FileOperation {
         let next = match op {
             BlockOp::Flush => Next::Continue,
             _ if len == 0 => Next::Done(Ok(())),
-            BlockOp::Compare { .. } | BlockOp::Verify { .. } => Next::NeedBounce,
+            BlockOp::Compare { .. } | BlockOp::CompareAndWrite { .. } | BlockOp::Verify { .. } => {
+                Next::NeedBounce
+            }
             BlockOp::Read { .. } | BlockOp::Write { .. } if !aligned => Next::NeedBounce,
             _ => Next::Continue,
         };
         (Self { op, start, len, done: 0, direct, stage, bounce: None }, next)
+    }
+
+    /// What it is.
+    pub(crate) fn op(&self) -> BlockOp {
+        self.op
     }
 
     /// Gives it a bounce buffer, and fills that with the data to be written next.
@@ -95,10 +105,16 @@ impl FileOperation {
 
     /// Copies the data to be written next into the bounce buffer.
     fn fill_bounce(&self, regions: &Regions) {
-        if let (BlockOp::Write { from, .. }, Some(_)) = (self.op, self.bounce) {
+        let (from, skipped) = match self.op {
+            BlockOp::Write { from, .. } => (from, 0),
+            // Behind the expected bytes.
+            BlockOp::CompareAndWrite { data, .. } if self.stage == Stage::Write => (data, self.len),
+            _ => return,
+        };
+        if self.bounce.is_some() {
             let to = self.window();
             let memory = regions.memory(from.region);
-            memory.copy_to(from.offset + self.done, regions.memory(to.region), to.offset, to.len);
+            memory.copy_to(from.offset + skipped + self.done, regions.memory(to.region), to.offset, to.len);
         }
     }
 
@@ -130,7 +146,7 @@ impl FileOperation {
     }
 
     fn fua(&self) -> bool {
-        matches!(self.op, BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. })
+        self.op.makes_durable() && self.op.writes()
     }
 
     /// Whether its writes are durable by themselves. Through the page cache they are not: they would overlap other syncs
@@ -208,17 +224,23 @@ impl FileOperation {
     }
 
     fn on_moved(&mut self, result: i32, regions: &Regions) -> Next {
-        let Ok(moved) = usize::try_from(result) else { return Next::Done(Err(block_error(-result))) };
+        let failed = |error| {
+            let compares = matches!(self.op, BlockOp::CompareAndWrite { .. }) && self.stage == Stage::Read;
+            Next::Done(Err(if compares { BlockError::NotCompared } else { error }))
+        };
+        let Ok(moved) = usize::try_from(result) else { return failed(block_error(-result)) };
         // No data and no error: the file is shorter than it was when it was opened.
         if moved == 0 {
-            return Next::Done(Err(BlockError::Medium));
+            return failed(BlockError::Medium);
         }
         let moved = moved.min(self.len - self.done);
         if let Some(bounce) = self.bounce {
             let ours = regions.memory(bounce.region);
             let theirs = |buffer: Buffer| (regions.memory(buffer.region), buffer.offset + self.done);
             match self.op {
-                BlockOp::Compare { with, .. } => {
+                BlockOp::Compare { with, .. } | BlockOp::CompareAndWrite { data: with, .. }
+                    if self.stage == Stage::Read =>
+                {
                     let (memory, offset) = theirs(with);
                     if !ours.equals(bounce.offset, memory, offset, moved) {
                         return Next::Done(Err(BlockError::CompareFailed));
@@ -232,6 +254,11 @@ impl FileOperation {
             }
         }
         self.done += moved;
+        if self.done == self.len && self.stage == Stage::Read && self.op.writes() {
+            (self.stage, self.done) = (Stage::Write, 0);
+            self.fill_bounce(regions);
+            return Next::Continue;
+        }
         if self.done == self.len && self.fua() && !self.dsync() {
             self.stage = Stage::Sync;
             return Next::Continue;

@@ -23,7 +23,7 @@ pub(crate) const FILES_MAX: u32 = 1024;
 /// Entries of its table: behind those files, as many that it only [holds](Ring::hold_file).
 pub(super) const FILE_TABLE: u32 = 2 * FILES_MAX;
 /// Descriptors that a ring watches.
-const WATCHES_MAX: usize = 8;
+const WATCHES_MAX: usize = 9;
 /// Operations that are pushed before they are submitted, while the device is slower than we are. A device that
 /// completes many at once would be idle while their successors are prepared.
 const EAGER: usize = 2;

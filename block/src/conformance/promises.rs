@@ -199,6 +199,36 @@ impl<B: Backend> Bench<'_, B> {
         );
     }
 
+    /// Where the backend has it: a remote disk may not.
+    pub(super) fn compare_and_write(&mut self) {
+        let (range, size) = (BlockRange::new(40, 1), self.size());
+        let before = self.write(40, 1, 50, false);
+        for (seed, fua) in [(51, false), (52, true)] {
+            let old = self.read(40, 1);
+            let new = self.fill(1, 1, seed);
+            self.memory.write(0, &old);
+            let data = self.buffer(0, 2);
+            match self.run(BlockOp::CompareAndWrite { range, data, fua }) {
+                Err(BlockError::Unsupported) => {
+                    assert_eq!(self.read(40, 1), before);
+                    return;
+                }
+                result => assert_eq!(result, Ok(())),
+            }
+            assert_eq!(self.read(40, 1), new);
+        }
+        let after = self.read(40, 1);
+        // One bit of what is expected differs.
+        self.memory.write(0, &after);
+        self.memory.write(size - 1, &[after[size - 1] ^ 1]);
+        let data = self.buffer(0, 2);
+        let op = BlockOp::CompareAndWrite { range, data, fua: false };
+        assert_eq!(self.run(op), Err(BlockError::CompareFailed));
+        let short = BlockOp::CompareAndWrite { range, data: self.buffer(0, 1), fua: false };
+        assert_eq!(self.run(short), Err(BlockError::BadBuffer));
+        assert_eq!(self.read(40, 1), after, "what did not take place changed something");
+    }
+
     pub(super) fn many_at_once(&mut self) {
         let mut tags = Vec::new();
         for at in 0..16_usize {

@@ -7,7 +7,7 @@ use nvmf_block::BlockError;
 pub(super) fn errno(error: BlockError) -> Errno {
     match error {
         // ENODATA would name the medium more exactly, but file systems take it for "no such attribute".
-        BlockError::Medium | BlockError::CacheLost => Errno::EIO,
+        BlockError::Medium | BlockError::NotCompared | BlockError::CacheLost => Errno::EIO,
         BlockError::OutOfRange | BlockError::BadBuffer => Errno::EINVAL,
         BlockError::ReadOnly => Errno::EROFS,
         BlockError::NoSpace => Errno::ENOSPC,

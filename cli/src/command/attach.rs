@@ -91,11 +91,11 @@ pub(crate) struct Detach {
 
 impl DiskArguments {
     fn options(&self) -> Result<AttachOptions> {
-        if self.namespace.target.has_key_as_argument() {
-            return wrong_arguments(
-                "--tls-key would show the key to everybody (ps) for as long as the disk is attached: put it into a file \
-                 that only you may read, and name that with --tls-key-file",
-            );
+        if let Some(what) = self.namespace.target.key_as_argument() {
+            return wrong_arguments(format!(
+                "{what} to everybody (ps) for as long as the disk is attached: put it into a file that only you may read, \
+                 and name that: --tls-key-file FILE, --dhchap-secret FILE, --dhchap-ctrl-secret FILE"
+            ));
         }
         Ok(AttachOptions {
             connection: self.namespace.options()?,

@@ -106,10 +106,14 @@ impl CheckDhchapKey {
     }
 }
 
+/// Whether it is a secret rather than the name of a file: whatever begins like one is, so that its text is in no message.
+pub(super) fn is_secret(text: &str) -> bool {
+    text.starts_with("DHHC-")
+}
+
 /// A secret of the command line: itself, or the file that holds it.
 pub(super) fn read_secret(option: &str, text: &str) -> Result<Secret> {
-    // Whatever begins like a secret is one: its text is in no message.
-    if text.starts_with("DHHC-") {
+    if is_secret(text) {
         return Secret::parse(text).or_else(|error| wrong_arguments(format!("{option}: {error}")));
     }
     of_file(Path::new(text)).with_context(|| option.to_owned())

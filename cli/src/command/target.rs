@@ -1,6 +1,6 @@
 //! The flags that name a target: nvme-cli's.
 
-use super::dhchap_key::read_secret;
+use super::dhchap_key::{is_secret, read_secret};
 use super::refused::Absent;
 use crate::connect::Transport;
 use crate::namespace::choose;
@@ -278,9 +278,15 @@ impl TargetArguments {
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 
-    /// Whether the key itself was given.
-    pub(super) fn has_key_as_argument(&self) -> bool {
-        self.tls_key.is_some()
+    /// What an option says to everybody, if a key itself was given.
+    pub(super) fn key_as_argument(&self) -> Option<&'static str> {
+        let is_secret = |option: &Option<String>| option.as_deref().is_some_and(is_secret);
+        match () {
+            () if self.tls_key.is_some() => Some("--tls-key would show the key"),
+            () if is_secret(&self.dhchap_secret) => Some("--dhchap-secret would show the secret"),
+            () if is_secret(&self.dhchap_ctrl_secret) => Some("--dhchap-ctrl-secret would show the secret"),
+            () => None,
+        }
     }
 
     /// The port that is used where none is named is not one where disks are served.

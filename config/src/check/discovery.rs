@@ -24,7 +24,11 @@ impl Checker<'_> {
         let referrals = file.referral.iter().map(|it| self.referral(it)).collect::<Result<Vec<_>>>()?;
         let names = referrals.iter().map(|it| format!("{} over {}", it.address, it.transport));
         self.unique("referral", file.referral.iter().map(Spanned::span).zip(names))?;
-        Ok(Discovery { nqn: file.nqn.as_ref().map(own).transpose()?, referrals })
+        Ok(Discovery {
+            nqn: file.nqn.as_ref().map(own).transpose()?,
+            mdns: file.mdns.unwrap_or(false),
+            referrals,
+        })
     }
 
     fn referral(&self, spanned: &Spanned<file::Referral>) -> Result<Referral> {

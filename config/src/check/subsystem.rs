@@ -33,6 +33,7 @@ impl Checker<'_> {
             serial: self.ascii("serial", file.serial.as_ref(), 20)?.unwrap_or_else(|| identity::serial(&nqn)),
             model: self.ascii("model", file.model.as_ref(), 40)?.unwrap_or_else(|| MODEL.to_owned()),
             hosts: self.hosts(spanned)?,
+            host_limits: self.host_limits(&file.host_limits)?,
             nqn,
             namespaces,
         })
@@ -177,6 +178,7 @@ impl Checker<'_> {
             block_size,
             read_only: file.read_only.unwrap_or(false),
             uuid,
+            limits: file.limits.as_ref().map(|limits| self.limits(limits)).transpose()?,
             ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
             hosts: self.namespace_hosts(file.hosts.as_ref())?,
         })

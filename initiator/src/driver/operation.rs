@@ -415,7 +415,7 @@ impl<T: Transport> Driver<T> {
         if self.disks.block_size(nsid) != Some(namespace.geometry.block_size) {
             return Err(BlockError::Gone);
         }
-        let parts = namespace.split(op.into())?;
+        let parts = namespace.split(op.try_into()?)?;
         if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
             let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
             if buffer.len != len || !self.holds(&buffer) {

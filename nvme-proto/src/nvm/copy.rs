@@ -1,7 +1,8 @@
 //! Copy (NVM Command Set).
 
+use crate::ident::Nsid;
 use core::mem::offset_of;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 open_enum! {
@@ -11,6 +12,10 @@ open_enum! {
         FORMAT_0 = 0,
         /// 40 bytes a range: room for the long tags of 64-bit protection information.
         FORMAT_1 = 1,
+        /// Format 0 with a namespace for each range.
+        FORMAT_2 = 2,
+        /// Format 1 with a namespace for each range.
+        FORMAT_3 = 3,
     }
 }
 
@@ -19,10 +24,16 @@ impl DescriptorFormat {
     #[must_use]
     pub const fn range_len(self) -> Option<usize> {
         match self {
-            Self::FORMAT_0 => Some(size_of::<SourceRange0>()),
-            Self::FORMAT_1 => Some(size_of::<SourceRange1>()),
+            Self::FORMAT_0 | Self::FORMAT_2 => Some(size_of::<SourceRange0>()),
+            Self::FORMAT_1 | Self::FORMAT_3 => Some(size_of::<SourceRange1>()),
             _ => None,
         }
+    }
+
+    /// Whether each range names its namespace. If not, all are in the namespace of the command.
+    #[must_use]
+    pub const fn names_namespaces(self) -> bool {
+        matches!(self, Self::FORMAT_2 | Self::FORMAT_3)
     }
 }
 
@@ -123,10 +134,16 @@ impl CopyCommand {
     pub fn source_ranges<'a>(&self, data: &'a [u8]) -> Option<impl Iterator<Item = SourceRange> + use<'a>> {
         let range_len = self.format.range_len()?;
         let data = data.get(..self.data_len()?)?;
-        Some(data.chunks_exact(range_len).filter_map(|range| {
-            // What both formats start with is all that is read.
+        let names_namespaces = self.format.names_namespaces();
+        Some(data.chunks_exact(range_len).filter_map(move |range| {
+            // What all formats start with is all that is read.
             let (raw, _) = SourceRange0::read_from_prefix(range).ok()?;
-            Some(SourceRange { slba: raw.slba.get(), blocks: u32::from(raw.nlb_z.get()) + 1 })
+            Some(SourceRange {
+                nsid: names_namespaces.then(|| Nsid(raw.snsid.get())),
+                slba: raw.slba.get(),
+                blocks: u32::from(raw.nlb_z.get()) + 1,
+                fast_copy_only: names_namespaces && raw.sopt.get() & SOPT_FCO != 0,
+            })
         }))
     }
 }
@@ -134,22 +151,33 @@ impl CopyCommand {
 /// Blocks to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRange {
+    /// Its namespace, in the formats that name it.
+    pub nsid: Option<Nsid>,
     /// First block.
     pub slba: u64,
     /// Blocks, 1 to 65536.
     pub blocks: u32,
+    /// The controller is to copy it without moving data, or not at all (SOPT, in the formats that name a namespace).
+    pub fast_copy_only: bool,
 }
 
-/// A source range of format 0, as on the wire.
+/// SOPT, bit 15: fast copy only.
+const SOPT_FCO: u16 = 1 << 15;
+
+/// A source range of format 0 or 2, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SourceRange0 {
-    reserved0: [u8; 8],
+    /// Its namespace; reserved in format 0.
+    pub snsid: U32,
+    reserved4: [u8; 4],
     /// First block.
     pub slba: U64,
     /// Blocks, 0's based.
     pub nlb_z: U16,
-    reserved18: [u8; 6],
+    reserved18: [u8; 4],
+    /// Options; reserved in format 0.
+    pub sopt: U16,
     /// Expected initial logical block reference tag and storage tag.
     pub elbt: [u8; 4],
     /// Expected logical block application tag.
@@ -158,16 +186,21 @@ pub struct SourceRange0 {
     pub elbatm: [u8; 2],
 }
 
-/// A source range of format 1, as on the wire.
+/// A source range of format 1 or 3, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SourceRange1 {
-    reserved0: [u8; 8],
+    /// Its namespace; reserved in format 1.
+    pub snsid: U32,
+    reserved4: [u8; 4],
     /// First block.
     pub slba: U64,
     /// Blocks, 0's based.
     pub nlb_z: U16,
-    reserved18: [u8; 8],
+    reserved18: [u8; 4],
+    /// Options; reserved in format 1.
+    pub sopt: U16,
+    reserved24: [u8; 2],
     /// Expected initial logical block reference tag and storage tag.
     pub elbt: [u8; 10],
     /// Expected logical block application tag.
@@ -180,27 +213,54 @@ const _: () = {
     assert!(size_of::<SourceRange0>() == 32 && size_of::<SourceRange1>() == 40);
     assert!(offset_of!(SourceRange0, slba) == 8 && offset_of!(SourceRange1, slba) == 8);
     assert!(offset_of!(SourceRange0, nlb_z) == 16 && offset_of!(SourceRange1, nlb_z) == 16);
+    assert!(offset_of!(SourceRange0, sopt) == 22 && offset_of!(SourceRange1, sopt) == 22);
     assert!(offset_of!(SourceRange0, elbt) == 24 && offset_of!(SourceRange1, elbt) == 26);
     assert!(offset_of!(SourceRange0, elbat) == 28 && offset_of!(SourceRange1, elbat) == 36);
 };
 
 impl SourceRange {
-    /// In format 0, without tags.
+    /// `blocks` blocks from `slba` on, in the namespace of the command.
+    #[must_use]
+    pub fn new(slba: u64, blocks: u32) -> Self {
+        Self { nsid: None, slba, blocks, fast_copy_only: false }
+    }
+
+    /// In format 0, without tags; with a namespace in format 2.
     ///
     /// # Panics
     /// When `blocks` is not from 1 to 65536: the caller splits.
     #[must_use]
     pub fn emit_format_0(&self) -> SourceRange0 {
-        SourceRange0 { slba: self.slba.into(), nlb_z: self.nlb_z().into(), ..FromZeros::new_zeroed() }
+        SourceRange0 {
+            snsid: self.snsid(),
+            slba: self.slba.into(),
+            nlb_z: self.nlb_z().into(),
+            sopt: self.sopt(),
+            ..FromZeros::new_zeroed()
+        }
     }
 
-    /// In format 1, without tags.
+    /// In format 1, without tags; with a namespace in format 3.
     ///
     /// # Panics
     /// When `blocks` is not from 1 to 65536: the caller splits.
     #[must_use]
     pub fn emit_format_1(&self) -> SourceRange1 {
-        SourceRange1 { slba: self.slba.into(), nlb_z: self.nlb_z().into(), ..FromZeros::new_zeroed() }
+        SourceRange1 {
+            snsid: self.snsid(),
+            slba: self.slba.into(),
+            nlb_z: self.nlb_z().into(),
+            sopt: self.sopt(),
+            ..FromZeros::new_zeroed()
+        }
+    }
+
+    fn snsid(&self) -> U32 {
+        self.nsid.map_or(0, |nsid| nsid.0).into()
+    }
+
+    fn sopt(&self) -> U16 {
+        if self.fast_copy_only { SOPT_FCO.into() } else { 0.into() }
     }
 
     fn nlb_z(&self) -> u16 {
@@ -225,14 +285,20 @@ mod tests {
         assert_eq!((copy.ranges, copy.format), (4, DescriptorFormat::FORMAT_1));
         assert_eq!((copy.prinfo_read, copy.directive, copy.prinfo_write), (2, 9, 2));
         assert!(copy.storage_tag_check_write && !copy.storage_tag_check_read);
-        let range = SourceRange { slba: 0x0102, blocks: 65536 };
+        let range = SourceRange::new(0x0102, 65536);
         assert_eq!(range.emit_format_0().as_bytes()[8..20], [2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 0, 0]);
         assert_eq!(range.emit_format_1().as_bytes()[8..20], [2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 0, 0]);
+        let elsewhere = SourceRange { nsid: Some(Nsid(7)), fast_copy_only: true, ..range };
+        let bytes = elsewhere.emit_format_0();
+        assert_eq!(bytes.as_bytes()[..4], [7, 0, 0, 0]);
+        assert_eq!(bytes.as_bytes()[22..24], [0, 128]);
+        let copy = CopyCommand { format: DescriptorFormat::FORMAT_2, ..CopyCommand::new(0, 1) };
+        assert_eq!(copy.source_ranges(bytes.as_bytes()).unwrap().collect::<Vec<_>>(), [elsewhere]);
     }
 
     #[test]
     fn an_unknown_format_has_no_ranges() {
-        let copy = CopyCommand { format: DescriptorFormat(2), ..CopyCommand::new(0, 1) };
+        let copy = CopyCommand { format: DescriptorFormat(4), ..CopyCommand::new(0, 1) };
         assert!(copy.source_ranges(&[0; 4096]).is_none());
         assert_eq!(copy.data_len(), None);
     }
@@ -251,7 +317,7 @@ mod tests {
 
         #[test]
         fn ranges_survive_the_wire(ranges in prop::collection::vec((any::<u64>(), 1u32..=65536), 1..=256)) {
-            let ranges: Vec<_> = ranges.into_iter().map(|(slba, blocks)| SourceRange { slba, blocks }).collect();
+            let ranges: Vec<_> = ranges.into_iter().map(|(slba, blocks)| SourceRange::new(slba, blocks)).collect();
             let (mut zero, mut one) = (Vec::new(), Vec::new());
             for range in &ranges {
                 zero.extend_from_slice(range.emit_format_0().as_bytes());

@@ -34,6 +34,8 @@ const HOST_BEHAVIOR_FIELDS: usize = 6;
 const HOST_BEHAVIOR_FLAGS: usize = 4;
 /// Where ACRE is in it: the host waits as long as a status says before it tries again.
 const ACRE: usize = 0;
+/// Where CDFE is: bit n for format n of Copy's ranges.
+const CDFE: usize = 4;
 
 /// Features that a controller of either type has; those of I/O controllers only.
 const FEATURES: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
@@ -309,6 +311,7 @@ pub(crate) fn on_parameters(
             }
             features.host_behavior = *fields;
             controller.association.set_retry_delays(fields[ACRE] == 1);
+            controller.association.set_copy_formats(u16::from_le_bytes([fields[CDFE], fields[CDFE + 1]]));
         }
         AdminKind::Page | AdminKind::Flush { .. } => panic!("parameters for {kind:?}"),
     }

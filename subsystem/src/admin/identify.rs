@@ -3,18 +3,19 @@
 use super::features::notices;
 use crate::controller::Controller;
 use crate::fabrics::VERSION;
+use crate::io::copy;
 use crate::limits::{
-    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_S, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, DMRL,
-    DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX, PAGE_LEN,
-    RETRY_DELAY_100MS,
+    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_S, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, COPY_RANGES_MAX,
+    DMRL, DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX,
+    PAGE_LEN, RETRY_DELAY_100MS,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::ticket::Outcome;
 use crate::{AnaState, Nqn, Nsid, Page, TransportType, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
-    IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, independent_nsfeat, lpa,
-    nsfeat, oncs, sgls, vwc,
+    IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, fuses, independent_nsfeat,
+    lpa, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::{Sqe, Status};
 use zerocopy::{FromZeros, IntoBytes};
@@ -177,8 +178,12 @@ fn identify_io(id: &mut IdentifyController) {
         | oncs::WRITE_ZEROES
         | oncs::SAVE_SELECT
         | oncs::TIMESTAMP
-        | oncs::VERIFY)
+        | oncs::VERIFY
+        | oncs::COPY)
         .into();
+    id.cdfs = copy::FORMATS.into();
+    // ACWU and NACWU stay 0: of one logical block.
+    id.fuses = fuses::COMPARE_AND_WRITE.into();
     // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP
     // names those without; a flush of them costs nothing.
     id.vwc = VWC_NO_FLUSH_ALL | vwc::PRESENT;
@@ -202,6 +207,8 @@ fn identify_namespace(namespace: &NamespaceDefinition, state: AnaState) -> Ident
     id.lbaf[0] = LbaFormat { ms: 0.into(), lbads: geometry.block_size.ilog2() as u8, rp: 0 };
     // WZDS has to be the same for all namespaces; that Write Zeroes may deallocate does not mean that it has to.
     id.dlfeat = DLFEAT_WZDS | if geometry.zero_after_deallocate { DLFEAT_DRB_ZEROES } else { 0 };
+    (id.mssrl, id.mcl) = (copy::range_blocks_max(namespace).into(), copy::blocks_max(namespace).into());
+    id.msrc_z = (COPY_RANGES_MAX - 1) as u8;
     if let Some(preferred_z) = preferred_z(namespace) {
         id.nsfeat = nsfeat::OPTPERF_NPDG;
         (id.npwg_z, id.npwa_z, id.nows_z) = (preferred_z.into(), preferred_z.into(), preferred_z.into());

@@ -54,8 +54,8 @@ const ADMIN_COMMANDS: [AdminOpcode; 6] = [
 ];
 const READ_COMMANDS: [NvmOpcode; 4] =
     [NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY];
-const WRITE_COMMANDS: [NvmOpcode; 3] =
-    [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT];
+const WRITE_COMMANDS: [NvmOpcode; 4] =
+    [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT, NvmOpcode::COPY];
 
 pub(crate) fn on_get_log_page(controller: &mut Controller, sqe: &Sqe) -> Outcome {
     let command = GetLogPage::parse(sqe);

@@ -53,10 +53,10 @@ fn identify_controller_follows_the_options() {
     let id = controller(&mut fixture.admin);
     assert_eq!((id.mdts, id.ioccsz.get(), id.msdbd, id.maxcmd.get()), (5, (64 + 8192) / 16, 1, 32));
     assert_eq!((id.cntrltype, id.sqes, id.cqes, id.ver.get()), (1, 0x66, 0x44, 0x0002_0000));
-    assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 0, 1));
+    assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 1, 1));
     assert_eq!(
         (id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()),
-        (0xdd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
+        (0x1dd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
     );
     // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);

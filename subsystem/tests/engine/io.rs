@@ -77,7 +77,6 @@ fn invalid_io_commands_have_their_status() {
     let command = |command: ReadWrite| rw(NvmOpcode::WRITE, command);
     for (name, sqe, status) in [
         ("opcode", Sqe::new(0x04), (0, 0x01)),
-        ("opcode of copy", Sqe::new(0x19), (0, 0x01)),
         ("opcode of reservations", Sqe::new(0x0d), (0, 0x01)),
         ("NSID 0", on(0, NvmOpcode::READ), (0, 0x0b)),
         ("NSID inactive", on(2, NvmOpcode::READ), (0, 0x0b)),
@@ -93,8 +92,7 @@ fn invalid_io_commands_have_their_status() {
         ("SGL too long", keyed(good.emit(NvmOpcode::READ, Nsid(1)), 513), LENGTH),
         ("no SGL length", keyed(good.emit(NvmOpcode::WRITE, Nsid(1)), 0), LENGTH),
         ("PRPs", flags(0x00), INVALID_FIELD),
-        ("fused first", flags(0x41), INVALID_FIELD),
-        ("fused second", flags(0x42), INVALID_FIELD),
+        ("reserved FUSE", flags(0x43), INVALID_FIELD),
         ("metadata SGL", flags(0x80), INVALID_FIELD),
         ("connect again", Hello::io(1, 1).command(), (0, 0x0c)),
         (

@@ -321,15 +321,12 @@ fn summary(config: &Config) -> String {
     for host in &config.hosts {
         let key =
             host.tls_key_file.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
-        let of = |path: &Option<PathBuf>| {
-            path.as_ref().map_or("none".to_owned(), |path| path.display().to_string())
+        let secret = |what: &str, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!(", {what} {}", path.display())).unwrap_or_default()
         };
-        let (own, controller) = (of(&host.dhchap_key_file), of(&host.dhchap_ctrl_key_file));
-        let _ = writeln!(
-            text,
-            "host {}: key for TLS {key}, for DH-HMAC-CHAP {own}, controller's {controller}",
-            host.nqn
-        );
+        let own = secret("for DH-HMAC-CHAP", &host.dhchap_key_file);
+        let controller = secret("the controller's", &host.dhchap_ctrl_key_file);
+        let _ = writeln!(text, "host {}: key for TLS {key}{own}{controller}", host.nqn);
     }
     for subsystem in &config.subsystems {
         let hosts = match &subsystem.hosts {

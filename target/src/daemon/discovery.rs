@@ -1,9 +1,12 @@
-//! The discovery subsystem: its name, and what it refers hosts to.
+//! The discovery subsystem: its name, what it refers hosts to, and where it is announced.
 
 use super::Daemon;
 use crate::machine;
+use crate::mdns::{Announced, Announcer};
+use crate::ports::{Served, port_id};
 use nvmf_config::{Config, Referral, Transport};
 use nvmf_subsystem::{DiscoveryDefinition, Nqn, TransportType};
+use std::collections::BTreeMap;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -52,6 +55,43 @@ impl Daemon {
         tracing::info!("[discovery]: changed");
         0
     }
+}
+
+impl Daemon {
+    /// Announces the listeners that answer discovery and are up now, if that is wanted. What fails is tried again in
+    /// the next round.
+    pub(super) fn announce_discovery(&mut self) {
+        if !self.config.discovery.mdns {
+            self.announcer = None;
+            return;
+        }
+        let nqn = definition(&self.config, self.path.as_deref()).nqn;
+        if self.announcer.as_ref().is_none_or(|announcer| *announcer.nqn() != nqn) {
+            // The old one says goodbye first.
+            self.announcer = None;
+            match Announcer::new(nqn) {
+                Ok(announcer) => self.announcer = Some(announcer),
+                Err(error) => return tracing::warn!("discovery is not announced by mDNS: {error}"),
+            }
+        }
+        let served = self.listeners.iter().map(|listener| listener.served(&self.config.target));
+        let wanted = announced(&served.collect::<Vec<_>>());
+        let Some(announcer) = &mut self.announcer else { return };
+        let before = announcer.len();
+        if let Err(error) = announcer.set(&wanted) {
+            tracing::warn!("a listener is not announced by mDNS: {error}");
+        }
+        if announcer.len() != before {
+            tracing::info!("discovery is announced by mDNS on {} listener(s) as {nqn}", announcer.len());
+        }
+    }
+}
+
+/// Which of the listeners, by their place in the configuration, other machines can ask.
+fn announced(listeners: &[Option<Served>]) -> BTreeMap<u16, Announced> {
+    let up = listeners.iter().enumerate().filter_map(|(at, served)| Some((port_id(at), served.as_ref()?)));
+    let open = up.filter(|(_, served)| served.discovery && !served.address.ip().is_loopback());
+    open.map(|(port, served)| (port, Announced { address: served.address, rdma: served.rdma })).collect()
 }
 
 #[cfg(test)]

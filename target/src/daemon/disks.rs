@@ -87,6 +87,8 @@ impl Daemon {
             export.announce();
             self.namespaces.add(export);
         }
+        // In force before a host sees what they are of.
+        self.publish_limits();
         for nqn in nqns {
             if let Err(error) = self.show(&nqn) {
                 // Checked before, so that it cannot be: but then these are not served.
@@ -109,6 +111,7 @@ impl Daemon {
 
     /// Gives the disks to the workers of a group that is new.
     pub(super) fn attach_all(&mut self, group: usize) {
+        self.publish_limits();
         let first = self.groups[group].first.0;
         let workers = first..first + self.groups[group].workers;
         let (_, faults) = self.attach(self.namespaces.open.clone(), workers);

@@ -78,7 +78,7 @@ impl Listening {
     }
 
     /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-    fn served(&self, target: &Target) -> Option<Served> {
+    pub(super) fn served(&self, target: &Target) -> Option<Served> {
         let rdma = match &self.providers[..] {
             [] => return None,
             [Selection::Tcp] => None,

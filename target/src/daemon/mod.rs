@@ -8,6 +8,7 @@
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners` | where it listens, and tries to |
 //! | `discovery` | the discovery subsystem's name and referrals |
+//! | `limits` | what namespaces and hosts may do a second |
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
@@ -22,6 +23,7 @@ mod authentication;
 mod discovery;
 mod disks;
 mod keys;
+mod limits;
 mod listeners;
 mod namespaces;
 mod questions;
@@ -48,9 +50,11 @@ use crate::control::{Control, Event};
 use crate::exports::Export;
 use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
+use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
 use crate::metrics::endpoint::Endpoint;
 use crate::notify::{self, Watchdog};
+use crate::qos::Limit;
 use crate::sockets::Sockets;
 use anyhow::Context;
 use core::time::Duration;
@@ -59,9 +63,10 @@ use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::{Notice, Registry};
 use slow_disks::SlowDisks;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use worker_group::WorkerGroup;
 use workers::{Common, WorkerThread};
 
@@ -93,6 +98,10 @@ pub struct Daemon {
     /// Where metrics are served.
     metrics: Option<Endpoint>,
     slow: SlowDisks,
+    /// Those that the workers know.
+    limits: HashMap<limits::Limited, Arc<Limit>>,
+    /// Announces the discovery service, where that is wanted.
+    announcer: Option<Announcer>,
 }
 
 impl Daemon {
@@ -113,6 +122,7 @@ impl Daemon {
     /// # Errors
     /// The daemon cannot go on: a worker died.
     pub fn serve(mut self, control: &mut Control) -> anyhow::Result<()> {
+        self.announce_discovery();
         notify::ready(&self.status());
         loop {
             match control.next(self.watchdog.wait(self.common.clock.now(), ROUND)) {
@@ -131,6 +141,7 @@ impl Daemon {
                 anyhow::bail!("a worker thread ended on its own: see the log above");
             }
             self.maintain();
+            self.announce_discovery();
             notify::status(&self.status());
             self.keep_alive();
         }
@@ -184,7 +195,9 @@ impl Daemon {
 
     /// Commands under way are answered, then the queues are closed; what is not over in time is cut off, and what is
     /// not even then (a disk that hangs) is left to the end of the process.
-    fn stop(self, drain: Duration) {
+    fn stop(mut self, drain: Duration) {
+        // Hosts are told before the listeners go.
+        self.announcer = None;
         let (mailboxes, clock) = (&self.common.mailboxes, self.common.clock);
         let all_ended = |deadline: Duration| {
             while !self.workers.iter().all(WorkerThread::ended) {

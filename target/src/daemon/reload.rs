@@ -65,6 +65,7 @@ impl Daemon {
         errors += self.apply_discovery(config);
         self.config.target.strict = config.target.strict;
         self.take_away_unwanted();
+        self.publish_limits();
         errors += self.look_at_disks();
         self.namespaces.forget_faults();
         let faults = self.open_disks(OPEN_TIMEOUT);

@@ -197,6 +197,8 @@ impl Daemon {
             retry_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
+            limits: Default::default(),
+            announcer: None,
             config,
         };
         match daemon.bring_up() {

@@ -165,7 +165,9 @@ impl<T: Transport> Queue<T> {
             Step::Respond(response) => self.respond(resources, request, &response),
             Step::Execute { ticket, work, transfer } => {
                 self.request(request).begin(ticket, work, transfer);
-                self.advance(resources, now, request, false);
+                if !resources.limited.is_on() || self.pass_limits(resources, request, 0) {
+                    self.advance(resources, now, request, false);
+                }
             }
             Step::Ask { ticket, question } => {
                 resources.asked += 1;

@@ -167,5 +167,6 @@ impl<T: Transport> Queue<T> {
         }
         self.host = resources.meter.connect(&association, qid);
         self.admitted = Some((association, qid));
+        self.find_host_limit(resources);
     }
 }

@@ -21,6 +21,7 @@ pub mod anonymous;
 pub mod buffers;
 mod command;
 mod connect;
+pub mod limited;
 pub mod owners;
 pub mod place;
 pub mod queue;

@@ -70,6 +70,10 @@ pub struct Queue<T: Transport> {
     pub(super) queued: [bool; Class::COUNT],
     /// Chunks that wait for a push credit: of each request at most one, the one whose turn it is.
     pub(super) await_push: VecDeque<(u16, u8)>,
+    /// The number of its host's limit.
+    pub(super) host_limit: Option<u16>,
+    /// Commands that wait for a limit, and for which.
+    pub(super) limited: VecDeque<(u16, u16)>,
     /// Pulls that may begin.
     pub(super) pull_credits: u16,
     /// Pushes that may begin.
@@ -152,6 +156,8 @@ impl<T: Transport> Queue<T> {
             await_buffer: std::array::from_fn(|_| VecDeque::new()),
             queued: [false; Class::COUNT],
             await_push: VecDeque::new(),
+            host_limit: None,
+            limited: VecDeque::new(),
             pull_credits: 0,
             push_credits: 0,
             credits: Credits::default(),
@@ -309,7 +315,10 @@ impl<T: Transport> Queue<T> {
         let Some((association, _)) = &self.admitted else { return false };
         let gone = self.state == QueueState::Closed;
         self.requests.iter().any(|request| {
-            request.epoch < epoch && request.is_under_way(gone) && scope.names(association, request.device())
+            request.epoch < epoch
+                && request.is_under_way(gone)
+                && (scope.names(association, request.device())
+                    || request.sources().any(|device| scope.names(association, Some(device))))
         })
     }
 
@@ -402,6 +411,7 @@ impl<T: Transport> Queue<T> {
             association.on_connection_gone();
         }
         self.received.clear();
+        self.limited.clear();
         self.unsent.clear();
     }
 
@@ -429,6 +439,7 @@ impl<T: Transport> Queue<T> {
         assert!(self.is_over(), "a queue is taken apart when nothing of it is in use");
         resources.transport.forget(self.index);
         resources.buffers.forget(self.index);
+        resources.limited.forget(self.index);
         resources.buffers.owners.remove(self.index, self.owner);
         self.admitted.take()
     }

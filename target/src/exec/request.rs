@@ -3,7 +3,7 @@
 //! ```text
 //!             ┌──────────── on_done gives another Execute ───────────┐
 //!             ▼                                                      │
-//! Free ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
+//! Free ─► (AwaitLimit) ─► Executing ◄─► AwaitBuffer ─► (all chunks through) ─► Responding ─► Free
 //!
 //! a chunk:  Idle ─► Pulling ─► Executing ──────────────────────────────────────► Idle     from the host
 //!           Idle ─► Executing ────────────────────────► AwaitPush ──► Pushing ─► Idle     to the host
@@ -18,7 +18,8 @@ use super::transport::Piece;
 use crate::limits::CHUNKS_MAX;
 use crate::metrics::meter::Footprint;
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
-use nvmf_subsystem::{BlockWork, Remote, Ticket, Transfer, Work};
+use nvmf_subsystem::step::copy_piece;
+use nvmf_subsystem::{BlockWork, CopySource, Remote, Ticket, Transfer, Work};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub enum RequestState {
     Free,
     /// Its next chunk waits for a buffer, or for a pull to use it with; chunks that have theirs go on.
     AwaitBuffer,
+    /// It has not begun: a limit of its host or namespace holds it back.
+    AwaitLimit,
     /// Its chunks are under way.
     Executing,
     /// The control plane has its question of this number.
@@ -65,6 +68,8 @@ pub struct Chunk {
     pub len: u32,
     /// When it came to its stage, in microseconds.
     pub since_us: u64,
+    /// Of a Copy: it is being read, and will be written.
+    pub reading: bool,
 }
 
 /// A command under way.
@@ -106,7 +111,8 @@ impl<C> Request<C> {
     /// One that is free.
     #[must_use]
     pub fn new() -> Self {
-        let chunk = || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0 };
+        let chunk =
+            || Chunk { stage: Stage::Idle, buffer: None, offset: 0, len: 0, since_us: 0, reading: false };
         Self {
             state: RequestState::Free,
             ticket: None,
@@ -132,6 +138,12 @@ impl<C> Request<C> {
             (Transfer::FromHost { len, .. } | Transfer::ToHost { len, .. }, _) => *len,
             (Transfer::None, Work::Block { op: BlockWork::Deallocate(ranges), .. }) => {
                 u32::try_from(ranges.len()).expect("at most 256 ranges")
+            }
+            (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) => {
+                u32::try_from(data.len()).expect("two blocks")
+            }
+            (Transfer::None, Work::Block { op: BlockWork::Copy { to, block_size, .. }, .. }) => {
+                u32::try_from(to.blocks * u64::from(*block_size)).expect("the engine bounds it")
             }
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
@@ -168,9 +180,51 @@ impl<C> Request<C> {
         let on_device = || self.chunks.iter().any(|chunk| chunk.stage == Stage::Executing);
         match self.state {
             RequestState::Free | RequestState::Responding => false,
-            RequestState::AwaitBuffer | RequestState::Executing | RequestState::Asking(_) => {
-                !gone || on_device()
+            RequestState::AwaitBuffer
+            | RequestState::AwaitLimit
+            | RequestState::Executing
+            | RequestState::Asking(_) => !gone || on_device(),
+        }
+    }
+
+    /// Whether it has no data to transfer, and needs a buffer all the same.
+    #[must_use]
+    pub fn buffers_by_itself(&self) -> bool {
+        let Some(Work::Block { op, .. }) = &self.work else { return false };
+        matches!(op, BlockWork::CompareAndWrite { .. } | BlockWork::Copy { .. })
+    }
+
+    /// The devices that a Copy reads from.
+    pub fn sources(&self) -> impl Iterator<Item = DeviceId> {
+        let sources = match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { sources, .. }, .. }) => &sources[..],
+            _ => &[],
+        };
+        sources.iter().map(|source| source.device)
+    }
+
+    /// The device and the blocks that a chunk of a Copy is read from, and the blocks that it is written to.
+    #[must_use]
+    pub fn copy(&self, offset: u32) -> Option<(CopySource, BlockRange)> {
+        match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { sources, to, block_size, .. }, .. }) => {
+                copy_piece(sources, *to, *block_size, offset)
             }
+            _ => None,
+        }
+    }
+
+    /// Bytes of the next chunk, which may be of up to `max`.
+    #[must_use]
+    pub fn next_len(&self, max: u32) -> u32 {
+        let left = (self.end - self.next).min(max);
+        match &self.work {
+            Some(Work::Block { op: BlockWork::Copy { block_size, .. }, .. }) => {
+                let blocks = self.copy(self.next).map_or(0, |(_, to)| to.blocks);
+                let of_range = blocks.saturating_mul(u64::from(*block_size));
+                left.min(u32::try_from(of_range).unwrap_or(u32::MAX))
+            }
+            _ => left,
         }
     }
 
@@ -267,6 +321,14 @@ impl<C> Request<C> {
             }
             BlockWork::Compare { range } => {
                 BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
+            }
+            &BlockWork::CompareAndWrite { range, fua, .. } => {
+                BlockOp::CompareAndWrite { range, data: buffer?, fua }
+            }
+            // What was read is written.
+            BlockWork::Copy { block_size, fua, .. } => {
+                let range = self.copy(offset)?.1.split_at(u64::from(len / block_size)).0;
+                BlockOp::Write { range, from: buffer?, fua: *fua }
             }
             BlockWork::Flush => BlockOp::Flush,
             &BlockWork::WriteZeroes { range, deallocate, fua } => {

@@ -1,6 +1,7 @@
 //! What all queues of a worker share.
 
 use super::buffers::{Buffers, slot};
+use super::limited::Limited;
 use super::place::Place;
 use super::transport::Transport;
 use crate::limits::{ANSWER_FRAMING, ANSWERS_MIN, DISCOVERY_SHARE};
@@ -58,6 +59,8 @@ pub struct Resources<T: Transport, B> {
     pub now: Duration,
     /// No timer expires before: what hosts sent while the worker stood still is read first.
     pub no_timer_before: Duration,
+    /// Limits of hosts and namespaces, and who waits for them.
+    pub limited: Limited,
     /// When a Connect asks the registry again.
     pub connects_due: Option<Duration>,
     /// Responses with borrowed data since the doorbells were rung.
@@ -202,6 +205,7 @@ impl<T: Transport, B: Backend> Resources<T, B> {
             waiting_devices: VecDeque::with_capacity(DEVICES_MAX as usize),
             now: Duration::ZERO,
             no_timer_before: Duration::ZERO,
+            limited: Limited::default(),
             connects_due: None,
             borrowed: Borrowed::default(),
             unfinished: Vec::with_capacity(queues),

@@ -11,7 +11,7 @@ use super::transport::Transport;
 use crate::limits::PAUSE;
 use crate::metrics::worker::Phase;
 use core::time::Duration;
-use nvmf_block::{Backend, BlockError};
+use nvmf_block::{Backend, BlockError, BlockOp};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
 use nvmf_subsystem::{BlockWork, Source, Transfer, Work};
 
@@ -32,7 +32,7 @@ impl<T: Transport> Queue<T> {
             }
             let Some(chunk) = this.idle_chunk() else { break };
             let handed_out = match (this.transfer, &this.work) {
-                (Transfer::None, _) => {
+                (Transfer::None, _) if !this.buffers_by_itself() => {
                     self.execute_bare(resources, request, chunk);
                     true
                 }
@@ -70,7 +70,8 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let offset = this.next;
         this.next += 1;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset, len: 0, since_us: 0 };
+        *this.chunk(chunk) =
+            Chunk { stage: Stage::Idle, buffer: None, offset, len: 0, since_us: 0, reading: false };
         self.execute(resources, request, chunk, None);
     }
 
@@ -85,7 +86,8 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let len = this.end;
         this.next = len;
-        *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: None, offset: 0, len, since_us: 0 };
+        *this.chunk(chunk) =
+            Chunk { stage: Stage::Idle, buffer: None, offset: 0, len, since_us: 0, reading: false };
         let capsule = this.capsule.as_ref().expect("the capsule of in-capsule data is kept");
         resources.counters.bytes_in.add(len.into());
         let buffer = resources.transport.capsule_block(capsule, offset, len);
@@ -153,9 +155,10 @@ impl<T: Transport> Queue<T> {
         {
             let len_max = buffers.len(class);
             let this = self.request(request);
-            let (offset, len) = (this.next, (this.end - this.next).min(len_max));
+            let (offset, len) = (this.next, this.next_len(len_max));
             this.next += len;
-            *this.chunk(chunk) = Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len, since_us: 0 };
+            *this.chunk(chunk) =
+                Chunk { stage: Stage::Idle, buffer: Some(buffer), offset, len, since_us: 0, reading: false };
             return true;
         }
         if self.pull_credits == 0 {
@@ -244,8 +247,13 @@ impl<T: Transport> Queue<T> {
                     self.execute_buffered(resources, request, chunk);
                 }
             }
-            Transfer::FromHost { source: Source::InCapsule { .. }, .. } | Transfer::None => {
-                unreachable!("work without data, or with those of its capsule, takes no buffer")
+            Transfer::None if this.sources().next().is_some() => self.read_to_copy(resources, request, chunk),
+            Transfer::None => {
+                self.fill_with_own(resources, request, chunk);
+                self.execute_buffered(resources, request, chunk);
+            }
+            Transfer::FromHost { source: Source::InCapsule { .. }, .. } => {
+                unreachable!("work with the data of its capsule takes no buffer")
             }
         }
     }
@@ -261,6 +269,36 @@ impl<T: Transport> Queue<T> {
             page.fill(chunk.offset + done, &mut piece[..len]);
             memory.write(at + done as usize, &piece[..len]);
         }
+    }
+
+    /// Data that the engine had for the device.
+    fn fill_with_own<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
+        let this = &self.requests[usize::from(request)];
+        if let Some(Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) = &this.work {
+            let buffer = this.chunks[usize::from(chunk)].buffer.as_ref().expect("it has its buffer");
+            let (memory, at) = resources.buffers.memory(buffer);
+            memory.write(at, data);
+        }
+    }
+
+    /// A chunk of a Copy is read; [`Queue::on_executed`] writes it.
+    fn read_to_copy<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
+        let tag = self.place(request, chunk).tag();
+        let owner = self.owner;
+        let this = self.request(request);
+        let (source, _) =
+            this.copy(this.chunks[usize::from(chunk)].offset).expect("it is a part of the Copy");
+        let geometry = resources.backend.geometry(source.device);
+        let this = this.chunk(chunk);
+        let buffer = this.buffer.as_mut().expect("it has its buffer");
+        let blocks = geometry.map_or(0, |geometry| u64::from(this.len / geometry.block_size));
+        let into = resources.buffers.block(buffer, this.len);
+        resources.buffers.charge_device(buffer, owner, source.device);
+        (this.stage, this.reading) = (Stage::Executing, true);
+        self.device_pending += 1;
+        // A device that is gone says so itself.
+        let op = BlockOp::Read { range: source.range.split_at(blocks).0, into };
+        resources.submit(tag, source.device, op);
     }
 
     pub(super) fn execute_buffered<B: Backend>(
@@ -329,6 +367,9 @@ impl<T: Transport> Queue<T> {
         let this = self.request(request);
         let reads = matches!(this.work, Some(Work::Block { op: BlockWork::Read { .. }, .. }));
         match result {
+            Ok(()) if core::mem::take(&mut this.chunk(chunk).reading) && this.result.is_ok() => {
+                self.execute_buffered(resources, request, chunk);
+            }
             Ok(()) if reads && this.result.is_ok() => {
                 let owner = self.owner;
                 if let Some(buffer) = &mut self.request(request).chunk(chunk).buffer {

@@ -1,5 +1,6 @@
 //! The real binary: what it says, and how it ends, when it cannot serve.
 
+mod authentication;
 mod check;
 mod control;
 mod copies;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:\n";
 const HOST: &str = "nqn.2026-11.com.example:host1";
 
-fn key_file(folder: &TempDir, content: &str, mode: u32) -> String {
+pub(super) fn key_file(folder: &TempDir, content: &str, mode: u32) -> String {
     let path = folder.path().join("host1.key");
     std::fs::write(&path, content).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -22,7 +22,7 @@ fn host(key: &str) -> String {
 }
 
 /// A configuration with a listener over NVMe/TCP, with these lines in `[target]` and in the listener.
-fn configuration(folder: &Path, target: &str, listener: &str, more: &str) -> String {
+pub(super) fn configuration(folder: &Path, target: &str, listener: &str, more: &str) -> String {
     let text = format!(
         "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\nconnections = 16\n{target}\n\
          [[listener]]\naddress = \"{ANY_PORT}\"\ntransport = \"tcp\"\n{listener}\n{more}\n\
@@ -34,14 +34,14 @@ fn configuration(folder: &Path, target: &str, listener: &str, more: &str) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-fn check(config: &str) -> (Output, String) {
+pub(super) fn check(config: &str) -> (Output, String) {
     let output = target(&["check", config]).output().unwrap();
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     (output, said)
 }
 
 /// The log of a start, up to the line that says where it listens.
-fn log_of_start(config: &str) -> Vec<String> {
+pub(super) fn log_of_start(config: &str) -> Vec<String> {
     let child = target(&["serve", "--config", config]).stderr(Stdio::piped()).spawn().unwrap();
     let mut running = Running(child, String::new());
     let lines = BufReader::new(running.0.stderr.take().unwrap()).lines().map(Result::unwrap);

@@ -2,8 +2,11 @@
 
 mod barrier;
 mod capsule;
+mod copy;
 mod fairness;
+mod fused;
 mod host;
+mod limits;
 mod metrics;
 mod orphans;
 mod promises;

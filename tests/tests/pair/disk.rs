@@ -38,6 +38,19 @@ impl Disk {
                 self.clear(*range);
             }
             BlockWork::Deallocate(ranges) => ranges.iter().for_each(|range| self.clear(*range)),
+            BlockWork::CompareAndWrite { range, data: both, fua } => {
+                self.forced += u32::from(*fua);
+                let (expected, new) = both.split_at(both.len() / 2);
+                if self.read(*range) != expected {
+                    return Err(BlockError::CompareFailed);
+                }
+                self.blocks.extend((range.start..).zip(new.chunks(BLOCK).map(<[u8]>::to_vec)));
+            }
+            BlockWork::Copy { sources, to, fua, .. } => {
+                self.forced += u32::from(*fua);
+                let copied: Vec<u8> = sources.iter().flat_map(|source| self.read(source.range)).collect();
+                self.blocks.extend((to.start..).zip(copied.chunks(BLOCK).map(<[u8]>::to_vec)));
+            }
             BlockWork::Compare { range } if self.read(*range) != *data => {
                 return Err(BlockError::CompareFailed);
             }

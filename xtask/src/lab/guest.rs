@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const BOOTS_MAX: u32 = 5;
 /// Time limit for booting.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(60);
+/// Time limit for booting into systemd.
+const SYSTEMD_BOOT_TIME_MAX: Duration = Duration::from_secs(180);
 /// Interval between polls of the host's side.
 const TURN: Duration = Duration::from_millis(20);
 /// Messages in the kernel log that fail a scenario.
@@ -34,6 +36,24 @@ const KERNEL_ERRORS: [&str; 9] = [
     "UBSAN:",
     "soft lockup",
 ];
+
+/// What a guest boots into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum System {
+    /// The scenario's script is the first process's only child.
+    Script,
+    /// systemd starts the script.
+    Systemd,
+}
+
+impl System {
+    fn boot_time_max(self) -> Duration {
+        match self {
+            Self::Script => BOOT_TIME_MAX,
+            Self::Systemd => SYSTEMD_BOOT_TIME_MAX,
+        }
+    }
+}
 
 /// Result of a scenario.
 pub(super) enum Verdict {
@@ -99,9 +119,12 @@ impl Guest {
         let folder = step::root().join(".build/lab").join(&name);
         for _ in 0..BOOTS_MAX {
             let kernel = (case.kernel, if scenario.alone { POLL_WHEN_IDLE } else { "" });
-            let mut guest = Self::boot(image, kernel, programs, &folder, &scenario.path, Stdio::piped())?;
+            let system = if scenario.systemd { System::Systemd } else { System::Script };
+            let mut guest =
+                Self::boot(image, kernel, system, programs, &folder, &scenario.path, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let Some(outcome) = guest.follow(&lines_of(output), &name, scenario.time_max, verbose)? else {
+            let limits = (system.boot_time_max(), scenario.time_max);
+            let Some(outcome) = guest.follow(&lines_of(output), &name, limits, verbose)? else {
                 println!("{name}: (the guest ended while it booted; restarting it)");
                 continue;
             };
@@ -121,6 +144,7 @@ impl Guest {
     fn boot(
         image: &Image,
         kernel: (Kernel, &str),
+        system: System,
         programs: &Programs,
         folder: &Path,
         script: &Path,
@@ -135,6 +159,13 @@ impl Guest {
         fs::copy(script, share.join("scenario"))?;
         fs::rename(share.join("lab/begin"), share.join("begin"))?;
         programs.copy_into(&share.join("bin"))?;
+        if system == System::Systemd {
+            // What runs there is what the packages install.
+            for program in ["nvmf", "nvmf-target"] {
+                fs::remove_file(share.join("bin").join(program))?;
+            }
+            programs.copy_packages_into(&share.join("packages"))?;
+        }
         let control = "blktests-control";
         fs::copy(step::root().join("deploy").join(control), share.join("bin").join(control))?;
         let (port, guest_port) = (process::free_port()?, process::free_port()?);
@@ -146,7 +177,7 @@ impl Guest {
                 ("GUEST_PORT", guest_port.to_string()),
             ],
         )?;
-        let emulator = emulator(image, kernel, &folder, &share, guest_port).stdout(output).spawn();
+        let emulator = emulator(image, kernel, system, &folder, &share, guest_port)?.stdout(output).spawn();
         Ok(Self { emulator: emulator.context("cannot start qemu-system-x86_64")?, host, folder })
     }
 
@@ -155,7 +186,7 @@ impl Guest {
         &mut self,
         lines: &Receiver<String>,
         name: &str,
-        time_max: Duration,
+        (boot_time_max, time_max): (Duration, Duration),
         verbose: bool,
     ) -> Result<Option<Outcome>> {
         let booted = Instant::now();
@@ -181,7 +212,7 @@ impl Guest {
             }
             self.host.turn()?;
             let begun = self.folder.join("share/begun").exists();
-            if booted.elapsed() > if begun { time_max } else { BOOT_TIME_MAX } {
+            if booted.elapsed() > if begun { time_max } else { boot_time_max } {
                 timed_out = begun;
                 self.emulator.kill()?;
             }
@@ -223,7 +254,8 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
     let folder = step::root().join(".build/lab/shell");
     println!("(the host's loopback address is 10.0.2.2; load the scenarios' functions with . $LAB/lib.sh)");
     let script = scenario::folder().join("shell");
-    let mut guest = Guest::boot(image, (kernel, ""), programs, &folder, &script, Stdio::inherit())?;
+    let mut guest =
+        Guest::boot(image, (kernel, ""), System::Script, programs, &folder, &script, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
         guest.host.turn()?;
         std::thread::sleep(TURN);
@@ -234,16 +266,23 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
 fn emulator(
     image: &Image,
     (kernel, options): (Kernel, &str),
+    system: System,
     folder: &Path,
     share: &Path,
     guest_port: u16,
-) -> Command {
+) -> Result<Command> {
     let mut command = Command::new("qemu-system-x86_64");
-    let drive = format!("file={},if=virtio,format=raw,snapshot=on", image.root().display());
+    let root = match system {
+        System::Script => image.root(),
+        System::Systemd => image.systemd_root()?,
+    };
+    let drive = format!("file={},if=virtio,format=raw,snapshot=on", root.display());
     let share = format!("local,path={},mount_tag=share,security_model=none", share.display());
     command
         .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072"])
-        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .args(["-nodefaults", "-display", "none"])
+        // Its disk stays as it is when it reboots by itself.
+        .args((system == System::Script).then_some("-no-reboot"))
         .arg("-kernel")
         .arg(image.kernel(kernel))
         .arg("-initrd")
@@ -256,7 +295,7 @@ fn emulator(
     if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         command.stdin(Stdio::null());
     }
-    command
+    Ok(command)
 }
 
 /// Records the result in a line of output; whether the line contains one.

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use core::fmt;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A kernel of the image.
@@ -44,13 +44,7 @@ impl Image {
     }
 
     fn of_this_recipe() -> Result<Self> {
-        let recipe = recipe();
-        let text = std::fs::read(&recipe).with_context(|| format!("cannot read {}", recipe.display()))?;
-        let mut name = String::from("lab-");
-        for byte in &Sha256::digest(&text)[..6] {
-            write!(name, "{byte:02x}")?;
-        }
-        Ok(Self { folder: step::cache()?.join(name) })
+        Ok(Self { folder: folder_of("lab", &recipe())? })
     }
 
     fn is_there(&self) -> bool {
@@ -60,12 +54,7 @@ impl Image {
 
     fn build(&self) -> Result<()> {
         ensure!(packages::is_root(), "building the lab's guest with debootstrap needs root");
-        // Remove images of older recipes.
-        for entry in std::fs::read_dir(step::cache()?).into_iter().flatten().flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(b"lab-") {
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
+        remove_all("lab")?;
         std::fs::create_dir_all(&self.folder)?;
         step::run(
             "building the lab's guest from Debian packages (once; about five minutes)",
@@ -88,6 +77,43 @@ impl Image {
     pub(super) fn root(&self) -> PathBuf {
         self.folder.join("root.img")
     }
+
+    /// The root disk of a system with systemd, for this image's stable kernel; builds it if it is missing.
+    pub(super) fn systemd_root(&self) -> Result<PathBuf> {
+        let recipe = step::root().join("tests/lab/systemd/build.sh");
+        let folder = folder_of("systemd", &recipe)?;
+        let root = folder.join("root.img");
+        if !root.is_file() {
+            ensure!(packages::is_root(), "building a system with debootstrap needs root");
+            remove_all("systemd")?;
+            std::fs::create_dir_all(&folder)?;
+            step::run(
+                "building a system with systemd from Debian packages (once; about two minutes)",
+                Command::new("sh").arg(&recipe).arg(&folder).arg(&self.folder),
+            )?;
+        }
+        Ok(root)
+    }
+}
+
+/// Where what this recipe makes is kept.
+fn folder_of(kind: &str, recipe: &Path) -> Result<PathBuf> {
+    let text = std::fs::read(recipe).with_context(|| format!("cannot read {}", recipe.display()))?;
+    let mut name = format!("{kind}-");
+    for byte in &Sha256::digest(&text)[..6] {
+        write!(name, "{byte:02x}")?;
+    }
+    Ok(step::cache()?.join(name))
+}
+
+/// Removes what older recipes made.
+fn remove_all(kind: &str) -> Result<()> {
+    for entry in std::fs::read_dir(step::cache()?).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&format!("{kind}-")) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
 }
 
 /// Whether this machine can run the lab; otherwise the reason in one line.

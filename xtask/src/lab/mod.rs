@@ -24,6 +24,7 @@ use image::{Image, Kernel};
 use matrix::Matrix;
 use programs::Programs;
 use scenario::{Case, Scenario};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -73,6 +74,9 @@ pub(crate) struct Run {
     /// Number of guests to run at once, each with two emulated processors
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
+    /// Take nvmf-target and nvmf from this folder, instead of building them (release)
+    #[arg(long, value_name = "FOLDER", conflicts_with = "all")]
+    programs: Option<PathBuf>,
     /// Show all output of the guest, not only its steps
     #[arg(long, short)]
     verbose: bool,
@@ -110,7 +114,14 @@ impl Run {
         }
         let cases = self.cases(&scenarios);
         let image = Image::ensure(false)?;
-        let programs = Programs::build()?;
+        let mut programs = match &self.programs {
+            Some(folder) => Programs::in_folder(folder.clone()),
+            None => Programs::build()?,
+        };
+        if cases.iter().any(|case| case.scenario.systemd) {
+            image.systemd_root()?;
+            programs = programs.with_packages()?;
+        }
         let (failed, matrix) = run_each(&image, &programs, &cases, self.jobs, self.verbose)?;
         if !matrix.is_empty() {
             println!("\n{}", matrix.table());
@@ -147,7 +158,8 @@ impl Run {
 
 /// Runs the quick scenarios, for `cargo xtask test`.
 pub(crate) fn quick() -> Result<()> {
-    Run { names: Vec::new(), all: false, quick: true, kernel: None, jobs: 1, verbose: false }.run()
+    Run { names: Vec::new(), all: false, quick: true, kernel: None, jobs: 1, programs: None, verbose: false }
+        .run()
 }
 
 /// Runs one scenario on the stable kernel, which must pass, and returns its figures.
@@ -224,7 +236,7 @@ mod tests {
 
     fn cases(names: &[&str], quick: bool, kernel: Option<Kernel>) -> Vec<String> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        let run = Run { names, all: false, quick, kernel, jobs: 1, verbose: false };
+        let run = Run { names, all: false, quick, kernel, jobs: 1, programs: None, verbose: false };
         run.cases(&scenario::all().unwrap()).iter().map(Case::name).collect()
     }
 

@@ -1,10 +1,11 @@
 //! The programs that scenarios run, in the guest and on the host.
 
-use crate::step;
+use crate::{dist, step};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
 /// Name of the verbs provider's tests in the guest.
 const CONFORMANCE: &str = "verbs-conformance";
@@ -14,7 +15,11 @@ const TLS_RECORDS: &str = "tls-records";
 
 /// Built programs, with their names in scenarios.
 pub(super) struct Programs {
+    /// Where `nvmf-target` and `nvmf` are.
+    folder: PathBuf,
     files: Vec<(&'static str, PathBuf)>,
+    /// The Debian packages, if a scenario wants them.
+    packages: Option<TempDir>,
 }
 
 impl Programs {
@@ -22,10 +27,36 @@ impl Programs {
     pub(super) fn build() -> Result<Self> {
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
-        let built = |name: &'static str| (name, step::root().join(".build/release").join(name));
         let conformance = (CONFORMANCE, build_test("nvmf-verbs", &["--test", "conformance"], "conformance")?);
         let records = (TLS_RECORDS, build_test("nvmf-stream", &["--lib"], "nvmf_stream")?);
-        Ok(Self { files: vec![built("nvmf"), built("nvmf-target"), conformance, records] })
+        let mut programs = Self::in_folder(step::root().join(".build/release"));
+        programs.files.extend([conformance, records]);
+        Ok(programs)
+    }
+
+    /// Takes `nvmf-target` and `nvmf` from a folder. The tests that some scenarios run are not there.
+    pub(super) fn in_folder(folder: PathBuf) -> Self {
+        let files = ["nvmf", "nvmf-target"].map(|name| (name, folder.join(name))).into();
+        Self { folder, files, packages: None }
+    }
+
+    /// Puts them into Debian packages as well.
+    pub(super) fn with_packages(mut self) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        dist::quick(&self.folder, folder.path())?;
+        self.packages = Some(folder);
+        Ok(self)
+    }
+
+    /// Copies the packages.
+    pub(super) fn copy_packages_into(&self, to: &Path) -> Result<()> {
+        fs::create_dir(to)?;
+        let folder = self.packages.as_ref().context("the packages were not made")?;
+        for entry in fs::read_dir(folder.path())? {
+            let entry = entry?;
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+        Ok(())
     }
 
     /// Copies the programs without debug information, because the guest reads them over an emulated network.

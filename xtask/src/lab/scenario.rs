@@ -20,6 +20,7 @@ const SECONDS: u64 = 120;
 /// # Seconds: 240                           time limit (optional)
 /// # Alone: yes                             it measures: no other scenario runs at the same time, and idle processors
 ///                                          of the guest poll (optional)
+/// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
 /// ```
 pub(crate) struct Scenario {
@@ -31,6 +32,8 @@ pub(crate) struct Scenario {
     pub(crate) cell: Option<(String, String)>,
     pub(crate) quick: bool,
     pub(crate) alone: bool,
+    /// Runs under systemd, with the packages in place of the programs.
+    pub(crate) systemd: bool,
     pub(crate) time_max: Duration,
     /// A message of a known bug in the guest's kernel, which appears occasionally with any peer.
     pub(crate) known: Option<String>,
@@ -105,7 +108,8 @@ impl Scenario {
         let (what, quick, alone) =
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
-        Ok(Some(Self { name, path, what, kernels, cell, quick, alone, time_max, known }))
+        let systemd = field("System") == Some("systemd");
+        Ok(Some(Self { name, path, what, kernels, cell, quick, alone, systemd, time_max, known }))
     }
 }
 

@@ -275,6 +275,13 @@ bits! {
     }
 }
 bits! {
+    /// FUSES: fused operations.
+    fuses: u16 {
+        /// Compare and Write.
+        COMPARE_AND_WRITE = 1 << 0,
+    }
+}
+bits! {
     /// SGLS: SGL support.
     sgls: u32 {
         /// SGLs of any alignment.

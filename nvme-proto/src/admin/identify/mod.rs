@@ -6,7 +6,9 @@ mod lists;
 mod namespace;
 mod nvm_specific;
 
-pub use controller::{IdentifyController, PowerStateDescriptor, cmic, ctratt, lpa, oacs, oncs, sgls, vwc};
+pub use controller::{
+    IdentifyController, PowerStateDescriptor, cmic, ctratt, fuses, lpa, oacs, oncs, sgls, vwc,
+};
 pub use controller_lists::{CommandSets, ControllerList, SecondaryController, SecondaryControllerList};
 pub use lists::{Descriptor, DescriptorWriter, Descriptors, IdList, NamespaceIdType};
 pub use namespace::{IdentifyNamespace, IndependentNamespace, LbaFormat, independent_nsfeat, nsfeat};

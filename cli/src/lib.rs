@@ -1,0 +1,28 @@
+//! The command `nvmf`: discover, attach, detach, list; and read, write and identify without attaching.
+//!
+//! A library only so that its manual pages and completions are made from the command line that it has.
+#![recursion_limit = "256"]
+
+mod attach;
+mod command;
+mod connect;
+mod doctor;
+mod log;
+mod namespace;
+mod print;
+mod runtime;
+
+use clap::{CommandFactory, Parser};
+use std::process::ExitCode;
+
+/// Does what the command line says; the exit status of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    command::Arguments::parse().run()
+}
+
+/// The command line.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    command::Arguments::command()
+}

@@ -1,0 +1,73 @@
+//! Discovery that is announced by multicast DNS, in a network namespace of its own.
+
+use mdns_sd::{ServiceDaemon, ServiceEvent};
+use nix::sched::{CloneFlags, unshare};
+use nvmf_tests::process;
+use nvmf_tests::site::{Site, json};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const ADDRESS: &str = "192.0.2.1";
+/// Probing and announcing take about two seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A network that only this thread and its children are in, with an interface that nobody is behind.
+fn network() -> Result<(), String> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
+    for arguments in [
+        "link set lo up".to_owned(),
+        "link add announced0 type veth peer name behind0".to_owned(),
+        "link set behind0 up".to_owned(),
+        format!("address add {ADDRESS}/24 dev announced0"),
+        "link set announced0 up multicast on".to_owned(),
+    ] {
+        let output = process::run(Command::new("ip").args(arguments.split(' ')));
+        let output = output.map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+    Ok(())
+}
+
+/// Threads of the test come and go in the network of the one that makes them.
+#[test]
+fn discovery_is_announced_while_the_target_runs() {
+    if let Err(error) = network() {
+        eprintln!("left out: no network namespace can be made here: {error}");
+        return;
+    }
+    let site = Site::new("mdns").expect("a site");
+    let subsystem = site.subsystem(&["memory = \"1MiB\"".to_owned()]);
+    let real = format!("[[listener]]\naddress = \"{ADDRESS}\"\ntransport = \"tcp\"\ndiscovery_only = true\n");
+    let text = format!("transport = \"tcp\"\n{real}{subsystem}[discovery]\nmdns = true\n");
+    site.configure(&text).expect("a configuration");
+    let browser = ServiceDaemon::new().expect("a browser");
+    let events = browser.browse("_nvme-disc._tcp.local.").expect("a search");
+    let until = Instant::now() + LIMIT;
+    let next = || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("in time");
+
+    let target = site.serve().expect("a target");
+    let found = loop {
+        if let ServiceEvent::ServiceResolved(found) = next() {
+            break found;
+        }
+    };
+    assert_eq!(found.get_port(), 8009, "the listener on loopback is not announced: {found:?}");
+    let addresses: Vec<_> = found.get_addresses_v4().iter().map(ToString::to_string).collect();
+    assert_eq!((addresses, found.get_property_val_str("p")), (vec![ADDRESS.to_owned()], Some("tcp")));
+    let mut call = site.call("discover", &["-t", "tcp", "-o", "json"]).expect("nvmf");
+    let log = json(&mut call).expect("a discovery log");
+    let current = |record: &&serde_json::Value| record["subtype"] == "current discovery subsystem";
+    let current = log["records"].as_array().expect("records").iter().find(current).expect("it is listed");
+    assert_eq!(found.get_property_val_str("nqn"), current["subnqn"].as_str());
+
+    target.stop().expect("a clean stop");
+    loop {
+        match next() {
+            ServiceEvent::ServiceRemoved(_, name) => break assert_eq!(name, found.get_fullname()),
+            event => assert!(!matches!(event, ServiceEvent::ServiceFound(..)), "{event:?}"),
+        }
+    }
+    browser.shutdown().expect("the browser ends");
+}

@@ -1,0 +1,139 @@
+//! The folder that packages are made from.
+
+use super::notices;
+use super::version::Version;
+use crate::step;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What was built.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    /// Where [`PROGRAMS`] are.
+    pub(crate) folder: PathBuf,
+    /// `nvmf-manual`, of the same source.
+    pub(crate) manual: PathBuf,
+}
+
+/// The programs that are packaged.
+pub(super) const PROGRAMS: [&str; 2] = ["nvmf-target", "nvmf"];
+
+/// Documents that become manual pages: the page, its section, what it is, the document.
+///
+/// lowdown, which Debian has, turns Markdown into man(7), tables included: a reference is written once.
+const DOCUMENTS: [(&str, &str, &str, &str); 4] = [
+    ("nvmf-target.toml", "5", "configuration of nvmf-target", "docs/CONFIGURATION.md"),
+    ("nvmf-operations", "7", "operating NVMe over Fabrics targets and hosts", "docs/OPERATIONS.md"),
+    (
+        "nvmf-troubleshooting",
+        "7",
+        "messages of nvmf-target and nvmf, and what to do",
+        "docs/TROUBLESHOOTING.md",
+    ),
+    ("nvmf-semantics", "7", "what nvmf-target and nvmf guarantee", "SEMANTICS.md"),
+];
+
+/// Fills an empty folder:
+///
+/// ```text
+/// bin/ man/ bash/ zsh/ fish/      programs, manual pages, completions
+/// deploy/ debian/                 units and examples; what debhelper reads
+/// CHANGELOG.md third-party-notices
+/// ```
+pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Result<()> {
+    let root = step::root();
+    fs::create_dir_all(folder.join("bin"))?;
+    for program in PROGRAMS {
+        let from = programs.folder.join(program);
+        ensure!(from.is_file(), "{} is not there: cargo build -p nvmf-target -p nvmf-cli", from.display());
+        fs::copy(&from, folder.join("bin").join(program))?;
+    }
+    copy_all(&root.join("deploy"), &folder.join("deploy"))?;
+    fs::rename(folder.join("deploy/debian"), folder.join("debian"))?;
+    fs::copy(root.join("CHANGELOG.md"), folder.join("CHANGELOG.md"))?;
+    fs::write(folder.join("third-party-notices"), notices::text()?)?;
+    let date = version.date("+%Y-%m-%d")?;
+    let mut manual = Command::new(&programs.manual);
+    manual.arg(folder).arg(&date).arg(root.join("docs/man"));
+    step::run("manual pages and completions", &mut manual)?;
+    for (name, section, what, document) in DOCUMENTS {
+        let text =
+            fs::read_to_string(root.join(document)).with_context(|| format!("cannot read {document}"))?;
+        let page = page(&text, name, section, what, &date, version)?;
+        fs::write(folder.join("man").join(format!("{name}.{section}")), page)?;
+    }
+    Ok(())
+}
+
+/// A document as a manual page.
+fn page(text: &str, name: &str, section: &str, what: &str, date: &str, version: &Version) -> Result<Vec<u8>> {
+    let (_, text) = text.split_once('\n').context("a document begins with its title")?;
+    // The title is one level above the others, which are the sections of the page.
+    let text = without_targets(&text.replace("\n## ", "\n# ").replace("\n### ", "\n## "));
+    let text = format!("# NAME\n\n{name} - {what}\n\n# DESCRIPTION\n{text}");
+    let mut command = Command::new("lowdown");
+    let meta = |key: &str, value: &str| format!("-M{key}={value}");
+    command
+        .args(["-s", "-Tman"])
+        .args([meta("title", &name.to_uppercase()), meta("section", section), meta("date", date)])
+        .args([
+            meta("source", &format!("nvmf {}", version.of_workspace)),
+            meta("volume", "NVMe over Fabrics"),
+        ]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start lowdown")?;
+    let mut stdin = child.stdin.take().context("lowdown has no input")?;
+    // It writes nothing before it has read everything.
+    std::io::Write::write_all(&mut stdin, text.as_bytes())?;
+    drop(stdin);
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "lowdown: {} for {name}", output.status);
+    Ok(output.stdout)
+}
+
+/// Links to other documents and sections as plain text: a page has nothing to follow.
+fn without_targets(text: &str) -> String {
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("](") {
+        let target = &rest[at + 2..];
+        let Some(end) = target.find(')') else { break };
+        let opens = rest[..at].rfind('[');
+        match opens {
+            Some(open) if !target.starts_with("http") => {
+                plain.push_str(&rest[..open]);
+                plain.push_str(&rest[open + 1..at]);
+            }
+            _ => plain.push_str(&rest[..at + 2 + end + 1]),
+        }
+        rest = &target[end + 1..];
+    }
+    plain + rest
+}
+
+pub(super) fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_inside_the_documents_become_text() {
+        let text = "see [limits](#limits) and [SEMANTICS.md](../SEMANTICS.md), 25, [rust](https://rustup.rs) x[1] ](";
+        let plain = "see limits and SEMANTICS.md, 25, [rust](https://rustup.rs) x[1] ](";
+        assert_eq!(without_targets(text), plain);
+    }
+}
