@@ -11,6 +11,10 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written, at the most. What comes on top is dropped and counted.
 const LINES_MAX: usize = 16_384;
 
+/// Who connected, was refused, left, or changed something over the control socket: the target of these lines, which all
+/// have a field of the same name. `NVMF_LOG=warn,audit=info` logs them and warnings; `journalctl -g audit=` finds them.
+pub const AUDIT: &str = "audit";
+
 /// What is logged where nothing else is asked for.
 const DEFAULT: &str = "info";
 

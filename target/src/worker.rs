@@ -16,6 +16,7 @@ use crate::limits::{
     BARRIER_INTERVAL, BATCH, BATCH_CONTENDED, CAPSULES_IN_A_ROW, CONTENTION_TURNS, MESSAGE_BUDGET, STALL,
     STALL_GRACE, TIMER_GRAIN, TRANSFER_CHECKS,
 };
+use crate::log::AUDIT;
 use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use crate::metrics::meter::Measuring;
 use crate::metrics::namespaces::Device;
@@ -601,7 +602,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                         if queue.state() != QueueState::Closed
                             && self.resources.log.allow(now, &self.resources.counters)
                         {
-                            tracing::info!(parent: queue.span(), "queue closed");
+                            tracing::info!(target: AUDIT, parent: queue.span(), audit = "disconnect", "queue closed");
                         }
                         queue.on_gone(&mut self.resources);
                     }

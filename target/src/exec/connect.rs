@@ -4,6 +4,7 @@ use super::queue::Queue;
 use super::resources::{DeferredAction, Resources};
 use super::transport::Transport;
 use crate::limits::{CONNECT_RETRY, CONNECT_WAIT};
+use crate::log::AUDIT;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Admission, Admitted, AssociationKey, ConnectRequest, ControllerType, Refusal};
@@ -62,7 +63,7 @@ impl<T: Transport> Queue<T> {
                 resources.counters.connects_refused.add(1);
                 resources.meter.on_refused(refusal.reason());
                 if resources.log.allow(now, &resources.counters) {
-                    tracing::warn!(parent: &self.span, "Connect refused: {refusal}");
+                    tracing::warn!(target: AUDIT, parent: &self.span, audit = "refuse", "Connect refused: {refusal}");
                 }
             }
             Ok(admitted) => self.on_admitted(resources, now, &pending.connect, admitted),
@@ -150,7 +151,7 @@ impl<T: Transport> Queue<T> {
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };
             let next = if admitted.must_authenticate() { ", must authenticate" } else { "" };
-            tracing::info!(parent: &self.span, "connected to {subsystem} with {entries} entries{tls}{flow}{next}");
+            tracing::info!(target: AUDIT, parent: &self.span, audit = "connect", "connected to {subsystem} with {entries} entries{tls}{flow}{next}");
         }
         resources.buffers.owners.connect(self.index, &mut self.owner, &association, now);
         if association.controller_type() == ControllerType::Discovery {

@@ -6,6 +6,7 @@ use crate::exec::queue::Queue;
 use crate::exec::resources::{DeferredAction, Resources};
 use crate::exec::transport::{Event, Fault, Route, Terms, Transport};
 use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, SHORTAGE_INTERVAL};
+use crate::log::AUDIT;
 use crate::message::{Recipient, WorkerMessage};
 use crate::places::Queues;
 use core::time::Duration;
@@ -49,7 +50,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                         None => {}
                     }
                     if resources.log.allow(now, &resources.counters) {
-                        tracing::info!(parent: queue.span(), "queue disconnected: {cause}");
+                        tracing::info!(target: AUDIT, parent: queue.span(), audit = "disconnect", "queue disconnected: {cause}");
                     }
                     queue.on_gone(resources);
                 });
@@ -59,7 +60,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 let counters = &self.resources.counters;
                 if at_tls { &counters.tls_refused } else { &counters.rejected_parameters }.add(1);
                 if self.resources.log.allow(now, counters) {
-                    tracing::warn!(%peer, "connection rejected: {cause}");
+                    tracing::warn!(target: AUDIT, %peer, audit = "refuse", "connection rejected: {cause}");
                 }
             }
             Event::NotAllowed { peer } => {
@@ -129,7 +130,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             counters.rejected_parameters.add(1);
         }
         if self.resources.log.allow(now, counters) {
-            tracing::warn!(peer = %T::peer(&incoming), "connection rejected: {refusal}");
+            tracing::warn!(target: AUDIT, peer = %T::peer(&incoming), audit = "refuse", "connection rejected: {refusal}");
         }
         self.resources.transport.refuse(incoming, refusal);
     }

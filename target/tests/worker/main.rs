@@ -7,6 +7,7 @@ mod fairness;
 mod fused;
 mod host;
 mod limits;
+mod metrics;
 mod orphans;
 mod promises;
 mod receives;

@@ -49,9 +49,9 @@ pub struct TracedCommand {
 impl fmt::Display for TraceAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.commands.is_empty() {
-            return f.write_str("no command since the last time");
+            return writeln!(f, "no command since the last time");
         }
-        write!(
+        writeln!(
             f,
             "{:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>5} {:>12} {:>7}  {:<10} host, subsystem",
             "ago s",
@@ -70,9 +70,9 @@ impl fmt::Display for TraceAnswer {
         for it in &self.commands {
             let command =
                 if it.operation == "other" { format!("{:#04x}", it.opcode) } else { it.operation.clone() };
-            write!(
+            writeln!(
                 f,
-                "\n{:>7.1} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {command:<9} {:>5} {:>12} {:>7}  {:<10} {}, {}",
+                "{:>7.1} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {command:<9} {:>5} {:>12} {:>7}  {:<10} {}, {}",
                 it.ago_s,
                 it.total_us,
                 it.request_us,

@@ -12,6 +12,7 @@ use crate::control::Call;
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::Request;
 use crate::control::request::service::ConnectionsRequest;
+use crate::log::AUDIT;
 use serde::Serialize;
 
 impl Daemon {
@@ -22,7 +23,7 @@ impl Daemon {
         let answer = self.carry_out(&request).unwrap_or_else(Answer::refused);
         if let Some(asked) = audit {
             let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
-            tracing::info!(uid, pid, "control: {asked}: {fault}");
+            tracing::info!(target: AUDIT, uid, pid, audit = "change", "control: {asked}: {fault}");
         }
         // Nobody waits any more if the client has gone.
         let _ = reply.send(answer);
