@@ -18,6 +18,9 @@ pub struct Options {
     /// The Controller IDs that are given out. Targets that serve one subsystem together need ranges without a common ID:
     /// hosts refuse a controller whose ID they have already.
     pub cntlids: RangeInclusive<u16>,
+    /// What the generation counter of the discovery log starts from. To be more than it ever was before: hosts take the
+    /// number that they know for the log that they know.
+    pub discovery_generation: u64,
     /// What to do with a host NQN that connects with two Host Identifiers.
     pub duplicate_host_id: DuplicateHostId,
     /// Firmware revision in ASCII, padded with spaces.
@@ -43,6 +46,7 @@ impl Default for Options {
             transfer_len_max: 1024 * 1024,
             controllers_max: 1024,
             cntlids: limits::CNTLID_MIN..=limits::CNTLID_MAX,
+            discovery_generation: 0,
             duplicate_host_id: DuplicateHostId::Report,
             firmware: *b"0.1     ",
         }

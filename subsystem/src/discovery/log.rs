@@ -33,9 +33,8 @@ pub(crate) struct Through {
 pub struct DiscoveryLog {
     /// Of the view that it is made of.
     version: u64,
+    /// GENCTR: the view that this host last found something else in.
     generation: u64,
-    /// How often it changed for this controller.
-    changes: u64,
     through: Through,
     /// Those of the port that the host came through come first, and the referrals.
     entries: Vec<Entry>,
@@ -63,8 +62,8 @@ impl DiscoveryView {
         entries.extend(self.referrals.iter().copied().map(Entry::Referral));
         let port_local = entries.len();
         self.add_ports(&mut entries, host_nqn, through, false);
-        let generation = generation_of(&entries);
-        DiscoveryLog { version: self.version, generation, changes: 0, through, entries, port_local }
+        let version = self.version;
+        DiscoveryLog { version, generation: version, through, entries, port_local }
     }
 
     /// The entries of the port that the host came through, or of the others.
@@ -93,18 +92,16 @@ impl DiscoveryLog {
         self.version < view.version
     }
 
-    /// GENCTR. The same as after a restart or on another connection if the host finds the same, and never the same as
-    /// before a change: hosts only ask whether it is the number that they know. So it is made from what the host
-    /// finds, and from how often that changed on this connection (it may change and change back while it is read).
+    /// GENCTR. It only grows, also over a restart ([`crate::Options::discovery_generation`]).
     pub(crate) fn generation(&self) -> u64 {
-        self.generation.wrapping_add(self.changes)
+        self.generation
     }
 
     /// The log of the same host in another view.
     pub(crate) fn renewed(&self, view: &DiscoveryView, host_nqn: &Nqn) -> Self {
         let new = view.log_for(host_nqn, self.through);
-        let changes = self.changes + u64::from(!new.finds_the_same(self));
-        Self { changes, ..new }
+        let generation = if new.finds_the_same(self) { self.generation } else { new.generation };
+        Self { generation, ..new }
     }
 
     /// Entries of the page, or of its part that is about the port that the host came through, and referrals.
@@ -193,27 +190,4 @@ fn with_rdma(entry: DiscoveryEntry, provider: RdmaProviderType) -> DiscoveryEntr
     } else {
         entry
     }
-}
-
-/// A number that is the same for the same entries in every process and on every machine, and another one for others:
-/// FNV-1a with 64 bits.
-fn generation_of(entries: &[Entry]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        for &byte in bytes {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    };
-    for entry in entries {
-        let entry = entry.emit();
-        // What is behind the end of a text, and what is reserved, is always zero.
-        let texts = [&entry.subnqn[..], &entry.traddr, &entry.trsvcid, &entry.tsas];
-        add(&entry.as_bytes()[..12]);
-        for text in texts {
-            let end = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-            add(&text[..end]);
-            add(&[0]);
-        }
-    }
-    hash
 }

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 
 impl DiscoveryView {
     /// Nothing can be found yet.
-    pub(super) fn empty() -> Self {
-        Self { version: 0, nqn: Nqn::DISCOVERY, ports: Vec::new(), referrals: Vec::new() }
+    pub(super) fn empty(version: u64) -> Self {
+        Self { version, nqn: Nqn::DISCOVERY, ports: Vec::new(), referrals: Vec::new() }
     }
 }
 

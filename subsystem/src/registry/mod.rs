@@ -65,6 +65,7 @@ impl Registry {
     /// The first option outside its bounds.
     pub fn new(options: Options) -> Result<Self, OptionsError> {
         options.validate()?;
+        let generation = options.discovery_generation;
         Ok(Self {
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
@@ -72,7 +73,7 @@ impl Registry {
             ports: None,
             associations: BTreeMap::new(),
             ana: Arc::default(),
-            discovery: Arc::new(DiscoveryView::empty()),
+            discovery: Arc::new(DiscoveryView::empty(generation)),
             discovery_identity: discovery::identity(Nqn::DISCOVERY),
             referrals: Vec::new(),
             authentication: Authentication::default(),

@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 use thiserror::Error;
 
 /// The daemon could not start, or something of it.
@@ -320,6 +321,10 @@ fn options(config: &Config) -> Options {
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
         cntlids: target.cntlids.clone(),
+        // Each change adds one: no target changes a thousand times a second for long.
+        discovery_generation: SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| since.as_millis().try_into().unwrap_or(0)),
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

@@ -1,13 +1,13 @@
 //! The target's side: workers over real sockets, turned by the test's own thread under a virtual clock.
 
-use nvme_proto::Nsid;
+use nvme_proto::{Nsid, Status};
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_stream::StreamConfig;
-use nvmf_subsystem::{HostAccess, NamespaceDefinition, Options, Port, Registry, SubsystemDefinition};
+use nvmf_subsystem::{Answer, HostAccess, NamespaceDefinition, Options, Port, Registry, SubsystemDefinition};
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::exec::transport::Transport;
-use nvmf_target::message::WorkerId;
+use nvmf_target::message::{Answered, WorkerId, WorkerMessage};
 use nvmf_target::settings::{Load, Settings};
 use nvmf_target::transport::tcp::{Tcp, TcpOptions};
 use nvmf_target::worker::{Progress, Worker};
@@ -98,6 +98,12 @@ impl World {
         for worker in &mut self.workers {
             worker.backend().advance(self.now);
             self.last.push(worker.turn(self.now));
+            // There is no control plane, and nobody is here to authenticate.
+            while let Some(asked) = worker.poll_question() {
+                let answer = Answer::Reservation(Err(Status::INTERNAL_ERROR));
+                let answered = Answered { place: asked.place, serial: asked.serial, answer };
+                worker.deliver(WorkerMessage::Answer(Box::new(answered)));
+            }
         }
         Worker::exchange_messages(&mut self.workers);
     }
