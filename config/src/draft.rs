@@ -223,6 +223,15 @@ impl Draft {
         }
     }
 
+    /// Sets the state of an ANA group behind the listener at a place of [`Config::listeners`].
+    pub fn set_ana_group(&mut self, at: usize, group: u32, state: &str) {
+        let Some(listener) = self.listener(at) else { return };
+        let groups = list(listener, "ana_group");
+        groups.retain(|other| other.get("id").and_then(Value::as_integer) != Some(group.into()));
+        let keys = [("id", Value::from(i64::from(group))), ("state", Value::from(state))];
+        groups.push(Value::Table(keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()));
+    }
+
     /// The keys of the listener at a place of [`Config::listeners`].
     pub fn listener(&mut self, at: usize) -> Option<&mut Table> {
         list(&mut self.0, "listener").get_mut(at)?.as_table_mut()

@@ -110,6 +110,26 @@ fn namespace_appears_and_goes_at_a_connected_host() {
 }
 
 #[test]
+fn ana_state_is_what_hosts_find_and_what_is_saved() {
+    let it = Controlled::start("ctl-ana");
+    let address = it.site.address.to_string();
+    let connection = it.connect();
+    assert!(write(&connection, 1));
+    let set = it.ctl(&["ana", "set", &address, "1", "inaccessible"]);
+    assert!(set.contains("done"), "{set}");
+    assert!(!write(&connection, 1), "it is inaccessible");
+    let saved = it.json(&["save"])["text"].as_str().expect("a text").to_owned();
+    assert!(saved.contains("state = \"inaccessible\""), "{saved}");
+    it.ctl(&["ana", "set", &address, "1", "non-optimized"]);
+    process::until("the host may write again", || write(&connection, 1)).expect("it may");
+    let refused = it.refused(&["ana", "set", &address, "1", "gone"]);
+    assert!(refused.contains("persistent-loss"), "{refused}");
+    assert!(it.refused(&["ana", "set", &address, "128", "optimized"]).contains("127"));
+    block_on(connection.close());
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
 fn removal_under_load_ends_only_that_disk() {
     let it = Controlled::start("ctl-load");
     let nqn = &it.site.nqn;

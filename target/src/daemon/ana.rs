@@ -3,7 +3,6 @@
 use super::Daemon;
 use crate::barrier::Scope;
 use crate::exports::Export;
-use core::net::SocketAddr;
 use core::time::Duration;
 use nvmf_config::{AnaGroup, Listener};
 use nvmf_subsystem::limits::ANA_TRANSITION_S;
@@ -16,10 +15,7 @@ const PIECE: Duration = Duration::from_millis(500);
 
 /// The state of an ANA group was not changed as asked.
 #[derive(Debug, Error)]
-pub enum AnaError {
-    /// Nothing listens there.
-    #[error("no [[listener]] has the address {0}")]
-    NoListener(SocketAddr),
+pub(super) enum AnaError {
     /// The group or the state does not exist.
     #[error(transparent)]
     Definition(#[from] Box<DefinitionError>),
@@ -54,30 +50,10 @@ fn is_reachable(state: AnaState) -> bool {
 }
 
 impl Daemon {
-    /// Sets how the namespaces of an ANA group are reached through the listeners with this address.
+    /// Sets how the namespaces of an ANA group are reached through a listener.
     ///
     /// Where they could be reached and no longer can, the group is in transition first. With success, nothing that a host
     /// sent before is under way to a disk of the group: another target may take over.
-    ///
-    /// # Errors
-    /// [`AnaError`]: nothing was changed, except with [`AnaError::Busy`].
-    pub fn set_ana_state(
-        &mut self,
-        address: SocketAddr,
-        group: u32,
-        state: AnaState,
-    ) -> Result<(), AnaError> {
-        let of_address = |at: &usize| self.config.listeners[*at].address == address;
-        let listeners: Vec<usize> = (0..self.config.listeners.len()).filter(of_address).collect();
-        if listeners.is_empty() {
-            return Err(AnaError::NoListener(address));
-        }
-        for at in listeners {
-            self.set_group(at, AnaGroup { id: group, state })?;
-        }
-        Ok(())
-    }
-
     fn set_group(&mut self, at: usize, group: AnaGroup) -> Result<(), AnaError> {
         let (AnaGroup { id, state }, port) = (group, self.listeners[at].port());
         let before = self.registry().ana().state(port, id);
@@ -117,19 +93,20 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes over the states that a changed configuration has for the listener at a place of it.
+    /// Takes over the states that a changed configuration has for the listener at a place of it: all of them, whether
+    /// or not one of them is over in time.
     pub(super) fn set_groups(&mut self, at: usize, wanted: &[AnaGroup]) -> Result<(), AnaError> {
         let old = self.config.listeners[at].ana_groups.clone();
         let state = |groups: &[AnaGroup], id| {
             groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
         };
-        for group in old.iter().chain(wanted) {
-            let state_wanted = state(wanted, group.id);
-            if state_wanted != state(&self.config.listeners[at].ana_groups, group.id) {
-                self.set_group(at, AnaGroup { id: group.id, state: state_wanted })?;
+        let mut result = Ok(());
+        for id in old.iter().chain(wanted).map(|group| group.id).collect::<BTreeSet<_>>() {
+            if state(wanted, id) != state(&old, id) {
+                result = result.and(self.set_group(at, AnaGroup { id, state: state(wanted, id) }));
             }
         }
         self.config.listeners[at].ana_groups = wanted.to_vec();
-        Ok(())
+        result
     }
 }

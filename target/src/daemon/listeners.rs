@@ -1,5 +1,6 @@
 //! Where the daemon listens, and tries to.
 
+use super::ana::AnaError;
 use super::apply::{Origin, Pending, Unmade, failed};
 use super::disks::error_text;
 use super::plan::fixed;
@@ -248,7 +249,10 @@ impl Daemon {
     pub(super) fn set_ana_groups(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
         let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
         let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
-        self.set_groups(at, &listener.ana_groups).map_err(failed)?;
+        self.set_groups(at, &listener.ana_groups).map_err(|error| match error {
+            AnaError::Busy { .. } => Unmade { outcome: Outcome::Unfinished, message: error.to_string() },
+            AnaError::Definition(_) => failed(error),
+        })?;
         Ok(Vec::new())
     }
 

@@ -40,7 +40,6 @@ pub(crate) mod twins;
 mod worker_group;
 mod workers;
 
-pub use ana::AnaError;
 pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;

@@ -4,6 +4,7 @@
 //! the file of its group here; the function that carries it out, in `daemon/requests`; its paragraph in
 //! docs/CONTROL.md.
 
+pub mod ana;
 pub mod change;
 pub mod config;
 pub mod listener;
@@ -13,6 +14,7 @@ pub mod status;
 pub mod subsystem;
 pub mod trace;
 
+use ana::AnaRequest;
 use change::ChangesAnswer;
 use clap::Subcommand;
 use config::{File, Save, SaveAnswer};
@@ -52,6 +54,9 @@ pub enum Request {
     /// Say where hosts connect.
     #[command(subcommand)]
     Listener(ListenerRequest),
+    /// Say how hosts reach namespaces (asymmetric namespace access).
+    #[command(subcommand)]
+    Ana(AnaRequest),
     /// Show and close connections.
     #[command(subcommand)]
     Connections(ConnectionsRequest),
@@ -102,6 +107,7 @@ impl Request {
             | Self::Namespace(_)
             | Self::Host(_)
             | Self::Listener(_)
+            | Self::Ana(_)
             | Self::Connections(ConnectionsRequest::Close(_))
             | Self::Plan(_)
             | Self::Apply(_)

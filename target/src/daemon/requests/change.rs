@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use crate::control::protocol::{Answer, Fault};
+use crate::control::request::ana::AnaSet;
 use crate::control::request::change::{ChangesAnswer, Item};
 use crate::control::request::config::SaveAnswer;
 use crate::control::request::listener::ListenerRequest;
@@ -78,6 +79,14 @@ impl Daemon {
                 })
             }
         }
+    }
+
+    pub(super) fn on_ana(&mut self, set: &AnaSet) -> Result<Answer, Fault> {
+        let at = self.listener_at(&set.address, set.transport.as_deref())?;
+        self.edit(|draft| {
+            draft.set_ana_group(at, set.group, &set.state);
+            Ok(())
+        })
     }
 
     /// The place of the listener that is meant.

@@ -11,6 +11,7 @@ use super::Daemon;
 use crate::control::Call;
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::Request;
+use crate::control::request::ana::AnaRequest;
 use crate::control::request::service::ConnectionsRequest;
 use crate::log::AUDIT;
 use serde::Serialize;
@@ -37,6 +38,7 @@ impl Daemon {
             Request::Namespace(request) => self.on_namespace(request),
             Request::Host(request) => self.on_host(request),
             Request::Listener(request) => self.on_listener(request),
+            Request::Ana(AnaRequest::Set(set)) => self.on_ana(set),
             Request::Connections(ConnectionsRequest::List {}) => self.on_list(),
             Request::Connections(ConnectionsRequest::Close(which)) => self.on_close(which),
             Request::Plan(file) => self.on_plan(&file.text),
