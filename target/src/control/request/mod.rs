@@ -35,7 +35,7 @@ use trace::TraceAnswer;
 pub enum Request {
     /// What is served, to whom, and what is not well.
     Status {},
-    /// The slowest commands since this was asked last, and where their time went ([metrics] must be on).
+    /// The slowest commands since this was asked last, and where their time went (`[metrics]` must be on).
     Trace {
         /// So many at the most.
         #[arg(long, short = 'n', default_value_t = 20)]
