@@ -20,8 +20,14 @@ impl ConfigError {
     pub(crate) fn at(text: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
         let before = text.as_bytes().get(..span.start).unwrap_or(text.as_bytes());
         let line = before.iter().filter(|&&b| b == b'\n').count();
-        let source_line = text.lines().nth(line).unwrap_or_default().trim().chars().take(160).collect();
-        Self { line: line + 1, message: message.into(), source_line }
+        let source_line = text.lines().nth(line).unwrap_or_default().trim();
+        let message = message.into();
+        if has_secret(source_line) || has_secret(&message) {
+            let message =
+                "a key stands here, and is not shown: write the path of a file that holds it".to_owned();
+            return Self { line: line + 1, message, source_line: String::new() };
+        }
+        Self { line: line + 1, message, source_line: source_line.chars().take(160).collect() }
     }
 
     /// Where there is no file.
@@ -38,6 +44,12 @@ impl ConfigError {
             None => Self::at(text, &span, found),
         }
     }
+}
+
+/// Whether a text has a key of DH-HMAC-CHAP or TLS in it, or something that was meant as one.
+fn has_secret(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("dhhc-") || text.contains("nvmetlskey-")
 }
 
 fn place(line: usize) -> String {

@@ -389,6 +389,20 @@ fn saved_configuration_says_the_same() {
     assert_eq!(ALL.lines().find(lacks), None, "each key is saved: {saved}");
 }
 
+#[test]
+fn key_in_the_place_of_its_file_is_not_shown() {
+    for line in [
+        "dhchap_key_file = \"DHHC-1:00:c2VjcmV0:\"",
+        "dhchap_key_file = \"DHHC-1:00:c2Vj/cmV0:\"",
+        "dhchap_secret = \"dhhc-1:00:c2VjcmV0:\"",
+        "tls_key_file = \"NVMeTLSkey-1:01:c2VjcmV0:\"",
+    ] {
+        let text = format!("{GOOD}\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\n{line}\n");
+        let error = Config::parse(&text).unwrap_err().to_string();
+        assert!(!error.contains("c2Vj") && error.contains("not shown"), "{error}");
+    }
+}
+
 /// What a new key needs besides: to be saved.
 #[test]
 fn every_key_of_the_file_is_among_those_that_are_saved() {

@@ -165,9 +165,11 @@ pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
             // The signals are ours before anything else is: a stop or a reload during the start is not lost.
             let mut control = Control::new().context("cannot take over the signals")?;
             let config = serve.config()?;
+            // Whoever is told of it may be in another folder.
+            let path = serve.config.as_deref().map(std::path::absolute).transpose()?;
             let socket = Socket::of(&config.target)?;
             let nqn = config.subsystems.first().map(|subsystem| subsystem.nqn);
-            let daemon = Daemon::start(config, serve.config.clone(), control.waker(), sockets)?;
+            let daemon = Daemon::start(config, path, control.waker(), sockets)?;
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {

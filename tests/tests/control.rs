@@ -230,6 +230,9 @@ fn connections_close_and_drain_refuses_new_ones() {
     process::until("it ends", || is_over(&connection)).expect("it does");
     assert!(std::net::TcpStream::connect(it.site.address).is_err(), "it listens no more");
     assert_eq!(it.json(&["status"])["draining"], true);
+    let added = it.json(&["listener", "add", "127.0.0.1:0", "--transport", "tcp"]);
+    assert_eq!(added["changes"][0]["outcome"], "waiting", "{added}");
+    assert_eq!(it.json(&["status"])["listeners"][1]["up"], false);
     it.ctl(&["drain", "--end"]);
     block_on(it.connect().close());
     it.target.stop().expect("a stop in order");

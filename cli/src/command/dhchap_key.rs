@@ -116,7 +116,16 @@ pub(super) fn read_secret(option: &str, text: &str) -> Result<Secret> {
     if is_secret(text) {
         return Secret::parse(text).or_else(|error| wrong_arguments(format!("{option}: {error}")));
     }
-    of_file(Path::new(text)).with_context(|| option.to_owned())
+    let path = Path::new(text);
+    // A secret with a mistake in it has no folder above it.
+    let has_folder = path.parent().is_some_and(|folder| folder.parent().is_some() && folder.is_dir());
+    if !path.exists() && !has_folder {
+        return wrong_arguments(format!(
+            "{option}: there is no such file, and it is no secret as nvme-cli writes them (DHHC-1:01:…:). It is not shown, in \
+             case it is meant as one"
+        ));
+    }
+    of_file(path).with_context(|| option.to_owned())
 }
 
 fn of_file(path: &Path) -> Result<Secret> {

@@ -62,7 +62,9 @@ impl Checker<'_> {
     fn secret_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
         let Some(path) = path else { return Ok(None) };
         let value = path.as_ref();
-        let is_name = value.file_name().is_some_and(|name| name == value.as_os_str());
+        // As systemd has it (systemd.exec(5)): a file name without a colon, as which no secret passes.
+        let is_name = value.file_name().is_some_and(|name| name == value.as_os_str())
+            && !value.as_os_str().as_encoded_bytes().contains(&b':');
         if !value.is_absolute() && !is_name {
             let shown = value.display();
             let message = format!(

@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, fchmod};
 use nvmf_config::{ControlSocket, Target};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +46,9 @@ pub enum SocketError {
          [target]", .0.display()
     )]
     Taken(PathBuf),
+    /// Something else has the path.
+    #[error("the control socket cannot be made: {} is something else, and stays: set another control_socket in [target]", .0.display())]
+    NoSocket(PathBuf),
     /// Its group does not exist.
     #[error("control_group in [target]: there is no group {0} (getent group {0})")]
     Group(String),
@@ -130,6 +133,11 @@ impl Socket {
         let gid = group.map(gid).transpose()?;
         let socket = match listen_at(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                // Only a socket can have been left behind.
+                let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+                if !is_socket {
+                    return Err(SocketError::NoSocket(path.to_owned()));
+                }
                 if answers(path) {
                     return Err(SocketError::Taken(path.to_owned()));
                 }

@@ -57,18 +57,30 @@ impl Daemon {
     fn set_group(&mut self, at: usize, group: AnaGroup) -> Result<(), AnaError> {
         let (AnaGroup { id, state }, port) = (group, self.listeners[at].port());
         let before = self.registry().ana().state(port, id);
-        let drained = if is_reachable(before) && !is_reachable(state) {
-            self.change_ana(port, id, AnaState::CHANGE)?;
-            self.drain_group(id)
-        } else {
+        let drained = if is_reachable(state) {
             Ok(())
+        } else {
+            if is_reachable(before) {
+                self.change_ana(port, id, AnaState::CHANGE)?;
+            }
+            self.drain_group(id)
         };
         self.change_ana(port, id, state)?;
+        match drained {
+            Ok(()) => self.undrained.remove(&(port, id)),
+            Err(_) => self.undrained.insert((port, id)),
+        };
         let listener = &mut self.config.listeners[at];
         listener.ana_groups.retain(|group| group.id != id);
         listener.ana_groups.push(group);
         tracing::info!("ANA group {id} behind {}: {before:?} until now, now {state:?}", listener.address);
         drained
+    }
+
+    /// Whether a group behind this port was taken from the hosts, and was not over in time when it was looked at last: it
+    /// is looked at again with every change that is asked for.
+    pub(super) fn is_undrained(&self, port: u16) -> bool {
+        self.undrained.iter().any(|&(of, _)| of == port)
     }
 
     fn change_ana(&self, port: u16, group: u32, state: AnaState) -> Result<(), AnaError> {
@@ -102,7 +114,8 @@ impl Daemon {
         };
         let mut result = Ok(());
         for id in old.iter().chain(wanted).map(|group| group.id).collect::<BTreeSet<_>>() {
-            if state(wanted, id) != state(&old, id) {
+            let port = self.listeners[at].port();
+            if state(wanted, id) != state(&old, id) || self.undrained.contains(&(port, id)) {
                 result = result.and(self.set_group(at, AnaGroup { id, state: state(wanted, id) }));
             }
         }

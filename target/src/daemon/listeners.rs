@@ -217,6 +217,10 @@ impl Daemon {
         self.config.listeners.push(listener.clone());
         self.raise_descriptor_limit();
         let at = self.listeners.len() - 1;
+        if self.draining {
+            let message = "no connection is taken until `drain --end`".to_owned();
+            return Err(Unmade { outcome: Outcome::Waiting, message });
+        }
         match self.listen_where_configured(at) {
             Ok(()) => Ok(Vec::new()),
             Err(error) if origin == Origin::File => {

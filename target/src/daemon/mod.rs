@@ -67,7 +67,7 @@ use nvmf_config::Config;
 use nvmf_subsystem::Registry;
 use sizes::Looking;
 use slow_disks::SlowDisks;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
@@ -110,6 +110,8 @@ pub struct Daemon {
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
     announcer: Option<Announcer>,
+    /// ANA groups, with the ports, that hosts were refused and whose disks may still have what they sent before.
+    undrained: BTreeSet<(u16, u32)>,
     /// The disks are being looked at.
     looking: Option<Looking>,
 }

@@ -217,6 +217,7 @@ impl Daemon {
             watchdog: Watchdog::of_this_process(),
             limits: Default::default(),
             announcer: None,
+            undrained: Default::default(),
             looking: None,
             config,
         };

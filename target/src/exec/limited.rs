@@ -213,7 +213,11 @@ impl<T: Transport> Queue<T> {
     ) {
         let Some((association, _)) = self.admitted.clone() else { return };
         let requests = &self.requests;
-        let is_named = |request: u16| scope.names(&association, requests[usize::from(request)].device());
+        let is_named = |request: u16| {
+            let request = &requests[usize::from(request)];
+            scope.names(&association, request.device())
+                || request.sources().any(|source| scope.names(&association, Some(source)))
+        };
         let (named, others) =
             core::mem::take(&mut self.limited).into_iter().partition(|&(_, request)| is_named(request));
         self.limited = others;

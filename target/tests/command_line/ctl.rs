@@ -107,6 +107,35 @@ fn wrong_line_is_answered_with_what_is_known() {
 }
 
 #[test]
+fn file_in_the_place_of_the_socket_stays() {
+    let folder = TempDir::new().unwrap();
+    let config = configuration(folder.path(), ANY_PORT, "memory = \"1MiB\"");
+    let disk = folder.path().join("precious.img");
+    std::fs::write(&disk, "precious").unwrap();
+    let text = std::fs::read_to_string(&config).unwrap();
+    let key = format!("[target]\ncontrol_socket = \"{}\"\n", disk.display());
+    std::fs::write(&config, text.replace("[target]\n", &key)).unwrap();
+    let output = target(&["serve", "--config", &config]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("is something else, and stays"), "{said}");
+    assert_eq!(std::fs::read_to_string(&disk).unwrap(), "precious");
+}
+
+#[test]
+fn saved_configuration_is_written_to_what_is_no_file() {
+    let it = Controlled::start();
+    let fifo = it.folder.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    let reader = {
+        let fifo = fifo.clone();
+        std::thread::spawn(move || std::fs::read_to_string(fifo))
+    };
+    it.prints(&["save", fifo.to_str().unwrap()]);
+    assert!(reader.join().unwrap().unwrap().contains("[[subsystem]]"));
+    assert!(!std::fs::symlink_metadata(&fifo).unwrap().is_file());
+}
+
+#[test]
 fn line_without_end_is_refused() {
     let controlled = Controlled::start();
     let mut stream = controlled.connect();

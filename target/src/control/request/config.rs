@@ -68,8 +68,15 @@ impl Save {
 /// Replaces a file as a whole: a power cut leaves the old one or the new one. It keeps its mode.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
+    // A device, a FIFO or what /dev/stdout leads to is written, not replaced.
+    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes());
+    }
     // A link stays one.
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = match path.canonicalize() {
+        Err(error) if path.is_symlink() => return Err(error),
+        whole => whole.unwrap_or_else(|_| path.to_owned()),
+    };
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
