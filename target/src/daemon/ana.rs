@@ -8,10 +8,8 @@ use nvmf_config::{AnaGroup, Listener};
 use nvmf_subsystem::limits::ANA_TRANSITION_S;
 use nvmf_subsystem::{AnaState, DefinitionError, Registry};
 use std::collections::BTreeSet;
+use std::time::Instant;
 use thiserror::Error;
-
-/// How long the barrier is waited for before the watchdog is looked after.
-const PIECE: Duration = Duration::from_millis(500);
 
 /// The state of an ANA group was not changed as asked.
 #[derive(Debug, Error)]
@@ -93,16 +91,12 @@ impl Daemon {
     fn drain_group(&self, group: u32) -> Result<(), AnaError> {
         let devices: BTreeSet<_> = self.registry().devices_of_group(group).collect();
         let barrier = self.common.mailboxes.barrier(Scope::devices(devices.clone()));
-        let until = self.common.clock.now() + Duration::from_secs(ANA_TRANSITION_S.into());
-        while barrier.wait(PIECE).is_err() {
-            if self.common.clock.now() >= until {
-                let of_group = self.exports().iter().filter(|export| devices.contains(&export.device));
-                let disks = of_group.map(Export::backing).collect::<Vec<_>>().join(", ");
-                return Err(AnaError::Busy { disks });
-            }
-            self.keep_alive();
+        if self.is_reached_by(&barrier, Instant::now() + Duration::from_secs(ANA_TRANSITION_S.into())) {
+            return Ok(());
         }
-        Ok(())
+        let of_group = self.exports().iter().filter(|export| devices.contains(&export.device));
+        let disks = of_group.map(Export::backing).collect::<Vec<_>>().join(", ");
+        Err(AnaError::Busy { disks })
     }
 
     /// Takes over the states that a changed configuration has for the listener at a place of it: all of them, whether

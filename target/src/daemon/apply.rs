@@ -282,25 +282,32 @@ impl Daemon {
         let deadline = Instant::now() + BARRIER_TIMEOUT;
         let mut unfinished: BTreeSet<usize> = BTreeSet::new();
         for (item, Pending { barrier, holds }) in pending {
-            loop {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if barrier.wait(left.min(PIECE)).is_ok() {
-                    break;
-                }
-                if left.is_zero() {
-                    let text = format!("{holds} after {} s", BARRIER_TIMEOUT.as_secs());
-                    tracing::error!("{}: {text}", items[*item].name);
-                    let message = items[*item].message.get_or_insert_default();
-                    if unfinished.insert(*item) {
-                        *message = text;
-                    } else {
-                        *message += &format!("; {text}");
-                    }
-                    items[*item].outcome = Some(Outcome::Unfinished);
-                    break;
-                }
-                self.keep_alive();
+            if self.is_reached_by(barrier, deadline) {
+                continue;
             }
+            let text = format!("{holds} after {} s", BARRIER_TIMEOUT.as_secs());
+            tracing::error!("{}: {text}", items[*item].name);
+            let message = items[*item].message.get_or_insert_default();
+            if unfinished.insert(*item) {
+                *message = text;
+            } else {
+                *message += &format!("; {text}");
+            }
+            items[*item].outcome = Some(Outcome::Unfinished);
+        }
+    }
+
+    /// Waits for a barrier, and looks after the watchdog meanwhile.
+    pub(super) fn is_reached_by(&self, barrier: &Barrier, deadline: Instant) -> bool {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if barrier.wait(left.min(PIECE)).is_ok() {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+            self.keep_alive();
         }
     }
 }

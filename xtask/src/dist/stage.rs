@@ -50,7 +50,7 @@ pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Res
         ensure!(from.is_file(), "{} is not there: cargo build -p nvmf-target -p nvmf-cli", from.display());
         fs::copy(&from, folder.join("bin").join(program))?;
     }
-    copy_all(&root.join("deploy"), &folder.join("deploy"))?;
+    step::copy_all(&root.join("deploy"), &folder.join("deploy"))?;
     fs::rename(folder.join("deploy/debian"), folder.join("debian"))?;
     fs::copy(root.join("CHANGELOG.md"), folder.join("CHANGELOG.md"))?;
     fs::write(folder.join("third-party-notices"), notices::text()?)?;
@@ -110,20 +110,6 @@ fn without_targets(text: &str) -> String {
         rest = &target[end + 1..];
     }
     plain + rest
-}
-
-pub(super) fn copy_all(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_all(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ impl Guest {
         fs::create_dir_all(&share)?;
         let folder = fs::canonicalize(folder)?;
         let share = folder.join("share");
-        copy_all(&scenario::folder(), &share.join("lab"))?;
+        step::copy_all(&scenario::folder(), &share.join("lab"))?;
         fs::copy(script, share.join("scenario"))?;
         fs::rename(share.join("lab/begin"), share.join("begin"))?;
         programs.copy_into(&share.join("bin"))?;
@@ -329,18 +329,4 @@ fn lines_of(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
         }
     });
     lines
-}
-
-fn copy_all(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_all(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
