@@ -7,15 +7,19 @@
 //! A Negotiate begins anew, at any time but while a task is out and after a failure: an authenticated host stays
 //! authenticated meanwhile. After a failure nothing but Failure1 follows.
 
+pub use crate::fault::{Fault, FaultReason};
+
 use crate::response::Agreed;
-use crate::{Digest, Group, Hash, KeyPair, Names, NoRandom, Random, Secret, Terms};
+use crate::{
+    Concatenation, Digest, GeneratedKey, Group, Hash, KeyPair, Names, NoRandom, Random, Secret, Terms,
+};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use nvme_proto::fabrics::auth::{
-    AuthProtocol, Challenge, Failure, FailureExplanation, FailureReason, Message, Negotiate, Reply,
-    SecureChannel, Success1, transaction_of,
+    AuthProtocol, Challenge, Failure, FailureReason, Message, Negotiate, Reply, SecureChannel, Success1,
+    transaction_of,
 };
 use zeroize::Zeroizing;
 
@@ -28,85 +32,13 @@ pub struct Keys {
     pub controller: Option<Secret>,
 }
 
-/// Why a host is not authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// R1 is wrong.
-    #[error(
-        "its response is wrong: its secret is not the one in dhchap_key_file of its [[host]], or has another hash"
-    )]
-    WrongResponse,
-    /// There is no key for it any more, or it could not be read.
-    #[error("its key cannot be had: see the log of the start or of the last reload")]
-    NoKey,
-    /// It wants the controller to prove itself.
-    #[error("it wants the controller to prove itself, but its [[host]] has no dhchap_ctrl_key_file")]
-    NoControllerKey,
-    /// No protocol in common.
-    #[error("it does not offer DH-HMAC-CHAP")]
-    Protocol,
-    /// It wants TLS afterwards.
-    #[error("it wants secure channel concatenation, which is not supported: connect without concat")]
-    Concatenation,
-    /// No hash in common.
-    #[error("it offers none of the hash functions in dhchap_hashes")]
-    Hash,
-    /// No group in common.
-    #[error("it offers none of the groups in dhchap_groups")]
-    Group,
-    /// Its Diffie-Hellman value is none of the group.
-    #[error("its Diffie-Hellman value is not one of the group")]
-    Value,
-    /// A message whose parts do not fit.
-    #[error("it sent a message with an incorrect payload")]
-    Payload,
-    /// A message, or a request for one, out of order.
-    #[error("it sent a message, or asked for one, out of order")]
-    Order,
-    /// The system has no random numbers.
-    #[error(transparent)]
-    Random(#[from] NoRandom),
-    /// The host said so: mostly the controller's response was wrong.
-    #[error(
-        "it refused the controller (explanation {0}): the host's controller secret is not the one in dhchap_ctrl_key_file, \
-         if that is 1"
-    )]
-    Refused(u8),
-}
-
-impl Fault {
-    /// What the host is told.
-    #[must_use]
-    pub fn explanation(self) -> FailureExplanation {
-        match self {
-            Self::WrongResponse
-            | Self::NoKey
-            | Self::NoControllerKey
-            | Self::Random(_)
-            | Self::Refused(_) => FailureExplanation::AUTHENTICATION_AUTHENTICATION_FAILURE,
-            Self::Protocol => FailureExplanation::AUTHENTICATION_PROTOCOL_NOT_USABLE,
-            Self::Concatenation => FailureExplanation::CONCATENATION_MISMATCH,
-            Self::Hash => FailureExplanation::HASH_NOT_USABLE,
-            Self::Group => FailureExplanation::DH_GROUP_NOT_USABLE,
-            Self::Value | Self::Payload => FailureExplanation::INCORRECT_PAYLOAD,
-            Self::Order => FailureExplanation::INCORRECT_MESSAGE,
-        }
-    }
-
-    fn of(explanation: FailureExplanation) -> Self {
-        match explanation {
-            FailureExplanation::INCORRECT_MESSAGE => Self::Order,
-            _ => Self::Payload,
-        }
-    }
-}
-
 /// What was agreed on, and what the challenge was.
 #[derive(Debug)]
 struct Run {
     transaction: u16,
     hash: Hash,
     pair: KeyPair,
+    secure_channel: SecureChannel,
     challenge: Vec<u8>,
     sequence: u32,
 }
@@ -120,11 +52,11 @@ enum State {
     /// The challenge was made; `sent`: the host has it.
     Challenged { run: Box<Run>, message: Vec<u8>, sent: bool },
     /// [`Task::Verify`] is out.
-    Verifying,
-    /// The host has proved itself, but not been told.
-    Succeeded { transaction: u16, message: Vec<u8>, success2: bool },
+    Verifying { secure_channel: SecureChannel },
+    /// The host has proved itself, but not been told. `unlocks`: the queue may be used when this is over.
+    Succeeded { transaction: u16, message: Vec<u8>, success2: bool, unlocks: bool },
     /// The controller has proved itself, and waits to hear that the host thinks so.
-    AwaitSuccess2 { transaction: u16 },
+    AwaitSuccess2 { transaction: u16, unlocks: bool },
     /// It failed; `told`: the host has heard of it, or did it itself.
     Failed { fault: Fault, message: Vec<u8>, told: bool },
 }
@@ -134,8 +66,10 @@ enum State {
 pub struct Controller {
     names: Names,
     terms: Terms,
+    concatenation: Concatenation,
     state: State,
     authenticated: bool,
+    concatenated: bool,
 }
 
 /// What is to be computed.
@@ -153,6 +87,7 @@ pub struct ChallengeTask {
     transaction: u16,
     hash: Hash,
     group: Group,
+    secure_channel: SecureChannel,
 }
 
 /// See [`Task::Verify`].
@@ -160,8 +95,10 @@ pub struct VerifyTask {
     run: Box<Run>,
     names: Names,
     response: Zeroizing<Vec<u8>>,
+    /// The number is 0 where the controller need not prove itself: the challenge goes into a key then.
     counter_challenge: Option<(u32, Vec<u8>)>,
     value: Vec<u8>,
+    replaces: Option<u64>,
 }
 
 /// The result of a [`Task`].
@@ -171,14 +108,58 @@ pub struct Computed(Outcome);
 #[derive(Debug)]
 enum Outcome {
     Challenge(Result<Box<Run>, (u16, Fault)>),
-    Verified { transaction: u16, hash: Hash, result: Result<Option<Digest>, Fault> },
+    Verified { transaction: u16, hash: Hash, result: Result<Proof, Fault> },
+}
+
+/// The host has proved itself.
+#[derive(Debug)]
+struct Proof {
+    /// What proves the controller, if that was asked for.
+    response: Option<Digest>,
+    key: Option<Generated>,
+}
+
+/// A key for TLS that an authentication made ([`Computed::generated`]).
+#[derive(Debug)]
+pub struct Generated {
+    /// The key.
+    pub key: GeneratedKey,
+    /// The number of the key that it replaces ([`Concatenation::Replace`]).
+    pub replaces: Option<u64>,
+}
+
+impl Computed {
+    /// A key for TLS: the caller has to know it before it passes the result on, as the host may use it as soon as it hears
+    /// of the success.
+    #[must_use]
+    pub fn generated(&self) -> Option<&Generated> {
+        match &self.0 {
+            Outcome::Verified { result: Ok(proof), .. } => proof.key.as_ref(),
+            _ => None,
+        }
+    }
 }
 
 impl Controller {
     /// Before the first message.
     #[must_use]
     pub fn new(names: Names, terms: Terms) -> Self {
-        Self { names, terms, state: State::Idle, authenticated: false }
+        let (concatenation, state) = (Concatenation::No, State::Idle);
+        Self { names, terms, concatenation, state, authenticated: false, concatenated: false }
+    }
+
+    /// The same with this secure channel concatenation. [`Concatenation::Replace`]: the connection's key proves the host, so
+    /// that it counts as authenticated.
+    #[must_use]
+    pub fn with_concatenation(self, concatenation: Concatenation) -> Self {
+        let authenticated = matches!(concatenation, Concatenation::Replace { .. });
+        Self { concatenation, authenticated, ..self }
+    }
+
+    /// Whether a key was made for another connection: this one is of no more use.
+    #[must_use]
+    pub fn is_concatenated(&self) -> bool {
+        self.concatenated
     }
 
     /// Between whom.
@@ -217,7 +198,7 @@ impl Controller {
     /// Forgets what is under way, as nothing came for too long. An authenticated host stays so. Not while a task is out,
     /// nor after a failure.
     pub fn give_up(&mut self) {
-        if !matches!(self.state, State::Challenging | State::Verifying | State::Failed { .. }) {
+        if !matches!(self.state, State::Challenging | State::Verifying { .. } | State::Failed { .. }) {
             self.state = State::Idle;
         }
     }
@@ -249,7 +230,7 @@ impl Controller {
                 Ok(None)
             }
             Message::Negotiate(negotiate) => match self.state {
-                State::Challenging | State::Verifying => Err(Fault::Order),
+                State::Challenging | State::Verifying { .. } => Err(Fault::Order),
                 _ if !whole => Err(Fault::Payload),
                 _ => self.negotiate(&negotiate).map(Some),
             },
@@ -258,9 +239,9 @@ impl Controller {
                 _ => Err(Fault::Order),
             },
             Message::Success2 { transaction } => match self.state {
-                State::AwaitSuccess2 { transaction: ours } if whole && transaction == ours => {
+                State::AwaitSuccess2 { transaction: ours, unlocks } if whole && transaction == ours => {
                     self.state = State::Idle;
-                    self.authenticated = true;
+                    self.succeed(unlocks);
                     Ok(None)
                 }
                 State::AwaitSuccess2 { .. } => Err(Fault::Payload),
@@ -271,34 +252,48 @@ impl Controller {
     }
 
     fn negotiate(&mut self, negotiate: &Negotiate<'_>) -> Result<Task, Fault> {
-        if negotiate.secure_channel != SecureChannel::NONE {
-            return Err(Fault::Concatenation);
+        let secure_channel = negotiate.secure_channel;
+        if !self.concatenation.allows(secure_channel) {
+            return Err(match secure_channel {
+                SecureChannel::NONE => Fault::NoConcatenation,
+                SecureChannel(other) => Fault::Concatenation(other),
+            });
         }
         let mut descriptors = negotiate.descriptors.iter();
         let offer =
             descriptors.find(|it| it.protocol == AuthProtocol::DH_HMAC_CHAP).ok_or(Fault::Protocol)?;
-        let hash = self.terms.choose_hash(offer.hashes()).ok_or(Fault::Hash)?;
-        let group = self.terms.choose_group(offer.groups()).ok_or(Fault::Group)?;
+        let terms = match secure_channel {
+            SecureChannel::NONE => self.terms,
+            _ => self.terms.that_make_keys(),
+        };
+        let hash = terms.choose_hash(offer.hashes()).ok_or(Fault::Hash)?;
+        let group = terms.choose_group(offer.groups()).ok_or(Fault::Group)?;
         self.state = State::Challenging;
-        Ok(Task::Challenge(ChallengeTask { transaction: negotiate.transaction, hash, group }))
+        let transaction = negotiate.transaction;
+        Ok(Task::Challenge(ChallengeTask { transaction, hash, group, secure_channel }))
     }
 
     fn reply(&mut self, run: Box<Run>, reply: &Reply<'_>, whole: bool, bytes: &[u8]) -> Result<Task, Fault> {
         let lengths = reply.response.len() == run.hash.len()
             && reply.dh_value.len() == run.pair.group().value_len()
             && whole;
-        // CVALID is 0 or 1, and a challenge has a sequence number.
+        // CVALID is 0 or 1, and a challenge has a sequence number. A key for TLS is made of both challenges, so there the
+        // host's is there always; only a number other than 0 asks the controller to prove itself.
         let counter = bytes.get(8).is_some_and(|&cvalid| cvalid <= 1)
-            && (reply.challenge.is_none() || reply.sequence != 0);
+            && match run.secure_channel {
+                SecureChannel::NONE => reply.challenge.is_none() || reply.sequence != 0,
+                _ => reply.challenge.is_some(),
+            };
         if !lengths || !counter || reply.transaction != run.transaction {
             return Err(Fault::Payload);
         }
-        self.state = State::Verifying;
+        self.state = State::Verifying { secure_channel: run.secure_channel };
         Ok(Task::Verify(Box::new(VerifyTask {
             names: self.names,
             response: Zeroizing::new(reply.response.to_vec()),
             counter_challenge: reply.challenge.map(|challenge| (reply.sequence, challenge.to_vec())),
             value: reply.dh_value.to_vec(),
+            replaces: self.concatenation.replaced(),
             run,
         })))
     }
@@ -320,15 +315,22 @@ impl Controller {
             (State::Challenging, Outcome::Challenge(Err((transaction, fault)))) => {
                 self.fail(transaction, fault)
             }
-            (State::Verifying, Outcome::Verified { transaction, hash, result: Ok(response) }) => {
+            (
+                State::Verifying { secure_channel },
+                Outcome::Verified { transaction, hash, result: Ok(Proof { response, .. }) },
+            ) => {
+                let unlocks = *secure_channel != SecureChannel::NEW_TLS_PSK;
                 let hash_len = u8::try_from(hash.len()).expect("at most 64");
                 let success = Success1 { transaction, hash_len, response: response.as_deref() };
                 let message = emit(&Message::Success1(success));
                 // The host has proved itself. Where the controller has to as well, the host says when it is content.
-                self.authenticated |= response.is_none();
-                self.state = State::Succeeded { transaction, message, success2: response.is_some() };
+                let success2 = response.is_some();
+                if !success2 {
+                    self.succeed(unlocks);
+                }
+                self.state = State::Succeeded { transaction, message, success2, unlocks };
             }
-            (State::Verifying, Outcome::Verified { transaction, result: Err(fault), .. }) => {
+            (State::Verifying { .. }, Outcome::Verified { transaction, result: Err(fault), .. }) => {
                 self.fail(transaction, fault);
             }
             _ => {}
@@ -344,7 +346,7 @@ impl Controller {
             State::Challenged { message, .. }
             | State::Succeeded { message, .. }
             | State::Failed { message, .. } => message,
-            State::Idle | State::Challenging | State::Verifying | State::AwaitSuccess2 { .. } => &[],
+            State::Idle | State::Challenging | State::Verifying { .. } | State::AwaitSuccess2 { .. } => &[],
         }
     }
 
@@ -353,12 +355,17 @@ impl Controller {
         match &mut self.state {
             State::Challenged { sent, .. } => *sent = true,
             State::Failed { told, .. } => *told = true,
-            State::Succeeded { success2: true, transaction, .. } => {
-                self.state = State::AwaitSuccess2 { transaction: *transaction };
+            State::Succeeded { success2: true, transaction, unlocks, .. } => {
+                self.state = State::AwaitSuccess2 { transaction: *transaction, unlocks: *unlocks };
             }
             State::Succeeded { success2: false, .. } => self.state = State::Idle,
-            State::Idle | State::Challenging | State::Verifying | State::AwaitSuccess2 { .. } => {}
+            State::Idle | State::Challenging | State::Verifying { .. } | State::AwaitSuccess2 { .. } => {}
         }
+    }
+
+    fn succeed(&mut self, unlocks: bool) {
+        self.authenticated |= unlocks;
+        self.concatenated |= !unlocks;
     }
 
     fn fail(&mut self, transaction: u16, fault: Fault) {
@@ -374,9 +381,9 @@ impl Task {
     pub fn run(self, keys: Option<&Keys>, random: Random<'_>) -> Computed {
         Computed(match self {
             Self::Challenge(task) => {
-                let ChallengeTask { transaction, hash, group } = task;
+                let ChallengeTask { transaction, hash, group, secure_channel } = task;
                 let pair = KeyPair::generate(group, random);
-                let run = pair.and_then(|pair| Run::new(transaction, hash, pair, random));
+                let run = pair.and_then(|pair| Run::new(transaction, hash, secure_channel, pair, random));
                 Outcome::Challenge(run.map(Box::new).map_err(|error| (transaction, error.into())))
             }
             Self::Verify(task) => Outcome::Verified {
@@ -398,33 +405,48 @@ impl Task {
 }
 
 impl Run {
-    fn new(transaction: u16, hash: Hash, pair: KeyPair, random: Random<'_>) -> Result<Self, NoRandom> {
+    fn new(
+        transaction: u16,
+        hash: Hash,
+        secure_channel: SecureChannel,
+        pair: KeyPair,
+        random: Random<'_>,
+    ) -> Result<Self, NoRandom> {
         let (mut challenge, mut sequence) = (vec![0; hash.len()], [0; 4]);
         random(&mut challenge)?;
         random(&mut sequence)?;
         // 0 has a meaning of its own.
         let sequence = u32::from_le_bytes(sequence).max(1);
-        Ok(Self { transaction, hash, pair, challenge, sequence })
+        Ok(Self { transaction, hash, pair, secure_channel, challenge, sequence })
     }
 }
 
 impl VerifyTask {
-    fn verify(&self, keys: Option<&Keys>) -> Result<Option<Digest>, Fault> {
+    fn verify(&self, keys: Option<&Keys>) -> Result<Proof, Fault> {
         let keys = keys.ok_or(Fault::NoKey)?;
         let host = keys.host.as_ref().ok_or(Fault::NoKey)?;
+        let Self { run, names, counter_challenge, .. } = self;
         // Asked for in vain whatever the response.
-        let controller = match &self.counter_challenge {
-            Some(asked) => Some((asked, keys.controller.as_ref().ok_or(Fault::NoControllerKey)?)),
-            None => None,
+        let controller = match counter_challenge {
+            Some((sequence, challenge)) if *sequence != 0 => {
+                Some((*sequence, challenge, keys.controller.as_ref().ok_or(Fault::NoControllerKey)?))
+            }
+            _ => None,
         };
-        let Self { run, names, .. } = self;
-        let agreed =
-            Agreed::new(run.hash, run.transaction, &run.pair, &self.value).map_err(|_| Fault::Value)?;
+        let agreed = Agreed::new(run.hash, run.transaction, run.secure_channel, &run.pair, &self.value)
+            .map_err(|_| Fault::Value)?;
         if !agreed.of_host(&run.challenge, run.sequence, host, names).is(&self.response) {
             return Err(Fault::WrongResponse);
         }
-        Ok(controller
-            .map(|((sequence, challenge), secret)| agreed.of_controller(challenge, *sequence, secret, names)))
+        let response = controller
+            .map(|(sequence, challenge, secret)| agreed.of_controller(challenge, sequence, secret, names));
+        let key = match counter_challenge {
+            Some((_, challenge)) if run.secure_channel != SecureChannel::NONE => agreed
+                .generated_key(&run.challenge, challenge)
+                .map(|key| Generated { key, replaces: self.replaces }),
+            _ => None,
+        };
+        Ok(Proof { response, key })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::controller::emit;
 use crate::response::Agreed;
-use crate::{Digest, Group, Hash, KeyPair, Names, NoRandom, Random, Secret, Terms};
+use crate::{Digest, GeneratedKey, Group, Hash, KeyPair, Names, NoRandom, Random, Secret, Terms};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -71,7 +71,7 @@ fn refusal(explanation: FailureExplanation) -> &'static str {
         }
         FailureExplanation::AUTHENTICATION_PROTOCOL_NOT_USABLE => "it does not take DH-HMAC-CHAP",
         FailureExplanation::CONCATENATION_MISMATCH => {
-            "it insists on secure channel concatenation, or cannot do it"
+            "it insists on secure channel concatenation (--concat), or cannot do it here"
         }
         FailureExplanation::HASH_NOT_USABLE => "it takes none of the hash functions offered",
         FailureExplanation::DH_GROUP_NOT_USABLE => "it takes none of the Diffie-Hellman groups offered",
@@ -118,7 +118,7 @@ enum State {
     /// [`ReplyTask`] is out.
     Replying,
     /// Success1 is awaited, from the reply on.
-    AwaitSuccess1 { hash: Hash, expected: Option<Digest> },
+    AwaitSuccess1 { hash: Hash, expected: Vec<Digest> },
     /// The last message is being sent.
     Finishing(Result<(), HostError>),
 }
@@ -129,13 +129,16 @@ pub struct Host {
     names: Names,
     terms: Terms,
     transaction: u16,
+    secure_channel: SecureChannel,
     state: State,
+    key: Option<GeneratedKey>,
 }
 
 /// The reply to a challenge, to be computed: two exponentiations, or none for [`Group::Null`].
 pub struct ReplyTask {
     names: Names,
     transaction: u16,
+    secure_channel: SecureChannel,
     hash: Hash,
     group: Group,
     sequence: u32,
@@ -147,17 +150,42 @@ pub struct ReplyTask {
 #[derive(Debug)]
 pub struct Replied {
     hash: Hash,
-    result: Result<(Vec<u8>, Option<Digest>), HostError>,
+    result: Result<Answer, HostError>,
+}
+
+/// What a reply is.
+#[derive(Debug)]
+struct Answer {
+    message: Vec<u8>,
+    /// What the controller may prove itself with; empty: it need not.
+    expected: Vec<Digest>,
+    key: Option<GeneratedKey>,
 }
 
 impl Host {
     /// An authentication with a transaction number of its own within the association, and its first message.
     pub fn start(names: Names, terms: Terms, transaction: u16) -> (Self, Next) {
+        Self::start_with(names, terms, transaction, SecureChannel::NONE)
+    }
+
+    /// The same, to make a key for TLS: for a connection to come ([`SecureChannel::NEW_TLS_PSK`]), or in place of the one
+    /// that protects this connection ([`SecureChannel::REPLACE_TLS_PSK`]). `terms` are
+    /// [those that make keys](Terms::for_concatenation).
+    pub fn start_with(
+        names: Names,
+        terms: Terms,
+        transaction: u16,
+        secure_channel: SecureChannel,
+    ) -> (Self, Next) {
         let descriptors = [terms.descriptor()];
-        let secure_channel = SecureChannel::NONE;
         let negotiate = Negotiate { transaction, secure_channel, descriptors: &descriptors };
         let first = Next::Send(emit(&Message::Negotiate(negotiate)));
-        (Self { names, terms, transaction, state: State::AwaitChallenge }, first)
+        (Self { names, terms, transaction, secure_channel, state: State::AwaitChallenge, key: None }, first)
+    }
+
+    /// The key for TLS that it made, once it is [done](Next::Done).
+    pub fn take_key(&mut self) -> Option<GeneratedKey> {
+        self.key.take()
     }
 
     /// The message was sent.
@@ -195,7 +223,8 @@ impl Host {
             return self.fail(HostError::Order);
         }
         match replied.result {
-            Ok((message, expected)) => {
+            Ok(Answer { message, expected, key }) => {
+                self.key = key;
                 self.state = State::AwaitSuccess1 { hash: replied.hash, expected };
                 Ok(Next::Send(message))
             }
@@ -210,8 +239,11 @@ impl Host {
                 if usize::from(success.hash_len) != hash.len() {
                     return Err(HostError::Payload);
                 }
-                let Some(expected) = expected else { return Ok(Next::Done) };
-                if !expected.is(success.response.ok_or(HostError::NoResponse)?) {
+                if expected.is_empty() {
+                    return Ok(Next::Done);
+                }
+                let response = success.response.ok_or(HostError::NoResponse)?;
+                if !expected.iter().any(|expected| expected.is(response)) {
                     return Err(HostError::WrongController);
                 }
                 self.state = State::Finishing(Ok(()));
@@ -234,6 +266,7 @@ impl Host {
         Ok(Next::Compute(Box::new(ReplyTask {
             names: self.names,
             transaction: self.transaction,
+            secure_channel: self.secure_channel,
             hash,
             group,
             sequence: challenge.sequence,
@@ -265,24 +298,37 @@ impl ReplyTask {
         self.group
     }
 
-    fn reply(&self, secrets: &Secrets, random: Random<'_>) -> Result<(Vec<u8>, Option<Digest>), HostError> {
+    fn reply(&self, secrets: &Secrets, random: Random<'_>) -> Result<Answer, HostError> {
         let pair = KeyPair::generate(self.group, random)?;
-        let agreed =
-            Agreed::new(self.hash, self.transaction, &pair, &self.value).map_err(|_| HostError::Value)?;
+        let mut agreed = Agreed::new(self.hash, self.transaction, self.secure_channel, &pair, &self.value)
+            .map_err(|_| HostError::Value)?;
         let response = agreed.of_host(&self.challenge, self.sequence, &secrets.host, &self.names);
-        // The number is there without a challenge, too: some controllers look at it.
+        let concatenates = self.secure_channel != SecureChannel::NONE;
         let mut sequence = [0; 4];
         random(&mut sequence)?;
-        let sequence = u32::from_le_bytes(sequence).max(1);
+        // The number is there without a challenge, too, as some controllers look at it. With a key, where there always is a
+        // challenge, it says whether the controller is to prove itself.
+        let sequence = match &secrets.controller {
+            None if concatenates => 0,
+            _ => u32::from_le_bytes(sequence).max(1),
+        };
         let mut challenge = None;
-        if secrets.controller.is_some() {
+        if secrets.controller.is_some() || concatenates {
             let mut bytes = vec![0; self.hash.len()];
             random(&mut bytes)?;
             challenge = Some(bytes);
         }
-        let expected = challenge.as_deref().zip(secrets.controller.as_ref());
-        let expected = expected
-            .map(|(challenge, secret)| agreed.of_controller(challenge, sequence, secret, &self.names));
+        let key = challenge.as_deref().filter(|_| concatenates);
+        let key = key.and_then(|challenge| agreed.generated_key(&self.challenge, challenge));
+        let mut expected = Vec::new();
+        if let (Some(challenge), Some(secret)) = (&challenge, &secrets.controller) {
+            expected.push(agreed.of_controller(challenge, sequence, secret, &self.names));
+            if concatenates {
+                // Some controllers have the channel in what the host proves only.
+                agreed.secure_channel = SecureChannel::NONE;
+                expected.push(agreed.of_controller(challenge, sequence, secret, &self.names));
+            }
+        }
         let message = emit(&Message::Reply(Reply {
             transaction: self.transaction,
             sequence,
@@ -290,7 +336,7 @@ impl ReplyTask {
             challenge: challenge.as_deref(),
             dh_value: pair.public(),
         }));
-        Ok((message, expected))
+        Ok(Answer { message, expected, key })
     }
 }
 

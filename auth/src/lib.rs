@@ -6,6 +6,8 @@
 //! | `hash`, `group` | SHA-2 and HMAC; the Diffie-Hellman groups of RFC 7919 |
 //! | `terms` | [`Terms`]: which hashes and groups are taken |
 //! | `response` | what the two sides prove to each other |
+//! | `concatenation` | [`GeneratedKey`]: a key for TLS, made by an authentication |
+//! | `fault` | why a host is not authenticated |
 //! | [`controller`] | the controller's side: messages in, messages and tasks out |
 //! | [`host`] | the host's side |
 //!
@@ -15,13 +17,15 @@
 //! allocation of its choice. No `Debug` text or error shows a key or what was made from one, and memory that held one is
 //! cleared, but for the intermediate values of an exponentiation.
 //!
-//! What it does not do: secure channel concatenation.
+//! What it does not do: TLS. It makes the key that secure channel concatenation begins with.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod concatenation;
 pub mod controller;
+mod fault;
 mod group;
 mod hash;
 pub mod host;
@@ -33,6 +37,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
+pub use concatenation::{Concatenation, GeneratedKey};
 pub use group::{Group, KeyPair, ValueError};
 pub use hash::{Digest, Hash};
 pub use response::Names;

@@ -1,7 +1,7 @@
 //! What the two sides prove to each other (NVMe Base, "DH-HMAC-CHAP_Reply Message" and "DH-HMAC-CHAP_Success1
 //! Message").
 
-use crate::{Digest, Group, Hash, KeyPair, Secret, ValueError};
+use crate::{Digest, GeneratedKey, Group, Hash, KeyPair, Secret, ValueError};
 use alloc::vec::Vec;
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::auth::SecureChannel;
@@ -20,6 +20,8 @@ pub struct Names {
 pub(crate) struct Agreed {
     pub(crate) hash: Hash,
     pub(crate) transaction: u16,
+    /// What was negotiated.
+    pub(crate) secure_channel: SecureChannel,
     /// The shared secret of the group; `None`: there is no group.
     shared: Option<Zeroizing<Vec<u8>>>,
 }
@@ -32,6 +34,7 @@ impl Agreed {
     pub(crate) fn new(
         hash: Hash,
         transaction: u16,
+        secure_channel: SecureChannel,
         pair: &KeyPair,
         value: &[u8],
     ) -> Result<Self, ValueError> {
@@ -39,7 +42,7 @@ impl Agreed {
             Group::Null => None,
             _ => Some(pair.agree(value)?),
         };
-        Ok(Self { hash, transaction, shared })
+        Ok(Self { hash, transaction, secure_channel, shared })
     }
 
     /// R1: the host's response to a challenge.
@@ -72,6 +75,12 @@ impl Agreed {
         )
     }
 
+    /// The key for TLS of both challenges; `None` without a group.
+    pub(crate) fn generated_key(&self, of_controller: &[u8], of_host: &[u8]) -> Option<GeneratedKey> {
+        let session = self.hash.digest(self.shared.as_ref()?);
+        Some(GeneratedKey { hash: self.hash, bytes: self.hash.hmac(&session, &[of_controller, of_host]) })
+    }
+
     fn response(
         &self,
         challenge: &[u8],
@@ -87,7 +96,7 @@ impl Agreed {
             augmented.as_deref().unwrap_or(challenge),
             &sequence.to_le_bytes(),
             &self.transaction.to_le_bytes(),
-            &[SecureChannel::NONE.0],
+            &[self.secure_channel.0],
             label,
             own,
             &[0],

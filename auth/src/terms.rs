@@ -54,6 +54,20 @@ impl Terms {
         taken.find(|group| offered.contains(&group.id()))
     }
 
+    /// These without what makes no key for TLS: SHA-512, and [`Group::Null`]. `None` if no hash or no group is left.
+    #[must_use]
+    pub fn for_concatenation(self) -> Option<Self> {
+        let left = self.that_make_keys();
+        (left.hashes != 0 && left.groups != 0).then_some(left)
+    }
+
+    /// The same, whatever is left.
+    pub(crate) fn that_make_keys(self) -> Self {
+        let hashes = self.hashes & !(1 << Hash::Sha512.id().0);
+        let groups = self.groups & !(1 << Group::Null.id().0);
+        Self { hashes, groups }
+    }
+
     /// What a host offers. The weakest first, as Linux has it: some controllers take the first.
     #[must_use]
     pub fn descriptor(self) -> ProtocolDescriptor {

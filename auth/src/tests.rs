@@ -5,14 +5,18 @@ extern crate std;
 use crate::controller::{self, Controller, Fault};
 use crate::host::{Host, HostError, Next, Secrets};
 use crate::response::Agreed;
-use crate::{Group, Hash, KeyPair, MESSAGE_LEN_MAX, Names, NoRandom, Secret, SecretError, Terms};
-use nvme_proto::fabrics::auth::{FailureExplanation as Explanation, Message};
+use crate::{
+    Concatenation, GeneratedKey, Group, Hash, KeyPair, MESSAGE_LEN_MAX, Names, NoRandom, Secret, SecretError,
+    Terms,
+};
+use nvme_proto::fabrics::auth::{FailureExplanation as Explanation, Message, SecureChannel};
 use std::format;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
 use zeroize::Zeroizing;
 
+mod concatenation;
 mod faults;
 mod machines;
 mod vectors;
@@ -52,6 +56,10 @@ struct Rig {
     secrets: Secrets,
     terms: Terms,
     transaction: u16,
+    /// What the host negotiates.
+    secure_channel: SecureChannel,
+    /// What each side has made, the controller's first.
+    made: [Option<GeneratedKey>; 2],
 }
 
 impl Rig {
@@ -66,6 +74,8 @@ impl Rig {
             secrets,
             terms,
             transaction: 0,
+            secure_channel: SecureChannel::NONE,
+            made: [None, None],
         }
     }
 
@@ -73,7 +83,11 @@ impl Rig {
     fn send(&mut self, message: &[u8]) {
         assert!(message.len() <= MESSAGE_LEN_MAX);
         if let Some(task) = self.controller.on_message(message) {
-            self.controller.on_computed(task.run(self.keys.as_ref(), &mut random()));
+            let computed = task.run(self.keys.as_ref(), &mut random());
+            if let Some(generated) = computed.generated() {
+                self.made[0] = Some(generated.key.clone());
+            }
+            self.controller.on_computed(computed);
         }
     }
 
@@ -98,7 +112,8 @@ impl Rig {
     /// One authentication as a host does it.
     fn authenticate(&mut self) -> Result<(), HostError> {
         self.transaction += 1;
-        let (mut host, mut next) = Host::start(names(), self.terms, self.transaction);
+        let (mut host, mut next) =
+            Host::start_with(names(), self.terms, self.transaction, self.secure_channel);
         loop {
             next = match next {
                 Next::Send(message) => {
@@ -107,7 +122,10 @@ impl Rig {
                 }
                 Next::Receive => host.on_received(&self.receive())?,
                 Next::Compute(task) => host.on_computed(task.run(&self.secrets, &mut random()))?,
-                Next::Done => return Ok(()),
+                Next::Done => {
+                    self.made[1] = host.take_key();
+                    return Ok(());
+                }
             };
         }
     }

@@ -13,10 +13,12 @@
 //! |---|---|---|---|
 //! | file | yes; a flush is `fdatasync` | punches holes, reads zeroes | 4096; 512 if the size requires it |
 //! | block device | as the kernel says; yes through the page cache | where the device can | its logical block size |
+//! | NVMe drive | as the drive says | where the drive can | its logical block size |
 //! | memory | no | zeroes | likewise |
 //! | null | no | does nothing | likewise |
 //!
-//! It does not depend on NVMe or RDMA, starts no thread, and logs nothing.
+//! It does not depend on RDMA, and on NVMe only for the commands to a local drive; it starts no thread but those
+//! that have the kernel share blocks of files, and logs nothing.
 
 pub mod decorator;
 pub mod devices;
@@ -27,5 +29,7 @@ pub mod simulated;
 pub mod uring;
 
 pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, WatchId};
-pub use disk::{Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, OpenError};
+pub use disk::{
+    Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, OpenError, Thermometer,
+};
 pub use uring::{RingError, Unpinned};

@@ -59,7 +59,30 @@ pub struct SimulatedDisk {
     hangs: bool,
     /// Reading it fails.
     unreadable: Option<u64>,
+    /// What it was given since that was asked last, if anybody asks.
+    given: Option<Vec<Given>>,
+    /// Blocks that it shares only together; `None`: it shares none.
+    sharing_unit: Option<u32>,
+    /// How many more it shares.
+    shares_left: u64,
     rng: Rng,
+}
+
+/// An operation on blocks that a disk was given. It may take effect at any time from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    /// Which blocks.
+    pub range: BlockRange,
+    /// Whether it changes them.
+    pub writes: bool,
+    /// When.
+    pub at: Duration,
+}
+
+impl Given {
+    fn of(op: &BlockOp, at: Duration) -> Option<Self> {
+        Some(Self { range: op.range()?, writes: op.writes(), at })
+    }
 }
 
 /// A disk that several [`SimulatedDevices`] use, one after the other.
@@ -79,8 +102,22 @@ impl SimulatedDisk {
             cache_lost: false,
             hangs: false,
             unreadable: None,
+            given: None,
+            sharing_unit: None,
+            shares_left: 0,
             rng: Rng::new(seed),
         }))
+    }
+
+    /// The operations on blocks that it was given since the last call, in order. The first call returns none.
+    pub fn take_given(&mut self) -> Vec<Given> {
+        self.given.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn note(&mut self, given: Option<Given>) {
+        if let Some(all) = &mut self.given {
+            all.extend(given);
+        }
     }
 
     /// Fails the next flush or operation with FUA, and all after it until [`SimulatedDisk::reopen`].
@@ -102,6 +139,18 @@ impl SimulatedDisk {
     /// Fails every operation that reads this block; `None`: all can be read.
     pub fn set_unreadable(&mut self, lba: Option<u64>) {
         self.unreadable = lba;
+    }
+
+    /// Lets it share `blocks` blocks of the disks beside it, in multiples of `unit`. The [`BlockOp::Share`] that wants
+    /// more fails midway.
+    pub fn set_sharing(&mut self, unit: Option<u32>, blocks: u64) {
+        (self.sharing_unit, self.shares_left) = (unit, blocks);
+    }
+
+    /// How many more blocks it shares.
+    #[must_use]
+    pub fn shares_left(&self) -> u64 {
+        self.shares_left
     }
 
     fn is_unreadable(&self, range: BlockRange) -> bool {
@@ -173,6 +222,7 @@ impl SimulatedDisk {
 }
 
 struct InFlight {
+    given: Duration,
     due: Duration,
     /// Orders operations that are due at the same time, so that the seed alone decides the order.
     sequence: u64,
@@ -192,6 +242,7 @@ fn unforced(op: BlockOp) -> BlockOp {
             BlockOp::WriteZeroes { range, deallocate, fua: false }
         }
         BlockOp::CompareAndWrite { range, data, .. } => BlockOp::CompareAndWrite { range, data, fua: false },
+        BlockOp::Share { range, source, from, .. } => BlockOp::Share { range, source, from, fua: false },
         other => other,
     }
 }
@@ -259,6 +310,12 @@ impl SimulatedDevices {
         self.in_flight.iter().filter(|(of, _)| *of == device.0 as usize).count()
     }
 
+    /// The operations on blocks that are in flight, and may yet take effect.
+    pub fn pending(&self) -> impl Iterator<Item = Given> {
+        let taken = self.in_flight.iter().filter(|(_, operation)| operation.refused.is_none());
+        taken.filter_map(|(_, operation)| Given::of(&operation.op, operation.given))
+    }
+
     /// Whether the operation completes. One that is refused does not reach the disk.
     fn answers(&self, device: usize, operation: &InFlight) -> bool {
         operation.refused.is_some() || !self.disks.get(device).is_some_and(|disk| disk.borrow().hangs)
@@ -266,14 +323,20 @@ impl SimulatedDevices {
 
     /// Cuts the power: some of the operations in flight reach the cache, none completes. Then calls each disk's
     /// [`SimulatedDisk::crash`].
-    pub fn crash(mut self) {
+    pub fn crash(self) {
+        let disks = self.disks.clone();
+        self.kill();
+        for disk in disks {
+            disk.borrow_mut().crash();
+        }
+    }
+
+    /// Ends the process that uses it: some of the operations in flight reach the cache, none completes.
+    pub fn kill(mut self) {
         for (device, operation) in core::mem::take(&mut self.in_flight) {
             if operation.op.writes() && operation.refused.is_none() && self.rng.below(2) == 0 {
                 let _ = self.carry_out(device, &unforced(operation.op), operation.covers);
             }
-        }
-        for disk in &self.disks {
-            disk.borrow_mut().crash();
         }
     }
 
@@ -293,7 +356,21 @@ impl SimulatedDevices {
             .filter(|memory| memory.contains(buffer.offset, buffer.len))
     }
 
+    /// The blocks of another disk that a [`BlockOp::Share`] wants.
+    fn shared(&self, op: &BlockOp) -> Result<Vec<Block>, BlockError> {
+        let &BlockOp::Share { range, source, from, .. } = op else { return Ok(Vec::new()) };
+        let range = BlockRange::new(from, range.blocks);
+        let geometry = self.geometry(source).filter(|geometry| geometry.contains(range));
+        let source =
+            geometry.and_then(|_| self.disks.get(source.0 as usize)).ok_or(BlockError::Unsupported)?;
+        let source = source.borrow();
+        let readable = !source.is_unreadable(range);
+        let blocks = || (from..from + range.blocks).map(|lba| source.block(lba)).collect();
+        readable.then(blocks).ok_or(BlockError::Unsupported)
+    }
+
     fn carry_out(&self, device: usize, op: &BlockOp, covers: Version) -> Result<(), BlockError> {
+        let shared = self.shared(op)?;
         let mut disk = self.disks[device].borrow_mut();
         if op.makes_durable() {
             disk.may_sync()?;
@@ -339,6 +416,10 @@ impl SimulatedDevices {
                         return Err(BlockError::CompareFailed);
                     }
                 }
+                (BlockOp::Share { .. }, _) => {
+                    disk.shares_left = disk.shares_left.checked_sub(1).ok_or(BlockError::Unsupported)?;
+                    disk.write(lba, Rc::clone(&shared[at]));
+                }
                 (BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. }, _) => {
                     let zero = disk.zero();
                     disk.write(lba, zero);
@@ -380,11 +461,28 @@ impl Backend for SimulatedDevices {
             let spread = options.latency_max.saturating_sub(options.latency_min).as_nanos() as u64;
             options.latency_min + Duration::from_nanos(self.rng.below(spread + 1))
         });
+        if refused.is_none()
+            && let Some(disk) = disk
+        {
+            disk.borrow_mut().note(Given::of(&op, self.now));
+        }
         self.sequence += 1;
-        let operation =
-            InFlight { due: self.now + latency, sequence: self.sequence, tag, op, covers, refused };
+        let operation = InFlight {
+            given: self.now,
+            due: self.now + latency,
+            sequence: self.sequence,
+            tag,
+            op,
+            covers,
+            refused,
+        };
         self.in_flight.push((device.0 as usize, operation));
         Ok(())
+    }
+
+    fn sharing_unit(&self, source: DeviceId, to: DeviceId) -> Option<u32> {
+        self.geometry(source)?;
+        self.disks.get(to.0 as usize)?.borrow().sharing_unit
     }
 
     fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
@@ -393,10 +491,11 @@ impl Backend for SimulatedDevices {
         if len > BORROWS - offset || self.rng.below(2) == 0 {
             return None;
         }
-        let disk = self.disks[device.0 as usize].borrow();
+        let mut disk = self.disks[device.0 as usize].borrow_mut();
         if disk.is_unreadable(range) {
             return None;
         }
+        disk.note(Some(Given { range, writes: false, at: self.now }));
         for (at, lba) in (range.start..range.start + range.blocks).enumerate() {
             self.borrows.write(offset + at * disk.options.block_size as usize, &disk.block(lba));
         }

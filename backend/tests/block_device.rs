@@ -129,7 +129,7 @@ fn a_loop_device_has_the_uuid_of_its_file() {
     assert_eq!(file.identity().unwrap(), Some(identity));
 }
 
-/// `NVMF_TEST_BLOCK_DEVICE=/dev/sdx cargo test -p nvmf-backend -- --ignored`. The device is overwritten.
+/// Also on an NVMe drive's generic device. `NVMF_TEST_BLOCK_DEVICE=/dev/sdx cargo test -p nvmf-backend -- --ignored`. The device is overwritten.
 #[test]
 #[ignore = "needs a block device to overwrite, named by NVMF_TEST_BLOCK_DEVICE"]
 fn a_block_device_conforms() {

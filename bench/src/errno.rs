@@ -9,11 +9,14 @@ pub(crate) fn errno(error: BlockError) -> i32 {
         BlockError::OutOfRange | BlockError::BadBuffer => Errno::EINVAL as i32,
         BlockError::ReadOnly => Errno::EROFS as i32,
         BlockError::NoSpace => Errno::ENOSPC as i32,
-        BlockError::Medium | BlockError::NotCompared | BlockError::CacheLost => Errno::EIO as i32,
+        BlockError::Medium | BlockError::NotCompared | BlockError::CacheLost | BlockError::Device(_) => {
+            Errno::EIO as i32
+        }
         BlockError::CompareFailed => Errno::EILSEQ as i32,
         BlockError::Unsupported => Errno::EOPNOTSUPP as i32,
         BlockError::Gone => Errno::ENODEV as i32,
         BlockError::Aborted => Errno::ETIMEDOUT as i32,
+        BlockError::ReservationConflict => Errno::EBADE as i32,
         BlockError::Os(errno) => errno,
     }
 }

@@ -47,7 +47,8 @@ pub struct BorrowedRead<'a> {
 ///   submitter's handle does not free it.
 /// - One device's operations never take all the room while there are other devices, so a device that hangs does not
 ///   stop the others. A single device may take all of it.
-/// - No method blocks. After start-up, none but [`Backend::register`] allocates.
+/// - No method blocks. After start-up, none allocates but [`Backend::register`], and the submission of a
+///   [`BlockOp::Share`].
 pub trait Backend {
     /// Makes `memory` usable in [`crate::Buffer`]s, until [`Backend::deregister`].
     ///
@@ -76,6 +77,13 @@ pub trait Backend {
     /// workers may change any byte at any time. `None`: submit a read instead.
     fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let _ = (device, range);
+        None
+    }
+
+    /// Whether [`BlockOp::Share`] may succeed from `source` to `to`, and in units of how many blocks: both ranges begin
+    /// and end at multiples of it. `None`: read and write instead.
+    fn sharing_unit(&self, source: DeviceId, to: DeviceId) -> Option<u32> {
+        let _ = (source, to);
         None
     }
 

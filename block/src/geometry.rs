@@ -9,8 +9,8 @@ pub struct Geometry {
     pub block_size: u32,
     /// Logical blocks in the device.
     pub blocks: u64,
-    /// Blocks in the device's preferred transfer, and their alignment (1: no preference).
-    pub optimal_blocks: u32,
+    /// Which sizes and alignments cost the device least.
+    pub preferred: Preferred,
     /// A power loss may undo a completed write unless it had FUA or was flushed.
     pub volatile_write_cache: bool,
     /// [`crate::BlockOp::Deallocate`] frees space. Where this is false it is accepted and does nothing.
@@ -19,6 +19,50 @@ pub struct Geometry {
     pub zero_after_deallocate: bool,
     /// Writes fail with [`crate::BlockError::ReadOnly`].
     pub read_only: bool,
+}
+
+/// Which sizes and alignments cost a device least, in logical blocks. 1 is no preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preferred {
+    /// A write of a multiple of this, aligned to [`Preferred::write_alignment`], reads nothing first.
+    pub write: u32,
+    /// Where such writes begin: multiples of this.
+    pub write_alignment: u32,
+    /// Long writes are fastest in multiples of this, for example a stripe of an array.
+    pub stripe: u32,
+    /// Deallocating less than this, or a part of it, frees nothing.
+    pub deallocate: u32,
+    /// Where ranges to deallocate begin: multiples of this.
+    pub deallocate_alignment: u32,
+    /// Operations that cross a multiple of this are slower; 0 is no boundary.
+    pub boundary: u32,
+}
+
+impl Preferred {
+    /// Writes and deallocation of this many blocks, aligned to them.
+    #[must_use]
+    pub fn blocks(blocks: u32) -> Self {
+        Self {
+            write: blocks,
+            write_alignment: blocks,
+            deallocate: blocks,
+            deallocate_alignment: blocks,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the device prefers any size or alignment.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Self { boundary: self.boundary, ..Self::default() }
+    }
+}
+
+impl Default for Preferred {
+    /// No preference.
+    fn default() -> Self {
+        Self { write: 1, write_alignment: 1, stripe: 1, deallocate: 1, deallocate_alignment: 1, boundary: 0 }
+    }
 }
 
 impl Geometry {
@@ -35,7 +79,7 @@ impl Geometry {
         Self {
             block_size,
             blocks,
-            optimal_blocks: 1,
+            preferred: Preferred::default(),
             volatile_write_cache: false,
             deallocate: false,
             zero_after_deallocate: false,

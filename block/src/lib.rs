@@ -19,5 +19,5 @@ pub mod geometry;
 pub mod op;
 
 pub use backend::{Backend, BorrowedRead, Completion, DeviceId, Full, Tag};
-pub use geometry::{BlockRange, Geometry};
+pub use geometry::{BlockRange, Geometry, Preferred};
 pub use op::{BlockError, BlockOp, Buffer, COMPARE_AND_WRITE_MAX, MEMORY_ALIGNMENT, RegionId};

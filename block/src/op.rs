@@ -1,6 +1,6 @@
 //! Operations on a device, and their errors.
 
-use crate::BlockRange;
+use crate::{BlockRange, DeviceId};
 use thiserror::Error;
 
 /// Memory that was given to [`crate::Backend::register`].
@@ -75,6 +75,19 @@ pub enum BlockOp {
         /// The range.
         range: BlockRange,
     },
+    /// The range reads as the blocks of a device from `from` on: both share the space until one of them is written.
+    /// Where that cannot be it fails with [`BlockError::Unsupported`], and any of the range may have changed already:
+    /// whoever wants it reads and writes then. See [`crate::Backend::sharing_unit`].
+    Share {
+        /// The range.
+        range: BlockRange,
+        /// The device whose blocks it shares; it may be the same.
+        source: DeviceId,
+        /// The first of those blocks.
+        from: u64,
+        /// Force unit access: the data are durable when the operation completes.
+        fua: bool,
+    },
 }
 
 /// Nearly every device can use a buffer whose offset is a multiple of this. Where a device cannot use a buffer, the
@@ -96,6 +109,7 @@ impl BlockOp {
             | Self::Deallocate { range }
             | Self::Compare { range, .. }
             | Self::CompareAndWrite { range, .. }
+            | Self::Share { range, .. }
             | Self::Verify { range } => Some(range),
         }
     }
@@ -130,6 +144,7 @@ impl BlockOp {
                 | Self::Write { fua: true, .. }
                 | Self::WriteZeroes { fua: true, .. }
                 | Self::CompareAndWrite { fua: true, .. }
+                | Self::Share { fua: true, .. }
         )
     }
 
@@ -142,6 +157,7 @@ impl BlockOp {
                 | Self::WriteZeroes { .. }
                 | Self::Deallocate { .. }
                 | Self::CompareAndWrite { .. }
+                | Self::Share { .. }
         )
     }
 }
@@ -184,6 +200,12 @@ pub enum BlockError {
     /// known.
     #[error("the operation was aborted")]
     Aborted,
+    /// A reservation of another host's refuses it. Nothing took effect.
+    #[error("another host's reservation refuses it (Reservation Conflict)")]
+    ReservationConflict,
+    /// The device's own error: a status of NVMe, with SC in bits 7:0, SCT in bits 10:8 and Do Not Retry in bit 14.
+    #[error("the device failed with NVMe status {0:#x}")]
+    Device(u16),
     /// Another error of the operating system.
     #[error("the device failed with errno {0}")]
     Os(i32),

@@ -2,6 +2,7 @@
 
 use crate::print::chain;
 use anyhow::{Context, Result, bail};
+use nvme_proto::Nqn;
 use nvmf_host::AssociationError;
 use nvmf_host::association::QueueFailure;
 use nvmf_initiator::{Connection, Error, Options, Preference, TransportOptions};
@@ -26,7 +27,8 @@ pub(crate) async fn reach<T>(
     mut connect: impl AsyncFnMut(Options) -> Result<T, Error>,
 ) -> Result<(T, Via)> {
     if let TransportOptions::Tcp(tcp) = &options.transport {
-        let tls = tcp.tls.is_some();
+        let concat = options.authentication.as_ref().is_some_and(|it| it.concat);
+        let tls = tcp.tls.is_some() || concat && options.nqn != Nqn::DISCOVERY;
         return Ok((connect(options).await.context("over tcp")?, Via::Tcp { tls }));
     }
     let source = options.source.map(|source| source.ip());

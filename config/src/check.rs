@@ -30,13 +30,13 @@ use uuid::Uuid;
 /// The model name that hosts see when none is given.
 pub(crate) const MODEL: &str = "nvmf namespace";
 /// NSIDs that a subsystem can have.
-const NSID_MAX: i64 = 1024;
+const NSID_MAX: i64 = 4096;
 /// Listeners of a target: the discovery log has a port for each.
 const LISTENERS_MAX: usize = 64;
 /// Subsystems of a target.
 const SUBSYSTEMS_MAX: usize = 1024;
 /// Namespaces of all subsystems together: each is a device of every worker.
-const NAMESPACES_MAX: usize = 1024;
+const NAMESPACES_MAX: usize = 4096;
 /// ANA groups.
 const ANA_GROUPS_MAX: i64 = 127;
 /// Hosts in one list.

@@ -1,6 +1,6 @@
 //! A configuration as the text that it would have: to be saved, or changed and checked again.
 
-use crate::check::{self, ANA_STATES, MODEL};
+use crate::check::{self, MODEL};
 use crate::identity;
 use crate::model::{
     AnaGroup, Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
@@ -485,9 +485,7 @@ fn verbs(verbs: &VerbsOptions) -> Table {
 fn ana_group(group: AnaGroup) -> Table {
     let mut keys = Keys::default();
     keys.put("id", i64::from(group.id));
-    let word =
-        ANA_STATES.iter().find(|(_, state)| *state == group.state).map_or("optimized", |(word, _)| word);
-    keys.put("state", word);
+    keys.put("state", group.state_word());
     keys.0
 }
 
@@ -503,6 +501,7 @@ fn host(host: &Host) -> Result<Table, DraftError> {
     if let Some(path) = &host.dhchap_ctrl_key_file {
         keys.path("dhchap_ctrl_key_file", path)?;
     }
+    keys.unless("require_concat", &host.require_concat, &false, |&required| required.into());
     Ok(keys.0)
 }
 

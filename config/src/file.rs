@@ -101,6 +101,7 @@ pub(crate) struct Host {
     pub(crate) tls_key_file: Option<Spanned<PathBuf>>,
     pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
     pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
+    pub(crate) require_concat: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

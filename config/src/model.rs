@@ -175,6 +175,14 @@ pub struct AnaGroup {
     pub state: AnaState,
 }
 
+impl AnaGroup {
+    /// The state, as a file has it.
+    #[must_use]
+    pub fn state_word(&self) -> &'static str {
+        check::ANA_STATES.iter().find(|(_, state)| *state == self.state).map_or("optimized", |(word, _)| word)
+    }
+}
+
 /// What is measured of commands, and where it can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
@@ -219,6 +227,9 @@ pub enum Tls {
     Off,
     /// Those are whose host wants it.
     Allowed,
+    /// All are but those by which a host authenticates and makes the key for its others (secure channel concatenation),
+    /// and those for discovery.
+    Concat,
     /// All are.
     Required,
 }
@@ -229,6 +240,7 @@ impl fmt::Display for Tls {
         f.write_str(match self {
             Self::Off => "off",
             Self::Allowed => "allowed",
+            Self::Concat => "concat",
             Self::Required => "required",
         })
     }
@@ -247,6 +259,9 @@ pub struct Host {
     /// What holds the secret of the controller towards this host, which may ask the controller to prove that it has it.
     /// There only with `dhchap_key_file`.
     pub dhchap_ctrl_key_file: Option<PathBuf>,
+    /// It uses namespaces over TLS only: where that is not there from the first byte, its authentication must make the key
+    /// (secure channel concatenation). There only with `dhchap_key_file`.
+    pub require_concat: bool,
 }
 
 /// What hosts connect with.
@@ -328,7 +343,7 @@ pub enum Hosts {
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its number, 1 to 1024.
+    /// Its number, 1 to 4096.
     pub nsid: u32,
     /// What holds its data.
     pub backing: Backing,
@@ -424,19 +439,23 @@ impl Config {
             );
         }
         let mut with_disks = self.listeners.iter().filter(|listener| !listener.discovery_only);
-        let without_keys = self.lacks_keys() && with_disks.all(|listener| listener.tls == Tls::Required);
+        let takes_configured = |tls| matches!(tls, Tls::Required | Tls::Concat);
+        let without_keys = self.lacks_keys() && with_disks.all(|listener| takes_configured(listener.tls));
         without_keys.then_some(
-            "every [[listener]] with disks has tls = \"required\", and no host has a key: add a [[host]] with nqn and \
+            "every [[listener]] with disks has tls = \"required\" or \"concat\", and no host has a key for it: add a [[host]] with nqn and \
              tls_key_file (nvmf gen-tls-key makes a key), or tls_keyring to [target]",
         )
     }
 
-    /// Whether a listener has TLS, but no host a key. A reload may come to that, when the last key is revoked.
+    /// Whether a listener has TLS, but no host a key, nor one to make it with. A reload may come to that, when the last key
+    /// is revoked.
     #[must_use]
     pub fn lacks_keys(&self) -> bool {
-        self.has_tls()
-            && self.target.tls_keyring.is_none()
-            && self.hosts.iter().all(|host| host.tls_key_file.is_none())
+        let concatenates =
+            self.listeners.iter().any(|listener| matches!(listener.tls, Tls::Allowed | Tls::Concat));
+        let has_key =
+            |host: &Host| host.tls_key_file.is_some() || concatenates && host.dhchap_key_file.is_some();
+        self.has_tls() && self.target.tls_keyring.is_none() && !self.hosts.iter().any(has_key)
     }
 
     /// Whether a listener has TLS.

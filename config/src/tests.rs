@@ -113,13 +113,15 @@ fn listener_with_tls_has_keys_of_hosts() {
         Config::parse(&(GOOD.replacen("address = \"127.0.0.1:4420\"", &tls, 1) + host))
     };
     let host = "\n[[host]]\nnqn = \"nqn.2026-11.com.example:h\"\ntls_key_file = \"/etc/nvmf/h.key\"\n";
-    for (value, tls) in [("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)] {
+    let modes =
+        [("off", Tls::Off), ("allowed", Tls::Allowed), ("concat", Tls::Concat), ("required", Tls::Required)];
+    for (value, tls) in modes {
         let config = with_tls(value, host).unwrap();
         assert_eq!((config.listeners[0].tls, config.listeners[1].tls), (tls, Tls::Off));
         assert_eq!(config.hosts[0].tls_key_file.as_deref(), Some(Path::new("/etc/nvmf/h.key")));
     }
     // The last key may be revoked by a reload.
-    for (value, lacks) in [("off", false), ("allowed", true), ("required", true)] {
+    for (value, lacks) in [("off", false), ("allowed", true), ("concat", true), ("required", true)] {
         let mut config = with_tls(value, "").unwrap();
         assert_eq!(
             (config.lacks_keys(), config.serves_nothing()),
@@ -127,6 +129,10 @@ fn listener_with_tls_has_keys_of_hosts() {
             "GOOD has another listener"
         );
         assert!(!with_tls(value, host).unwrap().lacks_keys());
+        // An authentication makes one, where it may.
+        let makes = matches!(value, "allowed" | "concat");
+        let secret = host.replace("tls_key_file", "dhchap_key_file");
+        assert_eq!(with_tls(value, &secret).unwrap().lacks_keys(), lacks && !makes, "{value}");
         config.target.tls_keyring = Some(".nvme".to_owned());
         assert!(!config.lacks_keys());
     }
@@ -134,7 +140,7 @@ fn listener_with_tls_has_keys_of_hosts() {
     config.listeners.truncate(1);
     assert!(config.serves_nothing().is_some_and(|reason| reason.contains("tls_key_file")));
     for (config, right) in [
-        (with_tls("yes", host), "\"off\", \"allowed\", \"required\""),
+        (with_tls("yes", host), "\"off\", \"allowed\", \"concat\", \"required\""),
         (with_tls("required", &host.replace("/etc", "etc")), "absolute"),
         (with_tls("required", &format!("{host}{host}")), "already"),
         (Config::parse(&(GOOD.replacen("provider", "tls = \"allowed\"\nprovider", 1) + host)), "NVMe/RDMA"),
@@ -213,7 +219,7 @@ const BAD: &[(&str, &str, usize, &[&str])] = &[
         &["keep one"],
     ),
     ("nsid = 7", "nsid = 1", 24, &["nsid 1", "line 19"]),
-    ("nsid = 7", "nsid = 0", 24, &["from 1 to 1024"]),
+    ("nsid = 7", "nsid = 0", 24, &["from 1 to 4096"]),
     ("path = \"/srv/one.img\"", "path = \"one.img\"", 20, &["absolute"]),
     ("path = \"/srv/one.img\"", "path = \"/a\"\nnull = 512", 18, &["exactly one of"]),
     ("memory = \"1GiB\"", "memory = 1000", 25, &["multiple of 512"]),
@@ -335,6 +341,7 @@ nqn = "nqn.2026-11.a:b"
 tls_key_file = "/etc/nvmf/keys/b \\ \"quoted\".key"
 dhchap_key_file = "/etc/nvmf/keys/b.dhchap"
 dhchap_ctrl_key_file = "credential"
+require_concat = true
 
 [[host]]
 nqn = "nqn.2026-11.a:c"
@@ -578,6 +585,10 @@ fn secrets_of_hosts_are_files_or_credentials() {
     let host = &with(both, "").unwrap().hosts[0];
     assert_eq!(host.dhchap_key_file.as_deref(), Some(Path::new("/etc/nvmf/h")));
     assert_eq!(host.dhchap_ctrl_key_file.as_deref(), Some(Path::new("ctrl")));
+    assert!(
+        !host.require_concat
+            && with(&format!("{both}\nrequire_concat = true"), "").unwrap().hosts[0].require_concat
+    );
     let config =
         with("", "dhchap_hashes = [\"sha512\"]\ndhchap_groups = [\"ffdhe4096\", \"ffdhe8192\"]").unwrap();
     assert_eq!((config.target.dhchap_hashes.len(), config.target.dhchap_groups.len()), (1, 2));
@@ -587,6 +598,7 @@ fn secrets_of_hosts_are_files_or_credentials() {
         ("dhchap_key_file = \"keys/h\"", "", "absolute path, or the name of a systemd credential"),
         ("dhchap_key_file = \"..\"", "", "absolute path, or the name of a systemd credential"),
         ("dhchap_ctrl_key_file = \"/h\"", "", "needs dhchap_key_file"),
+        ("require_concat = true", "", "needs dhchap_key_file"),
         ("", "dhchap_hashes = []", "at least one"),
         ("", "dhchap_groups = [\"modp2048\"]", "must be one of"),
     ] {

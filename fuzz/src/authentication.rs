@@ -4,7 +4,7 @@ use crate::input::Input;
 use nvme_proto::fabrics::auth::Message;
 use nvmf_auth::controller::{Controller, Keys};
 use nvmf_auth::host::{Host, Next, Secrets};
-use nvmf_auth::{Group, Hash, Names, Secret, Terms};
+use nvmf_auth::{Concatenation, Group, Hash, Names, Secret, Terms};
 
 /// Takes the input as the text of a secret, and as steps of an authentication: each a byte that says what happens, and
 /// for a message its length and bytes. The controller knows another secret than whoever sends has, so nobody may be
@@ -28,7 +28,8 @@ pub fn authentication(data: &[u8]) {
     let secrets = Secrets { host: secret(3), controller: Some(secret(4)) };
     // Exponentiations would take most of the time.
     let terms = Terms::new(&Hash::ALL, &[Group::Null]).expect("one of each");
-    let mut controller = Controller::new(names, terms);
+    let concatenation = Concatenation::New { required: data.len() % 2 == 1 };
+    let mut controller = Controller::new(names, terms).with_concatenation(concatenation);
     let (mut host, first) = Host::start(names, terms, 1);
     let mut sent = match first {
         Next::Send(message) => message,
@@ -69,7 +70,7 @@ pub fn authentication(data: &[u8]) {
             4 => sent = after(host.on_sent(), &mut host, &secrets, sent),
             _ => controller.give_up(),
         }
-        assert!(!controller.is_authenticated(), "without the secret");
+        assert!(!controller.is_authenticated() && !controller.is_concatenated(), "without the secret");
         if let Some(fault) = controller.fault() {
             assert!(!fault.to_string().is_empty());
         }

@@ -93,7 +93,9 @@ impl Pair {
                     self.association.on_closed(self.now);
                 }
                 Action::Closed => self.over = true,
-                Action::Authenticate(_) | Action::AuthenticatedAgain => unreachable!("it has no secret"),
+                Action::Authenticate(_) | Action::AuthenticatedAgain | Action::Secure { .. } => {
+                    unreachable!("it has no secret")
+                }
                 Action::DiscoveryLogChanged | Action::Event(_) => {}
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::{AdminData, Command, limits};
 use alloc::vec::Vec;
+use nvme_proto::admin::cross_controller_reset::{ControllerInstance, CrossControllerReset};
 use nvme_proto::admin::features::{FeatureId, GetFeatures, QueueCounts, SetFeatures};
 use nvme_proto::admin::identify::{self, Cns, Identify};
 use nvme_proto::admin::keep_alive;
@@ -167,6 +168,16 @@ fn authentication(fctype: FabricsType, len: u32) -> Sqe {
     let command = Authentication::new(len);
     (sqe.cdw10, sqe.cdw11) = (command.cdw10().into(), command.cdw11().into());
     sqe
+}
+
+/// Has another controller of the subsystem reset.
+pub(crate) fn cross_controller_reset(impacted: ControllerInstance) -> AdminCommand {
+    plain(CrossControllerReset { impacted }.emit())
+}
+
+/// The whole log page of such resets.
+pub(crate) fn reset_log() -> AdminCommand {
+    get_log_page(LogPageId::CROSS_CONTROLLER_RESET, Nsid(0), 0, IDENTIFY_LEN)
 }
 
 fn plain(sqe: Sqe) -> AdminCommand {

@@ -63,8 +63,8 @@ impl TryFrom<BlockOp> for Operation {
             BlockOp::Deallocate { range } => Self::Deallocate { range },
             BlockOp::Compare { range, .. } => Self::Compare { range },
             BlockOp::Verify { range } => Self::Verify { range },
-            // Hosts that need it issue it themselves, as a fused operation.
-            BlockOp::CompareAndWrite { .. } => return Err(BlockError::Unsupported),
+            // Hosts that need them issue them themselves: a fused operation, and Copy.
+            BlockOp::CompareAndWrite { .. } | BlockOp::Share { .. } => return Err(BlockError::Unsupported),
         })
     }
 }

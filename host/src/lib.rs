@@ -36,7 +36,7 @@ pub mod status;
 
 pub use association::{
     Action, AdminData, Association, AssociationConfig, AssociationError, AuthenticationConfig, CommandId,
-    ControllerInfo, QueueFailure, Reply,
+    ControllerInfo, Impacted, QueueFailure, Reply,
 };
 pub use command::{Command, DataPointer};
 pub use discovery::DiscoveryLog;

@@ -17,7 +17,7 @@ pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 /// The fewest entries of a queue: SQSIZE 0 is not allowed.
 pub const QUEUE_ENTRIES_MIN: u16 = 2;
 /// Namespaces that are looked at; a controller with more is used up to here.
-pub const NAMESPACES_MAX: usize = 1024;
+pub const NAMESPACES_MAX: usize = 4096;
 /// Bytes in one command's data, if the controller sets no limit (MDTS 0). Below the 24 bits of a keyed descriptor.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Data bytes in a capsule, if the controller takes more.
@@ -36,6 +36,8 @@ pub const DISCOVERY_RESTARTS_MAX: u32 = 8;
 pub const ADMIN_DATA_MAX: u32 = 4096;
 /// Time after which a namespace that the controller could not describe is asked for again.
 pub const RESCAN_DELAY: Duration = Duration::from_secs(1);
+/// How long a Cross-Controller Reset may take at least, however soon the controller that was lost is done without.
+pub const RESET_TIME_MIN: Duration = Duration::from_secs(1);
 /// Time between two looks at CSTS.
 pub const STATUS_POLL: Duration = Duration::from_millis(10);
 

@@ -133,8 +133,10 @@ impl Recovery {
     /// The association failed ([`crate::Action::Failed`]).
     pub fn on_lost(&mut self, now: Duration, error: &AssociationError) {
         if matches!(self.phase, Phase::Attempting { .. } | Phase::Ready) {
-            // A controller that was in use refuses its hosts while it starts up again: its subsystems come one by one.
-            let may_pass = self.was_ready && error.is_refusal();
+            // A controller that was in use refuses its hosts while it starts up again: its subsystems come one by one. And a
+            // secret that is being changed is for a while not the same on both sides.
+            let may_pass = self.was_ready
+                && (error.is_refusal() || matches!(error, AssociationError::Authentication { .. }));
             self.permanent |= error.is_permanent() && !may_pass;
             self.close(now);
         }

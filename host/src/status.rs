@@ -30,7 +30,7 @@ pub fn block_error(status: Status) -> BlockError {
     } else if is(&[Status::ACCESS_DENIED, Status::OPERATION_DENIED]) {
         BlockError::Os(EACCES)
     } else if is(&[Status::RESERVATION_CONFLICT]) {
-        BlockError::Os(EBADE)
+        BlockError::ReservationConflict
     } else {
         match status.sct() {
             MEDIA => BlockError::Medium,
@@ -86,7 +86,6 @@ const RETRYABLE: &[Status] = &[
 // Linux's numbers, which `BlockError::Os` carries.
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
-const EBADE: i32 = 52;
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +104,7 @@ mod tests {
             (Status::ANA_INACCESSIBLE, BlockError::Gone),
             (Status::ABORTED_BY_HOST, BlockError::Aborted),
             (Status::INVALID_OPCODE, BlockError::Unsupported),
+            (Status::RESERVATION_CONFLICT, BlockError::ReservationConflict),
             (Status::new(7, 3), BlockError::Os(5)),
         ] {
             assert_eq!(block_error(status), error, "{status}");

@@ -183,6 +183,13 @@ impl Connection {
         replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
     }
 
+    /// Sends a command to an I/O queue ([`crate::raw`]).
+    pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
+        let (reply, replied) = oneshot::channel();
+        self.shared.shared_driver.send(Message::Io { command, reply });
+        replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
+    }
+
     /// Authenticates every queue again, with these secrets now and from now on: when those of the target have changed, or
     /// are about to. I/O goes on meanwhile, but for the time that is computed. `false`: the controller did not ask for
     /// authentication, or something else is under way; the secrets count from the next connect on.

@@ -136,6 +136,11 @@ impl<T: Transport> Engine<T> {
                 self.admin.insert(self.next_admin, reply);
                 self.driver.submit_admin(self.next_admin, command);
             }
+            Message::Io { command, reply } => {
+                self.next_admin = self.next_admin.wrapping_add(1);
+                self.admin.insert(self.next_admin, reply);
+                self.driver.submit_raw(self.next_admin, command);
+            }
             Message::Open(identity) => self.driver.open(self.now, identity),
             Message::AuthenticateAgain { secrets, reply } => {
                 if self.authenticating.is_none() && self.driver.authenticate_again(self.now, *secrets) {

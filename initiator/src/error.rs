@@ -87,6 +87,14 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A raw command cannot be sent.
+    #[error("command {opcode:#04x} cannot be sent raw: {reason}")]
+    Raw {
+        /// Which.
+        opcode: u8,
+        /// Why not.
+        reason: String,
+    },
     /// The connection was closed, by its owner or because it was lost for good.
     #[error("the connection is closed")]
     Closed,

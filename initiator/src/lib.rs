@@ -28,6 +28,7 @@
 //! | [`ConnectionState`], [`Mismatch`] | its state; how a namespace differs from the disk that was opened |
 //! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
 //! | [`Buffer`] | memory that is registered once and moved without copies |
+//! | [`raw`] | any Admin or I/O command, with a bounded amount of data |
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
 //! | [`TransportOptions`] | NVMe/RDMA or NVMe/TCP |
@@ -59,6 +60,7 @@ mod log;
 mod mailbox;
 mod operation;
 mod options;
+pub mod raw;
 mod shared_driver;
 mod sleep;
 mod slot;
@@ -78,5 +80,5 @@ pub use nvmf_auth as auth;
 pub use nvmf_host::Mismatch;
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{AuthenticationOptions, Options, TransportOptions};
+pub use options::{AuthenticationOptions, Options, SecretsSource, TransportOptions};
 pub use transport::{TcpOptions, TlsOptions};

@@ -27,9 +27,22 @@ pub(crate) enum Message {
     Deregister(RegionId),
     Submit(Request),
     Open(NamespaceIdentity),
-    Admin { command: AdminCommand, reply: oneshot::Sender<Option<AdminReply>> },
-    AuthenticateAgain { secrets: Box<Secrets>, reply: oneshot::Sender<bool> },
-    Close { reply: Option<oneshot::Sender<()>> },
+    Admin {
+        command: AdminCommand,
+        reply: oneshot::Sender<Option<AdminReply>>,
+    },
+    /// A raw command for an I/O queue.
+    Io {
+        command: AdminCommand,
+        reply: oneshot::Sender<Option<AdminReply>>,
+    },
+    AuthenticateAgain {
+        secrets: Box<Secrets>,
+        reply: oneshot::Sender<bool>,
+    },
+    Close {
+        reply: Option<oneshot::Sender<()>>,
+    },
 }
 
 /// Messages, in the order in which they came.

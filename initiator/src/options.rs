@@ -10,6 +10,7 @@ use nvmf_auth::host::Secrets;
 use nvmf_host::{AssociationConfig, AuthenticationConfig, RecoveryPolicy};
 use nvmf_rdma_any::{OpenOptions, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Whom to connect to, as whom, and how.
 #[derive(Debug, Clone)]
@@ -58,23 +59,50 @@ pub struct Options {
     pub spin: Duration,
 }
 
+/// Where secrets are read again before each reconnect: they may have been changed since.
+#[derive(Clone)]
+pub struct SecretsSource(Arc<dyn Fn() -> Result<Secrets, String> + Send + Sync>);
+
+impl SecretsSource {
+    /// Reads them with this, on the connection's thread: it must not block for long. After an error the secrets that are
+    /// known stay in use.
+    pub fn new(read: impl Fn() -> Result<Secrets, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(crate) fn read(&self) -> Result<Secrets, String> {
+        (self.0)()
+    }
+}
+
+impl core::fmt::Debug for SecretsSource {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SecretsSource")
+    }
+}
+
 /// How to authenticate where the controller asks for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct AuthenticationOptions {
     /// The host's secret; and the controller's, which it must then prove to have.
     pub secrets: Secrets,
+    /// Where they are read again before each reconnect; `None`: they stay the same.
+    pub source: Option<SecretsSource>,
     /// The hash functions and Diffie-Hellman groups to offer.
     pub terms: Terms,
     /// A controller that does not ask for authentication is not used: whoever is on the way could have taken the request
     /// out.
     pub insist: bool,
+    /// The first authentication makes the key for TLS, which every connection has after it (secure channel concatenation):
+    /// over NVMe/TCP, without a configured key. Discovery goes in the clear.
+    pub concat: bool,
 }
 
 impl AuthenticationOptions {
-    /// With these secrets, any hash and group; the controller must ask.
+    /// With these secrets, any hash and group; the controller must ask. Without secure channel concatenation.
     #[must_use]
     pub fn new(secrets: Secrets) -> Self {
-        Self { secrets, terms: Terms::default(), insist: true }
+        Self { secrets, source: None, terms: Terms::default(), insist: true, concat: false }
     }
 }
 
@@ -154,6 +182,16 @@ impl Options {
                 let open = OpenOptions { keys: Some(self.keys()), ..OpenOptions::default() };
                 AnyTransport::Rdma(Rdma::new(self.selection()?.open(open)?))
             }
+            TransportOptions::Tcp(TcpOptions { tls: Some(_), .. })
+                if self.authentication.as_ref().is_some_and(|it| it.concat) =>
+            {
+                return Err(Error::System {
+                    what: "cannot start a connection",
+                    reason:
+                        "a key for TLS is given, and an authentication is to make one: choose one of the two"
+                            .to_owned(),
+                });
+            }
             TransportOptions::Tcp(options) => {
                 let tcp = Tcp::new(options, &self.host.nqn, &self.nqn).map_err(|error| Error::System {
                     what: "cannot start a connection",
@@ -206,13 +244,16 @@ impl Options {
                 keep_alive,
                 connect_timeout: self.connect_timeout.unwrap_or(self.transport.connect_timeout()),
                 disable_flow_control: self.disable_flow_control,
-                authentication: self
-                    .authentication
-                    .as_ref()
-                    .map(|it| AuthenticationConfig { terms: it.terms, insist: it.insist }),
+                authentication: self.authentication.as_ref().map(|it| {
+                    let concatenate = it.concat && self.nqn != Nqn::DISCOVERY;
+                    let of_key = it.terms.for_concatenation().filter(|_| concatenate);
+                    let terms = of_key.unwrap_or(it.terms);
+                    AuthenticationConfig { terms, insist: it.insist, concatenate }
+                }),
                 ..association
             },
             secrets: self.authentication.as_ref().map(|it| it.secrets.clone()),
+            secrets_source: self.authentication.as_ref().and_then(|it| it.source.clone()),
             recovery: RecoveryPolicy {
                 reconnect_delay: self.reconnect_delay,
                 ctrl_loss_timeout: loss,

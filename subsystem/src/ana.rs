@@ -2,7 +2,7 @@
 
 use crate::limits::ANA_GROUPS_MAX;
 use crate::{NamespaceDefinition, NamespaceTable, Nqn, Nsid, Page};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use nvme_proto::Status;
 use nvme_proto::admin::ana::AnaWriter;
@@ -13,29 +13,29 @@ pub use nvme_proto::admin::log_page::AnaState;
 /// The states of all groups behind all ports: immutable, replaced as a whole. A group that was never set is optimized.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnaTable {
-    /// CHGCNT of the log page.
-    changes: u64,
     /// By port and group.
-    groups: BTreeMap<(u16, u32), Group>,
+    groups: BTreeMap<(u16, u32), AnaState>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Group {
-    state: AnaState,
-    /// CHGCNT of the group.
-    changes: u64,
+/// How often what a controller's host reads in the log page has changed, since the controller was reset.
+#[derive(Debug, Default)]
+pub(crate) struct AnaChanges {
+    /// CHGCNT of the log page.
+    all: u64,
+    /// CHGCNT of the groups that have changed.
+    groups: BTreeMap<u32, u64>,
 }
 
 impl AnaTable {
     /// The state of a group behind a port.
     #[must_use]
     pub fn state(&self, port: u16, group: u32) -> AnaState {
-        self.groups.get(&(port, group)).map_or(AnaState::OPTIMIZED, |group| group.state)
+        self.groups.get(&(port, group)).copied().unwrap_or(AnaState::OPTIMIZED)
     }
 
     /// Every group that was set, with its port and its state.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u32, AnaState)> {
-        self.groups.iter().map(|(&(port, group), value)| (port, group, value.state))
+        self.groups.iter().map(|(&(port, group), &state)| (port, group, state))
     }
 
     /// The table with another state of a group; `None` if that is its state already.
@@ -43,19 +43,32 @@ impl AnaTable {
         if self.state(port, group) == state {
             return None;
         }
-        let mut new = self.counted();
-        new.groups.insert((port, group), Group { state, changes: new.changes });
+        let mut new = self.clone();
+        new.groups.insert((port, group), state);
         Some(new)
-    }
-
-    /// The same, one change later: the members of a group are others.
-    pub(crate) fn counted(&self) -> Self {
-        Self { changes: self.changes.wrapping_add(1), groups: self.groups.clone() }
     }
 
     /// Whether a group is neither optimized nor non-optimized behind some port.
     pub(crate) fn refuses_somewhere(&self, group: u32) -> bool {
-        self.groups.iter().any(|(&(_, id), value)| id == group && refusal(value.state).is_some())
+        self.groups.iter().any(|(&(_, id), &state)| id == group && refusal(state).is_some())
+    }
+}
+
+impl AnaChanges {
+    /// Counts a change of the namespaces or of their states, as far as the host sees it behind that port.
+    pub(crate) fn count(&mut self, old: &NamespaceTable, new: &NamespaceTable, host: &Nqn, port: u16) {
+        let seen = |table| {
+            groups(table, host).into_iter().map(move |(id, nsids)| (id, (table.ana().state(port, id), nsids)))
+        };
+        let (old, new): (BTreeMap<_, _>, BTreeMap<_, _>) = (seen(old).collect(), seen(new).collect());
+        let ids: BTreeSet<u32> = old.keys().chain(new.keys()).copied().collect();
+        let mut any = false;
+        for id in ids.into_iter().filter(|id| old.get(id) != new.get(id)) {
+            let count = self.groups.entry(id).or_default();
+            *count = count.wrapping_add(1);
+            any = true;
+        }
+        self.all = self.all.wrapping_add(any.into());
     }
 }
 
@@ -94,22 +107,35 @@ pub(crate) fn has_changed(old: &NamespaceTable, new: &NamespaceTable, host: &Nqn
         .any(|now| old.get_for(now.nsid, host).is_some_and(|before| place(old, before) != place(new, now)))
 }
 
-/// The log page of a controller, and its length: the groups that have a namespace which its host sees.
-pub(crate) fn log_page(table: &NamespaceTable, host: &Nqn, port: u16, groups_only: bool) -> (Page, u64) {
-    // By rising number, and their namespaces by rising NSID: hosts go through them in that order.
+/// The groups that have a namespace which the host sees. By rising number, and their namespaces by rising NSID: hosts go
+/// through them in that order.
+fn groups(table: &NamespaceTable, host: &Nqn) -> BTreeMap<u32, Vec<Nsid>> {
     let mut groups: BTreeMap<u32, Vec<Nsid>> = BTreeMap::new();
     for namespace in table.seen_by(host) {
-        let nsids = groups.entry(namespace.access.ana_group).or_default();
-        nsids.extend((!groups_only).then_some(namespace.nsid));
+        groups.entry(namespace.access.ana_group).or_default().push(namespace.nsid);
+    }
+    groups
+}
+
+/// The log page of a controller, and its length.
+pub(crate) fn log_page(
+    table: &NamespaceTable,
+    changes: &AnaChanges,
+    host: &Nqn,
+    port: u16,
+    groups_only: bool,
+) -> (Page, u64) {
+    let mut groups = groups(table, host);
+    if groups_only {
+        groups.values_mut().for_each(Vec::clear);
     }
     let of = |nsids: &Vec<Nsid>| size_of::<AnaGroup>() + size_of::<Nsid>() * nsids.len();
     let len = size_of::<AnaHeader>() + groups.values().map(of).sum::<usize>();
-    let ana = table.ana();
     let page = Page::sized(len, |out| {
-        let written = AnaWriter::new(out, ana.changes).and_then(|mut writer| {
+        let written = AnaWriter::new(out, changes.all).and_then(|mut writer| {
             groups.iter().try_for_each(|(&id, nsids)| {
-                let changes = ana.groups.get(&(port, id)).map_or(0, |group| group.changes);
-                writer.push(id, changes, ana.state(port, id), nsids.iter().copied())
+                let count = changes.groups.get(&id).copied().unwrap_or(0);
+                writer.push(id, count, table.ana().state(port, id), nsids.iter().copied())
             })
         });
         written.expect("the page has room for the groups that it was measured for");

@@ -1,5 +1,6 @@
 //! An association of a host with a controller: what its queues, on several workers, share.
 
+use crate::admin::ErrorLog;
 use crate::limits::KEEP_ALIVE_GRANULARITY_MS;
 use crate::namespace::NamespaceTable;
 use crate::orphans::Orphans;
@@ -8,8 +9,12 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_block::DeviceId;
+
+/// Bits of a controller's random number that differ from life to life; the others differ from association to association.
+const EPOCH: u64 = 0xffff;
 
 /// Identifies a subsystem in its registry. No two subsystems get the same one, even after a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +50,8 @@ pub struct Association {
     pub(crate) host_nqn: Nqn,
     pub(crate) host_id: HostId,
     pub(crate) port: u16,
+    /// Its number among all associations of the registry.
+    instance: u64,
     /// The address of the Admin queue's connection.
     pub(crate) peer: IpAddr,
     /// [`crate::Link::machine`].
@@ -57,6 +64,8 @@ pub struct Association {
     pub(crate) in_capsule_len: u32,
     pub(crate) options: Arc<Options>,
     pub(crate) counters: Arc<Counters>,
+    /// What failed on its queues.
+    pub(crate) errors: ErrorLog,
     /// The host's operations that outlived their connection, of this association and of its others with the subsystem.
     pub(crate) orphans: Arc<Orphans>,
     /// CC.EN and CSTS.RDY: I/O queues may connect, and commands run.
@@ -106,6 +115,8 @@ pub struct Counters {
 
 /// What a new association is made of.
 pub(crate) struct AssociationParts {
+    /// Its number among all associations of the registry.
+    pub(crate) instance: u64,
     pub(crate) key: AssociationKey,
     pub(crate) controller_type: ControllerType,
     pub(crate) subsystem_nqn: Nqn,
@@ -133,6 +144,7 @@ pub(crate) struct AssociationParts {
 impl Association {
     pub(crate) fn new(now: Duration, parts: AssociationParts) -> Self {
         let AssociationParts {
+            instance,
             key,
             controller_type,
             subsystem_nqn,
@@ -165,6 +177,7 @@ impl Association {
             copy_formats: AtomicU16::new(0),
             epoch: AtomicU32::new(0),
             last_activity_ms: AtomicU64::new(millis(now)),
+            instance,
             key,
             controller_type,
             subsystem_nqn,
@@ -178,6 +191,7 @@ impl Association {
             in_capsule_len,
             options,
             counters,
+            errors: ErrorLog::default(),
             orphans,
         };
         association.set_keep_alive_ms(keep_alive_ms);
@@ -188,6 +202,30 @@ impl Association {
     #[must_use]
     pub fn key(&self) -> AssociationKey {
         self.key
+    }
+
+    /// The controller in its present life, from one reset to the next: another host cannot guess it. The upper 48 bits of
+    /// the random number are those of the association.
+    #[must_use]
+    pub fn instance(&self) -> ControllerInstance {
+        let epoch = self.epoch();
+        let mut text = [0; 24];
+        text[..16].copy_from_slice(&self.options.instance_secret);
+        text[16..].copy_from_slice(&self.instance.to_le_bytes());
+        let digest = nvmf_auth::Hash::Sha256.digest(&text);
+        let of_association = digest.first_chunk().copied().map_or(self.instance, u64::from_le_bytes);
+        let life = self.instance.wrapping_add(epoch.into());
+        ControllerInstance {
+            cntlid: self.key.cntlid,
+            uniquifier: (life % 255) as u8 + 1,
+            random: of_association & !EPOCH | u64::from(epoch) & EPOCH,
+        }
+    }
+
+    /// Whether that is a life of the controller of this association.
+    pub(crate) fn has_lived_as(&self, instance: &ControllerInstance) -> bool {
+        let own = self.instance();
+        own.cntlid == instance.cntlid && (own.random ^ instance.random) & !EPOCH == 0
     }
 
     /// The type of the controller.
@@ -248,6 +286,20 @@ impl Association {
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.secure_channel.is_some()
+    }
+
+    /// Whether it ends when this is said of its host: whether it has a secret, which counts for discovery controllers, too,
+    /// or does not; and whether it has to make a key for TLS.
+    #[must_use]
+    pub fn ends_with(&self, has_secret: bool, discovery: bool, concatenates: bool) -> bool {
+        let is_io = self.controller_type != ControllerType::Discovery;
+        let must = has_secret && (is_io || discovery);
+        match self.secure_channel {
+            // The key comes from an authentication.
+            Some(SecureChannel { generated: Some(_), .. }) => !has_secret,
+            Some(_) => must != self.must_authenticate,
+            None => must != self.must_authenticate || is_io && concatenates,
+        }
     }
 
     /// Whether its host must authenticate.
@@ -451,6 +503,17 @@ pub enum Notice {
     },
     /// The discovery log changed.
     Discovery(Arc<crate::discovery::DiscoveryView>),
+    /// What is known of the devices.
+    Health(Arc<crate::HealthTable>),
+    /// A Cross-Controller Reset is over.
+    Reset {
+        /// The association that it was asked for through.
+        by: AssociationKey,
+        /// What was reset.
+        impacted: ControllerInstance,
+        /// Whether none of its commands is under way any more.
+        successful: bool,
+    },
     /// Associations of the subsystem are closing: poll their queues.
     Closing(SubsystemId),
 }

@@ -6,22 +6,44 @@ use crate::step::{Step, Violation, Work};
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::{Association, Nqn, Page, Question, status};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::auth::Authentication as Command;
 use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
 use nvmf_auth::controller::{Computed, Controller, Fault};
-use nvmf_auth::{Names, Terms};
+use nvmf_auth::{Concatenation, Names, Terms};
 
 /// Which hosts must authenticate, and how. Their keys are the control plane's affair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Authentication {
     /// These hosts must, on every queue.
     pub hosts: BTreeMap<Nqn, Terms>,
+    /// Of these hosts, those that use namespaces over TLS only: where it is not there from the first byte, an
+    /// authentication must make its key (secure channel concatenation).
+    pub concatenate: BTreeSet<Nqn>,
     /// On discovery controllers, too. Not all hosts can.
     pub discovery: bool,
+}
+
+/// How a queue's host authenticates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) terms: Terms,
+    pub(crate) concatenation: Concatenation,
+}
+
+impl Demand {
+    /// Whether it must, before the queue is used.
+    pub(crate) fn is_due(&self) -> bool {
+        !matches!(self.concatenation, Concatenation::Replace { .. })
+    }
+
+    /// Whether it must make a key for TLS.
+    pub(crate) fn is_for_channel(&self) -> bool {
+        self.concatenation == Concatenation::New { required: true }
+    }
 }
 
 /// What the transport does when the ticket comes back.
@@ -46,12 +68,13 @@ pub(crate) struct QueueAuthentication {
 }
 
 impl QueueAuthentication {
-    pub(crate) fn new(now: Duration, association: &Association, terms: Terms) -> Self {
+    pub(crate) fn new(now: Duration, association: &Association, demand: Demand) -> Self {
         let names = Names { host: association.host_nqn, subsystem: association.subsystem_nqn };
+        let deadline = demand.is_due().then(|| now.saturating_add(AUTHENTICATION_TIMEOUT));
         Self {
-            protocol: Controller::new(names, terms),
+            protocol: Controller::new(names, demand.terms).with_concatenation(demand.concatenation),
             machine: association.machine,
-            deadline: Some(now.saturating_add(AUTHENTICATION_TIMEOUT)),
+            deadline,
             asked: None,
             expired: false,
         }
@@ -159,6 +182,8 @@ impl QueueAuthentication {
     pub(crate) fn poll_step(&self) -> Option<Step> {
         match (self.fault(), self.expired) {
             (Some(_), expired) if expired || self.protocol.is_over() => Some(Step::CloseQueue),
+            // The host went on over TLS, and has left this connection open.
+            (None, true) if self.protocol.is_concatenated() => Some(Step::CloseQueue),
             (None, true) => {
                 Some(Step::CloseAssociation(Violation::AuthenticationTimeout(AUTHENTICATION_TIMEOUT)))
             }

@@ -1,14 +1,16 @@
 //! The controller of an association: part of its Admin queue.
 
 use crate::admin::{
-    AdminKind, AfterFlush, ErrorLog, Events, Features, Notification, abort, features, flush, identify,
-    log_page,
+    AdminKind, AfterFlush, Events, Features, Notification, Resets, abort, features, flush, identify,
+    log_page, reset,
 };
+use crate::ana::{self, AnaChanges};
 use crate::association::{Association, ControllerType, Notice};
 use crate::data::{self, Fit};
 use crate::discovery::DiscoveryLog;
 use crate::fabrics::{self, Change, Properties};
 use crate::flight::Flight;
+use crate::health::{DeviceHealth, HealthTable, warning};
 use crate::limits::ENABLE_TIMEOUT;
 use crate::namespace::NamespaceTable;
 use crate::reservation::Notifications;
@@ -17,14 +19,15 @@ use crate::step::{Step, Violation};
 use crate::subsystem::Identity;
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::timer::KeepAlive;
-use crate::{Nsid, Page, Work, ana};
+use crate::{Nsid, Page, Work};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::time::Duration;
+use nvme_proto::Sqe;
+use nvme_proto::admin::cross_controller_reset::ResetStatus;
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::fabrics::property::Configuration;
 use nvme_proto::opcode::{AdminOpcode, FabricsType};
-use nvme_proto::{Sqe, Status};
 use nvmf_block::BlockError;
 
 /// The controller of one association.
@@ -36,9 +39,10 @@ pub(crate) struct Controller {
     pub(crate) properties: Properties,
     pub(crate) features: Features,
     pub(crate) events: Events,
-    pub(crate) errors: ErrorLog,
     pub(crate) notifications: Notifications,
+    pub(crate) resets: Resets,
     pub(crate) keep_alive: KeepAlive,
+    pub(crate) ana_changes: AnaChanges,
     /// Namespaces that changed since the host read their list.
     pub(crate) changed_namespaces: BTreeSet<Nsid>,
     /// By when the host has to enable the controller for the first time. None: it did.
@@ -49,6 +53,10 @@ pub(crate) struct Controller {
     enable_expired: bool,
     /// [`Step::CloseIoQueues`] is to be given.
     close_io_queues: bool,
+    /// What is known of the devices.
+    pub(crate) health: Arc<HealthTable>,
+    /// Critical warnings that the host wants to hear of and that hold.
+    warned: u8,
 }
 
 /// What the controller serves.
@@ -64,6 +72,7 @@ impl Controller {
         association: Arc<Association>,
         identity: Arc<Identity>,
         content: Content,
+        health: Arc<HealthTable>,
     ) -> Self {
         Self {
             association,
@@ -72,14 +81,17 @@ impl Controller {
             properties: Properties::default(),
             features: Features::new(now),
             events: Events::default(),
-            errors: ErrorLog::default(),
             notifications: Notifications::default(),
+            resets: Resets::default(),
             keep_alive: KeepAlive::default(),
+            ana_changes: AnaChanges::default(),
             changed_namespaces: BTreeSet::new(),
             enable_by: Some(now.saturating_add(ENABLE_TIMEOUT)),
             awaits_authentication: false,
             enable_expired: false,
             close_io_queues: false,
+            health,
+            warned: 0,
         }
     }
 
@@ -133,6 +145,7 @@ impl Controller {
             // The capsule has restarted the timer already.
             AdminOpcode::KEEP_ALIVE => Ok(Reply::Done(0)),
             AdminOpcode::ABORT if !self.is_discovery() => Ok(abort::on_abort(self, sqe)),
+            AdminOpcode::CROSS_CONTROLLER_RESET if !self.is_discovery() => reset::on_reset(self, sqe),
             _ => Err(status::INVALID_OPCODE),
         }
     }
@@ -172,8 +185,11 @@ impl Controller {
                 // A controller level reset: every setting gets its default again; the connection stays.
                 self.features = Features::new(now);
                 self.events.reset();
+                self.warned = 0;
                 self.changed_namespaces.clear();
+                self.ana_changes = AnaChanges::default();
                 self.notifications = Notifications::default();
+                self.resets.clear();
                 self.association.reset_features();
             }
         }
@@ -210,10 +226,6 @@ impl Controller {
         Ok(Reply::Execute { kind: Kind::Admin(AdminKind::Page), work: Work::Page(page), transfer })
     }
 
-    pub(crate) fn on_error(&mut self, sqe: &Sqe, status: Status) {
-        self.errors.record(sqe, status);
-    }
-
     pub(crate) fn on_notice(&mut self, notice: &Notice) {
         match (&mut self.content, notice) {
             (Content::Namespaces(old), Notice::Namespaces(new)) if new.replaces(old) => {
@@ -221,6 +233,9 @@ impl Controller {
                 let changed = old.changed_in(new, host).next().is_some();
                 self.changed_namespaces.extend(old.changed_in(new, host));
                 let ana_changed = ana::has_changed(old, new, host, *port);
+                if changed || ana_changed {
+                    self.ana_changes.count(old, new, host, *port);
+                }
                 *old = Arc::clone(new);
                 if changed {
                     self.events.raise(Notification::NamespaceAttributes);
@@ -228,6 +243,7 @@ impl Controller {
                 if ana_changed {
                     self.events.raise(Notification::Ana);
                 }
+                self.watch_health();
             }
             (Content::Namespaces(table), Notice::Reservation { subsystem, nsid, notices })
                 if *subsystem == table.subsystem()
@@ -239,6 +255,14 @@ impl Controller {
                     }
                 }
             }
+            (Content::Namespaces(_), Notice::Health(new)) => {
+                self.health = Arc::clone(new);
+                self.watch_health();
+            }
+            (_, Notice::Reset { by, impacted, successful }) if *by == self.association.key => {
+                let status = if *successful { ResetStatus::SUCCESSFUL } else { ResetStatus::FAILED };
+                reset::on_over(self, impacted, status);
+            }
             (Content::Discovery(old), Notice::Discovery(view)) if old.is_older_than(view) => {
                 let new = old.renewed(view, &self.association.host_nqn);
                 let changed = !new.finds_the_same(old);
@@ -248,6 +272,39 @@ impl Controller {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What is known of the devices behind the namespaces that the host sees.
+    pub(crate) fn device_health(&self) -> DeviceHealth {
+        let host = &self.association.host_nqn;
+        self.namespaces().map(|namespaces| self.health.behind(namespaces, host)).unwrap_or_default()
+    }
+
+    /// Critical Warning of the SMART / Health log.
+    pub(crate) fn critical_warning(&self, health: &DeviceHealth) -> u8 {
+        let of_drives = health.wear.map_or(0, |wear| wear.critical_warning);
+        let temperature = match self.features.is_beyond_threshold(health.temperature) {
+            true => warning::TEMPERATURE,
+            false => 0,
+        };
+        of_drives & (warning::SPARE | warning::RELIABILITY) | temperature
+    }
+
+    /// Tells the host of critical warnings that have come up since. Only those that it wants to hear of are looked for.
+    pub(crate) fn watch_health(&mut self) {
+        let wanted = (self.features.async_event_config() & features::SMART_WARNINGS) as u8;
+        if wanted == 0 {
+            self.warned = 0;
+            return;
+        }
+        let holds = self.critical_warning(&self.device_health()) & wanted;
+        let new = holds & !self.warned;
+        self.warned = holds;
+        for (notification, of) in Notification::HEALTH {
+            if new & of != 0 {
+                self.events.raise(notification);
+            }
         }
     }
 

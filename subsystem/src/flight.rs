@@ -29,6 +29,9 @@ pub(crate) enum Unfit {
 }
 
 impl Flight {
+    /// Bytes that it takes beside itself: a bit of each Command ID.
+    pub(crate) const BYTES: usize = (u16::MAX as usize + 1) / 8;
+
     /// An empty queue of so many entries.
     pub(crate) fn new(qid: Qid, entries: u16, flow_control: bool) -> Self {
         assert!(entries > 1, "a queue of {entries} entries");

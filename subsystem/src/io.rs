@@ -10,7 +10,7 @@ use crate::limits::{BLOCKS_LEN_MAX, DMRL, DSM_BLOCKS_MAX, DSM_RANGE_LEN, DSM_RAN
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::reservation::{self, Pulled};
 use crate::status::{self, Direction};
-use crate::step::{BlockWork, Transfer, Work};
+use crate::step::{BlockWork, CopySource, Transfer, Work};
 use crate::ticket::{Kind, Outcome, Reply};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use core::time::Duration;
 use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Cid, Nsid, Sqe, Status};
-use nvmf_block::{BlockError, BlockRange, DeviceId};
+use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
 use zerocopy::FromBytes;
 
 /// A queue adds its counts to the subsystem's after so many commands,
@@ -155,6 +155,79 @@ impl Io {
     fn not_ready(&self) -> Status {
         let delay = if self.association.retry_delays() { RETRY_DELAY } else { 0 };
         Status::NAMESPACE_NOT_READY.with_crd(delay)
+    }
+
+    /// See [`crate::Queue::check_again`].
+    pub(crate) fn check_again(&self, nsid: Nsid, device: DeviceId, op: &BlockOp) -> Result<(), Status> {
+        let (need, range) = match *op {
+            // It changes nothing that another host sees.
+            BlockOp::Flush => return Ok(()),
+            BlockOp::Read { range, .. } | BlockOp::Compare { range, .. } | BlockOp::Verify { range } => {
+                (Need::Read, range)
+            }
+            BlockOp::Write { range, .. }
+            | BlockOp::WriteZeroes { range, .. }
+            | BlockOp::Deallocate { range }
+            | BlockOp::CompareAndWrite { range, .. }
+            | BlockOp::Share { range, .. } => (Need::Write, range),
+        };
+        self.check_live()?;
+        self.check_place(nsid, device, need, &[range])
+    }
+
+    /// See [`crate::Queue::check_under_way`].
+    pub(crate) fn check_under_way(&self, kind: &IoKind, nsid: Nsid, work: &Work) -> Result<(), Status> {
+        let need = match kind.direction() {
+            Direction::Read => Need::Read,
+            Direction::Write => Need::Write,
+        };
+        let Work::Block { device, op } = work else {
+            let device = self.device_of(nsid).ok_or(status::INVALID_NAMESPACE)?;
+            return self.check_place(nsid, device, need, &[]);
+        };
+        let ranges = match op {
+            BlockWork::Flush => &[][..],
+            BlockWork::Deallocate(ranges) => ranges,
+            BlockWork::Read { range }
+            | BlockWork::Write { range, .. }
+            | BlockWork::WriteZeroes { range, .. }
+            | BlockWork::Compare { range }
+            | BlockWork::CompareAndWrite { range, .. }
+            | BlockWork::Verify { range } => core::slice::from_ref(range),
+            BlockWork::Copy { sources, to, .. } => {
+                for &CopySource { nsid, device, range } in sources {
+                    self.check_place(nsid, device, Need::Read, &[range])?;
+                }
+                core::slice::from_ref(to)
+            }
+        };
+        self.check_place(nsid, *device, need, ranges)
+    }
+
+    /// Whether the namespace of that NSID is on this device still, with these blocks, and may be used in this way.
+    fn check_place(
+        &self,
+        nsid: Nsid,
+        device: DeviceId,
+        need: Need,
+        ranges: &[BlockRange],
+    ) -> Result<(), Status> {
+        let namespace = &self.namespaces.access(nsid, need, &self.association)?.definition;
+        if namespace.device != device {
+            return Err(status::INVALID_NAMESPACE);
+        }
+        if need == Need::Write && namespace.is_read_only() {
+            return Err(status::NAMESPACE_WRITE_PROTECTED);
+        }
+        match ranges.iter().all(|range| namespace.geometry.contains(*range)) {
+            true => Ok(()),
+            false => Err(status::LBA_OUT_OF_RANGE),
+        }
+    }
+
+    /// See [`crate::Queue::device_of`].
+    pub(crate) fn device_of(&self, nsid: Nsid) -> Option<DeviceId> {
+        self.namespaces.get(nsid).map(|namespace| namespace.device)
     }
 
     fn flush(&self, sqe: &Sqe) -> Outcome {
@@ -298,7 +371,11 @@ impl Io {
     }
 
     fn count_error(&self, error: BlockError) {
-        if matches!(error, BlockError::Medium | BlockError::NotCompared) {
+        let is_medium = match error {
+            BlockError::Device(status) => status >> 8 & 7 == Status::UNRECOVERED_READ_ERROR.sct().into(),
+            other => matches!(other, BlockError::Medium | BlockError::NotCompared),
+        };
+        if is_medium {
             self.association.counters.media_errors.fetch_add(1, Ordering::Relaxed);
         }
     }

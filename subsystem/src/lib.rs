@@ -40,6 +40,7 @@ mod data;
 pub mod discovery;
 mod fabrics;
 mod flight;
+mod health;
 mod io;
 pub mod limits;
 pub mod namespace;
@@ -55,23 +56,26 @@ pub mod step;
 pub mod subsystem;
 pub mod ticket;
 mod timer;
+pub mod write_protection;
 
 pub use ana::{AnaState, AnaTable};
 pub use association::{Association, AssociationKey, ControllerType, Counters, Notice, SubsystemId};
 pub use authentication::Authentication;
 pub use discovery::{
-    AddressFamily, DiscoveryDefinition, Port, PortSubsystems, RdmaProviderType, Referral, TransportType,
+    AddressFamily, DiscoveryDefinition, Port, PortConcatenation, PortSubsystems, RdmaProviderType, Referral,
+    TransportType,
 };
 pub use fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, RefusalReason};
+pub use health::{DeviceHealth, HealthTable, Wear};
 pub use namespace::{NamespaceAccess, NamespaceDefinition, NamespaceTable};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use options::{DuplicateHostId, Options, OptionsError};
 pub use page::Page;
-pub use question::ReservationQuestion;
-pub use question::{Answer, Question};
+pub use question::{Answer, Question, ReservationQuestion, ResetQuestion, WriteProtectionQuestion};
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
 pub use reservation::{Reservation, ReservationCommand, ReservationNotice};
 pub use step::{BlockWork, CopySource, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;
+pub use write_protection::WriteProtection;

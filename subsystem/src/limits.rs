@@ -27,12 +27,14 @@ pub const CNTLID_MIN: u16 = 1;
 /// See [`CNTLID_MIN`].
 pub const CNTLID_MAX: u16 = 0xffef;
 
-/// The most namespaces of a subsystem: what one Identify active namespace list and one changed namespace list hold.
-pub const NAMESPACES_MAX: usize = 1024;
+/// The most namespaces of a subsystem. [`crate::Options::namespaces_max`] may be less.
+pub const NAMESPACES_MAX: usize = 4096;
 /// The highest Namespace ID (NN).
 pub const NSID_MAX: u32 = NAMESPACES_MAX as u32;
 /// ANA groups (ANAGRPMAX, NANAGRPID).
 pub const ANA_GROUPS_MAX: u32 = 127;
+/// Bytes of the ANA log without the namespaces, which take four bytes each.
+pub(crate) const ANA_LOG_LEN_MAX: u32 = 16 + 32 * ANA_GROUPS_MAX;
 /// How long a change of an ANA state may take, in seconds (ANATT).
 pub const ANA_TRANSITION_S: u8 = 10;
 /// Hosts that may be registered with a namespace at once.
@@ -60,6 +62,11 @@ pub const TRANSFER_LEN_MAX: u32 = 8 * 1024 * 1024;
 pub const ASYNC_EVENT_REQUESTS_MAX: usize = 4;
 /// Abort commands that may run at once (ACL + 1).
 pub const ABORTS_MAX: u8 = 4;
+/// Cross-Controller Resets that one controller may have under way at once (CCRL).
+pub const CROSS_CONTROLLER_RESETS_MAX: u8 = 4;
+/// The Command Quiesce Time in milliseconds (CQT): how long after the loss of an association is known its commands may
+/// still be carried out. A command that a device takes longer for holds back its host's commands for that namespace.
+pub const COMMAND_QUIESCE_MS: u16 = 5000;
 /// Entries of the Error Information log (ELPE + 1).
 pub const ERROR_LOG_ENTRIES: usize = 16;
 /// Ranges that one Dataset Management command may bring.
@@ -112,10 +119,7 @@ pub const UNAUTHENTICATED_MAX: usize = 64;
 pub const HOST_CONTROLLERS_SHARE: usize = 8;
 
 const _: () = assert!(PARAMETERS_LEN_MAX <= TRANSFER_LEN_MIN as usize);
-const _: () = assert!(
-    16 + 32 * ANA_GROUPS_MAX as usize + 4 * NAMESPACES_MAX <= TRANSFER_LEN_MIN as usize,
-    "hosts that cannot read the whole ANA log in one transfer do without ANA"
-);
+const _: () = assert!(ANA_LOG_LEN_MAX as usize + 4096 <= TRANSFER_LEN_MIN as usize);
 const _: () =
     assert!(COPY_RANGES_MAX * size_of::<nvme_proto::nvm::copy::SourceRange0>() <= PARAMETERS_LEN_MAX);
 const _: () = assert!(COPY_RANGES_MAX <= u8::MAX as usize + 1, "MSRC has one byte");
@@ -124,7 +128,6 @@ const _: () = assert!(TRANSFER_LEN_MAX < 1 << 24, "one keyed SGL carries a whole
 const _: () = assert!(TRANSFER_LEN_MIN.is_power_of_two() && TRANSFER_LEN_MAX.is_power_of_two());
 const _: () = assert!(BLOCKS_LEN_MAX.is_power_of_two() && BLOCKS_LEN_MAX as usize >= PAGE_LEN);
 const _: () = assert!(IN_CAPSULE_LEN_MAX.is_multiple_of(16), "IOCCSZ counts 16 bytes");
-const _: () = assert!(NAMESPACES_MAX * 4 <= PAGE_LEN, "one page lists every namespace");
 const _: () = assert!(ASYNC_EVENT_REQUESTS_MAX < ADMIN_QUEUE_ENTRIES_MAX as usize);
 const _: () = assert!(CONTROLLERS_MAX < CNTLID_MAX - CNTLID_MIN, "an ID can rest before it is used again");
 const _: () =

@@ -1,7 +1,7 @@
 //! Namespaces: which device is behind which NSID.
 
 use crate::ana::AnaTable;
-use crate::{HostAccess, Nqn, Nsid, Reservation, SubsystemId};
+use crate::{HostAccess, Nqn, Nsid, Reservation, SubsystemId, WriteProtection};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use nvmf_block::{DeviceId, Geometry};
@@ -37,19 +37,31 @@ pub struct NamespaceAccess {
     pub ana_group: u32,
     /// There is a place where its reservation can be kept over a loss of power.
     pub reservation_persists: bool,
+    /// The write protection that it begins with. What hosts set afterwards stays with the disk.
+    pub write_protection: WriteProtection,
 }
 
 impl Default for NamespaceAccess {
-    /// All hosts of the subsystem, in group 1, no reservation that persists.
+    /// All hosts of the subsystem, in group 1, no reservation that persists, no write protection.
     fn default() -> Self {
-        Self { hosts: HostAccess::Any, ana_group: 1, reservation_persists: false }
+        Self {
+            hosts: HostAccess::Any,
+            ana_group: 1,
+            reservation_persists: false,
+            write_protection: WriteProtection::Off,
+        }
     }
 }
 
 impl NamespaceDefinition {
-    /// Whether writes are refused: by configuration, or because the device takes none.
+    /// Whether writes are refused: by configuration, because the device takes none, or because a host said so.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
+        self.is_always_read_only() || self.access.write_protection != WriteProtection::Off
+    }
+
+    /// Whether writes are refused, whatever hosts say.
+    pub(crate) fn is_always_read_only(&self) -> bool {
         self.read_only || self.geometry.read_only
     }
 
@@ -71,7 +83,17 @@ pub struct NamespaceTable {
     /// Incremented by each replacement: a queue that connected after a change may get the notice of that change later.
     generation: u64,
     namespaces: Vec<Namespace>,
+    /// Those that were removed, where their disk has more than the configuration says: it has it again when it is back.
+    removed: Vec<Removed>,
     ana: Arc<AnaTable>,
+}
+
+/// What hosts made of a disk that is not there now.
+#[derive(Debug, Clone)]
+struct Removed {
+    uuid: [u8; 16],
+    reservation: Arc<Reservation>,
+    write_protection: WriteProtection,
 }
 
 /// A namespace of a table.
@@ -108,20 +130,13 @@ impl NamespaceTable {
         namespaces.sort_unstable_by_key(|namespace| namespace.nsid);
         let of = |definition| Namespace::new(definition, Arc::default(), &ana);
         let namespaces = namespaces.into_iter().map(of).collect();
-        Self { subsystem, generation: 0, namespaces, ana }
+        Self { subsystem, generation: 0, namespaces, removed: Vec::new(), ana }
     }
 
     /// The table with these namespaces that replaces this one; `None` if it would be the same.
     pub(crate) fn replaced_by(&self, namespaces: Vec<NamespaceDefinition>) -> Option<Self> {
         let new = self.successor(namespaces, Arc::clone(&self.ana));
         (!new.iter().eq(self.iter())).then_some(new)
-    }
-
-    /// Whether the ANA groups have the same members in both.
-    pub(crate) fn has_groups_of(&self, other: &Self) -> bool {
-        let members =
-            |table: &Self| table.iter().map(|it| (it.nsid, it.access.ana_group)).collect::<Vec<_>>();
-        members(self) == members(other)
     }
 
     /// The table with these states of ANA groups that replaces this one.
@@ -140,16 +155,54 @@ impl NamespaceTable {
         Some(table)
     }
 
-    /// A reservation belongs to the disk, and stays with it.
+    /// The table in which a namespace has another write protection; `None` if there is no such namespace.
+    pub(crate) fn with_write_protection(
+        &self,
+        nsid: Nsid,
+        uuid: [u8; 16],
+        to: WriteProtection,
+    ) -> Option<Self> {
+        let mut table = self.successor(self.iter().cloned().collect(), Arc::clone(&self.ana));
+        let of = |it: &&mut Namespace| it.definition.nsid == nsid && it.definition.uuid == uuid;
+        table.namespaces.iter_mut().find(of)?.definition.access.write_protection = to;
+        Some(table)
+    }
+
+    /// A reservation and a write protection belong to the disk, and stay with it.
     fn successor(&self, namespaces: Vec<NamespaceDefinition>, ana: Arc<AnaTable>) -> Self {
         let mut new = Self::new(self.subsystem, namespaces, ana);
         new.generation = self.generation + 1;
-        for namespace in &mut new.namespaces {
-            let Some(old) = self.entry(namespace.definition.nsid) else { continue };
-            if old.definition.uuid == namespace.definition.uuid {
-                let reservation = Arc::clone(&old.reservation);
-                *namespace = Namespace::new(namespace.definition.clone(), reservation, &new.ana);
+        new.removed.clone_from(&self.removed);
+        for old in &self.namespaces {
+            let Namespace { definition: NamespaceDefinition { nsid, uuid, access, .. }, reservation, .. } =
+                old;
+            let write_protection = access.write_protection;
+            let is_kept = new.entry(*nsid).is_some_and(|it| it.definition.uuid == *uuid);
+            if !is_kept
+                && (**reservation != Reservation::default() || write_protection != WriteProtection::Off)
+            {
+                let reservation = Arc::clone(reservation);
+                new.removed.push(Removed { uuid: *uuid, reservation, write_protection });
             }
+        }
+        for namespace in &mut new.namespaces {
+            let mut definition = namespace.definition.clone();
+            let uuid = definition.uuid;
+            let reservation =
+                if let Some(old) = self.entry(definition.nsid).filter(|old| old.definition.uuid == uuid) {
+                    definition.access.write_protection = old.definition.access.write_protection;
+                    Arc::clone(&old.reservation)
+                } else if let Some(index) = new.removed.iter().position(|it| it.uuid == uuid) {
+                    let old = new.removed.swap_remove(index);
+                    // One that was stored comes with the definition.
+                    if definition.access.write_protection == WriteProtection::Off {
+                        definition.access.write_protection = old.write_protection;
+                    }
+                    old.reservation
+                } else {
+                    continue;
+                };
+            *namespace = Namespace::new(definition, reservation, &new.ana);
         }
         new
     }

@@ -1,6 +1,6 @@
 //! What controllers serve, and therefore advertise.
 
-use crate::limits;
+use crate::{Nsid, limits};
 use core::ops::RangeInclusive;
 
 /// What every controller of a registry serves. Identify, CAP and the checks of commands all read the same values,
@@ -21,8 +21,13 @@ pub struct Options {
     /// What the generation counter of the discovery log starts from. To be more than it ever was before: hosts take the
     /// number that they know for the log that they know.
     pub discovery_generation: u64,
+    /// What the random numbers of controllers are made of (CIRN): another one at each start, that nobody knows.
+    pub instance_secret: [u8; 16],
     /// What to do with a host NQN that connects with two Host Identifiers.
     pub duplicate_host_id: DuplicateHostId,
+    /// Hosts may protect namespaces (Namespace Write Protection Config): there is a place where that can be kept over a loss
+    /// of power.
+    pub write_protection: bool,
     /// Firmware revision in ASCII, padded with spaces.
     pub firmware: [u8; 8],
 }
@@ -47,13 +52,23 @@ impl Default for Options {
             controllers_max: 1024,
             cntlids: limits::CNTLID_MIN..=limits::CNTLID_MAX,
             discovery_generation: 0,
+            instance_secret: [0; 16],
             duplicate_host_id: DuplicateHostId::Report,
+            write_protection: false,
             firmware: *b"0.1     ",
         }
     }
 }
 
 impl Options {
+    /// The most namespaces of a subsystem (MNAN): hosts that cannot read the whole ANA log in one transfer do without
+    /// ANA.
+    #[must_use]
+    pub fn namespaces_max(&self) -> usize {
+        let room = self.transfer_len_max.saturating_sub(limits::ANA_LOG_LEN_MAX) as usize;
+        limits::NAMESPACES_MAX.min(room / size_of::<Nsid>())
+    }
+
     /// Checks every value against its bound in [`limits`].
     ///
     /// # Errors

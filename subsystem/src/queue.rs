@@ -1,5 +1,6 @@
 //! A queue pair: from its first capsule, which must be a Connect, to its end.
 
+use crate::admin::{AdminKind, is_error, reset, write_protection};
 use crate::authentication::{self, AuthenticationKind, QueueAuthentication};
 use crate::controller::Controller;
 use crate::data::{self, Fit};
@@ -9,8 +10,8 @@ use crate::io::fused::{AnswerTo, Fused, FusedResponse};
 use crate::io::{Io, IoKind};
 use crate::limits::{CONNECT_TIMEOUT, IO_CONNECT_TIMEOUT, QUEUE_ENTRIES_MIN};
 use crate::step::{Step, Violation, Work};
-use crate::ticket::{Kind, Outcome, Reply};
-use crate::{Answer, Association, Cid, Notice, Nqn, Qid, Ticket, status};
+use crate::ticket::{Kind, Outcome, Reply, Subject};
+use crate::{Answer, Association, Cid, Notice, Nqn, Nsid, Qid, Ticket, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -21,7 +22,7 @@ use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::opcode::FabricsType;
 use nvme_proto::{Sqe, Status};
 use nvmf_auth::controller::Fault;
-use nvmf_block::BlockError;
+use nvmf_block::{BlockError, BlockOp, DeviceId};
 use zerocopy::FromBytes;
 
 /// Whose key protects a connection.
@@ -31,6 +32,17 @@ pub struct SecureChannel {
     pub host_nqn: Nqn,
     /// The subsystem that the key is for; for discovery [`Nqn::DISCOVERY`].
     pub subsystem_nqn: Nqn,
+    /// The number of the key, with the caller, where an authentication made it (secure channel concatenation): it proves
+    /// the host. `None`: it was configured.
+    pub generated: Option<u64>,
+}
+
+impl SecureChannel {
+    /// Whether a queue in this channel belongs to a controller in that one: of the same host, with a key of the same kind.
+    pub(crate) fn joins(self, of_admin: Self) -> bool {
+        let kind = |channel: Self| (channel.host_nqn, channel.subsystem_nqn, channel.generated.is_some());
+        kind(self) == kind(of_admin)
+    }
 }
 
 /// What the transport knows of a connection before its first capsule.
@@ -152,10 +164,8 @@ impl Queue {
             }
         };
         // Nor does it add to the Error Information log.
-        if !is_connect {
-            self.note_error(&sqe, &outcome);
-        }
-        self.step(sqe.cid(), invalidate, outcome)
+        let subject = (!is_connect).then(|| Subject::of(&sqe, fusable));
+        self.step(sqe.cid(), invalidate, subject, outcome)
     }
 
     fn on_command(&mut self, now: Duration, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
@@ -249,6 +259,7 @@ impl Queue {
             let data = ConnectData::read_from_bytes(parameters).expect("Connect data of 1024 bytes");
             return Step::Connect(Box::new(ConnectRequest { ticket, link: **link, data }));
         }
+        let subject = ticket.subject;
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Admin(controller), Kind::Admin(kind)) => controller.on_parameters(now, kind, parameters),
@@ -263,7 +274,7 @@ impl Queue {
             }
             (_, kind) => panic!("parameters for {kind:?} came to a queue of another kind"),
         };
-        self.step(cid, invalidate, outcome)
+        self.step(cid, invalidate, subject, outcome)
     }
 
     /// Takes the registry's answer to [`Step::Connect`].
@@ -283,8 +294,9 @@ impl Queue {
             Ok(admitted) => {
                 let cntlid = admitted.association.key.cntlid;
                 let authentication_required = admitted.must_authenticate();
+                let secure_channel_required = admitted.must_concatenate();
                 self.become_connected(now, &command, admitted);
-                let connected = Connected { cntlid, authentication_required, secure_channel_required: false };
+                let connected = Connected { cntlid, authentication_required, secure_channel_required };
                 let dw0 = connected.emit();
                 self.flight.end(cid, Status::SUCCESS, dw0.into(), invalidate)
             }
@@ -301,8 +313,8 @@ impl Queue {
     fn become_connected(&mut self, now: Duration, command: &Connect, admitted: Admitted) {
         self.authentication = admitted
             .authentication
-            .map(|terms| Box::new(QueueAuthentication::new(now, &admitted.association, terms)));
-        self.locked = self.authentication.is_some();
+            .map(|demand| Box::new(QueueAuthentication::new(now, &admitted.association, demand)));
+        self.locked = self.authentication.as_ref().is_some_and(|authentication| authentication.is_locked());
         let flow_control = !command.attributes.disables_sq_flow_control();
         self.flight.connect(admitted.qid, admitted.entries, flow_control);
         self.state = match admitted.role {
@@ -320,6 +332,7 @@ impl Queue {
     /// When the ticket is of another queue, or waits for parameters.
     pub fn on_done(&mut self, now: Duration, ticket: Ticket, result: Result<(), BlockError>) -> Step {
         self.check_ticket(&ticket);
+        let subject = ticket.subject;
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (&mut self.state, kind) {
             (State::Io { io, fused, .. }, Kind::Io(IoKind::Fused(running))) => {
@@ -334,7 +347,7 @@ impl Queue {
             }
             (_, kind) => panic!("{kind:?} was done on a queue of another kind"),
         };
-        self.step(cid, invalidate, outcome)
+        self.step(cid, invalidate, subject, outcome)
     }
 
     /// Takes the answer to [`Step::Ask`].
@@ -343,17 +356,25 @@ impl Queue {
     /// When the ticket is of another queue, or asked something else.
     pub fn on_answer(&mut self, now: Duration, ticket: Ticket, answer: Answer) -> Step {
         self.check_ticket(&ticket);
+        let subject = ticket.subject;
         let (cid, kind, invalidate) = ticket.redeem();
         let outcome = match (kind, answer) {
+            (Kind::Admin(AdminKind::Reset(impacted)), Answer::Reset(result)) => match &mut self.state {
+                State::Admin(controller) => reset::on_answer(controller, &impacted, result),
+                _ => Err(Status::INTERNAL_ERROR),
+            },
             (Kind::Authentication(AuthenticationKind::Send), Answer::Authenticate(computed)) => {
                 let outcome = self.authentication().on_computed(now, computed);
                 self.set_locked(now);
                 outcome
             }
+            (Kind::Admin(AdminKind::Protect(device)), Answer::Reservation(result)) => {
+                result.map(|()| write_protection::flush(device))
+            }
             (Kind::Io(_) | Kind::Admin(_), Answer::Reservation(result)) => result.map(|()| Reply::Done(0)),
             (kind, answer) => panic!("{kind:?} was answered by {answer:?}"),
         };
-        self.step(cid, invalidate, outcome)
+        self.step(cid, invalidate, subject, outcome)
     }
 
     /// The data of a command did not arrive as they were sent: it fails, and may be tried again.
@@ -372,6 +393,71 @@ impl Queue {
             _ => {}
         }
         Step::Respond(self.flight.end(cid, Status::TRANSIENT_TRANSPORT_ERROR, 0, invalidate))
+    }
+
+    /// Whether a part of a command that names this NSID may still go to the device. What the command was let in by may
+    /// have changed since: to be asked just before the device is given the operation, where a barrier came after the
+    /// command.
+    ///
+    /// # Errors
+    /// The status that the command fails with: [`Queue::on_refused`].
+    #[cold]
+    pub fn check_again(&self, nsid: Nsid, device: DeviceId, op: &BlockOp) -> Result<(), Status> {
+        match &self.state {
+            // Also while its connection is being closed, and data that were under way still arrive.
+            State::Io { association, epoch, .. }
+                if association.is_closing() || association.epoch() != *epoch =>
+            {
+                Err(Status::ABORTED_SQ_DELETION)
+            }
+            State::Io { io, .. } => io.check_again(nsid, device, op),
+            // An Admin queue only flushes.
+            State::Admin(_) | State::Connecting { .. } => Ok(()),
+        }
+    }
+
+    /// Whether a command under way is still let in, now that a barrier names it. What the barrier took away may come back
+    /// before the command's data do, and the command is not to take effect then either.
+    ///
+    /// # Errors
+    /// The status that it fails with, once it would go to the device: [`Queue::on_refused`].
+    #[cold]
+    pub fn check_under_way(&self, ticket: &Ticket, nsid: Nsid, work: &Work) -> Result<(), Status> {
+        match (&self.state, ticket.kind()) {
+            (State::Io { io, .. }, Some(Kind::Io(kind))) => io.check_under_way(kind, nsid, work),
+            _ => Ok(()),
+        }
+    }
+
+    /// The device of the namespace that a command names, while there is one.
+    #[must_use]
+    pub fn device_of(&self, nsid: Nsid) -> Option<DeviceId> {
+        match &self.state {
+            State::Io { io, .. } => io.device_of(nsid),
+            State::Admin(_) | State::Connecting { .. } => None,
+        }
+    }
+
+    /// A part of a command was not given to the device, because [`Queue::check_again`] refused it.
+    ///
+    /// # Panics
+    /// When the ticket is of another queue.
+    pub fn on_refused(&mut self, ticket: Ticket, status: Status) -> Step {
+        self.check_ticket(&ticket);
+        let subject = ticket.subject;
+        let (cid, kind, invalidate) = ticket.redeem();
+        if let (State::Io { fused, .. }, Kind::Io(IoKind::Fused(running))) = (&mut self.state, kind) {
+            fused.on_refused(&running, status);
+            return Step::Held;
+        }
+        self.note_error(cid, subject, status);
+        Step::Respond(self.flight.end(cid, status, 0, invalidate))
+    }
+
+    /// Bytes of memory that a queue takes beside itself once it is connected: an Admin queue also those of its controller.
+    #[must_use]
+    pub const fn bytes(is_admin: bool) -> usize {
+        Flight::BYTES + if is_admin { size_of::<Controller>() + size_of::<Association>() } else { 0 }
     }
 
     /// Takes a change in the registry.
@@ -461,27 +547,39 @@ impl Queue {
         self.flight.in_flight()
     }
 
-    fn step(&mut self, cid: Cid, invalidate: Option<u32>, outcome: Outcome) -> Step {
+    fn step(
+        &mut self,
+        cid: Cid,
+        invalidate: Option<u32>,
+        subject: Option<Subject>,
+        outcome: Outcome,
+    ) -> Step {
         let (status, result) = match outcome {
             Ok(Reply::Done(result)) => (Status::SUCCESS, result),
             Ok(Reply::Held) => return Step::Held,
             Ok(Reply::Execute { kind, work, transfer }) => {
-                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate);
+                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate, subject);
                 return Step::Execute { ticket, work, transfer };
             }
             Ok(Reply::Ask { kind, question }) => {
-                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate);
+                let ticket = Ticket::new(self.flight.qid(), cid, kind, invalidate, subject);
                 return Step::Ask { ticket, question };
             }
-            Err(status) => (status, 0),
+            Err(status) => {
+                self.note_error(cid, subject, status);
+                (status, 0)
+            }
         };
         Step::Respond(self.flight.end(cid, status, result, invalidate))
     }
 
-    /// The Error Information log holds what failed on the Admin queue.
-    fn note_error(&mut self, sqe: &Sqe, outcome: &Outcome) {
-        if let (State::Admin(controller), Err(status)) = (&mut self.state, outcome) {
-            controller.on_error(sqe, *status);
+    /// Adds to the Error Information log of the controller.
+    #[cold]
+    fn note_error(&self, cid: Cid, subject: Option<Subject>, status: Status) {
+        if let (Some(association), Some(subject)) = (self.association(), subject)
+            && is_error(status)
+        {
+            association.errors.record(self.flight.qid(), cid, subject, status);
         }
     }
 

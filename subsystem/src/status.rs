@@ -45,6 +45,9 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
         // reach it.
         BlockError::Gone => INVALID_NAMESPACE,
         BlockError::Aborted => Status::ABORTED_BY_REQUEST,
+        BlockError::ReservationConflict => RESERVATION_CONFLICT,
+        // As the drive gave it.
+        BlockError::Device(status) => Status::from_field(status << 1),
         BlockError::BadBuffer | BlockError::Os(_) => Status::INTERNAL_ERROR,
     }
 }
@@ -70,7 +73,10 @@ mod tests {
             (BlockError::Unsupported, Write, (0, 0x01), false),
             (BlockError::Gone, Read, (0, 0x0b), false),
             (BlockError::Aborted, Write, (0, 0x07), true),
+            (BlockError::ReservationConflict, Write, (0, 0x83), false),
             (BlockError::Os(5), Write, (0, 0x06), true),
+            (BlockError::Device(0x4287), Read, (2, 0x87), false),
+            (BlockError::Device(0x0370), Write, (3, 0x70), true),
         ] {
             let status = of_block_error(error, direction);
             assert_eq!((status.sct(), status.sc()), code, "{error:?}");

@@ -1,5 +1,6 @@
 //! What the engine asks the transport to do.
 
+use crate::Nsid;
 use crate::{ConnectRequest, Page, Question, Ticket};
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -143,6 +144,8 @@ pub enum BlockWork {
 /// Blocks to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopySource {
+    /// The namespace that the command names.
+    pub nsid: Nsid,
     /// Where they are.
     pub device: DeviceId,
     /// Which.
@@ -159,10 +162,10 @@ pub fn copy_piece(
 ) -> Option<(CopySource, BlockRange)> {
     let done = u64::from(offset / block_size);
     let (mut skipped, to) = (done, to.split_at(done).1);
-    for &CopySource { device, range } in sources {
+    for &CopySource { nsid, device, range } in sources {
         if skipped < range.blocks {
             let range = range.split_at(skipped).1;
-            return Some((CopySource { device, range }, to.split_at(range.blocks).0));
+            return Some((CopySource { nsid, device, range }, to.split_at(range.blocks).0));
         }
         skipped -= range.blocks;
     }

@@ -1,5 +1,6 @@
 //! NVM subsystems, as configured.
 
+use crate::limits::NSID_MAX;
 use crate::{NamespaceDefinition, Nqn, Nsid};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -85,7 +86,7 @@ pub enum DefinitionError {
         max: usize,
     },
     /// An NSID outside 1 to [`crate::limits::NSID_MAX`], or one that is there twice.
-    #[error("NSID {nsid} of {nqn} is not from 1 to 1024, or there twice")]
+    #[error("NSID {nsid} of {nqn} is not from 1 to {NSID_MAX}, or there twice")]
     Nsid {
         /// The NSID.
         nsid: Nsid,

@@ -4,10 +4,11 @@ use crate::admin::AdminKind;
 use crate::authentication::AuthenticationKind;
 use crate::io::IoKind;
 use crate::step::{Transfer, Work};
-use crate::{Cid, Qid, Question};
+use crate::{Cid, Nsid, Qid, Question};
 use alloc::boxed::Box;
-use nvme_proto::Status;
 use nvme_proto::fabrics::connect::Connect;
+use nvme_proto::opcode::NvmOpcode;
+use nvme_proto::{Sqe, Status};
 
 /// A command that the transport works on. It goes back into the queue that gave it, exactly once; or it is abandoned by
 /// name, with its connection.
@@ -21,8 +22,37 @@ pub struct Ticket {
     pub(crate) qid: Qid,
     pub(crate) cid: Cid,
     pub(crate) invalidate: Option<u32>,
+    /// `None`: of a command that the Error Information log does not name.
+    pub(crate) subject: Option<Subject>,
     /// None once it is redeemed or abandoned.
     kind: Option<Kind>,
+}
+
+/// What a command is about, for the Error Information log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) nsid: Nsid,
+    pub(crate) opcode: u8,
+    /// The first block; 0 if it names none.
+    pub(crate) slba: u64,
+}
+
+impl Subject {
+    pub(crate) fn of(sqe: &Sqe, is_io: bool) -> Self {
+        let has_blocks = is_io
+            && matches!(
+                NvmOpcode(sqe.opcode),
+                NvmOpcode::READ
+                    | NvmOpcode::WRITE
+                    | NvmOpcode::COMPARE
+                    | NvmOpcode::WRITE_ZEROES
+                    | NvmOpcode::VERIFY
+                    | NvmOpcode::COPY
+            );
+        let [low, high, ..] = sqe.dwords();
+        let slba = if has_blocks { u64::from(high) << 32 | u64::from(low) } else { 0 };
+        Self { nsid: sqe.nsid(), opcode: sqe.opcode, slba }
+    }
 }
 
 /// What the engine does when the ticket comes back.
@@ -55,8 +85,14 @@ pub(crate) enum Reply {
 pub(crate) type Outcome = Result<Reply, Status>;
 
 impl Ticket {
-    pub(crate) fn new(qid: Qid, cid: Cid, kind: Kind, invalidate: Option<u32>) -> Self {
-        Self { qid, cid, invalidate, kind: Some(kind) }
+    pub(crate) fn new(
+        qid: Qid,
+        cid: Cid,
+        kind: Kind,
+        invalidate: Option<u32>,
+        subject: Option<Subject>,
+    ) -> Self {
+        Self { qid, cid, invalidate, subject, kind: Some(kind) }
     }
 
     /// The Command ID.
@@ -76,6 +112,11 @@ impl Ticket {
             Some(Kind::Connect(connect)) => Some(connect),
             _ => None,
         }
+    }
+
+    /// What the engine does when it comes back.
+    pub(crate) fn kind(&self) -> Option<&Kind> {
+        self.kind.as_ref()
     }
 
     /// Takes the ticket apart: the engine answers now.
@@ -101,7 +142,7 @@ mod tests {
     use super::*;
 
     fn ticket() -> Ticket {
-        Ticket::new(Qid(1), Cid(7), Kind::Io(IoKind::Plain(crate::status::Direction::Read)), None)
+        Ticket::new(Qid(1), Cid(7), Kind::Io(IoKind::Plain(crate::status::Direction::Read)), None, None)
     }
 
     #[test]

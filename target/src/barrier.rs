@@ -19,6 +19,10 @@ pub struct Scope {
     pub devices: BTreeSet<DeviceId>,
     /// Of the commands for devices only those of these hosts; `None`: of all.
     pub hosts: Option<BTreeSet<HostId>>,
+    /// Of these hosts, commands for the devices that are not at a device yet end (Preempt and Abort).
+    pub aborts: BTreeSet<HostId>,
+    /// And only those that came in through this port; `None`: through any.
+    pub port: Option<u16>,
     /// All commands of these associations.
     pub associations: BTreeSet<AssociationKey>,
 }
@@ -46,8 +50,9 @@ impl Scope {
     #[must_use]
     pub fn names(&self, association: &Association, device: Option<DeviceId>) -> bool {
         let is_of_host = || self.hosts.as_ref().is_none_or(|hosts| hosts.contains(&association.host_id()));
+        let is_of_port = || self.port.is_none_or(|port| association.port() == port);
         self.associations.contains(&association.key())
-            || device.is_some_and(|device| self.devices.contains(&device)) && is_of_host()
+            || device.is_some_and(|device| self.devices.contains(&device)) && is_of_host() && is_of_port()
     }
 }
 

@@ -8,7 +8,7 @@ use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
 use nvmf_subsystem::{
-    HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, Reservation, SubsystemDefinition,
+    HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, Reservation, SubsystemDefinition, WriteProtection,
 };
 use std::io;
 use std::sync::Arc;
@@ -114,6 +114,8 @@ pub struct Export {
     pub uuid: [u8; 16],
     /// A reservation of it can be kept over a loss of power: its contents are.
     pub reservation_persists: bool,
+    /// The write protection that was kept when it was opened.
+    pub write_protection: WriteProtection,
     /// The reservation that was kept when it was opened.
     pub kept: Option<Reservation>,
     /// What has been logged of the disk's failures.
@@ -149,6 +151,7 @@ impl Export {
         };
         let lasts = matches!(namespace.backing, Backing::Path { .. });
         let kept = if lasts { state.load(uuid)? } else { None };
+        let is_protected = lasts && state.is_write_protected(uuid)?;
         Ok(Self {
             nqn,
             namespace: namespace.clone(),
@@ -156,6 +159,7 @@ impl Export {
             disk,
             uuid,
             reservation_persists: lasts && state.keeps(),
+            write_protection: if is_protected { WriteProtection::On } else { WriteProtection::Off },
             kept,
             logged: Health::default(),
             look_fault: None,
@@ -179,6 +183,7 @@ impl Export {
                 hosts: host_access(&self.namespace.hosts),
                 ana_group: self.namespace.ana_group,
                 reservation_persists: self.reservation_persists,
+                write_protection: self.write_protection,
             },
         }
     }
@@ -215,7 +220,11 @@ impl Export {
             self.backing(),
             geometry.bytes(),
             geometry.block_size,
-            if geometry.read_only { ", read-only" } else { "" },
+            match self.write_protection {
+                _ if geometry.read_only => ", read-only",
+                WriteProtection::Off => "",
+                _ => ", write protected by a host",
+            },
             Uuid::from_bytes(self.uuid),
             if geometry.volatile_write_cache { ", has a write cache" } else { "" },
         );

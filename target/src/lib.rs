@@ -16,6 +16,7 @@
 //! | [`sockets`] | listening sockets that outlive the process, in the hands of systemd |
 //! | [`machine`] | the machine's addresses and mounts |
 //! | [`cli`], [`control`], [`notify`], [`log`] | the command line, signals, systemd, the log |
+//! | [`visible`] | text of others in a log or on a terminal |
 //! | [`limits`] | every bound |
 //!
 //! Contract: a worker is one thread's. It allocates when a host connects and not for a command; whatever a host does
@@ -47,4 +48,5 @@ pub mod state;
 pub mod telemetry;
 pub mod thread;
 pub mod transport;
+pub mod visible;
 pub mod worker;

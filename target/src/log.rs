@@ -1,6 +1,7 @@
 //! The log: to standard error, by a thread of its own, so that a journal or terminal that takes nothing never keeps a
 //! worker waiting.
 
+use crate::visible::visible_event;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use tracing::{Level, Metadata};
@@ -35,13 +36,15 @@ pub fn start() -> WorkerGuard {
     let log = tracing_subscriber::fmt().with_target(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         // The journal has its own times, and shows no colours.
-        let log = log.with_writer(Prioritized(writer)).with_ansi(false).without_time();
+        let events = Events { journal: true, colours: false, inner: writer };
+        let log = log.with_writer(events).with_ansi(false).without_time();
         let log = log.with_env_filter(filter()).with_filter_reloading();
         let handle = log.reload_handle();
         let _ = FILTER.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
         log.init();
     } else {
-        let log = log.with_writer(writer).with_ansi(io::stderr().is_terminal());
+        let colours = io::stderr().is_terminal();
+        let log = log.with_writer(Events { journal: false, colours, inner: writer }).with_ansi(colours);
         let log = log.with_env_filter(filter()).with_filter_reloading();
         let handle = log.reload_handle();
         let _ = FILTER.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
@@ -83,41 +86,50 @@ pub fn dropped() -> usize {
     DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
 }
 
-/// Puts the priority in front of each line as sd-daemon(3) has it, so that `journalctl -p warning` finds it.
-struct Prioritized<W>(W);
+/// Writes events so that what others say in them does nothing to the terminal or the log ([`crate::visible`]), in the journal
+/// with the priority in front of each line as sd-daemon(3) has it, so that `journalctl -p warning` finds it.
+struct Events<W> {
+    journal: bool,
+    colours: bool,
+    inner: W,
+}
 
-impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Prioritized<W> {
-    type Writer = PriorityWriter<W::Writer>;
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Events<W> {
+    type Writer = EventWriter<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        PriorityWriter { prefix: "<6>", inner: self.0.make_writer() }
+        let prefix = if self.journal { "<6>" } else { "" };
+        EventWriter { prefix, colours: self.colours, inner: self.inner.make_writer() }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
         let prefix = match *metadata.level() {
+            _ if !self.journal => "",
             Level::ERROR => "<3>",
             Level::WARN => "<4>",
             Level::INFO => "<6>",
             _ => "<7>",
         };
-        PriorityWriter { prefix, inner: self.0.make_writer_for(metadata) }
+        EventWriter { prefix, colours: self.colours, inner: self.inner.make_writer_for(metadata) }
     }
 }
 
-struct PriorityWriter<W> {
+struct EventWriter<W> {
     prefix: &'static str,
+    colours: bool,
     inner: W,
 }
 
-impl<W: Write> Write for PriorityWriter<W> {
+impl<W: Write> Write for EventWriter<W> {
     /// Takes a whole event, which may have several lines.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let mut prefixed = Vec::with_capacity(event.len() + 8);
-        for line in event.split_inclusive(|&byte| byte == b'\n') {
-            prefixed.extend_from_slice(self.prefix.as_bytes());
-            prefixed.extend_from_slice(line);
+        let text = visible_event(&String::from_utf8_lossy(event), self.colours);
+        let mut lines = String::with_capacity(text.len() + 8);
+        for line in text.split_inclusive('\n') {
+            lines += self.prefix;
+            lines += line;
         }
-        self.inner.write_all(&prefixed)?;
+        self.inner.write_all(lines.as_bytes())?;
         Ok(event.len())
     }
 

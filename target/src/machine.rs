@@ -16,6 +16,14 @@ pub fn has_address(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback() || addresses().contains(&ip)
 }
 
+/// Bytes of memory that this process has, as the kernel counts them.
+#[must_use]
+pub fn resident_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * nvmf_memory::PAGE as u64
+}
+
 fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let address = |interface: nix::ifaddrs::InterfaceAddress| {

@@ -25,6 +25,17 @@ pub struct Asked {
     pub question: Box<Question>,
 }
 
+/// Where an answer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// [`Asked::worker`].
+    pub worker: WorkerId,
+    /// [`Asked::place`].
+    pub place: Place,
+    /// [`Asked::serial`].
+    pub serial: u64,
+}
+
 /// The answer to what was [`Asked`].
 #[derive(Debug)]
 pub struct Answered {

@@ -1,6 +1,6 @@
 //! What the discovery log says of the listeners.
 
-use nvmf_subsystem::{Port, PortSubsystems, RdmaProviderType};
+use nvmf_subsystem::{Port, PortConcatenation, PortSubsystems, RdmaProviderType};
 use std::net::SocketAddr;
 
 /// What a listener is to hosts.
@@ -18,6 +18,8 @@ pub struct Served {
     pub discovery_only: bool,
     /// Hosts must connect with TLS.
     pub requires_tls: bool,
+    /// Whether an authentication may, or must, make the key for TLS.
+    pub concatenation: PortConcatenation,
 }
 
 impl Served {
@@ -28,8 +30,8 @@ impl Served {
         };
         let subsystems =
             if self.discovery_only { PortSubsystems::Only([].into()) } else { PortSubsystems::All };
-        let Self { in_capsule_data: in_capsule_len, discovery, requires_tls, .. } = *self;
-        Port { in_capsule_len, discovery, subsystems, requires_tls, ..port }
+        let Self { in_capsule_data: in_capsule_len, discovery, requires_tls, concatenation, .. } = *self;
+        Port { in_capsule_len, discovery, subsystems, requires_tls, concatenation, ..port }
     }
 }
 
@@ -54,6 +56,7 @@ mod tests {
             discovery: true,
             discovery_only: false,
             requires_tls: false,
+            concatenation: PortConcatenation::No,
         }
     }
 

@@ -1,5 +1,5 @@
 //! The state directory: what outlives the process. Today that is the reservations that persist through a loss of power,
-//! a file for each namespace, named by its UUID.
+//! and which namespaces hosts have protected against writes: files for each namespace, named by its UUID.
 //!
 //! A file is replaced as a whole, and is on the disk before the command that changes it completes. One that cannot be
 //! read, or is of another namespace or a newer version, is never taken for an empty one.
@@ -44,8 +44,10 @@ pub enum StateError {
     )]
     Locked(PathBuf),
     /// A file cannot be read.
-    #[error("its reservation cannot be read from {path}")]
+    #[error("its {what} cannot be read from {path}")]
     Read {
+        /// What is in it.
+        what: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
@@ -65,12 +67,91 @@ pub enum StateError {
     },
 }
 
+/// The files of a state directory: those of a file system, or of a simulated one.
+pub trait Folder: core::fmt::Debug + Send + Sync {
+    /// What is in a file, up to so many bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>>;
+
+    /// Makes a file, or replaces what is in it. A power cut may leave any part of that until [`Folder::sync`].
+    ///
+    /// # Errors
+    /// What the system says; part of it may have been written.
+    fn write(&self, name: &str, text: &str) -> io::Result<()>;
+
+    /// What is in a file is on the disk afterwards.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync(&self, name: &str) -> io::Result<()>;
+
+    /// Renames a file, in place of another. A power cut may undo that until [`Folder::sync_names`].
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file. A power cut may undo that until [`Folder::sync_names`].
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Which files are there, under which names, is on the disk afterwards.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
 /// The state directory of this process.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
-    /// Locked for as long as this is there. `None`: nothing can be kept here.
+    folder: Box<dyn Folder>,
+    /// It is this daemon's: something can be kept here.
+    keeps: bool,
+}
+
+/// A folder of a file system.
+#[derive(Debug)]
+struct OnDisk {
+    path: PathBuf,
+    /// Locked for as long as this is there. `None`: another daemon has it, or it cannot be used.
     lock: Option<Flock<File>>,
+}
+
+impl Folder for OnDisk {
+    fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.path.join(name))?.take(len_max).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(self.path.join(name))?.write_all(text.as_bytes())
+    }
+
+    /// An error that the system met since the file was written is told to who opens it next.
+    fn sync(&self, name: &str) -> io::Result<()> {
+        File::open(self.path.join(name))?.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.lock.as_ref().map_or(Ok(()), |directory| directory.sync_all())
+    }
 }
 
 /// A file, as text.
@@ -118,7 +199,7 @@ impl StateDirectory {
         match configured.map(Path::to_owned).or_else(of_unit) {
             Some(path) => {
                 let lock = make_and_lock(&path)?;
-                Ok(Self { path, lock: Some(lock) })
+                Ok(Self::on_disk(path, Some(lock)))
             }
             None => Ok(Self::standard(PathBuf::from(DEFAULT))),
         }
@@ -132,26 +213,54 @@ impl StateDirectory {
             })
             .ok()
         });
-        Self { path, lock }
+        Self::on_disk(path, lock)
+    }
+
+    fn on_disk(path: PathBuf, lock: Option<Flock<File>>) -> Self {
+        let keeps = lock.is_some();
+        Self { folder: Box::new(OnDisk { path: path.clone(), lock }), path, keeps }
+    }
+
+    /// One with these files, which are this daemon's.
+    #[must_use]
+    pub fn over(folder: Box<dyn Folder>) -> Self {
+        Self { path: PathBuf::new(), folder, keeps: true }
     }
 
     /// Whether something can be kept here.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.lock.is_some()
+        self.keeps
     }
 
-    /// The reservation of a namespace, if one was kept.
+    /// Where keys are kept that no file of the configuration holds, of hosts or of the `controller` towards them, by the name
+    /// of the host; `None` if nothing can be kept here.
+    #[must_use]
+    pub fn keys(&self, controller: bool) -> Option<PathBuf> {
+        self.keeps().then(|| self.path.join(if controller { "controller-keys" } else { "keys" }))
+    }
+
+    /// The reservation of a namespace, if one was kept. It is on the disk afterwards, also where whoever stored it could
+    /// not make sure of that: hosts rely on it from now on.
     ///
     /// # Errors
     /// [`StateError::Read`], [`StateError::Content`]: there is one, and it cannot be had.
     pub fn load(&self, uuid: [u8; 16]) -> Result<Option<Reservation>, StateError> {
-        let path = self.file(uuid);
-        let mut text = String::new();
-        match File::open(&path).and_then(|file| file.take(LEN_MAX + 1).read_to_string(&mut text)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(StateError::Read { path, source }),
+        let name = file(uuid);
+        let path = self.path.join(&name);
+        let failed = |source| StateError::Read { what: "reservation", path: path.clone(), source };
+        let text = match self.folder.read(&name, LEN_MAX + 1) {
+            // What is no text has a wrong checksum.
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // One that was removed does not come back.
+                let synced = if self.keeps { self.folder.sync_names() } else { Ok(()) };
+                return synced.map(|()| None).map_err(failed);
+            }
+            Err(source) => return Err(failed(source)),
+        };
+        if self.keeps {
+            self.folder.sync(&name).and_then(|()| self.folder.sync_names()).map_err(failed)?;
         }
         match parse(&text, uuid) {
             Ok(_) if !self.keeps() => Err(StateError::Content {
@@ -168,35 +277,99 @@ impl StateDirectory {
     /// # Errors
     /// What the system said: the file that was there is there still, except where the disk itself failed.
     pub fn store(&self, uuid: [u8; 16], reservation: &Reservation) -> io::Result<()> {
-        let Some(directory) = &self.lock else {
+        if !self.keeps {
             return if reservation.persists() {
                 Err(io::Error::other("there is no state directory"))
             } else {
                 Ok(())
             };
+        }
+        let text = reservation.persists().then(|| text(uuid, reservation));
+        self.replace(&file(uuid), text.as_deref())
+    }
+
+    /// Gives a file another text, or none, and makes sure that it stays so. If that fails, it has its old text again, as
+    /// far as the disk lets it: what has failed must not count after a restart.
+    fn replace(&self, name: &str, text: Option<&str>) -> io::Result<()> {
+        let old = match self.folder.read(name, LEN_MAX) {
+            Ok(old) => Some(String::from_utf8_lossy(&old).into_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
         };
-        let path = self.file(uuid);
-        if reservation.persists() {
-            let new = path.with_extension("new");
-            let written =
-                write_synced(&new, &text(uuid, reservation)).and_then(|()| std::fs::rename(&new, &path));
-            if let Err(error) = written {
-                // What is left of it must not fill the disk.
-                let _ = std::fs::remove_file(&new);
+        self.put(name, text)?;
+        self.folder.sync_names().inspect_err(|_| {
+            if let Err(error) = self.put(name, old.as_deref()).and_then(|()| self.folder.sync_names()) {
+                tracing::error!("{name} in the state directory cannot be given its old text again: {error}");
+            }
+        })
+    }
+
+    fn put(&self, name: &str, text: Option<&str>) -> io::Result<()> {
+        let folder = &self.folder;
+        let Some(text) = text else { return self.remove(name) };
+        let new = format!("{}.new", name.trim_end_matches(".toml"));
+        let written = folder.write(&new, text).and_then(|()| folder.sync(&new));
+        // What is left of it must not fill the disk.
+        written.and_then(|()| folder.rename(&new, name)).inspect_err(|_| drop(folder.remove(&new)))
+    }
+
+    /// Removes a file, if it is there.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match self.folder.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether hosts have protected a namespace against writes. That its file is there says so, whatever is in it.
+    ///
+    /// # Errors
+    /// [`StateError::Read`]: it cannot be found out.
+    pub fn is_write_protected(&self, uuid: [u8; 16]) -> Result<bool, StateError> {
+        let name = protection_file(uuid);
+        match self.folder.read(&name, 0) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => {
+                Err(StateError::Read { what: "write protection", path: self.path.join(name), source })
+            }
+        }
+    }
+
+    /// Keeps whether hosts have protected a namespace. It is on the disk afterwards.
+    ///
+    /// # Errors
+    /// What the system said: nothing is changed, except where the disk itself failed.
+    pub fn set_write_protected(&self, uuid: [u8; 16], on: bool) -> io::Result<()> {
+        if !self.keeps {
+            return Err(io::Error::other("there is no state directory"));
+        }
+        let name = protection_file(uuid);
+        if on {
+            const TEXT: &str = "# A host has protected this namespace against writes. nvmf-target makes and removes \
+                                this file.\n";
+            if let Err(error) = self.folder.write(&name, TEXT).and_then(|()| self.folder.sync(&name)) {
+                let _ = self.folder.remove(&name);
                 return Err(error);
             }
         } else {
-            match std::fs::remove_file(&path) {
+            match self.folder.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        directory.sync_all()
+        self.folder.sync_names()
     }
+}
 
-    fn file(&self, uuid: [u8; 16]) -> PathBuf {
-        self.path.join(format!("reservation-{}.toml", Uuid::from_bytes(uuid)))
-    }
+/// The name of the file of a namespace's reservation.
+fn file(uuid: [u8; 16]) -> String {
+    format!("reservation-{}.toml", Uuid::from_bytes(uuid))
+}
+
+/// The name of the file that says that a namespace is protected against writes.
+fn protection_file(uuid: [u8; 16]) -> String {
+    format!("write-protection-{}", Uuid::from_bytes(uuid))
 }
 
 /// Whether a reservation is to be kept, or no longer.
@@ -213,12 +386,6 @@ fn make_and_lock(path: &Path) -> Result<Flock<File>, StateError> {
         nix::errno::Errno::EWOULDBLOCK => StateError::Locked(path.to_owned()),
         error => failed(error.into()),
     })
-}
-
-fn write_synced(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 fn text(uuid: [u8; 16], reservation: &Reservation) -> String {
@@ -277,6 +444,8 @@ fn parse(text: &str, uuid: [u8; 16]) -> Result<Reservation, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Arc;
 
     const UUID: [u8; 16] = [7; 16];
     const HOST: HostId = HostId([1; 16]);
@@ -290,6 +459,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = StateDirectory::open(Some(&folder.path().join("state"))).unwrap();
         (folder, directory)
+    }
+
+    #[test]
+    fn write_protection_is_kept_until_it_is_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (ours, other) = ([7; 16], [8; 16]);
+        {
+            let directory = StateDirectory::open(Some(&path)).unwrap();
+            assert!(!directory.is_write_protected(ours).unwrap());
+            directory.set_write_protected(ours, false).unwrap();
+            directory.set_write_protected(ours, true).unwrap();
+        }
+        let directory = StateDirectory::open(Some(&path)).unwrap();
+        assert!(directory.is_write_protected(ours).unwrap() && !directory.is_write_protected(other).unwrap());
+        std::fs::write(folder.path().join("state").join(protection_file(ours)), "").unwrap();
+        assert!(directory.is_write_protected(ours).unwrap(), "whatever is in the file");
+        directory.set_write_protected(ours, false).unwrap();
+        assert!(!directory.is_write_protected(ours).unwrap());
+        let nowhere = StateDirectory::on_disk(folder.path().join("none"), None);
+        assert!(nowhere.set_write_protected(ours, true).is_err());
     }
 
     #[test]
@@ -349,6 +539,59 @@ mod tests {
                 assert_eq!(loaded, Some(reservation()), "byte {at}");
             }
         }
+    }
+
+    /// A folder whose names cannot be synchronised while it says so.
+    #[derive(Debug)]
+    struct Failing(OnDisk, Arc<AtomicBool>);
+
+    impl Folder for Failing {
+        fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
+            self.0.read(name, len_max)
+        }
+
+        fn write(&self, name: &str, text: &str) -> io::Result<()> {
+            self.0.write(name, text)
+        }
+
+        fn sync(&self, name: &str) -> io::Result<()> {
+            self.0.sync(name)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.0.remove(name)
+        }
+
+        fn sync_names(&self) -> io::Result<()> {
+            if self.1.load(Ordering::Relaxed) {
+                return Err(io::Error::other("a disk error"));
+            }
+            self.0.sync_names()
+        }
+    }
+
+    #[test]
+    fn file_has_its_old_text_when_the_directory_cannot_be_synchronised() {
+        let folder = tempfile::tempdir().unwrap();
+        let fails = Arc::new(AtomicBool::new(true));
+        let on_disk = OnDisk { path: folder.path().to_owned(), lock: None };
+        let directory = StateDirectory::over(Box::new(Failing(on_disk, Arc::clone(&fails))));
+        let path = folder.path().join("reservation.toml");
+        assert!(directory.replace("reservation.toml", Some("one")).is_err());
+        assert!(!path.exists());
+        fails.store(false, Ordering::Relaxed);
+        directory.replace("reservation.toml", Some("one")).unwrap();
+        fails.store(true, Ordering::Relaxed);
+        for text in [Some("two"), None] {
+            assert!(directory.replace("reservation.toml", text).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(directory.load(UUID).is_err(), "what may come back is not taken for none");
     }
 
     #[test]

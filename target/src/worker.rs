@@ -418,9 +418,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
                 WorkerMessage::Barrier(barrier) => {
                     self.resources.epoch += 1;
-                    if !barrier.scope().is_empty() && self.resources.limited.is_on() {
-                        let scope = barrier.scope();
-                        self.each_queue(|queue, resources| queue.pass_for_barrier(resources, now, scope));
+                    if !barrier.scope().is_empty() {
+                        self.each_queue(|queue, _| queue.on_barrier(barrier.scope()));
                     }
                     self.barriers.push((barrier, self.resources.epoch));
                     self.barriers_due = now;

@@ -66,6 +66,9 @@ pub struct Arrival {
 }
 
 impl Transfers {
+    /// Bytes that each slot takes.
+    pub const SLOT_BYTES: usize = size_of::<Slot>();
+
     /// For `slots` requests. `maxh2cdata` is what ICResp says.
     ///
     /// # Panics

@@ -14,6 +14,7 @@ suite=trixie
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 userland=kmod,iproute2,rdma-core,ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,nvme-cli,fio,e2fsprogs,xfsprogs
 userland=$userland,nbd-client,libnbd-bin,strace,ethtool,tcpdump,jq,util-linux,busybox-static,procps,gdb,ktls-utils,keyutils
+userland=$userland,util-linux-extra,dbus,avahi-daemon,avahi-utils
 
 work=$folder/build
 rm -rf "$work"
@@ -144,6 +145,9 @@ ip link set lo up
 ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 ip route add default via 10.0.2.2
+# The network of two machines, on which each has its own address.
+lan=$(sed -n 's/.*lan=\([^ ]*\).*/\1/p' /proc/cmdline)
+if [ -n "$lan" ]; then ip address add "$lan/24" dev eth1 && ip link set eth1 up; fi
 hostname lab
 exec setsid sh /share/begin </dev/ttyS1 >/dev/ttyS1 2>&1
 INIT

@@ -38,8 +38,8 @@ CONFIG
     target_serve
 }
 
-# `target_start_auth NQN HOSTNQN SECRET CONTROLLERS_SECRET HASH GROUP`: starts our target on 127.0.0.1 over NVMe/TCP,
-# with DH-HMAC-CHAP.
+# `target_start_auth NQN HOSTNQN SECRET CONTROLLERS_SECRET HASH GROUP [TLS]`: starts our target on 127.0.0.1 over
+# NVMe/TCP, with DH-HMAC-CHAP, and this TLS: none by default.
 target_start_auth() {
     (umask 077 && echo "$3" >host.secret && echo "$4" >controller.secret)
     [ -e disk.img ] || truncate -s 512M disk.img
@@ -51,6 +51,7 @@ dhchap_groups = ["$6"]
 [[listener]]
 address = "127.0.0.1:$PORT"
 transport = "tcp"
+tls = "${7:-off}"
 
 [[host]]
 nqn = "$2"

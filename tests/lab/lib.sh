@@ -3,9 +3,13 @@
 #   step NAME COMMAND...   runs it in a shell of its own that stops at the first failure, and notes the result
 #   must NAME COMMAND...   the same, but ends the scenario if it fails
 #   host COMMAND           runs it on the host machine (host.sh)
+#   second COMMAND         runs it on the second machine, which has these functions too (`# Machines: 2` in the header)
 
 GUEST=10.0.2.15
 HOST=10.0.2.2
+# The first and the second machine on the network that they share.
+FIRST=10.0.3.1
+SECOND=10.0.3.2
 NQN=nqn.2026-11.com.example:lab
 failures=0
 
@@ -39,14 +43,17 @@ finish() {
 }
 
 # Requests are numbered by the files that exist, so that this works in a subshell too.
-host() {
-    requests=$(($(ls /share/requests | grep -c 'status$') + 1))
-    echo "$*" >"/share/requests/$requests.asking"
-    mv "/share/requests/$requests.asking" "/share/requests/$requests"
-    until [ -e "/share/requests/$requests.status" ]; do sleep 0.05; done
-    cat "/share/requests/$requests.output"
-    return "$(cat "/share/requests/$requests.status")"
+ask() {
+    requests=$(($(ls "$1" | grep -c 'status$' || true) + 1))
+    echo "$2" >"$1/$requests.asking"
+    mv "$1/$requests.asking" "$1/$requests"
+    until [ -e "$1/$requests.status" ]; do sleep 0.05; done
+    cat "$1/$requests.output"
+    return "$(cat "$1/$requests.status")"
 }
+
+host() { ask /share/requests "$*"; }
+second() { ask /share/second/requests "$*"; }
 
 # `wait_for TRIES COMMAND...`: waits until the command succeeds, trying every 0.2 s.
 wait_for() {

@@ -7,7 +7,8 @@ use nvmf_initiator::{
     AuthenticationOptions, Connection, Options, Preference, TcpOptions, TransportOptions, block_on,
 };
 use nvmf_tests::process::{self, Target};
-use nvmf_tests::site::{HOST_ID, Site, fails, random_file, refuses, succeeds};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, refuses, succeeds};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -151,6 +152,8 @@ fn host_without_the_right_secret_is_told_and_logged() {
             .expect("a message");
         process::until("the target's log names it", || log(&site).contains("no dhchap_ctrl_key_file"))
             .expect("a line of the log");
+        let refused = |line: &str| line.contains("did not authenticate") && line.contains("audit=\"refuse\"");
+        assert!(log(&site).lines().any(refused), "{}", log(&site));
         hides(&log(&site), &[&key, &other]);
         // Nobody else suffers.
         succeeds(&mut with(&["-S", &key])).expect("the right one");
@@ -236,6 +239,92 @@ fn host_whose_key_is_removed_loses_its_association_and_no_other_does() {
         block_on(again.close());
         target.stop().expect("a clean stop");
     }
+}
+
+/// The host's file is changed after the target's: the reconnects before fail, and the disk stays.
+#[test]
+fn attached_disk_comes_back_with_the_secret_that_its_file_has_by_then() {
+    let (site, target, key) = site("auth-attached", TCP, "dhchap_groups = [\"null\"]");
+    let own = path(&site, "own");
+    std::fs::copy(&key, &own).expect("a copy");
+    let options = ["-S", &own, "--as", "socket", "-c", "1", "-l", "600"];
+    succeeds(&mut call(&site, TCP, "attach", &options)).expect("attached");
+    let new = new_secret(&site, "new", &[]);
+    target.stop().expect("a clean stop");
+    configure(&site, TCP, "dhchap_groups = [\"null\"]", &host_section(&new, None));
+    let target = site.serve().expect("a target");
+    let state = || {
+        let listed = json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("JSON");
+        listed.to_string()
+    };
+    process::until("the old secret is refused", || state().contains("secret given here")).expect("a refusal");
+    assert!(!state().contains("\"lost\""), "{}", state());
+    std::fs::copy(&new, &own).expect("a copy");
+    process::until("the disk is back", || state().contains("\"live\"")).expect("connected again");
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+/// A key that comes over the control socket: for a host that is known, and for one that is not.
+#[test]
+fn key_set_by_command_counts_from_the_next_authentication() {
+    let site = Site::new("auth-set-key").expect("a site");
+    let [key, new, second] = ["key", "new", "second"].map(|name| new_secret(&site, name, &[]));
+    let old = path(&site, "old");
+    std::fs::copy(&key, &old).expect("a copy");
+    let (socket, state) = (path(&site, "control.sock"), path(&site, "state"));
+    let target =
+        format!("dhchap_groups = [\"null\"]\ncontrol_socket = \"{socket}\"\nstate_dir = \"{state}\"");
+    configure(&site, TCP, &target, &host_section(&key, None));
+    let target = site.serve().expect("a target");
+    let ctl = |arguments: &[&str]| {
+        let mut call = Command::new(process::program("nvmf-target").expect("nvmf-target"));
+        call.args(["ctl", "--socket", &socket]).args(arguments);
+        call
+    };
+    let connect = |key: &str| block_on(Connection::connect(options(&site, TCP, key)));
+    let first = connect(&old).expect("connected");
+    let said = succeeds(&mut ctl(&["host", "set-key", &host(), "--keyfile", &new])).expect("it is set");
+    assert!(said.contains(&format!("set key {}: done", host())) && said.contains(&key), "{said}");
+    let read = |file: &str| std::fs::read_to_string(file).expect("a file");
+    assert_eq!(read(&key).trim(), read(&new).lines().last().unwrap_or_default());
+    let mode = std::fs::metadata(&key).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    block_on(connect(&new).expect("the new key is taken").close());
+    assert!(connect(&old).is_err(), "the old one is not");
+    assert!(first.loss().is_none(), "who is there stays");
+    block_on(first.close());
+    let other = "nqn.2026-11.com.example:other";
+    let mut call = ctl(&["host", "set-key", other]);
+    call.stdin(std::fs::File::open(&second).expect("a file"));
+    let output = call.output().expect("nvmf-target");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(&format!("set host {other}: done")) && said.contains(&state), "{said}");
+    let mut as_other = options(&site, TCP, &second);
+    as_other.host.nqn = other.parse().expect("an NQN");
+    block_on(block_on(Connection::connect(as_other)).expect("connected").close());
+    let saved = succeeds(&mut ctl(&["save"])).expect("a text");
+    assert!(saved.contains(&format!("dhchap_key_file = \"{state}/keys/{other}\"")), "{saved}");
+    for (file, mode, part) in
+        [(&disk_file(&site), 0o600, "no secret of DH-HMAC-CHAP"), (&new, 0o640, "chmod 600")]
+    {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        let output =
+            process::run(&mut ctl(&["host", "set-key", other, "--keyfile", file])).expect("nvmf-target");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(part), "{said}");
+    }
+    let log = log(&site);
+    assert!(log.contains("host set-key") && log.contains("not shown"), "{log}");
+    hides(&log, &[&old, &new, &second]);
+    target.stop().expect("a clean stop");
+}
+
+/// A file with a line that is no secret.
+fn disk_file(site: &Site) -> String {
+    let file = path(site, "no-secret");
+    std::fs::write(&file, "c2VjcmV0\n").expect("a file");
+    file
 }
 
 /// Table row 8.

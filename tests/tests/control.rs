@@ -116,12 +116,15 @@ fn ana_state_is_what_hosts_find_and_what_is_saved() {
     let connection = it.connect();
     assert!(write(&connection, 1));
     let set = it.ctl(&["ana", "set", &address, "1", "inaccessible"]);
-    assert!(set.contains("done"), "{set}");
+    assert!(set.contains("done") && set.contains("save --in-place"), "{set}");
     assert!(!write(&connection, 1), "it is inaccessible");
+    assert!(it.ctl(&["status"]).contains("ANA group 1 inaccessible"));
     let saved = it.json(&["save"])["text"].as_str().expect("a text").to_owned();
     assert!(saved.contains("state = \"inaccessible\""), "{saved}");
     it.ctl(&["ana", "set", &address, "1", "non-optimized"]);
-    process::until("the host may write again", || write(&connection, 1)).expect("it may");
+    assert!(write(&connection, 1), "what is done is so on every worker");
+    assert_eq!(it.json(&["status"])["listeners"][0]["ana_groups"][0]["state"], "non-optimized");
+    assert!(it.ctl(&["ana", "set", &address, "7", "inaccessible"]).contains("no namespace is in group 7"));
     let refused = it.refused(&["ana", "set", &address, "1", "gone"]);
     assert!(refused.contains("persistent-loss"), "{refused}");
     assert!(it.refused(&["ana", "set", &address, "128", "optimized"]).contains("127"));
@@ -290,6 +293,24 @@ fn saved_state_is_there_after_a_restart_and_changes_nothing() {
 }
 
 #[test]
+fn disk_that_is_not_there_replaces_none() {
+    let it = Controlled::start("ctl-replace");
+    let text = std::fs::read_to_string(it.site.path("target.toml")).expect("the configuration");
+    let (other, missing) = (it.site.path("other.toml"), it.site.path("disk.img.missing"));
+    let disk = it.site.path("disk.img").display().to_string();
+    assert!(text.contains(&format!("\"{disk}\"")), "{text}");
+    let edited = text.replace(&format!("\"{disk}\""), &format!("\"{}\"", missing.display()));
+    let edited = edited.replace("create = true\n", "").replace("create = true", "");
+    std::fs::write(&other, edited).expect("a file");
+    for verb in ["plan", "apply"] {
+        let said = it.refused(&[verb, other.to_str().expect("UTF-8")]);
+        assert!(said.contains("REFUSED") && said.contains(&format!("stays {disk}")), "{said}");
+        assert_eq!(it.json(&["status"])["subsystems"][0]["namespaces"].as_array().map(Vec::len), Some(1));
+    }
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
 fn plan_says_what_apply_does() {
     let it = Controlled::start("ctl-plan");
     let text = std::fs::read_to_string(it.site.path("target.toml")).expect("the configuration");
@@ -320,6 +341,34 @@ fn plan_says_what_apply_does() {
         assert!(said.contains("nothing was changed") && said.contains("colour"), "{said}");
     }
     assert_eq!(it.json(&["status"])["subsystems"][0]["namespaces"].as_array().map(Vec::len), Some(2));
+    it.target.stop().expect("a stop in order");
+}
+
+/// Edits of the file that were refused, or wait for a start, are in what is saved.
+#[test]
+fn save_keeps_what_is_not_in_force() {
+    let it = Controlled::start("ctl-pending");
+    let path = it.site.path("target.toml");
+    let text = std::fs::read_to_string(&path).expect("the configuration");
+    let edited = text.replace("[target]", "[target]\nio_queues = 3");
+    let edited = edited.replacen("[[subsystem]]", "[[subsystem]]\nmodel = \"another\"", 1);
+    std::fs::write(&path, edited).expect("a file");
+    let file = path.to_str().expect("UTF-8");
+    assert!(it.refused(&["apply", file]).contains("REFUSED"));
+    it.ctl(&["namespace", "add", &it.site.nqn, &image(&it.site, "two.img")]);
+    let saved = process::run(&mut it.call(&["save", "--in-place"])).expect("nvmf-target");
+    let said = String::from_utf8_lossy(&saved.stderr).into_owned();
+    assert!(said.contains("change target") && said.contains("change identity"), "{said}");
+    let kept = std::fs::read_to_string(&path).expect("the configuration");
+    for part in ["io_queues = 3", "model = \"another\"", "two.img"] {
+        assert!(kept.contains(part), "{part} is not in {kept}");
+    }
+    let output = process::run(it.call(&["plan", file]).args(["-o", "json"])).expect("nvmf-target");
+    assert_eq!(output.status.code(), Some(1), "one is refused: {output:?}");
+    let planned: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let planned = planned["result"]["changes"].clone();
+    let words: Vec<_> = planned.as_array().expect("changes").iter().map(|it| it["change"].clone()).collect();
+    assert_eq!(words, ["change-identity", "change-target"]);
     it.target.stop().expect("a stop in order");
 }
 

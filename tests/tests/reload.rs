@@ -117,6 +117,11 @@ fn replaced_disk_has_another_uuid() {
     reload(&target, "reloaded ");
     process::until("and the first one again", || uuids(&target, 1).len() == 3).expect("the old disk");
     let uuids = uuids(&target, 1);
+    // It is planned, and no error.
+    let log = target.log();
+    let mut waits =
+        log.lines().filter(|line| line.contains("when hosts know that the old one is gone")).peekable();
+    assert!(waits.peek().is_some() && waits.all(|line| line.contains("INFO")), "{log}");
     assert!(uuids.len() == 3 && uuids[0] != uuids[1] && uuids[0] == uuids[2], "{uuids:?}\n{}", target.log());
     target.stop().expect("a stop in order");
 }

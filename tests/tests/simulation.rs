@@ -1,7 +1,8 @@
 //! Runs a thousand seeds of the simulation over each transport. `NVMF_SIMULATION_SEED=n` runs one,
-//! `NVMF_SIMULATION_SEEDS=a..b` a range.
+//! `NVMF_SIMULATION_SEEDS=a..b` a range. `cargo xtask sim` does both.
 
-use nvmf_tests::simulation::{self, Outcome, Transport};
+use nvmf_tests::simulation::{self, Coverage, Outcome, Transport};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 fn seeds() -> Range<u64> {
@@ -17,6 +18,38 @@ fn seeds() -> Range<u64> {
         }
         Err(_) => 0..1000,
     }
+}
+
+/// What must have met each other in a thousand seeds.
+const FAULTS: [&str; 12] = [
+    "power cut",
+    "target killed",
+    "disk hangs",
+    "half-open connection",
+    "ANA inaccessible",
+    "namespace hidden from a host",
+    "namespace removed",
+    "namespace shrunk",
+    "state directory fails",
+    "acquire",
+    "preempt",
+    "preempt and abort",
+];
+const OPERATIONS: [&str; 3] = ["read", "write", "flush"];
+
+/// A table: how often each fault came while an operation was under way.
+fn print_coverage(coverage: &Coverage) {
+    let operations: BTreeSet<_> = coverage.keys().map(|&(_, operation)| operation).collect();
+    let faults: BTreeSet<_> = coverage.keys().map(|&(fault, _)| fault).collect();
+    print!("{:29}", "");
+    operations.iter().for_each(|operation| print!(" {operation:>17}"));
+    for fault in faults {
+        print!("\n{fault:29}");
+        for operation in &operations {
+            print!(" {:17}", coverage.get(&(fault, *operation)).copied().unwrap_or_default());
+        }
+    }
+    println!();
 }
 
 /// Runs all seeds with the test of this name, and adds up what happened.
@@ -36,16 +69,32 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         sum.read_across += outcome.read_across;
         sum.cut += outcome.cut;
         sum.flipped += outcome.flipped;
+        sum.refused += outcome.refused;
+        outcome.coverage.iter().for_each(|(&met, times)| *sum.coverage.entry(met).or_default() += times);
     }
     println!(
         "{transport:?}: {} operations, {} power cuts, {} half-open connections, {} lost associations, {} blocks read \
-         over another path, {} connections cut, {} bits flipped",
-        sum.operations, sum.power_cuts, sum.half_open, sum.losses, sum.read_across, sum.cut, sum.flipped
+         over another path, {} connections cut, {} bits flipped, {} operations refused",
+        sum.operations,
+        sum.power_cuts,
+        sum.half_open,
+        sum.losses,
+        sum.read_across,
+        sum.cut,
+        sum.flipped,
+        sum.refused
     );
+    print_coverage(&sum.coverage);
     if seeds().count() >= 1000 {
         let faulty = sum.power_cuts > 100 && sum.losses > 300 && sum.half_open > 300;
         assert!(faulty, "too few faults to be meaningful");
         assert!(sum.read_across > 10_000, "too little is read over another path to be meaningful");
+        for (fault, operation) in
+            FAULTS.iter().flat_map(|fault| OPERATIONS.map(|operation| (*fault, operation)))
+        {
+            let times = sum.coverage.get(&(fault, operation)).copied().unwrap_or_default();
+            assert!(times > 0, "in no seed: {fault} while there is a {operation}");
+        }
     }
     sum
 }

@@ -309,7 +309,7 @@ fn wrong_arguments_of_tls_have_exit_code_2() {
         (&["--keyring", ".nvme"], "--tls"),
         (&["-i", "128", "-W", "127"], "--nr-write-queues 127"),
         (&["-w", "::1"], "--host-traddr ::1"),
-        (&["--concat"], "use --tls with a configured key"),
+        (&["--concat"], "--dhchap-secret"),
         (&["-S", "DHHC-1:00:x:"], "not valid base64"),
         (&["--dhchap-ctrl-secret", "DHHC-1:00:x:"], "--dhchap-secret"),
         (&["-P", "4"], "no queues for polling"),

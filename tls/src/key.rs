@@ -149,23 +149,35 @@ impl Key {
     /// # Errors
     /// [`KeyError::Names`].
     pub fn psk(&self, version: Version, host: &Nqn, subsystem: &Nqn) -> Result<Psk, KeyError> {
-        let (hash, (host_text, subsystem_text)) = (self.hash(), (host.as_str(), subsystem.as_str()));
+        let hash = self.hash();
         let retained = match self.retained {
-            Some(hash) => derive::retained(hash, &self.configured, host_text),
+            Some(hash) => derive::retained(hash, &self.configured, host.as_str()),
             None => self.configured.clone(),
         };
-        let digest =
-            (version == Version::V1).then(|| derive::digest(hash, &retained, host_text, subsystem_text));
-        let context = digest.as_ref().map(|digest| format!("{:02} {digest}", hash.number()));
-        let (host, subsystem) = (*host, *subsystem);
-        let identity = Identity { version, generated: false, hash, host, subsystem, digest }.to_string();
-        let context = context.as_deref().unwrap_or(&identity);
-        if context.len() > CONTEXT_MAX {
-            return Err(KeyError::Names);
-        }
-        let secret = derive::tls_psk(hash, &retained, context);
-        Ok(Psk { identity, hash, secret })
+        psk_of(&retained, hash, false, version, host, subsystem)
     }
+}
+
+/// The key of TLS of a retained or generated key, with its identity.
+pub(crate) fn psk_of(
+    key: &[u8],
+    hash: Hash,
+    generated: bool,
+    version: Version,
+    host: &Nqn,
+    subsystem: &Nqn,
+) -> Result<Psk, KeyError> {
+    let digest =
+        (version == Version::V1).then(|| derive::digest(hash, key, host.as_str(), subsystem.as_str()));
+    let context = digest.as_ref().map(|digest| format!("{:02} {digest}", hash.number()));
+    let (host, subsystem) = (*host, *subsystem);
+    let identity = Identity { version, generated, hash, host, subsystem, digest }.to_string();
+    let context = context.as_deref().unwrap_or(&identity);
+    if context.len() > CONTEXT_MAX {
+        return Err(KeyError::Names);
+    }
+    let secret = derive::tls_psk(hash, key, context);
+    Ok(Psk { identity, hash, secret })
 }
 
 impl fmt::Debug for Key {

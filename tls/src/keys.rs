@@ -40,8 +40,11 @@ pub enum Unknown {
     /// The host has another key.
     #[error("the key configured for host {0} is not the one that the host has: give both the same key")]
     Key(Nqn),
-    /// The key comes from an authentication, and there was none.
-    #[error("host {0} offers a key that an authentication generated; only configured keys are known here")]
+    /// The key comes from an authentication: it is not among the configured ones.
+    #[error(
+        "host {0} offers a key of an authentication that is not known here: it was replaced, its time is over, or this \
+         target was restarted; the host must authenticate again"
+    )]
     Generated(Nqn),
     /// It cannot be derived.
     #[error("{0}")]

@@ -7,6 +7,7 @@
 //! | `derive` | from the configured key to the retained one, and to that of TLS |
 //! | `psk` | [`Psk`]: an identity and its key, as TLS takes them |
 //! | `keys` | [`Keys`]: the configured keys of many hosts, found by identity |
+//! | `generated` | [`GeneratedKeys`]: keys that authentications have made |
 //! | `keyring` | keys in the kernel's keyring `.nvme` |
 //! | `file` | keys in files, which nobody else may read; secrets of other kinds as well |
 //!
@@ -15,6 +16,7 @@
 
 mod derive;
 mod file;
+mod generated;
 mod identity;
 mod key;
 mod keyring;
@@ -22,6 +24,7 @@ mod keys;
 mod psk;
 
 pub use file::{FileError, read_key_file, read_line};
+pub use generated::{FIRST_USE, GeneratedKeys, LIFETIME};
 pub use identity::{Identity, IdentityError, Version};
 pub use key::{Key, KeyError};
 pub use keyring::{KeyringError, NVME_KEYRING, TlsKeyring};

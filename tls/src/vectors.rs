@@ -1,7 +1,7 @@
 //! Test vectors of the derivation, as other implementations publish them.
 
 use crate::derive::{digest, retained, tls_psk};
-use crate::{Hash, Key, Version};
+use crate::{Hash, Key, Psk, Version};
 use nvme_proto::nqn::Nqn;
 
 const HOST: &str = "nqn.psk-test-host";
@@ -122,6 +122,20 @@ fn derivation_from_a_generated_key_is_that_of_others() {
         let psk = tls_psk(hash, key.as_ref(), &format!("{:02} {digest}", hash.number()));
         assert_eq!(*psk, bytes(expected_psk));
     }
+}
+
+/// The whole way, with names that are NQNs: identity `NVMe1G`, and the key of TLS by the same derivation.
+#[test]
+fn generated_key_has_an_identity_of_its_own() {
+    let (host, subsystem) = (HOST.parse::<Nqn>().unwrap(), SUBSYSTEM.parse::<Nqn>().unwrap());
+    for (key, number) in [(bytes(KEY32), "01"), (key48(), "02")] {
+        let generated = Psk::generated(&key, &host, &subsystem).unwrap();
+        let configured = Key::new(&key, None).unwrap().psk(Version::V1, &host, &subsystem).unwrap();
+        assert_eq!(generated.identity, configured.identity.replace("NVMe1R", "NVMe1G"));
+        assert!(generated.identity.starts_with(&format!("NVMe1G{number} {HOST} {SUBSYSTEM} ")));
+        assert_eq!(generated.secret, configured.secret, "the context has no kind of key");
+    }
+    assert!(Psk::generated(&[0; 64], &host, &subsystem).is_err(), "of SHA-512");
 }
 
 /// Older implementations leave two bytes out: that digest must not be ours.

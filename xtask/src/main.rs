@@ -1,4 +1,4 @@
-//! The project's development commands: `cargo xtask demo`, `test`, `fuzz`, `lab`, `bench` and `dist`.
+//! The project's development commands: `cargo xtask demo`, `test`, `sim`, `fuzz`, `lab`, `bench` and `dist`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -7,6 +7,7 @@ mod dist;
 mod fuzz;
 mod lab;
 mod packages;
+mod sim;
 mod step;
 mod test;
 
@@ -26,6 +27,8 @@ enum Command {
     Demo(demo::Demo),
     /// Runs all checks: format, clippy, rustdoc, licences, tests and the fuzz corpus
     Test(test::Test),
+    /// Runs seeds of the simulation, and counts which faults met which operations
+    Sim(sim::Sim),
     /// Runs the fuzz targets (needs a nightly toolchain and cargo-fuzz)
     Fuzz(fuzz::Fuzz),
     /// Runs scenarios against a stock Linux kernel in a virtual machine
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
+        Command::Sim(sim) => sim.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
         Command::Lab(lab) => lab.run(),
         Command::Bench(bench) => bench.run(),

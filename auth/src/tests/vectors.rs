@@ -121,11 +121,25 @@ fn responses_are_those_of_the_vectors() {
         let len = hash.len() as u8;
         let (c1, c2): (Vec<u8>, Vec<u8>) = ((0x10..0x10 + len).collect(), (0x80..0x80 + len).collect());
         let peer = pair("ctrl", group);
-        let agreed = Agreed::new(hash, 1, &pair("host", group), peer.public()).unwrap();
+        let agreed = Agreed::new(hash, 1, SecureChannel::NONE, &pair("host", group), peer.public()).unwrap();
         let host = agreed.of_host(&c1, 0x0102_0304, &secret(0, transform), &names());
         let controller = agreed.of_controller(&c2, 0x0a0b_0c0d, &secret(0x20, transform), &names());
         assert_eq!((hex(&host), hex(&controller)), (r1.into(), r2.into()), "{hash} {group}");
     }
+}
+
+/// What is negotiated goes into both responses, and both challenges into the key.
+#[test]
+fn responses_and_key_of_a_concatenation_are_those_of_the_vectors() {
+    let (c1, c2): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
+    let (own, peer) = (pair("host", Group::Ffdhe2048), pair("ctrl", Group::Ffdhe2048));
+    let agreed = Agreed::new(Hash::Sha256, 1, SecureChannel::NEW_TLS_PSK, &own, peer.public()).unwrap();
+    let host = agreed.of_host(&c1, 0x0102_0304, &secret(0, None), &names());
+    assert_eq!(hex(&host), "c21d300a4ea0f497abc743d855f709427f56b663c8cb012d4257a38800fb8552");
+    let controller = agreed.of_controller(&c2, 0x0a0b_0c0d, &secret(0x20, None), &names());
+    assert_eq!(hex(&controller), "1d9f5778e48169059ec72ba4f32bbc8636dee20ac2db2537d1aa908e7b2eee5b");
+    let key = agreed.generated_key(&c1, &c2).unwrap();
+    assert_eq!(hex(key.bytes()), "7438d34db98baeb9ce17f5b7acb7537456ade102340ffcdeabc1e027406cb802");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl AtOnce {
             | BlockOp::Write { .. }
             | BlockOp::Compare { .. }
             | BlockOp::CompareAndWrite { .. } => self.len,
-            BlockOp::Flush | BlockOp::Verify { .. } => 0,
+            BlockOp::Flush | BlockOp::Verify { .. } | BlockOp::Share { .. } => 0,
         }
     }
 }

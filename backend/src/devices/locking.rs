@@ -2,6 +2,7 @@
 
 use super::{Device, Devices, slot};
 use crate::disk::{LockId, Note};
+use crate::uring::Event;
 use nvmf_block::{BlockOp, BlockRange, DeviceId, Tag};
 
 /// A locked range of a device, which nothing but the lock's owner may begin to change.
@@ -66,6 +67,10 @@ impl Devices {
                     if let Some(device) = self.device_mut(id) {
                         device.locked.retain(|locked| locked.lock != lock);
                     }
+                }
+                Note::Shared { index, result } => {
+                    let completion = self.on_event(Event { index, result });
+                    self.ready.extend(completion);
                 }
                 Note::Granted(lock) => {
                     let at = self.awaiting_lock.iter().position(|op| op.lock == lock && op.device == id);

@@ -1,13 +1,17 @@
 //! One worker's devices.
 
 mod at_once;
+mod drives;
 mod locking;
 mod operation;
+mod sharing;
 mod syncs;
 
+use crate::disk::sharing::Sharers;
 use crate::disk::{Disk, Inner, Kind, LockId, Mail, MemberId};
 use crate::uring::file::{FileOperation, Next};
-use crate::uring::{FILES_MAX, Ring, RingError, Unpinned};
+use crate::uring::nvme::Namespace;
+use crate::uring::{FILES_MAX, NvmeRing, Ring, RingError, Unpinned};
 use at_once::AtOnce;
 use locking::{AwaitsLock, LockedRange};
 use nvmf_block::{
@@ -20,7 +24,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncs::Syncs;
 use thiserror::Error;
 
@@ -95,6 +99,8 @@ struct Device {
     disk: Arc<Inner>,
     /// The memory of a memory disk, for borrowed reads.
     memory: Option<Memory>,
+    /// The namespace of an NVMe drive.
+    drive: Option<Namespace>,
     in_flight: u32,
     /// Bounce buffers that its operations hold.
     bounces: usize,
@@ -103,6 +109,8 @@ struct Device {
     locked: Vec<LockedRange>,
     /// As what it takes part in the locks of its disk.
     member: MemberId,
+    /// Devices whose blocks it cannot share: one attempt has shown that.
+    unshared: Vec<DeviceId>,
     closing: bool,
 }
 
@@ -147,6 +155,8 @@ pub struct Hung {
 pub struct Devices {
     /// Declared first, so that it is dropped before the disks.
     ring: Ring,
+    /// Likewise; it is made for the first NVMe drive.
+    drives: Option<Box<NvmeRing>>,
     devices: Vec<Option<Device>>,
     /// The number of devices, including closing ones.
     attached: usize,
@@ -165,8 +175,9 @@ pub struct Devices {
     awaiting_lock: Vec<AwaitsLock>,
     /// Locks that are being answered; empty in between.
     quieted: Vec<LockId>,
-    /// What is said of locks.
+    /// What is said of locks, and of shared blocks.
     mail: Arc<Mail>,
+    sharers: Sharers,
     depth: usize,
 }
 
@@ -186,6 +197,7 @@ impl Devices {
         let depth = depth as usize;
         Ok(Self {
             ring,
+            drives: None,
             devices: Vec::new(),
             attached: 0,
             operations: (0..depth).map(|_| None).collect(),
@@ -197,6 +209,7 @@ impl Devices {
             awaiting_bounce: VecDeque::with_capacity(depth),
             awaiting_lock: Vec::new(),
             quieted: Vec::new(),
+            sharers: Sharers::new(&mail),
             mail,
             depth,
         })
@@ -219,6 +232,9 @@ impl Devices {
             let used = own.as_ref().unwrap_or(&file.file);
             self.ring.set_file(slot, used.as_raw_fd()).map_err(DevicesError::File)?;
             self.ring.hold_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
+            if file.drive.is_some() {
+                self.set_drive(id, file.file.as_raw_fd())?;
+            }
         }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
@@ -228,17 +244,23 @@ impl Devices {
             Kind::Ram(disk) => Some(disk.memory().share()),
             Kind::File(_) | Kind::Null => None,
         };
+        let drive = match &disk.0.kind {
+            Kind::File(file) => file.drive.as_ref().map(|drive| drive.namespace),
+            Kind::Ram(_) | Kind::Null => None,
+        };
         let disk = Arc::clone(&disk.0);
         let (member, locked) = disk.locks.join(id, &self.mail);
         self.devices[index] = Some(Device {
             id,
             disk,
             memory,
+            drive,
             in_flight: 0,
             bounces: 0,
             syncs: Syncs::default(),
             locked: locked.into_iter().map(LockedRange::before_us).collect(),
             member,
+            unshared: Vec::new(),
             closing: false,
         });
         self.attached += 1;
@@ -266,6 +288,7 @@ impl Devices {
     /// # Errors
     /// [`Hung`]: operations did not complete in time. Registered memory stays allocated.
     pub fn close(mut self, timeout: Duration) -> Result<(), Hung> {
+        let deadline = Instant::now() + timeout;
         self.awaiting_lock.clear();
         for index in core::mem::take(&mut self.awaiting_bounce) {
             self.operations[index] = None;
@@ -273,8 +296,12 @@ impl Devices {
         for index in self.devices.iter().flatten().flat_map(|device| device.syncs.unpushed()) {
             self.operations[index] = None;
         }
-        let Self { ring, operations, .. } = &mut self;
+        let Self { ring, drives, operations, .. } = &mut self;
         ring.drain(timeout, |event| operations[event.index] = None);
+        if let Some(drives) = drives {
+            drives.drain(timeout, |event| operations[event.index] = None);
+        }
+        self.drain_sharers(deadline);
         let left: Vec<_> = self.operations.iter().flatten().map(|operation| operation.device).collect();
         if left.is_empty() {
             return Ok(());
@@ -296,10 +323,14 @@ impl Devices {
         let device = &mut self.devices[slot as usize];
         let Some(device) = device.take_if(|d| d.closing && d.in_flight == 0) else { return };
         self.attached -= 1;
+        self.forget_unshared(device.id);
         if matches!(device.disk.kind, Kind::File(_)) {
             // The kernel releases the files. If this fails, the next attach to the slot replaces them.
             let _ = self.ring.set_file(slot, -1);
             let _ = self.ring.hold_file(slot, -1);
+            if let (Some(_), Some(drives)) = (device.drive, &mut self.drives) {
+                let _ = drives.set_file(slot, -1);
+            }
         }
     }
 
@@ -339,10 +370,14 @@ impl Devices {
     /// readable, or `timeout` is over. Without a timeout, something must be in flight or watched. A descriptor that
     /// stays readable ends every wait.
     pub fn wait(&mut self, timeout: Option<Duration>) {
-        if self.ready.is_empty() && self.at_once.is_empty() && !self.mail.any() {
+        let of_drives = self.drives.as_ref().is_some_and(|drives| drives.has_reaped());
+        if self.ready.is_empty() && self.at_once.is_empty() && !self.mail.any() && !of_drives {
+            if let Some(drives) = &mut self.drives {
+                drives.submit();
+            }
             self.ring.wait(timeout);
         } else {
-            self.ring.submit();
+            self.submit_all();
         }
     }
 
@@ -381,6 +416,11 @@ impl Devices {
             self.await_lock(tag, id, op, start, len);
             return None;
         }
+        if let BlockOp::Share { source, range, from, .. } = op
+            && !self.may_share(source, id, BlockRange::new(from, range.blocks))
+        {
+            return Some(Err(BlockError::Unsupported));
+        }
         self.begin(tag, id, op, start, len, None)
     }
 
@@ -404,12 +444,18 @@ impl Devices {
             Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot, op, start, len, lock)),
             Kind::File(file) => {
                 let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
-                let (file, next) = FileOperation::new(op, start, len, aligned, file.direct);
+                let (file, next) = match device.drive {
+                    None => FileOperation::new(op, start, len, aligned, file.direct),
+                    Some(drive) => FileOperation::on_nvme(op, start, len, aligned, drive),
+                };
                 if let Next::Done(result) = next {
                     return Some(result);
                 }
                 let index = self.free.pop().expect("submit has seen that there is room");
                 device.in_flight += 1;
+                if let BlockOp::Share { source, .. } = op {
+                    self.device_mut(source).into_iter().for_each(|source| source.in_flight += 1);
+                }
                 self.operations[index] = Some(Operation { tag, device: slot, file, bounce: None, lock });
                 self.go_on(index, next);
                 return None;
@@ -437,7 +483,12 @@ impl Devices {
 
 impl Backend for Devices {
     fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
-        self.ring.register(memory)
+        let region = self.ring.register(memory)?;
+        if let Some(drives) = &mut self.drives {
+            let same = drives.register(memory)?;
+            debug_assert_eq!(same, region);
+        }
+        Ok(region)
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
@@ -461,6 +512,10 @@ impl Backend for Devices {
         Ok(())
     }
 
+    fn sharing_unit(&self, source: DeviceId, to: DeviceId) -> Option<u32> {
+        self.unit_of_pair(source, to)
+    }
+
     fn borrow_read(&mut self, device: DeviceId, range: BlockRange) -> Option<BorrowedRead<'_>> {
         let device = self.device(device).filter(|device| !device.closing)?;
         let memory = device.memory.as_ref()?;
@@ -472,7 +527,7 @@ impl Backend for Devices {
     }
 
     fn flush(&mut self) {
-        self.ring.submit();
+        self.submit_all();
     }
 
     /// Alternates between failed operations, memory and null disks, and the ring, so that none starves the others.
@@ -513,8 +568,11 @@ impl Backend for Devices {
         if asked {
             self.ring.on_poll(found);
         }
+        if self.drives.is_some() {
+            self.poll_all_drives(completions);
+        }
         // Operations of several steps have pushed new entries.
-        self.ring.submit();
+        self.submit_all();
     }
 }
 

@@ -1,10 +1,10 @@
 //! Operations on files: their steps, their bounce buffers, their failures.
 
-use super::{BOUNCE_LEN, Device, Devices};
+use super::{BOUNCE_LEN, Device, Devices, slot};
 use crate::disk::LockId;
 use crate::uring::Event;
 use crate::uring::file::{Command, FileOperation, Next, is_interrupted};
-use nvmf_block::{BlockError, Buffer, Completion, Tag};
+use nvmf_block::{BlockError, BlockOp, Buffer, Completion, Tag};
 use nvmf_memory::BufferIndex;
 
 /// An operation on a file or block device.
@@ -22,13 +22,14 @@ impl Devices {
     /// Does an operation's next step. `Some`: it is complete.
     pub(super) fn go_on(&mut self, index: usize, next: Next) -> Option<Completion> {
         match next {
+            Next::Continue if self.operation(index).file.is_sharing() => self.share(index),
             Next::Continue => {
                 let operation = self.operation(index);
                 let (device, command) = (operation.device, operation.file.command());
                 if command == Command::Fdatasync && !self.join_sync(index) {
                     return None;
                 }
-                self.ring.push(index, device, command);
+                self.push(index, device, command);
                 None
             }
             Next::NeedBounce => {
@@ -40,7 +41,7 @@ impl Devices {
         }
     }
 
-    fn operation(&mut self, index: usize) -> &mut Operation {
+    pub(super) fn operation(&mut self, index: usize) -> &mut Operation {
         self.operations[index].as_mut().expect("the kernel completes what is in flight, once")
     }
 
@@ -85,6 +86,9 @@ impl Devices {
         let operation = self.operations[index].take().expect("it is in flight");
         self.free.push(index);
         self.hand_out_bounce();
+        if let BlockOp::Share { source, .. } = operation.file.op() {
+            self.on_over(slot(source), None);
+        }
         self.on_over(operation.device, operation.lock);
         Completion { tag: operation.tag, result }
     }
@@ -109,7 +113,7 @@ impl Devices {
     fn on_synced(&mut self, index: usize, result: i32) -> Option<Completion> {
         let slot = self.operation(index).device;
         if is_interrupted(result) {
-            self.ring.push(index, slot, Command::Fdatasync);
+            self.push(index, slot, Command::Fdatasync);
             return None;
         }
         while let Some(index) = self.devices[slot as usize].as_mut().and_then(|device| device.syncs.take()) {
@@ -117,18 +121,23 @@ impl Devices {
             self.ready.extend(completion);
         }
         if let Some(next) = self.devices[slot as usize].as_mut().and_then(|device| device.syncs.begin()) {
-            self.ring.push(next, slot, Command::Fdatasync);
+            self.push(next, slot, Command::Fdatasync);
         }
         self.ready.pop_front()
     }
 
-    fn on_result(&mut self, index: usize, result: i32) -> Option<Completion> {
+    pub(super) fn on_result(&mut self, index: usize, result: i32) -> Option<Completion> {
         let mut file = self.operation(index).file;
+        if file.is_sharing() {
+            self.note_unshared(index, result);
+        }
         let failure = file.failure(result);
         let mut next = file.on_result(result, self.ring.regions());
         self.operation(index).file = file;
         let disk = &self.device_of(index).disk;
         match next {
+            // What cannot be shared is written.
+            Next::Done(Err(_)) if file.is_sharing() => {}
             Next::Done(Err(error)) if error != BlockError::CompareFailed => {
                 disk.record.on_failure(failure);
                 if file.may_lose_cache(error) {

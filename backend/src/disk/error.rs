@@ -13,8 +13,8 @@ pub enum OpenError {
         /// The path.
         path: PathBuf,
     },
-    /// The path is neither a file nor a block device.
-    #[error("{} is neither a file nor a block device", path.display())]
+    /// The path is neither a file nor a disk's device.
+    #[error("{} is neither a file nor a block device, nor an NVMe drive's /dev/ngXnY", path.display())]
     WrongKind {
         /// The path.
         path: PathBuf,
@@ -62,6 +62,23 @@ pub enum OpenError {
         /// The block size asked for.
         block_size: u32,
     },
+    /// The drive cannot be asked what it is.
+    #[error(
+        "cannot ask the drive of {} what it is{}", path.display(),
+        if source.kind() == io::ErrorKind::PermissionDenied { " (users other than root may since Linux 6.2)" } else { "" }
+    )]
+    Drive {
+        /// Its generic device.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// Its blocks have metadata, or a size that no disk has.
+    #[error("{} is formatted with metadata, which is not supported: format it without (nvme format)", path.display())]
+    Format {
+        /// Its generic device.
+        path: PathBuf,
+    },
     /// Not enough memory for a memory disk.
     #[error("cannot have {bytes} bytes of memory for a memory disk")]
     Memory {
@@ -89,7 +106,7 @@ fn how_to_have(path: &Path) -> String {
     )
 }
 
-fn hint(error: &io::Error) -> &'static str {
+pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             " (the user of this process needs to read and write it: check its owner, its group and its folders)"

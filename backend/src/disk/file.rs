@@ -1,11 +1,14 @@
 //! Opening a regular file.
 
+use super::block_device::Below;
+use super::image::{self, ImageError, Space};
+use super::sharing::Place;
 use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
 use nix::errno::Errno;
-use nvmf_block::Geometry;
+use nvmf_block::{Geometry, Preferred};
 use nvmf_memory::PAGE;
 use rustix::fs::{AtFlags, StatxFlags, statx};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -24,30 +27,11 @@ struct Alignment {
 pub(super) fn create(path: &Path, bytes: u64, asked: Option<u32>) -> Result<(), OpenError> {
     whole_blocks(&path.display().to_string(), bytes, asked, 512)?;
     let os = |source| OpenError::Os { path: path.to_owned(), source };
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(os)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = file.set_len(bytes).and_then(|()| file.sync_data()).and_then(|()| sync_folder(folder));
-    made.map_err(|error| {
-        // A file that stayed behind would be in the way of the next try.
-        let _ = std::fs::remove_file(path);
-        os(error)
+    image::create(path, bytes, Space::Sparse).map_err(|error| match error {
+        ImageError::Os { source, .. } => os(source),
+        ImageError::Exists(_) => os(io::ErrorKind::AlreadyExists.into()),
+        other => os(io::Error::other(other)),
     })
-}
-
-/// Makes a file's name durable: it is content of its folder, which a flush of the file need not cover. For folders
-/// that we may not read, and file systems that cannot flush a folder, there is nothing more to do.
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder).and_then(|folder| folder.sync_all()) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
-            ) =>
-        {
-            Ok(())
-        }
-        other => other,
-    }
 }
 
 /// Opens a regular file; with `direct`, bypassing the page cache where its file system can.
@@ -77,15 +61,27 @@ pub(super) fn open(
     if block_size < needs.block {
         return Err(OpenError::BlockSize { path: path.to_owned(), least: needs.block, block_size });
     }
-    let optimal_blocks = u32::try_from(metadata.blksize()).map_or(1, |bytes| (bytes / block_size).max(1));
     let geometry = Geometry {
         volatile_write_cache: true,
         deallocate: true,
         zero_after_deallocate: true,
-        optimal_blocks,
+        preferred: preferred(&file, &metadata, block_size),
         ..geometry
     };
-    Ok((Kind::File(FileDisk { file, memory_alignment: needs.memory, direct }), geometry))
+    let place = Place::of(&file, &metadata);
+    let below = Below::of(&metadata);
+    Ok((
+        Kind::File(FileDisk { file, memory_alignment: needs.memory, direct, drive: None, place, below }),
+        geometry,
+    ))
+}
+
+/// A part of a block of the file system is read before it is written, and holes are of whole blocks. What `stat` calls
+/// the best size of I/O may be longer: a stripe, or what a network file system sends at once.
+fn preferred(file: &File, metadata: &Metadata, block_size: u32) -> Preferred {
+    let blocks = |bytes: u64| u32::try_from(bytes / u64::from(block_size)).map_or(1, |blocks| blocks.max(1));
+    let of_file_system = rustix::fs::fstatvfs(file).map_or(1, |system| blocks(system.f_frsize));
+    Preferred { stripe: blocks(metadata.blksize()).max(of_file_system), ..Preferred::blocks(of_file_system) }
 }
 
 /// The alignment that direct I/O on this file requires; `None` when there is no direct I/O. The kernel's answer is

@@ -1,5 +1,6 @@
 //! Failures of a disk since it was opened: workers record them, for a control plane that polls and logs them.
 
+use crate::uring::nvme::STATUS;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ pub struct Failure {
     pub operation: FailedOperation,
     /// The position on the device, in bytes.
     pub byte: u64,
-    /// The system's error number; 0 when the device turned out to be shorter than its size.
+    /// The system's error number, or 65536 and the status of an NVMe drive; 0 when the device turned out to be shorter than its size.
     pub errno: i32,
 }
 
@@ -39,6 +40,7 @@ impl fmt::Display for Failure {
             FailedOperation::Flush => write!(f, "a flush")?,
         }
         match self.errno {
+            STATUS.. => write!(f, " failed: NVMe status {:#x} of the drive", self.errno - STATUS),
             0 => write!(f, " failed: the device is shorter than it was when it was opened"),
             errno => write!(f, " failed: {}", io::Error::from_raw_os_error(errno)),
         }

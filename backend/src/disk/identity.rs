@@ -10,6 +10,7 @@
 //!   inode number of a deleted one, and then has its UUID.
 //! - **Block device:** derived from its WWID, device-mapper UUID or MD UUID, and the first sector of a partition. Stable over
 //!   restarts, renaming and moving to another port. Devices without any of these have none.
+//! - **Generic device of an NVMe drive:** that of the block device of the same namespace.
 //! - **Loop device:** that of its file, or derived from it if it begins at an offset.
 //! - **Memory, null:** random, new at each opening, shared by the clones of a [`Disk`](super::Disk).
 //!
@@ -67,6 +68,9 @@ impl Identity {
         if metadata.file_type().is_block_device() {
             return of_device_number(metadata.rdev(), false);
         }
+        if metadata.file_type().is_char_device() {
+            return of_drive(metadata.rdev());
+        }
         of_regular_file(&File::open(path)?, false).map(Some)
     }
 }
@@ -86,12 +90,20 @@ pub(super) fn of_file(file: &File, writable: bool) -> io::Result<Option<Identity
     if metadata.file_type().is_block_device() {
         return of_device_number(metadata.rdev(), writable);
     }
+    if metadata.file_type().is_char_device() {
+        return of_drive(metadata.rdev());
+    }
     of_regular_file(file, writable).map(Some)
 }
 
 fn of_device_number(number: u64, writable: bool) -> io::Result<Option<Identity>> {
     let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
     of_device(Path::new(&format!("/sys/dev/block/{major}:{minor}")), writable, LOOPS_MAX)
+}
+
+/// That of the block device of the same namespace: a disk stays the same, whichever of the two is served.
+fn of_drive(number: u64) -> io::Result<Option<Identity>> {
+    super::nvme::block_device_number(number).map_or(Ok(None), |number| of_device_number(number, false))
 }
 
 fn of_regular_file(file: &File, writable: bool) -> io::Result<Identity> {

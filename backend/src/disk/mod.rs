@@ -5,7 +5,11 @@ mod error;
 mod file;
 mod health;
 mod identity;
+pub mod image;
+pub(crate) mod nvme;
 mod range_locks;
+pub(crate) mod sharing;
+mod temperature;
 
 use crate::ram::RamDisk;
 pub use error::OpenError;
@@ -21,6 +25,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+pub use temperature::Thermometer;
 
 /// How long to retry while a disk is in use.
 const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -28,7 +33,7 @@ const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskSpec {
-    /// A file or a block device.
+    /// A file, a block device, or the generic device of an NVMe drive's namespace.
     Path {
         /// Its path.
         path: PathBuf,
@@ -79,6 +84,12 @@ pub(crate) struct FileDisk {
     pub(crate) memory_alignment: usize,
     /// Bypasses the page cache.
     pub(crate) direct: bool,
+    /// What it is, if it is the generic device of an NVMe drive's namespace.
+    pub(crate) drive: Option<nvme::Drive>,
+    /// Where its blocks are, if it is a regular file, whose blocks its file system may share with another.
+    pub(crate) place: Option<sharing::Place>,
+    /// The block device below.
+    pub(crate) below: block_device::Below,
 }
 
 impl FileDisk {
@@ -167,17 +178,26 @@ impl Disk {
     /// # Errors
     /// The operating system's error; also if nothing is left of it.
     pub fn resized(&self) -> io::Result<Option<Self>> {
-        let Kind::File(FileDisk { file, memory_alignment, direct }) = &self.0.kind else { return Ok(None) };
+        let Kind::File(FileDisk { file, memory_alignment, direct, drive, place, below }) = &self.0.kind
+        else {
+            return Ok(None);
+        };
         let geometry = self.0.geometry;
         let mut end: &File = file;
-        let blocks = end.seek(SeekFrom::End(0))? / u64::from(geometry.block_size);
+        let bytes = match drive {
+            Some(drive) => nvme::bytes(file, &drive.namespace)?,
+            None => end.seek(SeekFrom::End(0))?,
+        };
+        let blocks = bytes / u64::from(geometry.block_size);
         if blocks == geometry.blocks {
             return Ok(None);
         }
         if blocks == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no block any more"));
         }
-        let file = FileDisk { file: file.try_clone()?, memory_alignment: *memory_alignment, direct: *direct };
+        let drive = drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
+        let (memory_alignment, direct, place, below) = (*memory_alignment, *direct, *place, *below);
+        let file = FileDisk { file: file.try_clone()?, memory_alignment, direct, drive, place, below };
         Ok(Some(Self(Arc::new(Inner {
             kind: Kind::File(file),
             geometry: Geometry { blocks, ..geometry },
@@ -216,6 +236,26 @@ impl Disk {
         }
     }
 
+    /// The SMART / Health Information log page of the drive behind it, 512 bytes (NVMe Base); `None` for what is no
+    /// generic device of an NVMe drive. The kernel wants `CAP_SYS_ADMIN`. Blocks.
+    ///
+    /// # Errors
+    /// The system's error, or the drive's status.
+    pub fn smart_log(&self) -> io::Result<Option<[u8; 512]>> {
+        match &self.0.kind {
+            Kind::File(FileDisk { file, drive: Some(_), .. }) => nvme::smart_log(file).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The number of the block device below: of the file system of a file. `None`: there is none.
+    fn device_below(&self) -> Option<u64> {
+        match &self.0.kind {
+            Kind::File(file) => file.below.number(),
+            Kind::Ram(_) | Kind::Null => None,
+        }
+    }
+
     /// Its failures since it was opened. This is cheap enough to call every few seconds; nothing is logged here.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -223,11 +263,13 @@ impl Disk {
     }
 
     /// Whether a power loss may undo completed writes, read from the kernel again: the cache mode of a block device
-    /// can change while it is open, and [`Disk::geometry`] stays as it was.
+    /// can change while it is open, and [`Disk::geometry`] stays as it was. No file system is asked: one that hangs keeps
+    /// nobody waiting.
     #[must_use]
     pub fn volatile_write_cache(&self) -> bool {
         match &self.0.kind {
-            Kind::File(file) => block_device::volatile_write_cache(&file.file, file.direct),
+            Kind::File(file) if file.drive.is_some() => self.0.geometry.volatile_write_cache,
+            Kind::File(file) => file.below.volatile_write_cache(file.direct),
             Kind::Ram(_) | Kind::Null => false,
         }
     }
@@ -237,10 +279,16 @@ impl Disk {
     #[must_use]
     pub fn atomic_unit(&self) -> Option<u32> {
         match &self.0.kind {
-            Kind::File(file) => block_device::atomic_unit(&file.file),
+            Kind::File(file) => file.below.atomic_unit(),
             Kind::Ram(_) | Kind::Null => None,
         }
     }
+}
+
+/// Whether this is the generic character device of an NVMe drive's namespace (`/dev/ngXnY`), which can be a disk.
+#[must_use]
+pub fn is_nvme_generic(metadata: &std::fs::Metadata) -> bool {
+    metadata.file_type().is_char_device() && nvme::is_generic(metadata)
 }
 
 /// The geometry of `bytes` bytes, in blocks of the size asked for, else of 4096 bytes, else of 512.
@@ -268,6 +316,9 @@ fn open_path(
     match (std::fs::metadata(path), create) {
         (Ok(metadata), _) if metadata.file_type().is_block_device() => {
             return block_device::open(path, &metadata, asked, read_only);
+        }
+        (Ok(metadata), _) if metadata.file_type().is_char_device() => {
+            return nvme::open(path, &metadata, asked, read_only);
         }
         (Ok(metadata), _) if metadata.file_type().is_file() => {}
         (Ok(_), _) => return Err(OpenError::WrongKind { path: path.to_owned() }),
@@ -315,7 +366,15 @@ impl Disk {
     pub(crate) fn hanging(block_size: u32, blocks: u64) -> (Self, std::io::PipeWriter) {
         let (reader, writer) = std::io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(reader));
-        let kind = Kind::File(FileDisk { file, memory_alignment: 1, direct: false });
+        let below = block_device::Below::default();
+        let kind = Kind::File(FileDisk {
+            file,
+            memory_alignment: 1,
+            direct: false,
+            drive: None,
+            place: None,
+            below,
+        });
         (Self::new(kind, Geometry::new(block_size, blocks)), writer)
     }
 }
@@ -368,6 +427,40 @@ mod tests {
         assert!(grown.grown().unwrap().is_none());
         drop(disk);
         assert!(open(&path, None).unwrap_err().to_string().contains("is in use"), "it stays locked");
+    }
+
+    /// A descriptor that cannot be asked anything stands for a file system that does not answer.
+    #[test]
+    fn file_system_is_not_asked_what_is_below_an_open_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kind, geometry) =
+            open_path(&folder.path().join("disk.img"), Some(1 << 20), None, false).unwrap();
+        let Kind::File(disk) = kind else { panic!("no file") };
+        let below = disk.below;
+        let before = Disk::new(Kind::File(disk), geometry);
+        let (other, _writer) = Disk::hanging(512, 8);
+        let Kind::File(other) = Arc::into_inner(other.0).unwrap().kind else { panic!("no file") };
+        let other = Disk::new(Kind::File(FileDisk { below, ..other }), geometry);
+        assert_eq!(other.device_below(), before.device_below());
+        assert_eq!(other.device_below(), Some(std::fs::metadata(folder.path()).unwrap().dev()));
+        assert_eq!((other.atomic_unit(), other.volatile_write_cache()), (before.atomic_unit(), true));
+    }
+
+    #[test]
+    fn file_prefers_whole_blocks_of_its_file_system() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        drop(open(&path, Some(1 << 20)).unwrap());
+        let file_system = u32::try_from(rustix::fs::statvfs(&path).unwrap().f_frsize).unwrap();
+        for block_size in [512, 4096, 65536] {
+            let spec = DiskSpec::Path { path: path.clone(), create: None };
+            let Ok(disk) = Disk::open(&spec, Some(block_size), false) else { continue };
+            let preferred = disk.geometry().preferred;
+            let blocks = (file_system / block_size).max(1);
+            assert_eq!((preferred.write, preferred.write_alignment), (blocks, blocks));
+            assert_eq!((preferred.deallocate, preferred.deallocate_alignment), (blocks, blocks));
+            assert_eq!(preferred.boundary, 0);
+        }
     }
 
     #[test]

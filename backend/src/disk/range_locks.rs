@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_block::{BlockRange, DeviceId};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A lock of one disk. Older locks have smaller numbers.
@@ -25,7 +25,7 @@ pub(crate) struct LockId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemberId(u64);
 
-/// What a worker is told of the locks of a device.
+/// What a worker is told of a device by other threads: mostly of its locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Note {
     /// Somebody wants the range: begin no change of it, and say when none is under way.
@@ -34,6 +34,8 @@ pub(crate) enum Note {
     Released(LockId),
     /// The lock that this worker asked for is its own now.
     Granted(LockId),
+    /// Not of locks: the blocks of operation `index` are shared, or that failed with a negative errno.
+    Shared { index: usize, result: i32 },
 }
 
 /// A worker's notes, and what wakes it to read them.
@@ -56,6 +58,11 @@ impl Mail {
         self.wakeup.as_raw_fd()
     }
 
+    /// The same, to wait for it alone.
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
+    }
+
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
@@ -72,7 +79,7 @@ impl Mail {
         note
     }
 
-    fn put(&self, device: DeviceId, note: Note) {
+    pub(super) fn put(&self, device: DeviceId, note: Note) {
         let mut notes = locked(&self.notes);
         notes.push_back((device, note));
         self.any.store(true, Ordering::Release);

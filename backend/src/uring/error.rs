@@ -103,7 +103,7 @@ mod tests {
         assert!(text(libc::EPERM).contains("kernel.io_uring_disabled"));
         assert!(text(libc::ENOSYS).contains("Linux 5.19"));
         assert!(text(libc::ENOMEM).contains("LimitMEMLOCK="));
-        assert!(text(libc::EMFILE).contains("LimitNOFILE=2048"));
+        assert!(text(libc::EMFILE).contains("LimitNOFILE=8192"));
         let unpinned = Unpinned { bytes: 1 << 20, needed: 2 << 20, limit: 65536 }.to_string();
         for word in ["RLIMIT_MEMLOCK", "65536", "2097152", "LimitMEMLOCK="] {
             assert!(unpinned.contains(word), "{unpinned}");

@@ -1,8 +1,11 @@
 //! An operation on a file, as a sequence of commands to the kernel. It does no I/O itself.
 
 use super::Regions;
+use super::nvme::{CODE, Namespace, STATUS};
 use crate::disk::{FailedOperation, Failure};
+use nvme_proto::nvm::DsmRange;
 use nvmf_block::{BlockError, BlockOp, Buffer};
+use zerocopy::IntoBytes as _;
 
 /// A command to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub(crate) enum Command {
     Write { at: u64, from: Buffer, dsync: bool },
     /// Zeroes or deallocates a range, by `mode`.
     Fallocate { at: u64, len: u64, mode: i32 },
+    /// Gives an NVMe drive a list of one range of blocks that are no longer needed.
+    Deallocate { list: Buffer },
     /// Makes completed writes durable.
     Fdatasync,
 }
@@ -30,6 +35,10 @@ pub(crate) struct FileOperation {
     done: usize,
     /// The file is used past the page cache.
     direct: bool,
+    /// Bytes that one command moves at the most.
+    command_max: usize,
+    /// The block size of an NVMe drive, as a power of two.
+    lbads: u8,
     /// The kind of the command in the ring.
     stage: Stage,
     /// The bounce buffer, while it has one: for Compare, Verify, zeroes that are written, and a buffer that the
@@ -42,6 +51,8 @@ enum Stage {
     Read,
     Write,
     Allocate,
+    /// Not in the ring: a thread does it.
+    Share,
     Sync,
 }
 
@@ -71,6 +82,7 @@ impl FileOperation {
             BlockOp::Write { .. } => Stage::Write,
             BlockOp::Flush => Stage::Sync,
             BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => Stage::Allocate,
+            BlockOp::Share { .. } => Stage::Share,
         };
         let next = match op {
             BlockOp::Flush => Next::Continue,
@@ -81,7 +93,33 @@ impl FileOperation {
             BlockOp::Read { .. } | BlockOp::Write { .. } if !aligned => Next::NeedBounce,
             _ => Next::Continue,
         };
-        (Self { op, start, len, done: 0, direct, stage, bounce: None }, next)
+        (
+            Self { op, start, len, done: 0, direct, command_max: usize::MAX, lbads: 0, stage, bounce: None },
+            next,
+        )
+    }
+
+    /// `op` on an NVMe drive.
+    pub(crate) fn on_nvme(
+        op: BlockOp,
+        start: u64,
+        len: usize,
+        aligned: bool,
+        drive: Namespace,
+    ) -> (Self, Next) {
+        let (mut operation, mut next) = Self::new(op, start, len, aligned, true);
+        (operation.command_max, operation.lbads) = (drive.transfer_max, drive.lbads);
+        match op {
+            // It is only a hint.
+            BlockOp::Deallocate { .. } if len as u64 > drive.deallocate_max => next = Next::Done(Ok(())),
+            BlockOp::Deallocate { .. } if next == Next::Continue => next = Next::NeedBounce,
+            BlockOp::WriteZeroes { .. } if len > drive.zeroes_max => {
+                operation.stage = Stage::Write;
+                next = Next::NeedBounce;
+            }
+            _ => {}
+        }
+        (operation, next)
     }
 
     /// What it is.
@@ -94,6 +132,10 @@ impl FileOperation {
         self.bounce = Some(bounce);
         match self.op {
             BlockOp::WriteZeroes { .. } => regions.memory(bounce.region).fill(bounce.offset, bounce.len, 0),
+            BlockOp::Deallocate { .. } => {
+                let range = DsmRange::new(self.start >> self.lbads, (self.len >> self.lbads) as u32);
+                regions.memory(bounce.region).write(bounce.offset, range.as_bytes());
+            }
             _ => self.fill_bounce(regions),
         }
     }
@@ -120,7 +162,7 @@ impl FileOperation {
 
     /// The part of the buffer or bounce buffer that the next command uses.
     fn window(&self) -> Buffer {
-        let left = self.len - self.done;
+        let left = (self.len - self.done).min(self.command_max);
         match (self.bounce, self.op.buffer()) {
             (Some(bounce), _) => Buffer { len: bounce.len.min(left), ..bounce },
             (None, Some(buffer)) => Buffer { offset: buffer.offset + self.done, len: left, ..buffer },
@@ -133,9 +175,13 @@ impl FileOperation {
         let at = self.start + self.done as u64;
         match self.stage {
             Stage::Sync => Command::Fdatasync,
+            Stage::Share => unreachable!("a thread does it"),
             Stage::Allocate => {
-                let mode = match self.op {
-                    BlockOp::WriteZeroes { deallocate: false, .. } => ZERO_RANGE,
+                let mode = match (self.op, self.bounce) {
+                    (BlockOp::Deallocate { .. }, Some(bounce)) => {
+                        return Command::Deallocate { list: Buffer { len: DsmRange::LEN, ..bounce } };
+                    }
+                    (BlockOp::WriteZeroes { deallocate: false, .. }, _) => ZERO_RANGE,
                     _ => PUNCH_HOLE,
                 };
                 Command::Fallocate { at: self.start, len: self.len as u64, mode }
@@ -160,6 +206,11 @@ impl FileOperation {
         self.stage == Stage::Sync
     }
 
+    /// Whether a thread makes it share blocks now, or is to.
+    pub(crate) fn is_sharing(&self) -> bool {
+        self.stage == Stage::Share
+    }
+
     /// As [`BlockOp::makes_durable`].
     pub(crate) fn makes_durable(&self) -> bool {
         self.op.makes_durable()
@@ -173,7 +224,7 @@ impl FileOperation {
     pub(crate) fn failure(&self, result: i32) -> Failure {
         let operation = match self.stage {
             Stage::Read => FailedOperation::Read,
-            Stage::Write => FailedOperation::Write,
+            Stage::Write | Stage::Share => FailedOperation::Write,
             Stage::Allocate => FailedOperation::Allocate,
             Stage::Sync => FailedOperation::Flush,
         };
@@ -187,7 +238,7 @@ impl FileOperation {
         match self.stage {
             Stage::Sync => error != BlockError::Aborted,
             Stage::Write => self.dsync() && matches!(error, BlockError::Medium | BlockError::Os(_)),
-            Stage::Read | Stage::Allocate => false,
+            Stage::Read | Stage::Allocate | Stage::Share => false,
         }
     }
 
@@ -200,12 +251,21 @@ impl FileOperation {
             Stage::Sync if result < 0 => Next::Done(Err(block_error(-result))),
             Stage::Sync => Next::Done(Ok(())),
             Stage::Allocate => self.on_allocated(result),
+            // Whatever it is: reading and writing shows whether that stays so.
+            Stage::Share if result < 0 => Next::Done(Err(BlockError::Unsupported)),
+            Stage::Share if self.fua() => {
+                self.stage = Stage::Sync;
+                Next::Continue
+            }
+            Stage::Share => Next::Done(Ok(())),
             Stage::Read | Stage::Write => self.on_moved(result, regions),
         }
     }
 
     fn on_allocated(&mut self, result: i32) -> Next {
-        let refused = matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV);
+        let status = (-result >= STATUS).then(|| (-result - STATUS) & CODE);
+        let refused = matches!(status, Some(INVALID_OPCODE | INVALID_FIELD))
+            || matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV);
         match self.op {
             // It is only a hint.
             BlockOp::Deallocate { .. } if refused => Next::Done(Ok(())),
@@ -271,6 +331,11 @@ impl FileOperation {
     }
 }
 
+/// Of a drive's status: it is not to be tried again.
+const DNR: i32 = 1 << 14;
+const INVALID_OPCODE: i32 = 1;
+const INVALID_FIELD: i32 = 2;
+
 /// Whether the command is to be issued again.
 pub(crate) fn is_interrupted(result: i32) -> bool {
     matches!(-result, libc::EAGAIN | libc::EINTR)
@@ -285,6 +350,10 @@ fn block_error(errno: i32) -> BlockError {
         libc::EOPNOTSUPP => BlockError::Unsupported,
         libc::ENODEV | libc::ENXIO => BlockError::Gone,
         libc::ECANCELED => BlockError::Aborted,
+        // Of a reservation that another machine has of the device.
+        libc::EBADE => BlockError::ReservationConflict,
+        // What is more about it than this is the drive's: its retry delays, its error log.
+        STATUS.. => BlockError::Device(((errno - STATUS) & (CODE | DNR)) as u16),
         other => BlockError::Os(other),
     }
 }

@@ -2,10 +2,11 @@
 
 mod error;
 pub(crate) mod file;
+pub(crate) mod nvme;
 mod queue;
 mod regions;
 mod ring;
 
 pub use error::{RingError, Unpinned};
 pub(crate) use regions::Regions;
-pub(crate) use ring::{Event, FILES_MAX, Ring};
+pub(crate) use ring::{Event, FILES_MAX, NvmeRing, Ring};

@@ -1,4 +1,5 @@
-//! The submission and completion queue, and the memory that entries refer to: the only unsafe code of this crate.
+//! The submission and completion queue, and the memory that entries refer to. This, `disk/nvme/admin.rs` and
+//! `disk/sharing.rs` are the only unsafe code of this crate.
 //!
 //! The kernel reads and writes the memory of an entry until its completion. A [`Queue`] builds every entry itself,
 //! from regions that it holds while it exists. A queue that is dropped before the last completion leaves its regions
@@ -7,16 +8,20 @@
 
 use super::Regions;
 use super::file::Command;
-use io_uring::squeue::Entry;
+use super::nvme::{Namespace, passed_through};
+use io_uring::cqueue::{self, Entry32};
+use io_uring::squeue::{self, Entry, Entry128};
 use io_uring::{IoUring, opcode, types};
 use nvmf_block::{Buffer, RegionId};
 use nvmf_memory::Memory;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 /// Set in the user data of a watch.
 const WATCH: u64 = 1 << 63;
+/// `NVME_URING_CMD_IO`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`, whose size is 72.
+const NVME_COMMAND: u32 = 3 << 30 | 72 << 16 | (b'N' as u32) << 8 | 0x80;
 
 /// When the kernel does the work that posts a completion.
 #[derive(Debug, Clone, Copy)]
@@ -36,24 +41,24 @@ pub(super) enum Reaped {
     Watch(usize),
 }
 
-/// An `io_uring`, and the memory that its entries may refer to.
-pub(super) struct Queue {
-    ring: IoUring,
+/// An `io_uring`, and the memory that its entries may refer to. Commands to NVMe drives need entries of twice the size.
+pub(super) struct Queue<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
+    ring: IoUring<S, C>,
     regions: Regions,
     /// Operations that were pushed and have not completed.
     in_flight: usize,
 }
 
-impl Queue {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
     /// A queue of `entries` entries, a table of `files` files and one of `buffers` fixed buffers, both empty.
     pub(super) fn new(work: TaskWork, entries: u32, files: u32, buffers: u16) -> io::Result<Self> {
-        let mut builder = IoUring::builder();
+        let mut builder = IoUring::<S, C>::builder();
         builder.setup_taskrun_flag();
         match work {
             TaskWork::Deferred => builder.setup_single_issuer().setup_defer_taskrun(),
             TaskWork::Cooperative => builder.setup_coop_taskrun(),
         };
-        let ring: IoUring = builder.build(entries)?;
+        let ring = builder.build(entries)?;
         ring.submitter().register_files_sparse(files)?;
         ring.submitter().register_buffers_sparse(u32::from(buffers))?;
         Ok(Self { ring, regions: Regions::default(), in_flight: 0 })
@@ -116,6 +121,7 @@ impl Queue {
             Command::Fallocate { at, len, mode } => {
                 opcode::Fallocate::new(file, len).offset(at).mode(mode).build()
             }
+            Command::Deallocate { .. } => unreachable!("a file has Fallocate"),
             Command::Fdatasync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
@@ -123,19 +129,20 @@ impl Queue {
     /// Adds operation `index` on the file in `slot`.
     pub(super) fn push(&mut self, index: usize, slot: u32, command: Command) {
         let entry = self.entry(slot, command).user_data(index as u64);
-        self.push_entry(&entry);
+        self.push_entry(entry.into());
         self.in_flight += 1;
     }
 
     /// Adds a watch: it completes once, when the descriptor is readable.
     pub(super) fn push_watch(&mut self, index: usize, fd: RawFd) {
         let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
-        self.push_entry(&poll.user_data(WATCH | index as u64));
+        self.push_entry(poll.user_data(WATCH | index as u64).into());
     }
 
-    fn push_entry(&mut self, entry: &Entry) {
+    #[expect(clippy::needless_pass_by_value, reason = "entries are made to be pushed")]
+    fn push_entry(&mut self, entry: S) {
         // SAFETY: the entry is built above, from regions that this queue holds (see the module's comment).
-        let pushed = unsafe { self.ring.submission().push(entry) };
+        let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the submission queue has room for every operation");
     }
 
@@ -164,6 +171,7 @@ impl Queue {
     /// Takes all posted completions.
     pub(super) fn reap(&mut self, mut take: impl FnMut(Reaped)) {
         for cqe in self.ring.completion() {
+            let cqe: cqueue::Entry = cqe.into();
             let index = usize::try_from(cqe.user_data() & !WATCH).expect("an index of ours");
             if cqe.user_data() & WATCH != 0 {
                 take(Reaped::Watch(index));
@@ -175,11 +183,33 @@ impl Queue {
     }
 }
 
+impl Queue<Entry128, Entry32> {
+    /// Adds operation `index` on the drive in `slot`.
+    pub(super) fn push_nvme(&mut self, index: usize, slot: u32, drive: Namespace, command: Command) {
+        let (sqe, data) = drive.command(command);
+        let (address, len) = data.map_or((0, 0), |data| (self.pointer(data) as u64, length(data)));
+        let mut entry = opcode::UringCmd80::new(types::Fixed(slot), NVME_COMMAND);
+        entry = entry.cmd(passed_through(&sqe, address, len));
+        if let Some(fixed) = data.and_then(|data| self.regions.fixed(data)) {
+            entry = entry.buf_index(Some(fixed));
+        }
+        self.push_entry(entry.build().user_data(index as u64));
+        self.in_flight += 1;
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> AsRawFd for Queue<S, C> {
+    /// Readable while there are completions.
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
 fn length(buffer: Buffer) -> u32 {
     u32::try_from(buffer.len).expect("operations are cut to fit")
 }
 
-impl Drop for Queue {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Queue<S, C> {
     /// Releases the files now: the kernel destroys a closed ring some time later, and would keep their locks until
     /// then.
     fn drop(&mut self) {
@@ -218,7 +248,7 @@ mod tests {
 
     #[test]
     fn entries_have_the_kernels_flags() {
-        let mut queue = Queue::new(TaskWork::Cooperative, 4, 4, 4).unwrap();
+        let mut queue = Queue::<Entry, cqueue::Entry>::new(TaskWork::Cooperative, 4, 4, 4).unwrap();
         let memory = Memory::alloc(8192).unwrap();
         let region = queue.add_region(&memory);
         let buffer = Buffer { region, offset: 4096, len: 512 };

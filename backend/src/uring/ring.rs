@@ -3,15 +3,18 @@
 use super::Regions;
 use super::error::{RingError, Unpinned, classify};
 use super::file::Command;
+use super::nvme::Namespace;
 use super::queue::{Queue, Reaped, TaskWork};
 use super::regions::FIXED_LEN_MAX;
+use io_uring::cqueue::{self, Entry32};
+use io_uring::squeue::{self, Entry, Entry128};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmf_block::{BlockError, Buffer, RegionId};
 use nvmf_memory::Memory;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
 /// Regions that a ring takes.
@@ -19,11 +22,11 @@ const REGIONS_MAX: usize = 64;
 /// Fixed buffers that a ring takes: one for every [`FIXED_LEN_MAX`] bytes of a region.
 const FIXED_MAX: u16 = 256;
 /// Files that a ring takes for operations.
-pub(crate) const FILES_MAX: u32 = 1024;
-/// Entries of its table: behind those files, as many that it only [holds](Ring::hold_file).
+pub(crate) const FILES_MAX: u32 = 4096;
+/// Entries of its table: for each of them, another one that it only [holds](Ring::hold_file).
 pub(super) const FILE_TABLE: u32 = 2 * FILES_MAX;
 /// Descriptors that a ring watches.
-const WATCHES_MAX: usize = 9;
+const WATCHES_MAX: usize = 10;
 /// Operations that are pushed before they are submitted, while the device is slower than we are. A device that
 /// completes many at once would be idle while their successors are prepared.
 const EAGER: usize = 2;
@@ -47,8 +50,10 @@ pub(crate) struct Event {
     pub(crate) result: i32,
 }
 
-pub(crate) struct Ring {
-    queue: Queue,
+pub(crate) struct Ring<S: squeue::EntryMarker = Entry, C: cqueue::EntryMarker = cqueue::Entry> {
+    queue: Queue<S, C>,
+    /// Entries of its table of files.
+    files: u32,
     fixed_count: u16,
     unpinned: u64,
     watches: Vec<Watch>,
@@ -64,6 +69,9 @@ pub(crate) struct Ring {
     here: PhantomData<*mut ()>,
 }
 
+/// The ring of NVMe drives, whose entries are twice as large: a worker has it when it has such a drive.
+pub(crate) type NvmeRing = Ring<Entry128, Entry32>;
+
 impl Ring {
     /// A ring for up to `operations` operations in flight.
     pub(crate) fn new(operations: u32) -> Result<Self, RingError> {
@@ -72,15 +80,42 @@ impl Ring {
             other => other,
         }
     }
+}
 
+impl NvmeRing {
+    /// A ring for up to `operations` operations in flight, with the memory of another. The other's thread finds what is
+    /// complete at any system call, so it may sleep in the other while that watches this one.
+    pub(crate) fn beside(other: &Ring, operations: u32) -> Result<Self, RingError> {
+        let mut ring = Self::with(TaskWork::Cooperative, operations)?;
+        for region in 0..other.regions().count() {
+            let region = RegionId(u16::try_from(region).expect("few"));
+            let _ = ring.register(other.regions().memory(region));
+        }
+        Ok(ring)
+    }
+
+    /// Adds operation `index` on the drive in `slot`.
+    pub(crate) fn push_nvme(&mut self, index: usize, slot: u32, drive: Namespace, command: Command) {
+        self.queue.push_nvme(index, file_of(slot), drive, command);
+        self.on_pushed();
+    }
+
+    /// What [`Ring::watch`] of another ring takes.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.queue.as_raw_fd()
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     fn with(work: TaskWork, operations: u32) -> Result<Self, RingError> {
         let watches = u32::try_from(WATCHES_MAX).expect("few");
         let entries = (operations + watches).next_power_of_two();
-        let make = || Queue::new(work, entries, FILE_TABLE, FIXED_MAX);
-        let queue = make().or_else(|error| if raise_files_limit(&error) { make() } else { Err(error) });
+        let files = files_allowed();
+        let queue = Queue::new(work, entries, files, FIXED_MAX);
         let queue = queue.map_err(|source| classify(source, entries))?;
         Ok(Self {
             queue,
+            files,
             fixed_count: 0,
             unpinned: 0,
             watches: Vec::with_capacity(WATCHES_MAX),
@@ -137,18 +172,35 @@ impl Ring {
     }
 
     pub(crate) fn set_file(&mut self, slot: u32, fd: RawFd) -> io::Result<()> {
-        self.queue.set_file(slot, fd)
+        self.check_slot(slot)?;
+        self.queue.set_file(file_of(slot), fd)
     }
 
     /// Keeps the file open, by the name of a slot, until the slot holds another or none (-1) and no operation is in
     /// flight in this ring: whatever ends the process. A lock on it lasts as long.
     pub(crate) fn hold_file(&mut self, slot: u32, fd: RawFd) -> io::Result<()> {
-        self.queue.set_file(FILES_MAX + slot, fd)
+        self.check_slot(slot)?;
+        self.queue.set_file(file_of(slot) + 1, fd)
+    }
+
+    fn check_slot(&self, slot: u32) -> io::Result<()> {
+        if file_of(slot) + 1 < self.files {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "the limit of open files (RLIMIT_NOFILE) leaves room for {} disks: raise it (LimitNOFILE= in the unit, or \
+             ulimit -n), to {FILE_TABLE} for as many as there can be",
+            self.files / 2
+        )))
     }
 
     /// Adds operation `index` on the file in `slot`.
     pub(crate) fn push(&mut self, index: usize, slot: u32, command: Command) {
-        self.queue.push(index, slot, command);
+        self.queue.push(index, file_of(slot), command);
+        self.on_pushed();
+    }
+
+    fn on_pushed(&mut self) {
         self.pending += 1;
         if self.pending >= EAGER && self.vain_polls >= VAIN_POLLS {
             self.submit();
@@ -187,6 +239,11 @@ impl Ring {
             self.reap();
         }
         self.reaped.pop_front()
+    }
+
+    /// Whether there are completions that [`Ring::pop`] gives without asking the kernel.
+    pub(crate) fn has_reaped(&self) -> bool {
+        !self.reaped.is_empty()
     }
 
     fn reap(&mut self) {
@@ -242,20 +299,27 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
         self.drain(self.drop_timeout, |_| ());
     }
 }
 
-/// A table of files may be no longer than the limit of open files, whose soft value is mostly 1024. Says whether it was
-/// that, and is raised now.
-fn raise_files_limit(error: &io::Error) -> bool {
-    let needed = u64::from(FILE_TABLE);
-    error.raw_os_error() == Some(libc::EMFILE)
-        && getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(soft, hard)| {
-            soft < needed && hard >= needed && setrlimit(Resource::RLIMIT_NOFILE, needed, hard).is_ok()
-        })
+/// Entries of the table of files: no more than descriptors are allowed, whose soft limit is mostly 1024 and is raised. With
+/// few, there is room for fewer devices.
+fn files_allowed() -> u32 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return FILE_TABLE };
+    let needed = u64::from(FILE_TABLE).min(hard);
+    let allowed = match soft < needed && setrlimit(Resource::RLIMIT_NOFILE, needed, hard).is_ok() {
+        true => needed,
+        false => soft.min(needed),
+    };
+    u32::try_from(allowed).unwrap_or(FILE_TABLE)
+}
+
+/// Where the file of a slot is in the table. The entry behind it is the one that only [holds](Ring::hold_file) a file.
+fn file_of(slot: u32) -> u32 {
+    2 * slot
 }
 
 #[cfg(test)]
@@ -264,8 +328,41 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
+    fn ring_of_drives_wakes_the_one_that_sleeps() {
+        let mut ring = Ring::new(4).unwrap();
+        let memory = Memory::alloc(4096).unwrap();
+        let region = ring.register(&memory).unwrap();
+        let mut drives = NvmeRing::beside(&ring, 4).unwrap();
+        let watch = ring.watch(drives.fd()).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        drives.set_file(0, reader.as_raw_fd()).unwrap();
+        for round in 0..3 {
+            // Entries of twice the size hold the usual commands as well.
+            drives.push(7, 0, Command::Read { at: 0, into: Buffer { region, offset: 0, len: 1 } });
+            drives.submit();
+            assert!(drives.pop().is_none());
+            let byte = std::thread::spawn(move || {
+                std::io::Write::write_all(&mut writer, &[round]).unwrap();
+                writer
+            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let event = loop {
+                assert!(Instant::now() < deadline, "it did not wake");
+                ring.wait(Some(Duration::from_secs(30)));
+                if ring.take_fired(watch)
+                    && let Some(event) = drives.pop()
+                {
+                    break event;
+                }
+            };
+            assert_eq!((event.index, event.result), (7, 1));
+            writer = byte.join().unwrap();
+        }
+    }
+
+    #[test]
     fn a_kernel_without_deferred_work_serves_as_well() {
-        let mut ring = Ring::with(TaskWork::Cooperative, 4).unwrap();
+        let mut ring = Ring::<Entry>::with(TaskWork::Cooperative, 4).unwrap();
         let file = tempfile::tempfile().unwrap();
         ring.set_file(0, file.as_raw_fd()).unwrap();
         for index in 0..4 {

@@ -204,7 +204,9 @@ async fn execute(
         }
         BlockOp::Deallocate { .. } => device.deallocate(offset, len).await,
         BlockOp::Verify { .. } => device.verify(offset, len).await,
-        BlockOp::Compare { .. } | BlockOp::CompareAndWrite { .. } => Err(Error::Closed),
+        BlockOp::Compare { .. } | BlockOp::CompareAndWrite { .. } | BlockOp::Share { .. } => {
+            Err(Error::Closed)
+        }
     }
 }
 

@@ -7,12 +7,16 @@ use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::DiskLock;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_initiator::auth::Secret;
+use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions, TlsOptions,
-    TransportOptions, tls::read_key_file,
+    AuthenticationOptions, ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions,
+    TlsOptions, TransportOptions,
+    tls::{read_key_file, read_line},
 };
 use nvmf_memory::Memory;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Longest wait for an orderly disconnect.
@@ -110,6 +114,18 @@ fn tls(remote: &Remote) -> Result<Option<TlsOptions>, EngineError> {
     Ok(Some(TlsOptions::new(key)))
 }
 
+/// How to authenticate, if a secret is given.
+fn authentication(remote: &Remote) -> Result<Option<AuthenticationOptions>, EngineError> {
+    let read = |path: &PathBuf| {
+        let line = read_line(path, true).map_err(|error| EngineError::Option(error.to_string()))?;
+        Secret::parse(&line).map_err(|error| EngineError::Option(format!("{}: {error}", path.display())))
+    };
+    let Some(path) = &remote.dhchap_key_file else { return Ok(None) };
+    let controller = remote.dhchap_ctrl_key_file.as_ref().map(read).transpose()?;
+    let secrets = Secrets { host: read(path)?, controller };
+    Ok(Some(AuthenticationOptions { concat: remote.concat, ..AuthenticationOptions::new(secrets) }))
+}
+
 /// The connection's options, and the namespace if the job names one.
 pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<Nsid>), EngineError> {
     let missing = |what: &str| {
@@ -139,6 +155,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
     };
     let connect = Options {
         transport,
+        authentication: authentication(remote)?,
         disable_flow_control: remote.disable_flow_control,
         provider: match remote.provider {
             RdmaProvider::Auto => Preference::Auto,

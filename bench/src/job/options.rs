@@ -171,6 +171,12 @@ pub struct Remote {
     pub tls: bool,
     /// The file with the key for it.
     pub tls_key_file: Option<PathBuf>,
+    /// The file with the host's secret for DH-HMAC-CHAP.
+    pub dhchap_key_file: Option<PathBuf>,
+    /// The file with the secret that the controller must prove to have.
+    pub dhchap_ctrl_key_file: Option<PathBuf>,
+    /// Over NVMe/TCP: TLS with a key that the authentication makes.
+    pub concat: bool,
     /// NVMe/RDMA: insist on a checksum of the data.
     pub crc: bool,
     /// Ask for submission queues without flow control.
@@ -326,6 +332,9 @@ impl Default for JobOptions {
                 data_digest: false,
                 tls: false,
                 tls_key_file: None,
+                dhchap_key_file: None,
+                dhchap_ctrl_key_file: None,
+                concat: false,
                 crc: false,
                 disable_flow_control: false,
                 address: None,

@@ -11,10 +11,22 @@ pub(super) fn complete(options: &mut JobOptions) -> Result<(), String> {
             Some(option) => {
                 Err(format!("{option} is for ioengine=nvmf over transport=tcp: {} has no TLS", engine.name()))
             }
-            None => Ok(()),
+            None => match option_of_authentication(&options.remote) {
+                Some(option) => {
+                    Err(format!("{option} is for ioengine=nvmf: {} does not authenticate", engine.name()))
+                }
+                None => Ok(()),
+            },
         };
     }
     let remote = &mut options.remote;
+    if remote.dhchap_key_file.is_none()
+        && let Some(option) = option_of_authentication(remote)
+    {
+        return Err(format!(
+            "{option} needs dhchap_key_file=FILE (nvmf gen-dhchap-key --keyfile FILE makes a secret)"
+        ));
+    }
     if let Some(url) = &options.filename {
         if let Some(rest) = url.strip_prefix("nvmf+tcp://") {
             if remote.transport == Some(RemoteTransport::Rdma) {
@@ -41,6 +53,10 @@ pub(super) fn complete(options: &mut JobOptions) -> Result<(), String> {
             Remote { provider: RdmaProvider::Iwarp | RdmaProvider::Verbs, .. } => {
                 Err("provider is for transport=rdma: omit it, or use that transport".to_owned())
             }
+            Remote { tls: true, concat: true, .. } => {
+                Err("concat is without tls: its key comes from the authentication; omit one of them"
+                    .to_owned())
+            }
             Remote { tls: true, tls_key_file: None, .. } => {
                 Err("tls=1 needs tls_key_file=FILE (nvmf gen-tls-key --keyfile FILE makes a key)".to_owned())
             }
@@ -57,6 +73,17 @@ fn option_of_tls(remote: &Remote) -> Option<&'static str> {
     match remote {
         Remote { tls: true, .. } => Some("tls"),
         Remote { tls_key_file: Some(_), .. } => Some("tls_key_file"),
+        Remote { concat: true, .. } => Some("concat"),
+        _ => None,
+    }
+}
+
+/// An option that is in use and is of authentication.
+fn option_of_authentication(remote: &Remote) -> Option<&'static str> {
+    match remote {
+        Remote { dhchap_key_file: Some(_), .. } => Some("dhchap_key_file"),
+        Remote { dhchap_ctrl_key_file: Some(_), .. } => Some("dhchap_ctrl_key_file"),
+        Remote { concat: true, .. } => Some("concat"),
         _ => None,
     }
 }

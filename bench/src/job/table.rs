@@ -288,6 +288,25 @@ const ENGINES: &[OptionSpec] = &[
         o.remote.tls_key_file = Some(v.into());
         Ok(())
     }),
+    known(&["dhchap_key_file"], "FILE", "nvmf: the file with the host's secret for DH-HMAC-CHAP", |o, v| {
+        o.remote.dhchap_key_file = Some(v.into());
+        Ok(())
+    }),
+    known(
+        &["dhchap_ctrl_key_file"],
+        "FILE",
+        "nvmf: the file with the secret that the controller must prove to have",
+        |o, v| {
+            o.remote.dhchap_ctrl_key_file = Some(v.into());
+            Ok(())
+        },
+    ),
+    known(
+        &["concat"],
+        "",
+        "nvmf over tcp: TLS with a key that the authentication makes, with dhchap_key_file",
+        |o, v| put(&mut o.remote.concat, flag(v)),
+    ),
     known(
         &["crc"],
         "",

@@ -179,6 +179,11 @@ fn option_of_another_transport_is_refused() {
         (format!("{TCP_URL}\ntransport=rdma"), &["nvmf+tcp://", "transport=rdma"]),
         (format!("{TCP_URL}\ntls=1"), &["tls=1 needs tls_key_file", "nvmf gen-tls-key"]),
         (format!("{TCP_URL}\n{key}"), &["tls_key_file is for tls=1"]),
+        (format!("{URL}\nconcat=1\ndhchap_key_file=/k"), &["concat is for transport=tcp"]),
+        (format!("{TCP_URL}\nconcat=1"), &["concat needs dhchap_key_file"]),
+        (format!("{URL}\ndhchap_ctrl_key_file=/k"), &["dhchap_ctrl_key_file needs dhchap_key_file"]),
+        (format!("{TCP_URL}\nconcat=1\ndhchap_key_file=/k\ntls=1\n{key}"), &["omit one of them"]),
+        ("ioengine=memory\ndhchap_key_file=/k".to_owned(), &["dhchap_key_file is for", "memory"]),
         // What is not NVMe/TCP would be sent in the clear as well.
         (format!("filename=nbd://127.0.0.1:10809/\ntls=1\n{key}"), &["tls is for", "nbd"]),
         (format!("ioengine=memory\n{key}"), &["tls_key_file is for", "memory"]),
@@ -192,6 +197,8 @@ fn option_of_another_transport_is_refused() {
         format!("{TCP_URL}\ntls=1\n{key}\nhdr_digest=1\ndata_digest=1\ntransport=tcp\nprovider=auto\ncrc=0"),
         format!("{URL}\ntransport=tcp\ntls=1\n{key}"),
         format!("{URL}\ncrc=1\nprovider=iwarp\ntls=0\nhdr_digest=0"),
+        format!("{URL}\ndhchap_key_file=/k\ndhchap_ctrl_key_file=/l"),
+        format!("{TCP_URL}\ndhchap_key_file=/k\nconcat=1"),
     ] {
         plan("job.fio", &format!("[a]\n{job}\n")).expect(&job);
     }

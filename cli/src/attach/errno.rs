@@ -7,7 +7,9 @@ use nvmf_block::BlockError;
 pub(super) fn errno(error: BlockError) -> Errno {
     match error {
         // ENODATA would name the medium more exactly, but file systems take it for "no such attribute".
-        BlockError::Medium | BlockError::NotCompared | BlockError::CacheLost => Errno::EIO,
+        BlockError::Medium | BlockError::NotCompared | BlockError::CacheLost | BlockError::Device(_) => {
+            Errno::EIO
+        }
         BlockError::OutOfRange | BlockError::BadBuffer => Errno::EINVAL,
         BlockError::ReadOnly => Errno::EROFS,
         BlockError::NoSpace => Errno::ENOSPC,
@@ -17,7 +19,19 @@ pub(super) fn errno(error: BlockError) -> Errno {
         BlockError::Aborted => Errno::ETIMEDOUT,
         BlockError::CompareFailed => Errno::EILSEQ,
         BlockError::Os(nix::libc::ENOMEM) => Errno::ENOMEM,
+        BlockError::ReservationConflict => Errno::EBADE,
         // The target's own trouble.
         BlockError::Os(_) => Errno::EREMOTEIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservation_conflict_is_the_kernels_errno_for_it() {
+        assert_eq!(errno(BlockError::ReservationConflict), Errno::EBADE);
+        assert_eq!(errno(BlockError::Os(nix::libc::EIO)), Errno::EREMOTEIO);
     }
 }

@@ -7,7 +7,7 @@ use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_attached::DiskLock;
-use nvmf_block::{Backend, BlockOp, Completion, DeviceId, Tag};
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{ConnectionState, RemoteBackend};
@@ -238,7 +238,12 @@ impl Remote {
             for completion in completions.drain(..) {
                 // A request that ended after its client was gone: nobody waits for it.
                 if completion.tag == LAST_FLUSH {
-                    return Ok(completion.result?);
+                    return completion.result.map_err(|error| match error {
+                        BlockError::ReservationConflict => {
+                            anyhow!("another host holds a reservation (`nvmf resv-report` shows which)")
+                        }
+                        error => error.into(),
+                    });
                 }
             }
             if Instant::now() >= until {

@@ -139,7 +139,7 @@ fn controller(id: &IdentifyController) -> Value {
         "cntlid": id.cntlid.get(), "ver": id.ver.get(), "rtd3r": id.rtd3r.get(), "rtd3e": id.rtd3e.get(),
         "oaes": id.oaes.get(), "ctratt": id.ctratt.get(), "rrls": id.rrls.get(), "cntrltype": id.cntrltype,
         "fguid": Uuid::from_bytes(id.fguid).to_string(), "crdt1": id.crdt1.get(), "crdt2": id.crdt2.get(),
-        "crdt3": id.crdt3.get(), "nvmsr": id.nvmsr, "vwci": id.vwci, "mec": id.mec, "oacs": id.oacs.get(),
+        "crdt3": id.crdt3.get(), "ciu": id.ciu, "cirn": id.cirn.get(), "nvmsr": id.nvmsr, "vwci": id.vwci, "mec": id.mec, "oacs": id.oacs.get(),
         "acl": id.acl_z, "aerl": id.aerl_z, "frmw": id.frmw, "lpa": id.lpa, "elpe": id.elpe_z, "npss": id.npss_z,
         "avscc": id.avscc, "apsta": id.apsta, "wctemp": id.wctemp.get(), "cctemp": id.cctemp.get(),
         "mtfa": id.mtfa.get(), "hmpre": id.hmpre.get(), "hmmin": id.hmmin.get(),
@@ -151,12 +151,12 @@ fn controller(id: &IdentifyController) -> Value {
         "hmminds": id.hmminds.get(), "hmmaxd": id.hmmaxd.get(), "nsetidmax": id.nsetidmax.get(),
         "endgidmax": id.endgidmax.get(), "anatt": id.anatt, "anacap": id.anacap,
         "anagrpmax": id.anagrpmax.get(), "nanagrpid": id.nanagrpid.get(), "pels": id.pels.get(),
-        "domainid": id.domainid.get(), "megcap": number(id.megcap), "sqes": id.sqes, "cqes": id.cqes,
+        "domainid": id.domainid.get(), "megcap": number(id.megcap), "cqt": id.cqt.get(), "sqes": id.sqes, "cqes": id.cqes,
         "maxcmd": id.maxcmd.get(), "nn": id.nn.get(), "oncs": id.oncs.get(), "fuses": id.fuses.get(),
         "fna": id.fna, "vwc": id.vwc, "awun": id.awun_z.get(), "awupf": id.awupf_z.get(), "icsvscc": id.icsvscc,
         "nwpc": id.nwpc, "acwu": id.acwu_z.get(), "sgls": id.sgls.get(), "mnan": id.mnan.get(),
         "subnqn": text(&id.subnqn), "ioccsz": id.ioccsz.get(), "iorcsz": id.iorcsz.get(),
-        "icdoff": id.icdoff.get(), "fcatt": id.fcatt, "msdbd": id.msdbd, "ofcs": id.ofcs.get(),
+        "icdoff": id.icdoff.get(), "fcatt": id.fcatt, "msdbd": id.msdbd, "ofcs": id.ofcs.get(), "ccrl": id.ccrl,
     });
     if let (Value::Object(fields), Value::Object(rest)) = (&mut fields, rest) {
         fields.extend(rest);
@@ -210,6 +210,10 @@ mod tests {
             (printed("ieee"), printed("cntlid"), printed("mdts")),
             ("003828".into(), "0".into(), "0".into())
         );
+        (id.ciu, id.cirn, id.cqt, id.ccrl) = (7, u64::MAX.into(), 5000.into(), 4);
+        let fields = controller(&id);
+        let reset = ["ciu", "cirn", "cqt", "ccrl"].map(|name| fields[name].as_u64());
+        assert_eq!(reset, [Some(7), Some(u64::MAX), Some(5000), Some(4)]);
         for name in IN_HEX {
             let there = !fields[name].is_null()
                 || !namespace(&IdentifyNamespace::new_zeroed(), 1, None)[name].is_null();

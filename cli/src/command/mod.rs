@@ -1,7 +1,7 @@
 //! The command line. Its flags are nvme-cli's where nvme-cli has them.
 //!
-//! In commands that read, write or destroy ranges, nvme-cli has other meanings for `-s`, `-c`, `-d` and `-f`. There the
-//! options of the connection have their long names only.
+//! Where nvme-cli has another meaning for a short name of the connection's options, that option has its long name only.
+//! `-t`, `-a`, `-n`, `-w` and `-S` are always the connection's, and `-s` is refused where it is not.
 
 mod attach;
 mod compare;
@@ -11,6 +11,7 @@ mod doctor;
 mod identify;
 mod list;
 mod nvm;
+mod raw;
 mod refused;
 mod smart_log;
 mod target;
@@ -49,22 +50,60 @@ enum Command {
     IdNs(identify::IdNs),
     /// Shows the SMART / Health log of a controller
     SmartLog(smart_log::SmartLogArguments),
+    /// Shows a log page, byte by byte
+    #[command(mut_args(without_short("sil")), arg(refused::no_port("--lsp")))]
+    GetLog(raw::GetLog),
+    /// Shows how namespaces are reached through this controller (Asymmetric Namespace Access)
+    #[command(mut_args(without_short("g")))]
+    AnaLog(raw::AnaLog),
+    /// Shows the Error Information log of the controller that this command connects to
+    ///
+    /// Each command is a controller of its own, and each controller has its own log: a target that keeps it so, as
+    /// nvmf-target does, shows no errors of other connections, nor of `nvmf attach`.
+    ErrorLog(raw::ErrorLog),
+    /// Shows a feature
+    #[command(mut_args(without_short("sflc")), arg(refused::no_port("--sel")))]
+    GetFeature(raw::GetFeature),
+    /// Sets a feature of the controller, for as long as this command is connected, or of a namespace
+    #[command(mut_args(without_short("sfldc")), arg(refused::no_port("--save")))]
+    SetFeature(raw::SetFeature),
+    /// Registers this host with a namespace's reservations
+    #[command(mut_args(without_short("cki")))]
+    ResvRegister(raw::Register),
+    /// Acquires a reservation, or preempts others
+    #[command(mut_args(without_short("ci")))]
+    ResvAcquire(raw::Acquire),
+    /// Releases or clears a reservation
+    #[command(mut_args(without_short("ci")))]
+    ResvRelease(raw::Release),
+    /// Shows who is registered, and which reservation is held
+    #[command(mut_args(without_short("d")))]
+    ResvReport(raw::Report),
+    /// Copies blocks within a namespace; the data stay at the target
+    #[command(mut_args(without_short("sdfl")), arg(refused::no_port("--slbs")))]
+    Copy(raw::Copy),
+    /// Sends any Admin command
+    #[command(mut_args(without_short("sfldiT")), arg(refused::no_port("--show-command")))]
+    AdminPassthru(raw::AdminPassthru),
+    /// Sends any I/O command with up to 1 KiB of data
+    #[command(mut_args(without_short("sfldiT")), arg(refused::no_port("--show-command")))]
+    IoPassthru(raw::IoPassthru),
     /// Copies from a namespace to a file or pipe
-    #[command(mut_args(without_short))]
+    #[command(mut_args(without_short("scfd")))]
     Read(transfer::Read),
     /// Copies from a file or pipe to a namespace
-    #[command(mut_args(without_short))]
+    #[command(mut_args(without_short("scfd")))]
     Write(transfer::Write),
     /// Flushes a namespace: what was written is durable afterwards
     Flush(nvm::Flush),
     /// Deallocates ranges of a namespace (Dataset Management)
-    #[command(mut_args(without_short))]
+    #[command(mut_args(without_short("scfd")))]
     Dsm(nvm::Dsm),
     /// Makes a range of a namespace read as zeroes
-    #[command(mut_args(without_short))]
+    #[command(mut_args(without_short("scfd")))]
     WriteZeroes(nvm::WriteZeroes),
     /// Compares a range of a namespace with a file: exit status 0 equal, 1 different, 2 error
-    #[command(mut_args(without_short))]
+    #[command(mut_args(without_short("scfd")))]
     Compare(compare::Compare),
     /// Examines this machine and the way to a target, and says how to fix what is wrong
     Doctor(doctor::Doctor),
@@ -104,11 +143,23 @@ struct OtherName {
     _arguments: Vec<OsString>,
 }
 
-/// A flag of the connection without its short name, where that has another meaning.
-fn without_short(argument: Arg) -> Arg {
-    match argument.get_id().as_str() {
-        "trsvcid" | "reconnect_delay" | "host_iface" | "disable_sqflow" => argument.short(None),
-        _ => argument,
+/// Takes the short names in `letters` from the flags of the connection: they have other meanings.
+fn without_short(letters: &'static str) -> impl Fn(Arg) -> Arg {
+    move |argument| {
+        let is_of_connection = matches!(
+            argument.get_id().as_str(),
+            "trsvcid"
+                | "reconnect_delay"
+                | "host_iface"
+                | "disable_sqflow"
+                | "nr_io_queues"
+                | "keep_alive_tmo"
+                | "ctrl_loss_tmo"
+                | "hdr_digest"
+                | "tos"
+        );
+        let is_taken = is_of_connection && argument.get_short().is_some_and(|short| letters.contains(short));
+        if is_taken { argument.short(None) } else { argument }
     }
 }
 
@@ -141,6 +192,18 @@ impl Arguments {
             Command::IdCtrl(identify) => identify.run(),
             Command::IdNs(identify) => identify.run(),
             Command::SmartLog(smart_log) => smart_log.run(),
+            Command::GetLog(log) => log.run(),
+            Command::AnaLog(log) => log.run(),
+            Command::ErrorLog(log) => log.run(),
+            Command::GetFeature(feature) => feature.run(),
+            Command::SetFeature(feature) => feature.run(),
+            Command::ResvRegister(register) => register.run(),
+            Command::ResvAcquire(acquire) => acquire.run(),
+            Command::ResvRelease(release) => release.run(),
+            Command::ResvReport(report) => report.run(),
+            Command::Copy(copy) => copy.run(),
+            Command::AdminPassthru(passthru) => passthru.run(),
+            Command::IoPassthru(passthru) => passthru.run(),
             Command::Read(read) => read.run(),
             Command::Write(write) => write.run(),
             Command::Flush(flush) => flush.run(),

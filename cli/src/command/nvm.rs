@@ -81,6 +81,7 @@ pub(super) struct Optional {
 }
 
 pub(super) const COMPARE: Optional = Optional { bit: oncs::COMPARE, name: "Compare" };
+pub(super) const COPY: Optional = Optional { bit: oncs::COPY, name: "Copy" };
 const DATASET_MANAGEMENT: Optional = Optional { bit: oncs::DATASET_MANAGEMENT, name: "Dataset Management" };
 const WRITE_ZEROES: Optional = Optional { bit: oncs::WRITE_ZEROES, name: "Write Zeroes" };
 

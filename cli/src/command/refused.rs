@@ -1,24 +1,18 @@
 //! Options of nvme-cli that mean something else here, or are missing: refused with what to write instead.
 
+use clap::Arg;
+
 /// What nvme-cli has and this program does not, refused with what there is instead.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Absent {
     #[arg(short = 'P', long = "nr-poll-queues", hide = true, value_parser = no_poll_queues)]
     _poll_queues: Option<u16>,
-    #[arg(long = "concat", hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_concat)]
-    _concat: Option<String>,
     #[arg(long = "tls-key-identity", alias = "tls_key_identity", hide = true, value_parser = no_key_identity)]
     _tls_key_identity: Option<String>,
 }
 
 fn no_poll_queues(_: &str) -> Result<u16, String> {
     Err("there are no queues for polling: leave it out (every queue spins before it sleeps)".to_owned())
-}
-
-fn no_concat(_: &str) -> Result<String, String> {
-    Err("TLS of a key that an authentication makes is not supported: use --tls with a configured key, and --dhchap-secret \
-         beside it if the target wants both"
-        .to_owned())
 }
 
 fn no_key_identity(_: &str) -> Result<String, String> {
@@ -80,6 +74,15 @@ fn no_slbs(text: &str) -> Result<u64, String> {
 fn no_cdw11(text: &str) -> Result<u64, String> {
     let what = "-c is nvme-cli's --cdw11, which this command does not take";
     Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
+}
+
+/// What `-s` is refused with where it is nvme-cli's `option`.
+pub(crate) fn no_port(option: &'static str) -> Arg {
+    let refuse = move |text: &str| -> Result<u64, String> {
+        let what = format!("-s is nvme-cli's {option}: write that");
+        Err(no_short(&what, "port", "--trsvcid", text).trim_end().to_owned())
+    };
+    Arg::new("not_port").short('s').hide(true).num_args(0..=1).default_missing_value("").value_parser(refuse)
 }
 
 fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {

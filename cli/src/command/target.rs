@@ -11,8 +11,8 @@ use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::{
-    AuthenticationOptions, HostIdentity, Options, Preference, TcpOptions, TlsOptions, TransportOptions,
-    VerbsOptions,
+    AuthenticationOptions, HostIdentity, Options, Preference, SecretsSource, TcpOptions, TlsOptions,
+    TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -96,6 +96,9 @@ pub(crate) struct TargetArguments {
     /// Secret that the target must prove to have, in the same way
     #[arg(long, alias = "dhchap_ctrl_secret", value_name = "SECRET|FILE", requires = "dhchap_secret")]
     dhchap_ctrl_secret: Option<String>,
+    /// Authenticate, and connect with TLS by the key that this makes (tcp): needs no key but --dhchap-secret
+    #[arg(long, requires = "dhchap_secret", conflicts_with_all = ["tls", "dhchap_optional"])]
+    concat: bool,
     /// Connect also to a target that does not ask for --dhchap-secret
     #[arg(long, requires = "dhchap_secret")]
     dhchap_optional: bool,
@@ -185,6 +188,13 @@ fn parse_key(text: &str) -> Result<Key> {
     })
 }
 
+/// The secrets that are given, or in the files that are named.
+fn read_secrets(host: &str, controller: Option<&str>) -> Result<Secrets> {
+    let host = read_secret("--dhchap-secret", host)?;
+    let controller = controller.map(|secret| read_secret("--dhchap-ctrl-secret", secret)).transpose()?;
+    Ok(Secrets { host, controller })
+}
+
 /// An address that says nothing without its interface.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
@@ -271,6 +281,7 @@ impl TargetArguments {
     fn option_of_tcp(&self) -> Option<&'static str> {
         let options = [
             ("--tls", self.tls),
+            ("--concat", self.concat),
             ("--hdr-digest", self.hdr_digest),
             ("--data-digest", self.data_digest),
             ("--host-iface", self.host_iface.is_some()),
@@ -342,15 +353,28 @@ impl TargetArguments {
         }))
     }
 
+    /// The files of secrets, to be read again; `None` where there is none.
+    fn secrets_source(&self) -> Option<SecretsSource> {
+        // As it is written now: a server changes its working folder.
+        let absolute = |text: &String| {
+            let path =
+                std::path::absolute(text).ok().and_then(|path| path.into_os_string().into_string().ok());
+            if is_secret(text) { text.clone() } else { path.unwrap_or_else(|| text.clone()) }
+        };
+        let host = self.dhchap_secret.as_ref().map(absolute)?;
+        let controller = self.dhchap_ctrl_secret.as_ref().map(absolute);
+        let read = move || read_secrets(&host, controller.as_deref()).map_err(|error| format!("{error:#}"));
+        Some(SecretsSource::new(read))
+    }
+
     /// What to prove and to ask for, if there is a secret.
     fn authentication(&self) -> Result<Option<AuthenticationOptions>> {
         let Some(secret) = &self.dhchap_secret else { return Ok(None) };
-        let host = read_secret("--dhchap-secret", secret)?;
-        let controller =
-            self.dhchap_ctrl_secret.as_ref().map(|secret| read_secret("--dhchap-ctrl-secret", secret));
-        let secrets = Secrets { host, controller: controller.transpose()? };
+        let secrets = read_secrets(secret, self.dhchap_ctrl_secret.as_deref())?;
         Ok(Some(AuthenticationOptions {
             insist: !self.dhchap_optional,
+            concat: self.concat,
+            source: self.secrets_source(),
             ..AuthenticationOptions::new(secrets)
         }))
     }

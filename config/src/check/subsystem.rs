@@ -54,8 +54,13 @@ impl Checker<'_> {
                 "dhchap_ctrl_key_file needs dhchap_key_file: the controller proves itself to a host that has";
             return self.error(path, message);
         }
+        let require_concat = file.require_concat.as_ref().is_some_and(|value| *value.as_ref());
+        if let (true, None, Some(value)) = (require_concat, &file.dhchap_key_file, &file.require_concat) {
+            let message = "require_concat needs dhchap_key_file: the authentication makes the key for TLS";
+            return self.error(value, message);
+        }
         let tls_key_file = file.tls_key_file.as_ref().map(|path| path.as_ref().clone());
-        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file })
+        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file, require_concat })
     }
 
     /// An absolute path, or the name of a systemd credential.

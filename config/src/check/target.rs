@@ -153,7 +153,12 @@ impl Checker<'_> {
                 return self.error(value, message("verbs"));
             }
         }
-        let words = [("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)];
+        let words = [
+            ("off", Tls::Off),
+            ("allowed", Tls::Allowed),
+            ("concat", Tls::Concat),
+            ("required", Tls::Required),
+        ];
         let tls = self.word("tls", file.tls.as_ref(), &words, Tls::Off)?;
         if let Some(value) = file.tls.as_ref().filter(|_| transport != Transport::Tcp && tls != Tls::Off) {
             return self.error(value, "tls is for transport = \"tcp\": NVMe/RDMA has none");

@@ -4,6 +4,7 @@ use super::AssociationError;
 use crate::{Command, Outcome, Qid};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use nvmf_auth::GeneratedKey;
 use nvmf_auth::host::ReplyTask;
 
 /// The association's name for a command of its own; comes back in [`super::Association::on_completion`].
@@ -59,6 +60,14 @@ pub enum Action {
     /// Run this with the secrets, then [`super::Association::on_authentication_computed`]. It may take some tenths of a
     /// second.
     Authenticate(Box<ReplyTask>),
+    /// Connections that are opened from now on have TLS with the key made of this one. The queue, if one is named, is closed
+    /// at once: [`Action::OpenQueue`] opens it anew.
+    Secure {
+        /// The key that the authentication made.
+        key: GeneratedKey,
+        /// The queue that it was made on, in the clear.
+        qid: Option<Qid>,
+    },
     /// Every queue was authenticated again ([`super::Association::authenticate_again`]).
     AuthenticatedAgain,
     /// Every queue is connected: [`super::Association::controller`] and [`super::Association::namespaces`] are there; I/O may flow.

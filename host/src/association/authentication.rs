@@ -1,9 +1,10 @@
 //! In-band authentication (DH-HMAC-CHAP) of each queue: after its Connect, and again whenever the caller wants.
 
 use super::{Action, Association, AssociationError, Purpose, Reply, State, Step};
-use crate::{Qid, admin};
+use crate::{Cntlid, Qid, admin};
 use alloc::boxed::Box;
 use core::time::Duration;
+use nvme_proto::fabrics::auth::SecureChannel;
 use nvme_proto::fabrics::connect::Connected;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_auth::host::{Host, HostError, Next, Replied};
@@ -20,6 +21,10 @@ pub struct AuthenticationConfig {
     /// A controller of namespaces that does not ask for authentication is not used: whoever is on the way could have
     /// taken the request out.
     pub insist: bool,
+    /// The Admin queue's authentication makes the key for TLS, which all connections have after it (secure channel
+    /// concatenation): over NVMe/TCP, without TLS before, and with terms
+    /// [that make keys](Terms::for_concatenation).
+    pub concatenate: bool,
 }
 
 /// What is under way.
@@ -34,8 +39,17 @@ pub(super) struct Run {
 impl Association {
     /// What Connect of a queue says of authentication: whether it comes next.
     pub(super) fn must_authenticate(&self, connected: Connected) -> Result<bool, AssociationError> {
-        if connected.secure_channel_required {
+        let concatenates = self.concatenates();
+        if connected.secure_channel_required && (!concatenates || self.concatenated) {
             return Err(AssociationError::SecureChannelRequired);
+        }
+        if concatenates {
+            return match (connected.authentication_required, self.concatenated) {
+                // Whoever is on the way could have taken the request out.
+                (false, false) => Err(AssociationError::NotAuthenticated),
+                // The channel's key proves both sides; some controllers ask once more.
+                (asked, _) => Ok(asked),
+            };
         }
         match (connected.authentication_required, &self.config.authentication) {
             (true, None) => Err(AssociationError::AuthenticationRequired),
@@ -57,12 +71,21 @@ impl Association {
         idle && self.authenticates
     }
 
+    fn concatenates(&self) -> bool {
+        self.config.authentication.is_some_and(|it| it.concatenate)
+    }
+
     /// Begins.
     pub(super) fn authenticate(&mut self, now: Duration, qid: Qid, again: bool) {
         let terms = self.config.authentication.map_or(Terms::default(), |it| it.terms);
         let names = Names { host: self.config.host_nqn, subsystem: self.config.subsystem_nqn };
         self.transaction = self.transaction.wrapping_add(1);
-        let (protocol, next) = Host::start(names, terms, self.transaction);
+        let wanted = match (self.concatenates() && qid == Qid(0), self.concatenated) {
+            (false, _) => SecureChannel::NONE,
+            (true, false) => SecureChannel::NEW_TLS_PSK,
+            (true, true) => SecureChannel::REPLACE_TLS_PSK,
+        };
+        let (protocol, next) = Host::start_with(names, terms, self.transaction, wanted);
         self.authenticates = true;
         if !again {
             self.state = State::Authenticating(qid);
@@ -135,11 +158,24 @@ impl Association {
     }
 
     fn on_authenticated(&mut self, now: Duration) -> Result<(), AssociationError> {
-        let Some(run) = self.authentication.take() else { return Ok(()) };
+        let Some(mut run) = self.authentication.take() else { return Ok(()) };
+        let key = run.protocol.take_key();
+        if let Some(key) = key {
+            if !self.concatenated {
+                self.concatenated = true;
+                self.controller.cntlid = Cntlid(0);
+                self.actions.push_back(Action::Secure { key, qid: Some(run.qid) });
+                self.open_queue(now, run.qid);
+                return Ok(());
+            }
+            // For connections to come; those that are there stay.
+            self.actions.push_back(Action::Secure { key, qid: None });
+        }
         if !run.again {
             return self.on_queue_connected_and_authenticated(now, run.qid);
         }
-        if run.qid.0 < self.controller.io_queues {
+        // The channel's key proves the host on the others.
+        if run.qid.0 < self.controller.io_queues && !self.concatenates() {
             self.authenticate(now, Qid(run.qid.0 + 1), true);
             return Ok(());
         }

@@ -3,6 +3,7 @@
 use super::AuthenticationConfig;
 use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::fabrics::discovery::TransportType;
 
 /// What the controller is for.
@@ -14,6 +15,15 @@ pub enum Purpose {
     DiscoveryOnce,
     /// Reads the discovery log, stays, and reads it again whenever the controller says that it changed.
     DiscoveryPersistent,
+}
+
+/// A controller that was lost, with commands of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impacted {
+    /// What Cross-Controller Reset knows it by; `None` where it has none.
+    pub instance: Option<ControllerInstance>,
+    /// When its commands are over without a reset, on the caller's clock ([`super::Association::quiesce_time`]).
+    pub until: Duration,
 }
 
 /// What an [`super::Association`] is to be.
@@ -45,6 +55,9 @@ pub struct AssociationConfig {
     pub connect_in_capsule: bool,
     /// How to authenticate where the controller asks for it (DH-HMAC-CHAP).
     pub authentication: Option<AuthenticationConfig>,
+    /// A controller of the subsystem whose commands may still be carried out: it is reset before anything else is done,
+    /// or the association fails ([`super::AssociationError::NotReset`]).
+    pub impacted: Option<Impacted>,
     /// How long a queue's connection set-up may take.
     pub connect_timeout: Duration,
     /// How long an admin or Fabrics command may take.
@@ -70,6 +83,7 @@ impl AssociationConfig {
             disable_flow_control: false,
             connect_in_capsule: true,
             authentication: None,
+            impacted: None,
             connect_timeout: Duration::from_secs(3),
             admin_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(5),
@@ -91,6 +105,19 @@ impl AssociationConfig {
     pub(super) fn fault(&self) -> Option<&'static str> {
         if self.host_id.is_zero() {
             return Some("the host identifier must not be all zeroes");
+        }
+        if let Some(authentication) = self.authentication.filter(|it| it.concatenate) {
+            if authentication.terms.for_concatenation() != Some(authentication.terms) {
+                return Some(
+                    "secure channel concatenation needs a hash other than SHA-512 and a Diffie-Hellman group",
+                );
+            }
+            if self.transport != TransportType::TCP {
+                return Some("secure channel concatenation is for NVMe/TCP: RDMA has no TLS");
+            }
+            if self.purpose != Purpose::Io {
+                return Some("secure channel concatenation is for namespaces, not for discovery");
+            }
         }
         let entries = limits::QUEUE_ENTRIES_MIN..=limits::QUEUE_ENTRIES_MAX;
         match self.purpose {

@@ -59,6 +59,14 @@ impl fmt::Display for Rejection {
 /// Why an association failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AssociationError {
+    /// A controller that was lost could not be reset: its commands may still be carried out.
+    #[error("controller {} that was lost could not be reset through the new one: {why}", .cntlid.0)]
+    NotReset {
+        /// Which.
+        cntlid: Cntlid,
+        /// Why not.
+        why: &'static str,
+    },
     /// The configuration cannot work.
     #[error("the association's configuration is wrong: {0}")]
     Config(&'static str),
@@ -94,7 +102,7 @@ pub enum AssociationError {
     AuthenticationRequired,
     /// It wants TLS of a key that an authentication makes.
     #[error(
-        "the controller demands authentication and a secure channel made of it (concat), which is not supported: use TLS with a configured key"
+        "the controller demands authentication and a secure channel made of it: connect with --concat and this host's secret (--dhchap-secret), or over TLS with a configured key (--tls)"
     )]
     SecureChannelRequired,
     /// The controller does not ask for authentication, and it was insisted on.
@@ -283,7 +291,7 @@ fn meaning(parameter: Option<InvalidParameter>) -> &'static str {
 /// What to do about a status of Connect that says enough by itself.
 fn advice(status: Status) -> &'static str {
     if status.is(Status::CONNECT_INVALID_HOST) {
-        "; the subsystem does not allow this host: add its NQN (nvmf show-hostnqn) to allowed_hosts on the target"
+        "; the subsystem does not allow this host: add its NQN (nvmf show-hostnqn) to allowed_hosts on the target; if it is there, the target may want TLS (--concat, --tls)"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
         "; the target has no controller left, or is not done with this host's last connection: try later, or close other connections"
     } else {

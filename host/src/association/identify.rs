@@ -5,12 +5,13 @@ use crate::io::CommandLimits;
 use crate::{Cntlid, Namespace, Nqn, Nsid, limits};
 use alloc::string::String;
 use core::time::Duration;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, IndependentNamespace, NamespaceIdType,
     NvmController, cmic, ctratt, independent_nsfeat, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::fabrics::discovery::TransportType;
-use nvmf_block::Geometry;
+use nvmf_block::{Geometry, Preferred};
 use zerocopy::FromBytes;
 
 /// NSATTR bit 0: currently write protected.
@@ -129,6 +130,11 @@ fn describe(identify: &IdentifyController, config: &AssociationConfig, info: &mu
     info.retry_delays = [identify.crdt1, identify.crdt2, identify.crdt3]
         .map(|hundred_ms| Duration::from_millis(100) * u32::from(hundred_ms.get()));
     info.command_quiesce = Duration::from_millis(identify.cqt.get().into());
+    info.instance = (identify.ciu != 0).then(|| ControllerInstance {
+        cntlid: info.cntlid,
+        uniquifier: identify.ciu,
+        random: identify.cirn.get(),
+    });
     info.ana = identify.cmic & cmic::ANARS != 0;
 }
 
@@ -211,8 +217,17 @@ impl Namespace {
         // OPTPERF is bits 5:4 since NVMe 2.1, and bit 4 alone before. Each value of it but 0 says that NPWG is valid.
         let optimal_mask = if info.version >= (2, 1, 0) { nsfeat::OPTPERF } else { nsfeat::OPTPERF_NPDG };
         let optimal = identify.nsfeat & optimal_mask != 0;
+        let deallocation = optimal && identify.nsfeat & nsfeat::OPTPERF_NPDG != 0;
+        let blocks_of = |valid: bool, field_z: u16| if valid { u32::from(field_z) + 1 } else { 1 };
         let geometry = Geometry {
-            optimal_blocks: if optimal { u32::from(identify.npwg_z.get()) + 1 } else { 1 },
+            preferred: Preferred {
+                write: blocks_of(optimal, identify.npwg_z.get()),
+                write_alignment: blocks_of(optimal, identify.npwa_z.get()),
+                stripe: blocks_of(optimal, identify.nows_z.get()),
+                deallocate: blocks_of(deallocation, identify.npdg_z.get()),
+                deallocate_alignment: blocks_of(deallocation, identify.npda_z.get()),
+                boundary: identify.noiob.get().into(),
+            },
             volatile_write_cache: info.volatile_write_cache,
             deallocate: command_limits.deallocate_blocks > 0,
             zero_after_deallocate: identify.reads_zeroes_when_deallocated(),

@@ -3,6 +3,7 @@
 use crate::{Cntlid, FlowControl, Status};
 use alloc::string::String;
 use core::time::Duration;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 
 /// What a controller says of itself: Connect, Properties, Identify Controller, the number of queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct ControllerInfo {
     pub retry_delays: [Duration; 3],
     /// CQT: how long after a lost connection the controller may still work on its commands; zero when it does not say.
     pub command_quiesce: Duration,
+    /// What Cross-Controller Reset knows the controller by; `None` where it has none.
+    pub instance: Option<ControllerInstance>,
     /// Reports through ANA (CMIC bit 3).
     pub ana: bool,
 }
@@ -77,6 +80,7 @@ impl Default for ControllerInfo {
             flow_control: FlowControl::Sqhd,
             retry_delays: [Duration::ZERO; 3],
             command_quiesce: Duration::ZERO,
+            instance: None,
             ana: false,
         }
     }

@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `setup` | the sequence from the admin queue's connection to ready |
+//! | `reset` | Cross-Controller Reset of a controller that was lost |
 //! | `authentication` | DH-HMAC-CHAP, where the controller asks for it |
 //! | `namespaces` | which there are, now and after a change; the discovery log |
 //! | `keep_alive` | Keep Alive and asynchronous events |
@@ -18,6 +19,7 @@ mod identify;
 mod info;
 mod keep_alive;
 mod namespaces;
+mod reset;
 mod setup;
 
 #[cfg(test)]
@@ -25,7 +27,7 @@ mod tests;
 
 pub use action::{Action, AdminData, CommandId, Reply};
 pub use authentication::AuthenticationConfig;
-pub use config::{AssociationConfig, Purpose};
+pub use config::{AssociationConfig, Impacted, Purpose};
 pub use error::{AssociationError, Gate, QueueFailure, Rejection};
 pub use info::ControllerInfo;
 
@@ -94,6 +96,10 @@ enum Step {
     /// CSTS.RDY; between two looks, `look_at` is set.
     AwaitReady,
     IdentifyController,
+    /// Cross-Controller Reset of the controller that was lost.
+    Reset,
+    /// The log page of resets; between two looks, `look_at` is set.
+    AwaitReset,
     IdentifyNvm,
     NumberOfQueues,
     EventConfiguration,
@@ -138,6 +144,8 @@ pub struct Association {
     authentication: Option<Box<Run>>,
     /// The controller asks for it.
     authenticates: bool,
+    /// It has made the key for TLS, which every connection has from then on.
+    concatenated: bool,
     /// The last authentication's number.
     transaction: u16,
     scan: Scan,
@@ -172,6 +180,7 @@ impl Association {
             setup: Setup::default(),
             authentication: None,
             authenticates: false,
+            concatenated: false,
             transaction: 0,
             scan: Scan::default(),
             reader: LogReader::default(),
@@ -203,7 +212,10 @@ impl Association {
         }
         if due(self.look_at) {
             self.look_at = None;
-            self.read_status();
+            match self.step {
+                Step::AwaitReset => self.read_reset_log(),
+                _ => self.read_status(),
+            }
         }
         self.on_keep_alive_timeout(now);
     }
@@ -340,6 +352,7 @@ impl Association {
             | Step::IdentifyNvm
             | Step::NumberOfQueues
             | Step::EventConfiguration => self.on_setup_step(now, reply),
+            Step::Reset | Step::AwaitReset => self.on_reset_step(now, reply),
             Step::AuthenticationSend(_) | Step::AuthenticationReceive(_) => {
                 self.on_authentication_step(now, reply)
             }

@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 /// A look at all namespaces, under way.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Still to look at, last first.
+    /// Still to look at, last first; while the list is being read, first first.
     waiting: Vec<Nsid>,
     /// Looked at.
     nsid: Nsid,
@@ -55,8 +55,11 @@ impl Association {
         let outcome = reply.outcome;
         let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
         if lists && self.state == State::Ready && !outcome.status.is_success() {
-            // What we knew is still good; I/O need not end for it.
+            // What we knew is still good; I/O need not end for it. No event announces the change again.
             self.settle(now);
+            if self.step == Step::Idle && crate::status::is_retryable(outcome.status) {
+                self.keep_alive.scan_at = Some(now.saturating_add(limits::RESCAN_DELAY));
+            }
             return Ok(());
         }
         match self.step {
@@ -64,8 +67,16 @@ impl Association {
             Step::ChangedNamespaces => self.list_namespaces(now),
             Step::ActiveNamespaces => {
                 succeeded("Identify (active namespaces)", outcome)?;
-                self.scan = Scan { waiting: active(reply.data)?, ..Scan::default() };
-                self.next_namespace(now);
+                let is_full = take_active(reply.data, &mut self.scan.waiting)?;
+                match self.scan.waiting.last() {
+                    Some(&last) if is_full && self.scan.waiting.len() < limits::NAMESPACES_MAX => {
+                        self.send_step(now, Step::ActiveNamespaces, admin::identify_active_namespaces(last));
+                    }
+                    _ => {
+                        self.scan.waiting.reverse();
+                        self.next_namespace(now);
+                    }
+                }
             }
             Step::Namespace | Step::Descriptors | Step::IndependentNamespace
                 if crate::status::is_retryable(outcome.status) =>
@@ -117,6 +128,7 @@ impl Association {
     }
 
     fn list_namespaces(&mut self, now: Duration) {
+        self.scan = Scan::default();
         self.send_step(now, Step::ActiveNamespaces, admin::identify_active_namespaces(Nsid(0)));
     }
 
@@ -185,18 +197,19 @@ impl Association {
     }
 }
 
-/// The list, last first. Its NSIDs grow, so a controller cannot make us look at one twice.
-fn active(data: &[u8]) -> Result<Vec<Nsid>, AssociationError> {
+/// Adds a list to what is active, and says whether there may be another behind it. Its NSIDs grow, so a controller cannot
+/// make us look at one twice.
+fn take_active(data: &[u8], nsids: &mut Vec<Nsid>) -> Result<bool, AssociationError> {
     let list = IdList::ref_from_bytes(data).map_err(|_| AssociationError::Malformed {
         what: "the list of active namespaces",
         problem: "it is not 4096 bytes",
     })?;
-    let mut nsids: Vec<Nsid> = Vec::new();
-    for nsid in list.iter().take(limits::NAMESPACES_MAX).map(Nsid) {
-        if nsid != Nsid::ALL && nsids.last().is_none_or(|last| *last < nsid) {
+    let before = nsids.len();
+    for nsid in list.iter().map(Nsid) {
+        let is_new = nsid != Nsid::ALL && nsids.last().is_none_or(|last| *last < nsid);
+        if is_new && nsids.len() < limits::NAMESPACES_MAX {
             nsids.push(nsid);
         }
     }
-    nsids.reverse();
-    Ok(nsids)
+    Ok(nsids.len() - before == IdList::COUNT_MAX)
 }

@@ -147,7 +147,16 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     };
     assert!(refused.is_permanent());
     let mut recovery = ready(RecoveryPolicy::default());
-    for error in [lost(), refused] {
+    let other_secret = AssociationError::Authentication {
+        qid: crate::Qid(0),
+        error: nvmf_auth::host::HostError::WrongController,
+    };
+    assert!(other_secret.is_permanent());
+    let mut first = Recovery::new(RecoveryPolicy::default(), 7, Duration::ZERO);
+    first.on_lost(SECOND, &other_secret);
+    first.on_closed(SECOND, Duration::ZERO);
+    assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection");
+    for error in [lost(), refused, other_secret] {
         recovery.on_lost(SECOND, &error);
         recovery.on_closed(SECOND, Duration::ZERO);
         assert_eq!(recovery.poll_decision(), None, "{error}");

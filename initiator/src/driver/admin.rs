@@ -1,5 +1,6 @@
 //! Admin and Fabrics commands: the association's own, and the user's.
 
+use super::operation::OTHERS;
 use super::queue::{Finished, Owner};
 use super::{Driver, DriverEvent};
 use crate::transport::{Data, Refused, Transport};
@@ -27,6 +28,8 @@ pub struct AdminReply {
 #[derive(Debug, Default)]
 pub(super) struct AdminCommands {
     waiting: VecDeque<(u32, AdminCommand)>,
+    /// Raw commands for I/O queues.
+    io_waiting: VecDeque<(u32, AdminCommand)>,
     /// The association's own, with their queues. They come first, and rarely wait.
     association_waiting: VecDeque<(usize, CommandId, AdminCommand)>,
     /// Bytes that the user's commands in flight read, by number.
@@ -48,6 +51,30 @@ impl<T: Transport> Driver<T> {
             self.admin.waiting.push_back((number, command));
         } else {
             self.events.push_back(DriverEvent::Admin(number, None));
+        }
+    }
+
+    /// Takes a raw command for an I/O queue; [`DriverEvent::Admin`] follows with this number. Its data are at most
+    /// [`crate::raw::IO_DATA_MAX`].
+    pub fn submit_raw(&mut self, number: u32, command: AdminCommand) {
+        if self.recovery.may_queue() && !self.shut {
+            self.admin.io_waiting.push_back((number, command));
+        } else {
+            self.events.push_back(DriverEvent::Admin(number, None));
+        }
+    }
+
+    /// Sends the user's raw commands, as far as there is room.
+    pub(super) fn issue_raw(&mut self, now: Duration) {
+        let deadline = Some(now.saturating_add(self.config.io_timeout));
+        while !self.admin.io_waiting.is_empty()
+            && let Some(queue) = self.next_queue(OTHERS)
+            && let Some((number, command)) = self.admin.io_waiting.pop_front()
+        {
+            if !self.send_admin(now, queue, Owner::Admin(number), &command, deadline) {
+                self.admin.io_waiting.push_front((number, command));
+                return;
+            }
         }
     }
 
@@ -173,7 +200,7 @@ impl<T: Transport> Driver<T> {
     }
 
     pub(super) fn fail_admin(&mut self) {
-        for (number, _) in self.admin.waiting.drain(..) {
+        for (number, _) in self.admin.waiting.drain(..).chain(self.admin.io_waiting.drain(..)) {
             self.events.push_back(DriverEvent::Admin(number, None));
         }
     }

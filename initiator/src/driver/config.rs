@@ -1,5 +1,6 @@
 //! What a driver is made with, and why it may not start.
 
+use crate::options::SecretsSource;
 use crate::transport::{Transport, TransportError};
 use core::time::Duration;
 use nvmf_auth::host::Secrets;
@@ -19,6 +20,8 @@ pub struct DriverConfig {
     pub write_queues: u16,
     /// What to prove and to ask for where the controller wants authentication.
     pub secrets: Option<Secrets>,
+    /// Where they are read again before each reconnect.
+    pub secrets_source: Option<SecretsSource>,
     /// When to reconnect and when to give up.
     pub recovery: RecoveryPolicy,
     /// How long an I/O command may take before its connection is given up.

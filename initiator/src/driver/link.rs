@@ -5,10 +5,18 @@ use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
 use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
-use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
+use nvmf_host::{Association, AssociationError, FlowControl, Impacted, QueueFailure};
 
 /// How long is looked whether a controller that ended an I/O queue ended them all: one that died has.
 const IO_END_GRACE: Duration = Duration::from_millis(20);
+
+/// Writes that were in flight when a controller was lost: nothing is issued before they cannot take effect any more.
+#[derive(Debug)]
+pub(super) struct Fence {
+    impacted: Impacted,
+    /// It can be reset through another controller, as far as is known: then nothing has to be waited for.
+    may_reset: bool,
+}
 
 /// An I/O queue that the controller ended.
 #[derive(Debug)]
@@ -24,16 +32,23 @@ impl<T: Transport> Driver<T> {
     pub(super) fn reconnect(&mut self, now: Duration) {
         self.ended_by_controller = false;
         (self.io_end, self.admin_lost) = (None, false);
+        self.read_secrets_again();
+        // An authentication makes a new key. Without one there is nothing that could fail.
+        let _ = self.transport.secure(None);
         let made = self
             .replace_transport()
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
-        match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
+        self.fence = self.fence.take_if(|fence| fence.impacted.until > now);
+        let mut config = self.config.association.clone();
+        config.impacted = self.fence.as_ref().map(|fence| fence.impacted);
+        match made.and_then(|()| Association::new(config, now)) {
             Ok(association) => self.association = Some(association),
             Err(error) => {
                 self.recovery.on_lost(now, &error);
                 self.events.push_back(DriverEvent::AttemptFailed(error));
                 // There is nothing to close.
-                self.recovery.on_closed(now, core::time::Duration::ZERO);
+                let pause = self.time_to_fence(now);
+                self.recovery.on_closed(now, pause);
             }
         }
     }
@@ -59,6 +74,12 @@ impl<T: Transport> Driver<T> {
         self.transport = transport;
         self.replaced = self.replaced.wrapping_add(1);
         Ok(())
+    }
+
+    /// How long not to connect: a controller that was lost may still carry out writes, and cannot be reset.
+    fn time_to_fence(&self, now: Duration) -> Duration {
+        let fence = self.fence.as_ref().filter(|fence| !fence.may_reset);
+        fence.map_or(Duration::ZERO, |fence| fence.impacted.until.saturating_sub(now))
     }
 
     pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
@@ -145,8 +166,16 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// The association failed.
+    pub(super) fn on_failed(&mut self, error: &AssociationError) {
+        if let (AssociationError::NotReset { .. }, Some(fence)) = (error, &mut self.fence) {
+            fence.may_reset = false;
+        }
+    }
+
     /// Every queue is connected: what Connect agreed about flow control holds now.
     pub(super) fn on_ready(&mut self) {
+        self.fence = None;
         let Some(association) = &self.association else { return };
         let controller = association.controller();
         if controller.flow_control == FlowControl::Disabled {
@@ -184,6 +213,7 @@ impl<T: Transport> Driver<T> {
     /// Destroys every queue. From here on nothing that was in flight can reach our memory.
     pub(super) fn destroy_queues(&mut self) {
         self.closing = false;
+        self.computing = None;
         for queue in self.queues.drain(..).flatten() {
             self.transport.destroy(queue.qid);
             for owner in queue.into_owners() {
@@ -200,15 +230,19 @@ impl<T: Transport> Driver<T> {
     pub(super) fn on_closed(&mut self, now: Duration) {
         // What was in flight and changes nothing may be carried out at any time.
         let changes = self.operations.has_writes_in_flight() || self.admin_lost;
-        let no_matter = self.ended_by_controller || !changes;
-        let quiesce = self
-            .association
-            .take()
-            .map_or(Duration::ZERO, |association| association.quiesce_time(now, no_matter));
+        if let Some(association) = self.association.take()
+            && changes
+        {
+            let until = now.saturating_add(association.quiesce_time(now, self.ended_by_controller));
+            let instance = association.controller().instance;
+            self.fence =
+                Some(Fence { impacted: Impacted { instance, until }, may_reset: instance.is_some() });
+        }
         if self.shut {
             self.recovery.stop();
         }
-        self.recovery.on_closed(now, quiesce);
+        let pause = self.time_to_fence(now);
+        self.recovery.on_closed(now, pause);
         self.operations.on_lost(&self.recovery);
         if self.shut {
             self.operations.fail_waiting(nvmf_block::BlockError::Gone);

@@ -7,13 +7,16 @@
 //! | `link` | queues: opened, connected, closed; a transport whose device is lost, replaced |
 //! | `queue` | the commands in flight on one queue |
 //! | `admin` | admin and Fabrics commands |
+//! | `authentication` | what is computed for an authentication, and the key for TLS that it makes |
 //! | `disks` | namespaces, pinned to the disks that they were |
 //! | `operation` | block operations: issued part by part, finished, issued again after a loss |
 //!
-//! The driver has no thread, no clock and makes no system call of its own: whoever drives a [`crate::Connection`] runs
+//! The driver has no thread, no clock and makes no system call of its own (but what an authentication is to compute, it gives to a
+//! thread): whoever drives a [`crate::Connection`] runs
 //! [`Driver::turn`], and so does a simulator under virtual time.
 
 mod admin;
+mod authentication;
 mod config;
 mod disks;
 mod link;
@@ -28,11 +31,11 @@ pub use config::{DriverConfig, StartError};
 use crate::ConnectionState;
 use crate::transport::{Arrival, Transport, TransportError};
 use admin::{AdminCommands, KeyRefused};
+use authentication::Computing;
 use core::time::Duration;
 use disks::Disks;
-use link::IoEnd;
+use link::{Fence, IoEnd};
 use nvme_proto::{Nsid, Qid, Status};
-use nvmf_auth::host::{ReplyTask, Secrets};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
@@ -64,7 +67,7 @@ pub enum DriverEvent {
     Foreign(Nsid, Mismatch),
     /// The disk that was opened is there again.
     Restored(Nsid),
-    /// An admin command ended; `None` when its association did first.
+    /// An admin command or a raw command ended; `None` when its association did first.
     Admin(u32, Option<AdminReply>),
     /// It is over: all I/O has failed and will fail.
     GaveUp,
@@ -93,6 +96,7 @@ pub struct Driver<T: Transport> {
     disks: Disks,
     admin: AdminCommands,
     key_refused: Option<KeyRefused>,
+    computing: Option<Computing>,
     /// When Invalid Field may next cause a scan of the namespaces.
     next_doubt: Duration,
     events: VecDeque<DriverEvent>,
@@ -103,6 +107,8 @@ pub struct Driver<T: Transport> {
     ended_by_controller: bool,
     /// The controller ended an I/O queue: whether it ended all of them will be seen.
     io_end: Option<IoEnd>,
+    /// What was sent to a controller that was lost may still be carried out.
+    fence: Option<Fence>,
     /// An admin command of the user's was in flight when the association ended.
     admin_lost: bool,
     shut: bool,
@@ -133,12 +139,14 @@ impl<T: Transport> Driver<T> {
             disks: Disks::default(),
             admin: AdminCommands::default(),
             key_refused: None,
+            computing: None,
             next_doubt: Duration::ZERO,
             events: VecDeque::new(),
             rounds: [0; 2],
             closing: false,
             ended_by_controller: false,
             io_end: None,
+            fence: None,
             admin_lost: false,
             shut: false,
             factory: None,
@@ -254,26 +262,6 @@ impl<T: Transport> Driver<T> {
         self.act(now);
     }
 
-    /// Authenticates every queue again, with these secrets from now on. [`DriverEvent::AuthenticatedAgain`] follows, or
-    /// the association is lost. Nothing happens, and `false` is returned, where the controller did not ask for
-    /// authentication, or while something else is under way.
-    pub fn authenticate_again(&mut self, now: Duration, secrets: Secrets) -> bool {
-        self.config.secrets = Some(secrets);
-        let begun = self.association.as_mut().is_some_and(|association| association.authenticate_again(now));
-        self.act(now);
-        begun
-    }
-
-    /// Computed here and now: no I/O of this connection is under way while its queues are set up, and an authentication
-    /// that is done again delays it once for each queue.
-    fn authenticate(&mut self, now: Duration, task: &ReplyTask) {
-        let (Some(secrets), Some(association)) = (&self.config.secrets, &mut self.association) else {
-            return;
-        };
-        let replied = task.run(secrets, &mut nvmf_auth::system_random);
-        association.on_authentication_computed(now, replied);
-    }
-
     /// When [`Driver::turn`] must be called again even if nothing arrives.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
@@ -283,7 +271,8 @@ impl<T: Transport> Driver<T> {
         let key = self.key_refused.map(KeyRefused::poll_timeout);
         let (recovery, transport) = (self.recovery.poll_timeout(), self.transport.poll_timeout());
         let io_end = self.io_end.as_ref().map(|end| end.until);
-        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout(), io_end]
+        let computing = self.computing.as_ref().map(|computing| computing.look_at);
+        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout(), io_end, computing]
             .into_iter()
             .flatten()
             .min()
@@ -293,6 +282,7 @@ impl<T: Transport> Driver<T> {
     pub fn turn(&mut self, now: Duration) -> bool {
         let mut worked = self.poll_arrivals(now);
         worked |= self.poll_connections(now);
+        worked |= self.poll_computed(now);
         self.poll_timers(now);
         self.act(now);
         self.issue_own(now);
@@ -417,12 +407,14 @@ impl<T: Transport> Driver<T> {
                 self.events.push_back(DriverEvent::NamespacesChanged);
                 self.check_disks(now, false);
             }
-            Action::Authenticate(task) => self.authenticate(now, &task),
+            Action::Authenticate(task) => self.authenticate(now, task),
             Action::AuthenticatedAgain => self.events.push_back(DriverEvent::AuthenticatedAgain),
+            Action::Secure { key, qid } => self.secure(now, &key, qid),
             Action::DiscoveryLogChanged | Action::Event(_) => {}
             Action::Failed(error) => {
                 let was_ready = self.recovery.may_issue();
                 self.recovery.on_lost(now, &error);
+                self.on_failed(&error);
                 self.events.push_back(if was_ready {
                     DriverEvent::Lost(error)
                 } else {

@@ -40,7 +40,7 @@ struct Operation {
 
 /// Kinds of operations, by the I/O queues that they go to: reads, or all where none are apart; everything but reads.
 const READS: usize = 0;
-const OTHERS: usize = 1;
+pub(super) const OTHERS: usize = 1;
 
 /// What an operation waits for that is not room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,6 +270,7 @@ impl<T: Transport> Driver<T> {
             return;
         }
         self.issue_admin(now);
+        self.issue_raw(now);
         // While a change is looked into, nobody knows which disk is where.
         if self.association.as_ref().is_none_or(Association::is_scanning) {
             return;
@@ -283,7 +284,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// The next I/O queue for operations of this kind, in turn, that has room.
-    fn next_queue(&mut self, kind: usize) -> Option<usize> {
+    pub(super) fn next_queue(&mut self, kind: usize) -> Option<usize> {
         let all = self.queues.len().checked_sub(1)?;
         // A controller may give fewer queues than there are to be for the others alone.
         let others = Some(usize::from(self.config.write_queues)).filter(|&others| others < all).unwrap_or(0);

@@ -8,6 +8,7 @@ use nvmf_host::{Command, QueueFailure, Violation};
 use nvmf_memory::Memory;
 use nvmf_rdma::MemoryRegion;
 use nvmf_rdma_any::AnyProvider;
+use nvmf_tls::Psk;
 use std::os::fd::BorrowedFd;
 
 /// One of the transports, chosen at run time. Each call costs one `match`.
@@ -49,6 +50,10 @@ impl Transport for AnyTransport {
 
     fn prepare(&mut self, io_queues: u16, entries: u16) -> Result<(), TransportError> {
         each!(self, transport => transport.prepare(io_queues, entries))
+    }
+
+    fn secure(&mut self, key: Option<&Psk>) -> Result<(), TransportError> {
+        each!(self, transport => transport.secure(key))
     }
 
     fn register(&mut self, memory: &Memory) -> Result<AnyRegion, TransportError> {

@@ -21,6 +21,7 @@ use nvme_proto::fabrics::discovery::TransportType;
 use nvme_proto::{Cid, Cqe, Qid};
 use nvmf_host::{Command, QueueFailure, Violation};
 use nvmf_memory::Memory;
+use nvmf_tls::Psk;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
@@ -51,6 +52,18 @@ pub trait Transport: Sized {
 
     /// Ends a registration that no command uses.
     fn deregister(&mut self, region: Self::Region);
+
+    /// Connections that are started from now on have TLS with this key, which an authentication made; with `None`, what
+    /// they were to have at first.
+    ///
+    /// # Errors
+    /// [`TransportError`]: there is no TLS.
+    fn secure(&mut self, key: Option<&Psk>) -> Result<(), TransportError> {
+        match key {
+            None => Ok(()),
+            Some(_) => Err(TransportError("it has no TLS".to_owned())),
+        }
+    }
 
     /// Starts to connect a queue, in place of one with its number. [`Event::Connected`] or [`Event::Failed`] follows.
     ///
@@ -241,7 +254,7 @@ pub enum Refused {
 pub struct TransportError(pub String);
 
 /// Data bytes behind the SQE of an I/O queue's slot: those of the longest authentication message are the most.
-const IO_SLOT_DATA: usize = nvmf_auth::MESSAGE_LEN_MAX;
+pub(crate) const IO_SLOT_DATA: usize = nvmf_auth::MESSAGE_LEN_MAX;
 
 /// Bytes of data that a slot of this queue holds.
 fn slot_data_len(qid: Qid) -> usize {

@@ -50,6 +50,9 @@ impl AsyncEvent {
     /// I/O command specific: a reservation notification waits.
     pub const RESERVATION_LOG_AVAILABLE: Self =
         Self { kind: EventType::IO_COMMAND_SPECIFIC, info: 0x00, log_page: 0x80 };
+    /// Notice: a Cross-Controller Reset is over.
+    pub const CROSS_CONTROLLER_RESET_COMPLETED: Self =
+        Self { kind: EventType::NOTICE, info: 0xf4, log_page: 0x1e };
     /// Notice: the discovery log page changed.
     pub const DISCOVERY_LOG_CHANGED: Self = Self { kind: EventType::NOTICE, info: 0xf0, log_page: 0x70 };
 
@@ -74,6 +77,8 @@ pub mod notice {
     pub const FIRMWARE_ACTIVATION: u32 = 1 << 9;
     /// Asymmetric namespace access change notices.
     pub const ANA_CHANGE: u32 = 1 << 11;
+    /// Cross-Controller Reset completed notices.
+    pub const CROSS_CONTROLLER_RESET: u32 = 1 << 20;
     /// Discovery log page change notices.
     pub const DISCOVERY_LOG_CHANGE: u32 = 1 << 31;
 }
@@ -86,5 +91,6 @@ mod tests {
     fn the_discovery_notice_is_what_the_standard_says() {
         assert_eq!(AsyncEvent::DISCOVERY_LOG_CHANGED.emit(), 0x0070_f002);
         assert_eq!(AsyncEvent::parse(0x0070_f002), AsyncEvent::DISCOVERY_LOG_CHANGED);
+        assert_eq!(AsyncEvent::CROSS_CONTROLLER_RESET_COMPLETED.emit(), 0x001e_f402);
     }
 }

@@ -3,6 +3,7 @@
 pub mod abort;
 pub mod ana;
 pub mod async_event;
+pub mod cross_controller_reset;
 pub mod feature_values;
 pub mod features;
 pub mod identify;

@@ -154,6 +154,8 @@ open_enum! {
 pub const TREQ_SECURE_CHANNEL: u8 = 0b11;
 /// TREQ bits 1:0, 01b: it is required.
 pub const TREQ_SECURE_CHANNEL_REQUIRED: u8 = 0b01;
+/// TREQ: a secure channel is not required.
+pub const TREQ_SECURE_CHANNEL_NOT_REQUIRED: u8 = 0b10;
 /// SECTYPE, the first byte of TSAS for TCP: TLS 1.3.
 pub const SECTYPE_TLS13: u8 = 2;
 /// TREQ bit 3 (ZHIDS): a host identifier of 0 is accepted.
@@ -215,6 +217,15 @@ impl DiscoveryEntry {
     #[must_use]
     pub fn with_required_tls(mut self) -> Self {
         self.treq = self.treq & !TREQ_SECURE_CHANNEL | TREQ_SECURE_CHANNEL_REQUIRED;
+        self.tsas[0] = SECTYPE_TLS13;
+        self
+    }
+
+    /// The same, over TCP, where TLS 1.3 need not be there from the first byte: hosts take that as a sign to authenticate,
+    /// and to come back with the key that this makes (secure channel concatenation).
+    #[must_use]
+    pub fn with_tls_by_concatenation(mut self) -> Self {
+        self.treq = self.treq & !TREQ_SECURE_CHANNEL | TREQ_SECURE_CHANNEL_NOT_REQUIRED;
         self.tsas[0] = SECTYPE_TLS13;
         self
     }
@@ -329,6 +340,8 @@ mod tests {
         let secure = plain.with_required_tls();
         assert_eq!((plain.treq, plain.tsas[0], plain.requires_tls()), (4, 0, false));
         assert_eq!((secure.treq, secure.tsas[0], secure.requires_tls()), (5, 2, true));
+        let later = plain.with_tls_by_concatenation();
+        assert_eq!((later.treq, later.tsas[0], later.requires_tls()), (6, 2, false));
     }
 
     #[test]

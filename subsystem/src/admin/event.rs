@@ -1,5 +1,6 @@
 //! Asynchronous events: Asynchronous Event Requests that wait for an event, and events that wait for a request.
 
+use crate::health::warning;
 use crate::limits::ASYNC_EVENT_REQUESTS_MAX;
 use crate::ticket::{Outcome, Reply};
 use crate::{Cid, status};
@@ -12,7 +13,11 @@ pub(crate) enum Notification {
     NamespaceAttributes,
     Ana,
     Reservation,
+    CrossControllerReset,
     DiscoveryLog,
+    Reliability,
+    Temperature,
+    Spare,
 }
 
 /// The state of one kind of event.
@@ -36,14 +41,33 @@ pub(crate) struct Events {
 }
 
 impl Notification {
-    const ALL: [Self; 4] = [Self::NamespaceAttributes, Self::Ana, Self::Reservation, Self::DiscoveryLog];
+    const ALL: [Self; 8] = [
+        Self::NamespaceAttributes,
+        Self::Ana,
+        Self::Reservation,
+        Self::CrossControllerReset,
+        Self::DiscoveryLog,
+        Self::Reliability,
+        Self::Temperature,
+        Self::Spare,
+    ];
+    /// Those of the SMART / Health log, with the critical warnings that each is of.
+    pub(crate) const HEALTH: [(Self, u8); 3] = [
+        (Self::Reliability, warning::RELIABILITY),
+        (Self::Temperature, warning::TEMPERATURE),
+        (Self::Spare, warning::SPARE),
+    ];
 
     fn event(self) -> AsyncEvent {
         match self {
             Self::NamespaceAttributes => AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED,
             Self::Ana => AsyncEvent::ANA_CHANGE,
             Self::Reservation => AsyncEvent::RESERVATION_LOG_AVAILABLE,
+            Self::CrossControllerReset => AsyncEvent::CROSS_CONTROLLER_RESET_COMPLETED,
             Self::DiscoveryLog => AsyncEvent::DISCOVERY_LOG_CHANGED,
+            Self::Reliability => AsyncEvent::NVM_SUBSYSTEM_RELIABILITY,
+            Self::Temperature => AsyncEvent::TEMPERATURE,
+            Self::Spare => AsyncEvent::SPARE_BELOW_THRESHOLD,
         }
     }
 
@@ -53,7 +77,11 @@ impl Notification {
             Self::Reservation => return true,
             Self::NamespaceAttributes => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
             Self::Ana => notice::ANA_CHANGE,
+            Self::CrossControllerReset => notice::CROSS_CONTROLLER_RESET,
             Self::DiscoveryLog => notice::DISCOVERY_LOG_CHANGE,
+            Self::Reliability => warning::RELIABILITY.into(),
+            Self::Temperature => warning::TEMPERATURE.into(),
+            Self::Spare => warning::SPARE.into(),
         };
         config & bit != 0
     }

@@ -1,7 +1,7 @@
 //! Get Features and Set Features.
 
 use super::flush::flush_behind;
-use super::{AdminKind, AfterFlush, reservation};
+use super::{AdminKind, AfterFlush, reservation, write_protection};
 use crate::controller::Controller;
 use crate::data::{self, Fit};
 use crate::limits::KEEP_ALIVE_DEFAULT_MS;
@@ -26,8 +26,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const ARBITRATION_DEFAULT: u32 = 0b111;
 /// The over-temperature threshold that is never reached.
 const TEMPERATURE_DEFAULT: u16 = 0xffff;
-/// Asynchronous Event Configuration, bits 7:0: critical warnings of SMART. May be asked for; none ever comes.
-const SMART_WARNINGS: u32 = 0xff;
+/// Asynchronous Event Configuration, bits 7:0: critical warnings of the SMART / Health log.
+pub(crate) const SMART_WARNINGS: u32 = 0xff;
 /// Bytes of Host Behavior Support that mean something: ACRE, ETDAS, LBAFEE and HDISNS, which are 0 or 1, and the two
 /// bytes of CDFE.
 const HOST_BEHAVIOR_FIELDS: usize = 6;
@@ -104,6 +104,11 @@ impl Features {
     pub(crate) fn async_event_config(&self) -> u32 {
         self.async_event_config
     }
+
+    /// Whether that is at or beyond a threshold. A temperature that is not known (0) is not.
+    pub(crate) fn is_beyond_threshold(&self, temperature: u16) -> bool {
+        temperature > 0 && (temperature >= self.temperature_over || temperature <= self.temperature_under)
+    }
 }
 
 /// Whether this controller has the feature.
@@ -111,6 +116,7 @@ pub(crate) fn is_supported(controller: &Controller, fid: FeatureId) -> bool {
     match fid {
         _ if FEATURES.contains(&fid) => true,
         _ if controller.is_discovery() => false,
+        FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => controller.association.options.write_protection,
         _ => IO_FEATURES.contains(&fid),
     }
 }
@@ -123,7 +129,12 @@ pub(crate) fn on_get_features(controller: &Controller, now: Duration, sqe: &Sqe)
     let value = match command.select {
         Select::CURRENT => current(controller, now, &command)?,
         // What is changed there is saved.
-        Select::SAVED if command.fid == FeatureId::RESERVATION_PERSISTENCE => {
+        Select::SAVED
+            if matches!(
+                command.fid,
+                FeatureId::RESERVATION_PERSISTENCE | FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG
+            ) =>
+        {
             current(controller, now, &command)?
         }
         // Nothing else is saved: the saved value is the default.
@@ -148,7 +159,9 @@ fn capabilities(fid: FeatureId) -> u32 {
     // The Host Identifier comes with Connect.
     match fid {
         FeatureId::HOST_ID => 0,
-        FeatureId::RESERVATION_NOTIFICATION_MASK => capability::CHANGEABLE | capability::NAMESPACE_SPECIFIC,
+        FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => {
+            capability::CHANGEABLE | capability::NAMESPACE_SPECIFIC
+        }
         FeatureId::RESERVATION_PERSISTENCE => {
             capability::CHANGEABLE | capability::NAMESPACE_SPECIFIC | capability::SAVEABLE
         }
@@ -177,6 +190,7 @@ fn current(controller: &Controller, now: Duration, command: &GetFeatures) -> Res
         FeatureId::HOST_BEHAVIOR_SUPPORT => return Ok(Value::HostBehavior(features.host_behavior)),
         FeatureId::RESERVATION_NOTIFICATION_MASK => reservation::mask(controller, command.nsid)?,
         FeatureId::RESERVATION_PERSISTENCE => reservation::persistence(controller, command.nsid)?,
+        FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => write_protection::state(controller, command.nsid)?,
         FeatureId::HOST_ID if command.cdw11 & EXTENDED_HOST_ID != 0 => {
             return Ok(Value::HostId(controller.association.host_id()));
         }
@@ -226,6 +240,10 @@ pub(crate) fn on_set_features(
     if command.fid == FeatureId::RESERVATION_NOTIFICATION_MASK {
         return reservation::set_mask(controller, command.nsid, command.cdw11);
     }
+    // It persists, though it is not saved on request.
+    if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG {
+        return write_protection::set(controller, command.nsid, command.cdw11);
+    }
     if command.nsid != Nsid(0) && command.nsid != Nsid::ALL {
         return Err(status::FEATURE_NOT_NAMESPACE_SPECIFIC);
     }
@@ -237,10 +255,13 @@ pub(crate) fn on_set_features(
         FeatureId::POWER_MANAGEMENT => {
             features.power_management = only(PowerManagement::parse(word).state == 0, word)?
         }
-        FeatureId::TEMPERATURE_THRESHOLD => match threshold(word)? {
-            Threshold::Over => features.temperature_over = word as u16,
-            Threshold::Under => features.temperature_under = word as u16,
-        },
+        FeatureId::TEMPERATURE_THRESHOLD => {
+            match threshold(word)? {
+                Threshold::Over => features.temperature_over = word as u16,
+                Threshold::Under => features.temperature_under = word as u16,
+            }
+            controller.watch_health();
+        }
         // No namespace gives errors for deallocated blocks.
         FeatureId::ERROR_RECOVERY => {
             features.error_recovery = only(!ErrorRecovery::parse(word).deallocated_is_error, word)?;
@@ -258,6 +279,7 @@ pub(crate) fn on_set_features(
         FeatureId::ASYNC_EVENT_CONFIG => {
             let offered = SMART_WARNINGS | notices(controller);
             controller.features.async_event_config = only(word & !offered == 0, word)?;
+            controller.watch_health();
         }
         FeatureId::KEEP_ALIVE_TIMER => {
             let kato_ms = keep_alive_ms(controller.association.controller_type(), word);
@@ -288,7 +310,7 @@ pub(crate) fn notices(controller: &Controller) -> u32 {
     if controller.is_discovery() {
         notice::DISCOVERY_LOG_CHANGE
     } else {
-        notice::ATTACHED_NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE
+        notice::ATTACHED_NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE | notice::CROSS_CONTROLLER_RESET
     }
 }
 
@@ -334,7 +356,13 @@ pub(crate) fn on_parameters(
             controller.association.set_retry_delays(fields[ACRE] == 1);
             controller.association.set_copy_formats(u16::from_le_bytes([fields[CDFE], fields[CDFE + 1]]));
         }
-        AdminKind::Page | AdminKind::Asked | AdminKind::Flush { .. } => panic!("parameters for {kind:?}"),
+        AdminKind::Page
+        | AdminKind::Reset(_)
+        | AdminKind::Asked
+        | AdminKind::Protect(_)
+        | AdminKind::Flush { .. } => {
+            panic!("parameters for {kind:?}")
+        }
     }
     Ok(Reply::Done(0))
 }

@@ -1,24 +1,26 @@
 //! Identify: the controller says what it serves.
 
 use super::features::notices;
+use super::write_protection;
 use crate::controller::Controller;
 use crate::fabrics::VERSION;
 use crate::io::copy;
 use crate::limits::{
-    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_S, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX, COPY_RANGES_MAX,
-    DMRL, DSM_BLOCKS_MAX, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NAMESPACES_MAX, NSID_MAX,
-    PAGE_LEN, RETRY_DELAY_100MS,
+    ABORTS_MAX, ANA_GROUPS_MAX, ANA_TRANSITION_S, ASYNC_EVENT_REQUESTS_MAX, BLOCKS_LEN_MAX,
+    COMMAND_QUIESCE_MS, COPY_RANGES_MAX, CROSS_CONTROLLER_RESETS_MAX, DMRL, DSM_BLOCKS_MAX,
+    ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY_100MS, NSID_MAX, PAGE_LEN, RETRY_DELAY_100MS,
 };
 use crate::namespace::{NamespaceDefinition, NamespaceTable};
 use crate::reservation::{RESCAP_PERSISTS, RESCAP_TYPES};
 use crate::ticket::Outcome;
-use crate::{AnaState, Nqn, Nsid, Page, TransportType, status};
+use crate::{AnaState, Nqn, Nsid, Options, Page, TransportType, status};
 use nvme_proto::admin::identify::{
     CSI_NVM, Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace,
     IndependentNamespace, LbaFormat, NamespaceIdType, NvmController, cmic, ctratt, fuses, independent_nsfeat,
     lpa, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::{Sqe, Status};
+use zerocopy::little_endian::U16;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// CNTRLTYPE.
@@ -147,7 +149,15 @@ fn identify_controller(controller: &Controller) -> IdentifyController {
         // DCTYPE stays "not reported": a host that reads "direct" registers (Discovery Information Management), which
         // nothing here has a use for.
         None => id.cntrltype = TYPE_DISCOVERY,
-        Some(_) => identify_io(&mut id),
+        Some(table) => {
+            let instance = association.instance();
+            (id.ciu, id.cirn) = (instance.uniquifier, instance.random.into());
+            identify_io(&mut id, &association.options);
+            let known =
+                table.seen_by(&association.host_nqn).filter(|it| is_known(ana_state(controller, table, it)));
+            let bytes: u128 = known.map(bytes_of).sum();
+            id.tnvmcap = bytes.to_le_bytes();
+        }
     }
     id
 }
@@ -162,7 +172,7 @@ fn nvm_controller() -> NvmController {
 }
 
 /// What only an I/O controller has.
-fn identify_io(id: &mut IdentifyController) {
+fn identify_io(id: &mut IdentifyController, options: &Options) {
     id.cntrltype = TYPE_IO;
     id.crdt1 = RETRY_DELAY_100MS.into();
     id.elpe_z = ERROR_LOG_ENTRIES as u8 - 1;
@@ -173,7 +183,7 @@ fn identify_io(id: &mut IdentifyController) {
     (id.anatt, id.anacap) = (ANA_TRANSITION_S, ANACAP_ALL_STATES);
     (id.anagrpmax, id.nanagrpid) = (ANA_GROUPS_MAX.into(), ANA_GROUPS_MAX.into());
     id.nn = NSID_MAX.into();
-    id.mnan = (NAMESPACES_MAX as u32).into();
+    id.mnan = (options.namespaces_max() as u32).into();
     id.oncs = (oncs::COMPARE
         | oncs::DATASET_MANAGEMENT
         | oncs::WRITE_ZEROES
@@ -183,12 +193,15 @@ fn identify_io(id: &mut IdentifyController) {
         | oncs::VERIFY
         | oncs::COPY)
         .into();
+    id.nwpc = if options.write_protection { write_protection::NWPC } else { 0 };
     id.cdfs = copy::FORMATS.into();
     // ACWU and NACWU stay 0: of one logical block.
     id.fuses = fuses::COMPARE_AND_WRITE.into();
     // Whatever the namespaces are now: hosts read it once, and one with a volatile write cache may come later. VWCNP
     // names those without; a flush of them costs nothing.
     id.vwc = VWC_NO_FLUSH_ALL | vwc::PRESENT;
+    id.ccrl = CROSS_CONTROLLER_RESETS_MAX;
+    id.cqt = COMMAND_QUIESCE_MS.into();
     id.ofcs = OFCS_DISCONNECT.into();
 }
 
@@ -196,10 +209,9 @@ fn identify_namespace(namespace: &NamespaceDefinition, state: AnaState) -> Ident
     let geometry = &namespace.geometry;
     let mut id = IdentifyNamespace::new_zeroed();
     (id.nsze, id.ncap) = (geometry.blocks.into(), geometry.blocks.into());
-    // What a namespace uses is not known where it cannot be reached.
-    if !matches!(state, AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS) {
+    if is_known(state) {
         id.nuse = geometry.blocks.into();
-        id.nvmcap = (u128::from(geometry.blocks) * u128::from(geometry.block_size)).to_le_bytes();
+        id.nvmcap = bytes_of(namespace).to_le_bytes();
     }
     id.anagrpid = namespace.access.ana_group.into();
     id.nmic = NMIC_SHARED;
@@ -212,18 +224,32 @@ fn identify_namespace(namespace: &NamespaceDefinition, state: AnaState) -> Ident
     id.dlfeat = DLFEAT_WZDS | if geometry.zero_after_deallocate { DLFEAT_DRB_ZEROES } else { 0 };
     (id.mssrl, id.mcl) = (copy::range_blocks_max(namespace).into(), copy::blocks_max(namespace).into());
     id.msrc_z = (COPY_RANGES_MAX - 1) as u8;
-    if let Some(preferred_z) = preferred_z(namespace) {
+    // NAWUN, NAWUPF and NACWU stay 0, as AWUN, AWUPF and ACWU do: one block is atomic, whatever the disk could do more.
+    // (Linux 6.15 to 6.17 takes no namespace whose atomic write unit is larger than that of the subsystem's first.)
+    let preferred = &geometry.preferred;
+    id.noiob = u16::try_from(preferred.boundary).unwrap_or(0).into();
+    if preferred.any() {
         id.nsfeat = nsfeat::OPTPERF_NPDG;
-        (id.npwg_z, id.npwa_z, id.nows_z) = (preferred_z.into(), preferred_z.into(), preferred_z.into());
-        (id.npdg_z, id.npda_z) = (preferred_z.into(), preferred_z.into());
+        (id.npwg_z, id.npwa_z) = (preferred_z(preferred.write), preferred_z(preferred.write_alignment));
+        (id.npdg_z, id.npda_z) =
+            (preferred_z(preferred.deallocate), preferred_z(preferred.deallocate_alignment));
+        id.nows_z = preferred_z(preferred.stripe);
     }
     id
 }
 
-/// Blocks that the device prefers to move at once, 0's based; `None` when it does not care.
-fn preferred_z(namespace: &NamespaceDefinition) -> Option<u16> {
-    let blocks = namespace.geometry.optimal_blocks;
-    if blocks > 1 { u16::try_from(blocks - 1).ok() } else { None }
+/// Whether it is known what a namespace uses: not where it cannot be reached.
+fn is_known(state: AnaState) -> bool {
+    !matches!(state, AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS)
+}
+
+fn bytes_of(namespace: &NamespaceDefinition) -> u128 {
+    u128::from(namespace.geometry.blocks) * u128::from(namespace.geometry.block_size)
+}
+
+/// Preferred blocks, 0's based; one block, which is no preference, if there are too many for the field.
+fn preferred_z(blocks: u32) -> U16 {
+    u16::try_from(blocks.saturating_sub(1)).unwrap_or(0).into()
 }
 
 fn rescap(namespace: &NamespaceDefinition) -> u8 {

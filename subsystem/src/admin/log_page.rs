@@ -8,6 +8,7 @@ use crate::{Nsid, Page, ana, status};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use nvme_proto::admin::ana::RETURN_GROUPS_ONLY;
+use nvme_proto::admin::cross_controller_reset::REMOVE_COMPLETED;
 use nvme_proto::admin::features::FeatureId;
 use nvme_proto::admin::identify::{CSI_NVM, IdList};
 use nvme_proto::admin::log_page::{
@@ -34,7 +35,7 @@ const DISCOVERY_PAGES: [LogPageId; 5] = [
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
     LogPageId::DISCOVERY,
 ];
-const IO_PAGES: [LogPageId; 10] = [
+const IO_PAGES: [LogPageId; 11] = [
     LogPageId::SUPPORTED_LOG_PAGES,
     LogPageId::ERROR,
     LogPageId::SMART,
@@ -44,9 +45,10 @@ const IO_PAGES: [LogPageId; 10] = [
     LogPageId::ANA,
     LogPageId::FEATURES_SUPPORTED_AND_EFFECTS,
     LogPageId::MI_COMMANDS_SUPPORTED_AND_EFFECTS,
+    LogPageId::CROSS_CONTROLLER_RESET,
     LogPageId::RESERVATION_NOTIFICATION,
 ];
-/// Admin commands of a controller of either type; an I/O controller has Abort as well.
+/// Admin commands of a controller of either type; an I/O controller has Abort and Cross-Controller Reset as well.
 const ADMIN_COMMANDS: [AdminOpcode; 6] = [
     AdminOpcode::GET_LOG_PAGE,
     AdminOpcode::IDENTIFY,
@@ -87,6 +89,9 @@ pub(crate) fn on_get_log_page(controller: &mut Controller, sqe: &Sqe) -> Outcome
         }
         return Ok(outcome);
     }
+    if command.lid == LogPageId::CROSS_CONTROLLER_RESET && command.lsp & REMOVE_COMPLETED != 0 {
+        controller.resets.remove_completed();
+    }
     if !command.retain_event {
         clear_event(controller, command.lid);
     }
@@ -105,7 +110,11 @@ fn clear_event(controller: &mut Controller, lid: LogPageId) {
             controller.events.clear(Notification::NamespaceAttributes);
         }
         LogPageId::RESERVATION_NOTIFICATION => controller.events.clear(Notification::Reservation),
+        LogPageId::SMART => {
+            Notification::HEALTH.iter().for_each(|(notification, _)| controller.events.clear(*notification));
+        }
         LogPageId::ANA => controller.events.clear(Notification::Ana),
+        LogPageId::CROSS_CONTROLLER_RESET => controller.events.clear(Notification::CrossControllerReset),
         LogPageId::DISCOVERY => controller.events.clear(Notification::DiscoveryLog),
         _ => {}
     }
@@ -115,7 +124,9 @@ fn clear_event(controller: &mut Controller, lid: LogPageId) {
 fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), Status> {
     Ok(match command.lid {
         LogPageId::SUPPORTED_LOG_PAGES => (supported_pages(controller), WORDS_LEN),
-        LogPageId::ERROR => (Page::build(|out| controller.errors.write(out)), ErrorLog::LEN as u64),
+        LogPageId::ERROR => {
+            (Page::build(|out| controller.association.errors.write(out)), ErrorLog::LEN as u64)
+        }
         LogPageId::SMART => {
             // LPA bit 0 is clear: the log is about the controller, not about a namespace.
             if command.nsid != Nsid(0) && command.nsid != Nsid::ALL {
@@ -125,15 +136,21 @@ fn page(controller: &Controller, command: &GetLogPage) -> Result<(Page, u64), St
         }
         LogPageId::FIRMWARE_SLOT => build(&firmware_slot(controller)),
         LogPageId::CHANGED_ATTACHED_NAMESPACE_LIST => {
-            build(&IdList::new(controller.changed_namespaces.iter().map(|nsid| nsid.0)))
+            let changed = &controller.changed_namespaces;
+            build(&match changed.len() {
+                0..=IdList::COUNT_MAX => IdList::new(changed.iter().map(|nsid| nsid.0)),
+                _ => IdList::new([IdList::TOO_MANY_CHANGED]),
+            })
         }
         LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => build(&commands_supported(controller, command.csi)),
         LogPageId::RESERVATION_NOTIFICATION => controller.notifications.page(),
+        LogPageId::CROSS_CONTROLLER_RESET => controller.resets.page(),
         LogPageId::ANA => {
             let table = controller.namespaces().ok_or(status::INVALID_LOG_PAGE)?;
             let association = &controller.association;
             let groups_only = command.lsp & RETURN_GROUPS_ONLY != 0;
-            ana::log_page(table, &association.host_nqn, association.port, groups_only)
+            let changes = &controller.ana_changes;
+            ana::log_page(table, changes, &association.host_nqn, association.port, groups_only)
         }
         LogPageId::FEATURES_SUPPORTED_AND_EFFECTS => (features_supported(controller), WORDS_LEN),
         // No NVMe-MI command is supported.
@@ -172,9 +189,9 @@ fn features_supported(controller: &Controller) -> Page {
         for (fid, word) in (0..=u8::MAX).zip(out.chunks_exact_mut(4)) {
             if features::is_supported(controller, FeatureId(fid)) {
                 let scope = match FeatureId(fid) {
-                    FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE => {
-                        FEATURE_SCOPE_NAMESPACE
-                    }
+                    FeatureId::RESERVATION_NOTIFICATION_MASK
+                    | FeatureId::RESERVATION_PERSISTENCE
+                    | FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => FEATURE_SCOPE_NAMESPACE,
                     _ => FEATURE_SCOPE_CONTROLLER,
                 };
                 word.copy_from_slice(&(effects::SUPPORTED | scope).to_le_bytes());
@@ -194,6 +211,7 @@ fn commands_supported(controller: &Controller, csi: u8) -> CommandsSupportedLog 
         return log;
     }
     log.admin[usize::from(AdminOpcode::ABORT.0)] = effects::SUPPORTED.into();
+    log.admin[usize::from(AdminOpcode::CROSS_CONTROLLER_RESET.0)] = effects::SUPPORTED.into();
     if csi != CSI_NVM {
         return log;
     }
@@ -221,12 +239,19 @@ fn smart(controller: &Controller) -> SmartLog {
     let count = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let wide = |value: u64| u128::from(value).to_le_bytes();
     let mut log = SmartLog::new_zeroed();
-    log.available_spare = 100;
+    let health = controller.device_health();
+    let wear = health.wear.unwrap_or_default();
+    log.critical_warning = controller.critical_warning(&health);
+    log.composite_temperature_kelvin = health.temperature.into();
+    log.available_spare = wear.available_spare;
+    log.available_spare_threshold = wear.available_spare_threshold;
+    log.percentage_used = wear.percentage_used;
+    log.power_on_hours = wide(controller.health.hours);
     log.data_units_read = wide(count(&counters.bytes_read).div_ceil(DATA_UNIT));
     log.data_units_written = wide(count(&counters.bytes_written).div_ceil(DATA_UNIT));
     log.host_read_commands = wide(count(&counters.reads));
     log.host_write_commands = wide(count(&counters.writes));
     log.media_errors = wide(count(&counters.media_errors));
-    log.error_log_entries = wide(controller.errors.count());
+    log.error_log_entries = wide(controller.association.errors.count());
     log
 }

@@ -1,6 +1,6 @@
 //! The discovery log page: what one host may find, written out only as far as it is read.
 
-use super::{AddressFamily, DiscoveryView, Port, RdmaProviderType, Referral};
+use super::{AddressFamily, DiscoveryView, Port, PortConcatenation, RdmaProviderType, Referral};
 use crate::Nqn;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -170,7 +170,11 @@ fn of_port(subtype: SubsystemType, nqn: &Nqn, port: &Port) -> DiscoveryEntry {
     let Port { transport, family, address, service, id, .. } = port;
     let entry = DiscoveryEntry::new(*transport, subtype, *family, address, service, *id, nqn);
     let entry = with_rdma(entry, port.rdma_provider);
-    if port.requires_tls { entry.with_required_tls() } else { entry }
+    match (port.requires_tls, port.concatenation) {
+        (true, _) => entry.with_required_tls(),
+        (false, PortConcatenation::Required) => entry.with_tls_by_concatenation(),
+        (false, _) => entry,
+    }
 }
 
 /// What the other target can do beyond being there is not known here.

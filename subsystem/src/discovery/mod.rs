@@ -8,4 +8,4 @@ pub(crate) use definition::PortView;
 pub use definition::{DiscoveryDefinition, DiscoveryView, Referral};
 pub use log::DiscoveryLog;
 pub(crate) use log::Through;
-pub use port::{AddressFamily, Port, PortSubsystems, RdmaProviderType, TransportType};
+pub use port::{AddressFamily, Port, PortConcatenation, PortSubsystems, RdmaProviderType, TransportType};

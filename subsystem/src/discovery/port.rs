@@ -25,6 +25,8 @@ pub struct Port {
     pub rdma_provider: RdmaProviderType,
     /// Hosts must connect with TLS 1.3 (SECTYPE, and the secure channel of TREQ), for TCP.
     pub requires_tls: bool,
+    /// Whether an authentication in the clear may make a key for TLS here (secure channel concatenation).
+    pub concatenation: PortConcatenation,
     /// Data in the capsule of an I/O queue, in bytes (a multiple of 16, 0 to [`crate::limits::IN_CAPSULE_LEN_MAX`]).
     pub in_capsule_len: u32,
     /// Discovery is served here.
@@ -45,6 +47,7 @@ impl Port {
             service: address.port().to_string(),
             rdma_provider,
             requires_tls: false,
+            concatenation: PortConcatenation::No,
             in_capsule_len: 4096,
             discovery: true,
             subsystems: PortSubsystems::All,
@@ -73,6 +76,18 @@ impl Port {
             _ => Some(Arc::clone(self)),
         }
     }
+}
+
+/// Whether an authentication in the clear may make a key for TLS, for the connections that follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PortConcatenation {
+    /// No: there is no TLS, or nothing is taken without it.
+    #[default]
+    No,
+    /// A host may.
+    Allowed,
+    /// A host must, unless its connection has TLS already; discovery needs neither.
+    Required,
 }
 
 /// Which subsystems a port serves.

@@ -1,5 +1,6 @@
 //! Connect: what a queue asks the registry, and the registry's answer.
 
+use crate::authentication::Demand;
 use crate::controller::Controller;
 use crate::io::Io;
 use crate::{Association, AssociationKey, HostId, Link, Nqn, Qid, Refusal, Ticket};
@@ -8,7 +9,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use nvme_proto::fabrics::connect::{Connect, ConnectData};
-use nvmf_auth::Terms;
 
 /// Bytes of Connect data.
 pub(crate) const CONNECT_LEN: u32 = ConnectData::LEN as u32;
@@ -84,8 +84,8 @@ pub struct Admitted {
     pub(crate) qid: Qid,
     pub(crate) entries: u16,
     pub(crate) role: Role,
-    /// How the queue has to be authenticated, if it has to.
-    pub(crate) authentication: Option<Terms>,
+    /// How the queue is authenticated, if it has to be or may be.
+    pub(crate) authentication: Option<Demand>,
 }
 
 /// What the queue becomes.
@@ -111,7 +111,13 @@ impl Admitted {
     /// Whether its host must authenticate before it is used.
     #[must_use]
     pub fn must_authenticate(&self) -> bool {
-        self.authentication.is_some()
+        self.authentication.is_some_and(|demand| demand.is_due())
+    }
+
+    /// Whether that must make a key for TLS, over which the host comes back.
+    #[must_use]
+    pub fn must_concatenate(&self) -> bool {
+        self.authentication.is_some_and(|demand| demand.is_for_channel())
     }
 
     /// Which queue of it.

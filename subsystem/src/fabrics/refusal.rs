@@ -94,6 +94,15 @@ pub enum Refusal {
         /// Whose key it has.
         key: Box<SecureChannel>,
     },
+    /// There is no TLS, which the listener or the host must have, and no authentication that could make a key for it.
+    #[error(
+        "host {host} must use TLS here: connect with --tls, or with --concat to a listener with tls = \"allowed\" or \
+         \"concat\", where its [[host]] has dhchap_key_file"
+    )]
+    Clear {
+        /// Who.
+        host: Nqn,
+    },
     /// SUBNQN is no name.
     #[error("SUBNQN is not a valid NQN")]
     SubsystemNqn,
@@ -158,6 +167,8 @@ pub enum RefusalReason {
     Subsystem,
     /// The host is not who it says it is, or shares its name: another Host Identifier, key or address.
     Identity,
+    /// It must use TLS, and has none.
+    Channel,
     /// No place is left, for anyone or for this host; or the target is starting.
     Busy,
     /// The host's last connection, or what it left on a device, has not ended yet.
@@ -168,8 +179,15 @@ pub enum RefusalReason {
 
 impl RefusalReason {
     /// All.
-    pub const ALL: [Self; 6] =
-        [Self::Host, Self::Subsystem, Self::Identity, Self::Busy, Self::Ending, Self::Parameters];
+    pub const ALL: [Self; 7] = [
+        Self::Host,
+        Self::Subsystem,
+        Self::Identity,
+        Self::Channel,
+        Self::Busy,
+        Self::Ending,
+        Self::Parameters,
+    ];
 
     /// Its name.
     #[must_use]
@@ -178,6 +196,7 @@ impl RefusalReason {
             Self::Host => "host",
             Self::Subsystem => "subsystem",
             Self::Identity => "identity",
+            Self::Channel => "channel",
             Self::Busy => "busy",
             Self::Ending => "ending",
             Self::Parameters => "parameters",
@@ -197,6 +216,7 @@ impl Refusal {
             | Self::OtherChannel(_)
             | Self::OtherKey { .. }
             | Self::DuplicateHostId(_) => RefusalReason::Identity,
+            Self::Clear { .. } => RefusalReason::Channel,
             Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Share => RefusalReason::Busy,
             Self::Orphans(_) | Self::Ending(_) => RefusalReason::Ending,
             _ => RefusalReason::Parameters,
@@ -231,7 +251,7 @@ impl Refusal {
             // The end of the queue's last connection may not have been noticed yet.
             Self::QueueInUse(_) => Status::COMMAND_SEQUENCE_ERROR,
             Self::Format(_) => status::CONNECT_INCOMPATIBLE_FORMAT,
-            Self::Host { .. } | Self::OtherKey { .. } => status::CONNECT_INVALID_HOST,
+            Self::Host { .. } | Self::OtherKey { .. } | Self::Clear { .. } => status::CONNECT_INVALID_HOST,
             Self::QueueSize { .. }
             | Self::QueueMismatch { .. }
             | Self::QueueId { .. }
@@ -266,6 +286,7 @@ impl Refusal {
             | Self::Format(_)
             | Self::Host { .. }
             | Self::OtherKey { .. }
+            | Self::Clear { .. }
             | Self::DuplicateHostId(_)
             | Self::Busy(_)
             | Self::HostBusy { .. }

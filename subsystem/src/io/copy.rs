@@ -103,10 +103,8 @@ impl Io {
         to: &NamespaceDefinition,
         range: &SourceRange,
     ) -> Result<CopySource, Status> {
-        let from = match range.nsid {
-            Some(nsid) => self.namespace(nsid, Need::Read)?,
-            None => self.namespace(command_nsid, Need::Read)?,
-        };
+        let nsid = range.nsid.unwrap_or(command_nsid);
+        let from = self.namespace(nsid, Need::Read)?;
         if from.geometry.block_size != to.geometry.block_size {
             return Err(status::INCOMPATIBLE_NAMESPACE_OR_FORMAT);
         }
@@ -117,6 +115,6 @@ impl Io {
         if range.blocks > range_blocks_max(from).into() {
             return Err(status::COMMAND_SIZE_LIMIT_EXCEEDED);
         }
-        Ok(CopySource { device: from.device, range: check_range(from, range.slba, range.blocks)? })
+        Ok(CopySource { nsid, device: from.device, range: check_range(from, range.slba, range.blocks)? })
     }
 }

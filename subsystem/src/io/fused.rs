@@ -263,6 +263,12 @@ impl Fused {
         Ok(Reply::Held)
     }
 
+    /// The pair may not go to the device any more: nothing was compared.
+    pub(crate) fn on_refused(&mut self, running: &Running, status: Status) {
+        self.answer(running.first, Status::ABORTED_FAILED_FUSED);
+        self.answer(running.second, status);
+    }
+
     fn half(&mut self, cid: Cid) -> Option<&mut Half> {
         let pair = self.pairs.iter_mut().find(|pair| pair.has(cid))?;
         [&mut pair.first, &mut pair.second].into_iter().flatten().find(|half| half.answer_to.cid == cid)

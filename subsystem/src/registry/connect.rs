@@ -3,6 +3,7 @@
 use super::associations::Associations;
 use super::{DISCOVERY, Registry};
 use crate::association::{AssociationParts, ControllerType};
+use crate::authentication::Demand;
 use crate::controller::{Content, Controller};
 use crate::discovery::Through;
 use crate::fabrics::{Admission, Admitted, ConnectRequest, DuplicateHost, Refusal, Role};
@@ -12,8 +13,8 @@ use crate::orphans::Orphans;
 use crate::subsystem::Identity;
 use crate::timer::keep_alive_ms;
 use crate::{
-    Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Port, Qid,
-    SubsystemId,
+    Association, AssociationKey, Cntlid, Counters, DuplicateHostId, HostId, Link, Nqn, Options, Port,
+    PortConcatenation, Qid, SecureChannel, SubsystemId,
 };
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -22,7 +23,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 use nvme_proto::fabrics::connect::Connect;
-use nvmf_auth::Terms;
+use nvmf_auth::Concatenation;
 
 /// A Connect, its names read.
 struct Names {
@@ -95,7 +96,7 @@ impl Registry {
                     ControllerType::Discovery => *closed = self.make_room_for_discovery(link.machine),
                     ControllerType::Io => self.check_share(place.id, &names.host_nqn)?,
                 }
-                if self.terms(&names, place.controller_type).is_some() && closed.is_none() {
+                if place.authentication.is_some_and(|demand| demand.is_due()) && closed.is_none() {
                     *closed = self.make_room_for_unauthenticated(place.id, link.machine);
                 }
                 self.admit_admin(now, &command, link, &names, place, orphans)
@@ -119,6 +120,7 @@ impl Registry {
                     self.discovery.log_for(&names.host_nqn, Through { port, local }),
                 )),
                 counters: Arc::default(),
+                authentication: self.demand(names, link, ControllerType::Discovery)?,
             });
         }
         let served = self.port(port).is_some_and(|port| port.subsystems.contains(&nqn));
@@ -133,6 +135,7 @@ impl Registry {
             identity: Arc::clone(&subsystem.identity),
             content: Content::Namespaces(Arc::clone(&subsystem.namespaces)),
             counters: Arc::clone(&subsystem.counters),
+            authentication: self.demand(names, link, ControllerType::Io)?,
         })
     }
 
@@ -256,13 +259,15 @@ impl Registry {
         place: Place,
         orphans: Arc<Orphans>,
     ) -> Result<Admitted, Refusal> {
-        let Place { id, controller_type, identity, content, counters } = place;
-        let authentication = self.terms(names, controller_type);
+        let Place { id, controller_type, identity, content, counters, authentication } = place;
+        let must_authenticate = authentication.is_some_and(|demand| demand.is_due());
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
         let cntlid = associations.next_cntlid(self.options.cntlids.clone()).ok_or(busy)?;
+        self.instances += 1;
         let parts = AssociationParts {
+            instance: self.instances,
             key: AssociationKey { subsystem: id, cntlid },
             controller_type,
             subsystem_nqn: names.subsystem_nqn,
@@ -278,12 +283,13 @@ impl Registry {
             counters,
             orphans,
             keep_alive_ms: keep_alive_ms(controller_type, command.kato_ms),
-            must_authenticate: authentication.is_some(),
+            must_authenticate,
         };
         let association = Arc::new(Association::new(now, parts));
         associations.insert(Arc::clone(&association));
-        let mut controller = Controller::new(now, Arc::clone(&association), identity, content);
-        if authentication.is_some() {
+        let mut controller =
+            Controller::new(now, Arc::clone(&association), identity, content, Arc::clone(&self.health));
+        if must_authenticate {
             controller.await_authentication();
         }
         Ok(Admitted {
@@ -295,10 +301,32 @@ impl Registry {
         })
     }
 
-    /// How this host has to authenticate, if it has to.
-    fn terms(&self, names: &Names, controller_type: ControllerType) -> Option<Terms> {
-        let asked = controller_type == ControllerType::Io || self.authentication.discovery;
-        self.authentication.hosts.get(&names.host_nqn).filter(|_| asked).copied()
+    /// How this host has to authenticate on an Admin queue, if it has to or may, and whether a key for TLS comes of it.
+    fn demand(
+        &self,
+        names: &Names,
+        link: Link,
+        controller_type: ControllerType,
+    ) -> Result<Option<Demand>, Refusal> {
+        let (host, is_io) = (names.host_nqn, controller_type == ControllerType::Io);
+        let terms = self.authentication.hosts.get(&host).filter(|_| is_io || self.authentication.discovery);
+        let concatenation = match link.secure_channel {
+            Some(SecureChannel { generated: Some(key), .. }) => Concatenation::Replace { key },
+            Some(_) => Concatenation::No,
+            None => {
+                let of_port = self.port(link.port).map_or(PortConcatenation::No, |port| port.concatenation);
+                let of_host = self.authentication.concatenate.contains(&host);
+                let required = is_io && (of_host || of_port == PortConcatenation::Required);
+                match (of_port, terms) {
+                    (PortConcatenation::No, _) | (_, None) if required => {
+                        return Err(Refusal::Clear { host });
+                    }
+                    (PortConcatenation::No, _) => Concatenation::No,
+                    _ => Concatenation::New { required },
+                }
+            }
+        };
+        Ok(terms.map(|&terms| Demand { terms, concatenation }))
     }
 
     fn admit_io(
@@ -309,7 +337,7 @@ impl Registry {
         names: &Names,
     ) -> Result<Admitted, Refusal> {
         let (qid, cntlid) = (command.qid, names.cntlid);
-        let terms = self.terms(names, ControllerType::Io);
+        let terms = self.authentication.hosts.get(&names.host_nqn).copied();
         let nqn = names.subsystem_nqn;
         if self.is_discovery(&nqn) {
             return Err(Refusal::QueueId { qid, max: 0 });
@@ -333,7 +361,11 @@ impl Registry {
             return Err(Refusal::OtherAddress(cntlid));
         }
         // Whoever reads the unprotected network could read what goes over this queue, or be its host.
-        if link.secure_channel != association.secure_channel {
+        let joins = match (link.secure_channel, association.secure_channel) {
+            (Some(own), Some(of_admin)) => own.joins(of_admin),
+            (own, of_admin) => own == of_admin,
+        };
+        if !joins {
             return Err(Refusal::OtherChannel(cntlid));
         }
         if link.port != association.port {
@@ -357,7 +389,9 @@ impl Registry {
         }
         association.on_connection();
         let io = Io::new(Arc::clone(&association), Arc::clone(&subsystem.namespaces));
-        let authentication = association.must_authenticate().then(|| terms.unwrap_or_default());
+        let authentication = association
+            .must_authenticate()
+            .then(|| Demand { terms: terms.unwrap_or_default(), concatenation: Concatenation::No });
         Ok(Admitted {
             association,
             qid,
@@ -375,6 +409,7 @@ struct Place {
     identity: Arc<Identity>,
     content: Content,
     counters: Arc<Counters>,
+    authentication: Option<Demand>,
 }
 
 fn entries(command: &Connect) -> u16 {

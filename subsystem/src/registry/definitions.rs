@@ -1,10 +1,10 @@
 //! Checks of definitions: bounds, and identifiers that must be unique.
 
 use crate::discovery::{Port, Referral};
-use crate::limits::{
-    HOSTS_MAX, IN_CAPSULE_LEN_MAX, NAMESPACES_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX,
+use crate::limits::{HOSTS_MAX, IN_CAPSULE_LEN_MAX, NSID_MAX, PORTS_MAX, REFERRALS_MAX, SUBSYSTEMS_MAX};
+use crate::{
+    AnaState, DefinitionError, HostAccess, NamespaceDefinition, Nqn, Options, SubsystemDefinition, ana,
 };
-use crate::{AnaState, DefinitionError, HostAccess, NamespaceDefinition, Nqn, SubsystemDefinition, ana};
 use alloc::collections::BTreeSet;
 
 /// Bytes of the fields of Identify Controller and of the discovery log.
@@ -16,6 +16,7 @@ const SERVICE_LEN: usize = 32;
 pub(super) fn check_subsystem(
     definition: &SubsystemDefinition,
     subsystems: usize,
+    options: &Options,
 ) -> Result<(), DefinitionError> {
     check_count("subsystems", subsystems + 1, SUBSYSTEMS_MAX)?;
     let nqn = definition.nqn;
@@ -27,7 +28,7 @@ pub(super) fn check_subsystem(
         }
     }
     check_hosts(&definition.hosts)?;
-    check_namespaces(&nqn, &definition.namespaces)
+    check_namespaces(&nqn, &definition.namespaces, options)
 }
 
 pub(super) fn check_hosts(hosts: &HostAccess) -> Result<(), DefinitionError> {
@@ -37,8 +38,12 @@ pub(super) fn check_hosts(hosts: &HostAccess) -> Result<(), DefinitionError> {
     }
 }
 
-pub(super) fn check_namespaces(nqn: &Nqn, namespaces: &[NamespaceDefinition]) -> Result<(), DefinitionError> {
-    check_count("namespaces", namespaces.len(), NAMESPACES_MAX)?;
+pub(super) fn check_namespaces(
+    nqn: &Nqn,
+    namespaces: &[NamespaceDefinition],
+    options: &Options,
+) -> Result<(), DefinitionError> {
+    check_count("namespaces", namespaces.len(), options.namespaces_max())?;
     let (mut nsids, mut uuids) = (BTreeSet::new(), BTreeSet::new());
     let (mut nguids, mut eui64s) = (BTreeSet::new(), BTreeSet::new());
     for namespace in namespaces {

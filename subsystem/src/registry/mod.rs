@@ -5,12 +5,13 @@ mod connect;
 mod definitions;
 mod discovery;
 mod reservations;
+mod resets;
 
 use crate::discovery::{DiscoveryView, Port, Referral};
 use crate::namespace::NamespaceTable;
 use crate::subsystem::Identity;
 use crate::{
-    AnaState, AnaTable, Association, Authentication, Counters, DefinitionError, HostAccess,
+    AnaState, AnaTable, Association, Authentication, Counters, DefinitionError, HealthTable, HostAccess,
     NamespaceDefinition, Notice, Nqn, Nsid, Options, OptionsError, Qid, SubsystemChange, SubsystemDefinition,
     SubsystemId,
 };
@@ -45,6 +46,10 @@ pub struct Registry {
     referrals: Vec<Referral>,
     authentication: Authentication,
     notices: Vec<Notice>,
+    /// What is known of the devices.
+    health: Arc<HealthTable>,
+    /// How many associations there have been.
+    instances: u64,
 }
 
 /// A subsystem that is served.
@@ -78,6 +83,8 @@ impl Registry {
             referrals: Vec::new(),
             authentication: Authentication::default(),
             notices: Vec::new(),
+            health: Arc::default(),
+            instances: 0,
         })
     }
 
@@ -96,7 +103,7 @@ impl Registry {
         if self.is_discovery(&nqn) || self.subsystems.contains_key(&nqn) {
             return Err(DefinitionError::Duplicate(nqn));
         }
-        definitions::check_subsystem(&definition, self.subsystems.len())?;
+        definitions::check_subsystem(&definition, self.subsystems.len(), &self.options)?;
         self.last_id.0 += 1;
         let id = self.last_id;
         let SubsystemDefinition { serial, model, hosts, namespaces, .. } = definition;
@@ -134,13 +141,10 @@ impl Registry {
         let subsystem = self.subsystems.get_mut(nqn).ok_or(DefinitionError::Unknown(*nqn))?;
         // Every check comes before the first change.
         hosts.as_ref().map_or(Ok(()), definitions::check_hosts)?;
-        namespaces.as_ref().map_or(Ok(()), |namespaces| definitions::check_namespaces(nqn, namespaces))?;
-        if let Some(mut new) = namespaces.and_then(|namespaces| subsystem.namespaces.replaced_by(namespaces))
-        {
-            if !new.has_groups_of(&subsystem.namespaces) {
-                self.ana = Arc::new(self.ana.counted());
-                new = new.with_ana(&self.ana);
-            }
+        if let Some(namespaces) = &namespaces {
+            definitions::check_namespaces(nqn, namespaces, &self.options)?;
+        }
+        if let Some(new) = namespaces.and_then(|namespaces| subsystem.namespaces.replaced_by(namespaces)) {
             subsystem.namespaces = Arc::new(new);
             self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
         }
@@ -202,15 +206,15 @@ impl Registry {
     }
 
     /// Replaces which hosts must authenticate. Associations close ([`Notice::Closing`]) whose host had to and has no key
-    /// any more, and those whose host has to from now on and has not.
+    /// any more, and those whose host has to from now on and has not; so do those in the clear whose host must use TLS.
     pub fn set_authentication(&mut self, authentication: Authentication) {
         self.authentication = authentication;
-        let Authentication { hosts, discovery } = self.authentication.clone();
+        let Authentication { hosts, concatenate, discovery } = self.authentication.clone();
         let ids: Vec<SubsystemId> = self.associations.keys().copied().collect();
         for id in ids {
             self.close_associations(id, |association| {
-                let must = hosts.contains_key(&association.host_nqn) && (id != DISCOVERY || discovery);
-                must != association.must_authenticate()
+                let host = &association.host_nqn;
+                association.ends_with(hosts.contains_key(host), discovery, concatenate.contains(host))
             });
         }
     }
@@ -241,6 +245,15 @@ impl Registry {
             self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
         }
         Ok(())
+    }
+
+    /// Replaces what is known of the devices. Hosts that want to hear of critical warnings get an event for new ones.
+    pub fn set_health(&mut self, health: HealthTable) {
+        if *self.health != health {
+            self.health = Arc::new(health);
+            self.notices.retain(|notice| !matches!(notice, Notice::Health(_)));
+            self.notices.push(Notice::Health(Arc::clone(&self.health)));
+        }
     }
 
     /// In which state ANA groups are behind the ports.

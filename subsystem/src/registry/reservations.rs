@@ -2,7 +2,7 @@
 
 use super::Registry;
 use crate::association::Notice;
-use crate::question::ReservationQuestion;
+use crate::question::{ReservationQuestion, WriteProtectionQuestion};
 use crate::reservation::Change;
 use crate::{DefinitionError, Nqn, Nsid, Reservation, status};
 use alloc::sync::Arc;
@@ -24,16 +24,11 @@ impl Registry {
         namespace.reservation.apply(association.host_id, command, may_persist)
     }
 
-    /// Puts what was planned in force: a [`Notice`] for every queue, and one for those that are told. Returns the device
-    /// of the namespace.
+    /// Puts what was planned in force: a [`Notice`] for every queue, and one for those that are told.
     ///
     /// # Errors
     /// The namespace is gone.
-    pub fn set_reservation(
-        &mut self,
-        question: &ReservationQuestion,
-        change: Change,
-    ) -> Result<DeviceId, Status> {
+    pub fn set_reservation(&mut self, question: &ReservationQuestion, change: Change) -> Result<(), Status> {
         let ReservationQuestion { association, nsid, uuid, .. } = question;
         let subsystem = self.subsystems.get_mut(&association.subsystem_nqn);
         let subsystem = subsystem.ok_or(status::INVALID_NAMESPACE)?;
@@ -44,6 +39,21 @@ impl Registry {
             let notices = change.notices.into();
             self.notices.push(Notice::Reservation { subsystem: subsystem.id, nsid: *nsid, notices });
         }
+        Ok(())
+    }
+
+    /// Puts a write protection in force: a [`Notice`] for every queue. Store it first, if it persists. Returns the device of
+    /// the namespace.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn set_write_protection(&mut self, question: &WriteProtectionQuestion) -> Result<DeviceId, Status> {
+        let WriteProtectionQuestion { association, nsid, uuid, to, .. } = question;
+        let subsystem = self.subsystems.get_mut(&association.subsystem_nqn);
+        let subsystem = subsystem.ok_or(status::INVALID_NAMESPACE)?;
+        let table = subsystem.namespaces.with_write_protection(*nsid, *uuid, *to);
+        subsystem.namespaces = Arc::new(table.ok_or(status::INVALID_NAMESPACE)?);
+        self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
         Ok(subsystem.namespaces.get(*nsid).ok_or(status::INVALID_NAMESPACE)?.device)
     }
 

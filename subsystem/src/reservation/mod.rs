@@ -131,7 +131,9 @@ impl Reservation {
         reads_are_free || held.holder == host || !is_for_one(held.kind) && self.key(host).is_some()
     }
 
-    fn key(&self, host: HostId) -> Option<u64> {
+    /// The key that a host has registered.
+    #[must_use]
+    pub fn key(&self, host: HostId) -> Option<u64> {
         self.position(host).ok().map(|at| self.registrants[at].1)
     }
 

@@ -10,7 +10,7 @@ use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::property::Property;
 use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::{Cqe, Sqe};
-use nvmf_block::Geometry;
+use nvmf_block::{Geometry, Preferred};
 use nvmf_subsystem::*;
 use zerocopy::FromBytes;
 
@@ -56,8 +56,10 @@ fn identify_controller_follows_the_options() {
     assert_eq!((id.acl_z, id.aerl_z, id.elpe_z, id.fuses.get(), id.ofcs.get()), (3, 3, 15, 1, 1));
     assert_eq!(
         (id.oncs.get(), id.oacs.get(), id.oaes.get(), id.ctratt.get()),
-        (0x1fd, 0, 1 << 8 | 1 << 11, 1 | 1 << 6)
+        (0x1fd, 0, 1 << 8 | 1 << 11 | 1 << 20, 1 | 1 << 6)
     );
+    assert_eq!((id.cqt.get(), id.ccrl), (5000, 4));
+    assert!(id.ciu != 0 && id.cirn.get() != 0);
     // Hosts read VWC once, and a disk with a cache may come later.
     assert_eq!(id.vwc, 0b101);
     let plain = namespace(1, Geometry::new(512, 10));
@@ -99,7 +101,14 @@ fn limits_of_commands_without_data_are_advertised() {
 fn namespaces_are_described_by_their_geometry() {
     let mut fixture = Fixture::new();
     let geometry = Geometry {
-        optimal_blocks: 8,
+        preferred: Preferred {
+            write: 8,
+            write_alignment: 4,
+            stripe: 64,
+            deallocate: 16,
+            deallocate_alignment: 2,
+            boundary: 256,
+        },
         zero_after_deallocate: true,
         deallocate: true,
         ..Geometry::new(4096, 77)
@@ -113,7 +122,9 @@ fn namespaces_are_described_by_their_geometry() {
     assert_eq!((id.nsze.get(), id.ncap.get(), id.nuse.get()), (77, 77, 77));
     assert_eq!(u128::from_le_bytes(id.nvmcap), 77 * 4096);
     assert_eq!((id.format().unwrap().lbads, id.nmic, id.nsattr, id.dlfeat), (12, 1, 1, 0b1001));
-    assert_eq!((id.nsfeat, id.npwg_z.get(), id.nows_z.get()), (1 << 4, 7, 7));
+    assert_eq!((id.nsfeat, id.npwg_z.get(), id.npwa_z.get(), id.nows_z.get()), (1 << 4, 7, 3, 63));
+    assert_eq!((id.npdg_z.get(), id.npda_z.get(), id.noiob.get()), (15, 1, 256));
+    assert_eq!((id.nawun.get(), id.nawupf.get(), id.nacwu.get()), (0, 0, 0), "one block");
     assert_eq!((id.nguid, id.eui64), ([2; 16], [3; 8]));
     let id = IdentifyNamespace::read_from_bytes(&identify(admin, Cns::NAMESPACE, 1).unwrap()).unwrap();
     assert_eq!((id.nsze.get(), id.nsattr, id.nsfeat, id.format().unwrap().lbads), (1000, 0, 0, 9));

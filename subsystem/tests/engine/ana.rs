@@ -7,6 +7,7 @@ use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Cqe, Sqe};
+use nvmf_block::Geometry;
 use nvmf_subsystem::*;
 use zerocopy::FromBytes;
 
@@ -81,6 +82,35 @@ fn ana_log_has_the_bytes_of_the_standard() {
     assert_eq!((groups[48], groups[52], groups[64]), (2, 0, 3));
     let past = GetLogPage::new(LogPageId::ANA, Nsid(0), 96, 4).emit();
     assert_eq!(read(&mut fixture.admin, &past, 4), Err((0, 0x02)));
+}
+
+#[test]
+fn only_what_the_host_can_see_is_counted() {
+    let mut fixture =
+        fixture(vec![in_group(1, 1), in_group(2, 2), only_for(3, "nqn.2026-11.com.example:other")]);
+    let counts = |fixture: &mut Fixture| {
+        fixture.deliver();
+        let log = log(&mut fixture.admin, 0, 88, false);
+        [0, 24, 24 + 36].map(|at| u64::from_le_bytes(log[at..at + 8].try_into().unwrap()))
+    };
+    let [all, first, second] = counts(&mut fixture);
+    let set = |fixture: &mut Fixture, port, group| {
+        fixture.registry.set_ana_state(port, group, AnaState::NON_OPTIMIZED).unwrap();
+    };
+    set(&mut fixture, PORT + 1, 1);
+    set(&mut fixture, PORT, 7);
+    let others = vec![in_group(1, 1), in_group(2, 2)];
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), others).unwrap();
+    assert_eq!(
+        counts(&mut fixture),
+        [all, first, second],
+        "another port, another group, another's namespace"
+    );
+    set(&mut fixture, PORT, 2);
+    assert_eq!(counts(&mut fixture), [all + 1, first, second + 1]);
+    let resized = NamespaceDefinition { geometry: Geometry::new(512, 7), ..in_group(1, 1) };
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![resized, in_group(2, 2)]).unwrap();
+    assert_eq!(counts(&mut fixture), [all + 1, first, second + 1], "a size is not in the log");
 }
 
 #[test]

@@ -22,12 +22,12 @@ fn terms() -> Terms {
     Terms::new(&[Hash::Sha256], &[Group::Null]).unwrap()
 }
 
-fn secret(byte: u8) -> Secret {
+pub(crate) fn secret(byte: u8) -> Secret {
     Secret::new(&[byte; 32], None).unwrap()
 }
 
 fn authentication() -> Authentication {
-    Authentication { hosts: [(nqn(HOST), terms())].into(), discovery: false }
+    Authentication { hosts: [(nqn(HOST), terms())].into(), ..Authentication::default() }
 }
 
 fn registry_with_key() -> Registry {
@@ -36,7 +36,7 @@ fn registry_with_key() -> Registry {
     registry
 }
 
-fn random(bytes: &mut [u8]) -> Result<(), NoRandom> {
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), NoRandom> {
     bytes.fill(7);
     Ok(())
 }
@@ -49,7 +49,7 @@ fn command(fctype: FabricsType, len: u32) -> Sqe {
 }
 
 /// Authentication Send; the control plane has `byte` as the host's key.
-fn send(now: Duration, queue: &mut Queue, message: &[u8], byte: u8) -> Cqe {
+pub(crate) fn send(now: Duration, queue: &mut Queue, message: &[u8], byte: u8) -> Cqe {
     let len = message.len() as u32;
     let sqe = keyed(command(FabricsType::AUTHENTICATION_SEND, len), len);
     let (ticket, _) = parameters(capsule(queue, &sqe, 0));
@@ -66,7 +66,7 @@ fn send(now: Duration, queue: &mut Queue, message: &[u8], byte: u8) -> Cqe {
 }
 
 /// Authentication Receive of so many bytes.
-fn receive(queue: &mut Queue, len: u32) -> Result<Vec<u8>, (u8, u8)> {
+pub(crate) fn receive(queue: &mut Queue, len: u32) -> Result<Vec<u8>, (u8, u8)> {
     read(queue, &command(FabricsType::AUTHENTICATION_RECEIVE, len), len)
 }
 

@@ -263,7 +263,8 @@ fn discovery_without_free_controllers_closes_one_of_the_machine_with_most() {
 #[test]
 fn refusals_that_time_can_cure_may_be_retried() {
     let name = nqn(SUBSYSTEM);
-    let key = SecureChannel { host_nqn: nqn("nqn.2026-11.com.example:other"), subsystem_nqn: name };
+    let host_nqn = nqn("nqn.2026-11.com.example:other");
+    let key = SecureChannel { host_nqn, subsystem_nqn: name, generated: None };
     let duplicate = DuplicateHost { host_nqn: nqn(HOST), known: HOST_ID, new: HostId([8; 16]) };
     for (refusal, time_cures) in [
         (Refusal::Starting, true),
@@ -318,7 +319,8 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::Subsystem { .. }
             | Refusal::SubsystemNqn
             | Refusal::Host { .. }
-            | Refusal::OtherKey { .. } => assert!(!time_cures),
+            | Refusal::OtherKey { .. }
+            | Refusal::Clear { .. } => assert!(!time_cures),
         }
         assert_eq!(refusal.status().dnr(), !time_cures, "{refusal}");
         assert!(!refusal.status().is(Status::INVALID_FIELD), "Connect never answers that");
@@ -331,7 +333,8 @@ fn connect_with_the_key_of_another_host_or_subsystem_is_refused() {
     let mut registry = registry(Options::default());
     let other = nqn("nqn.2026-11.com.example:other");
     let with = |host_nqn, subsystem_nqn, hello: Hello| {
-        let link = Link { secure_channel: Some(SecureChannel { host_nqn, subsystem_nqn }), ..hello.link };
+        let channel = SecureChannel { host_nqn, subsystem_nqn, generated: None };
+        let link = Link { secure_channel: Some(channel), ..hello.link };
         Hello { link, ..hello }
     };
     for (hello, subsystem) in [(Hello::admin(), nqn(SUBSYSTEM)), (Hello::discovery(), Nqn::DISCOVERY)] {
@@ -351,7 +354,7 @@ fn connect_with_the_key_of_another_host_or_subsystem_is_refused() {
 #[test]
 fn io_queue_is_protected_as_its_admin_queue_is() {
     let mut registry = registry(Options::default());
-    let key = SecureChannel { host_nqn: nqn(HOST), subsystem_nqn: nqn(SUBSYSTEM) };
+    let key = SecureChannel { host_nqn: nqn(HOST), subsystem_nqn: nqn(SUBSYSTEM), generated: None };
     let with = |secure_channel, hello: Hello| {
         let link = Link { secure_channel, ..hello.link };
         Hello { link, ..hello }

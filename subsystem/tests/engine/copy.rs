@@ -62,6 +62,8 @@ fn enable_format_2(fixture: &mut Fixture) {
 fn ranges_are_copied_one_behind_the_other() {
     let mut fixture = Fixture::new();
     let source = |device, start, blocks| CopySource {
+        // Device 101 is that of namespace 1, and so on.
+        nsid: Nsid(device - 100),
         device: DeviceId(device),
         range: BlockRange::new(start, blocks),
     };

@@ -215,6 +215,25 @@ fn first_waits_for_however_long_and_disconnect_ends_it() {
 
 /// The data of the Compare are slow: its Write, and what refuses the pair, wait for them.
 #[test]
+fn command_that_cannot_begin_ends_no_first_that_waits() {
+    let mut fixture = Fixture::new();
+    let mut seen = Seen::default();
+    let held = capsule(&mut fixture.io, &with_cid(command(9, NORMAL, NvmOpcode::READ, 1, 0, 1), 9), 0);
+    let Step::Execute { ticket, .. } = held else { panic!("{held:?}") };
+    let first = capsule(&mut fixture.io, &compare(), 0);
+    seen.take(&mut fixture.io, first, Ok(()));
+    let again = ask(&mut fixture.io, &command(9, NORMAL, NvmOpcode::READ, 1, 0, 1));
+    assert_eq!(code(&again), (0, 0x03), "Command ID Conflict");
+    seen.drain(&mut fixture.io);
+    assert_eq!(seen.answers, [], "the first still waits");
+    let second = capsule(&mut fixture.io, &write(), 0);
+    seen.take(&mut fixture.io, second, Ok(()));
+    seen.drain(&mut fixture.io);
+    assert_eq!(seen.answers, [(1, OK), (2, OK)]);
+    ticket.abandon();
+}
+
+#[test]
 fn pair_whose_data_come_late_is_answered_in_order() {
     let mut fixture = Fixture::new();
     let (first, _) = parameters(capsule(&mut fixture.io, &compare(), 0));

@@ -84,6 +84,30 @@ fn failed_admin_commands_are_in_the_error_log_newest_first() {
 }
 
 #[test]
+fn failed_io_commands_are_in_the_error_log_with_namespace_and_block() {
+    let mut fixture = Fixture::new();
+    let read = |cid, slba, blocks| {
+        with_cid(keyed(ReadWrite::new(slba, blocks).emit(NvmOpcode::READ, Nsid(1)), blocks * 512), cid)
+    };
+    let beyond = ask(&mut fixture.io, &read(5, 1000, 1));
+    let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &read(6, 40, 8), 0) else { panic!("a read") };
+    let medium = responded(fixture.io.on_done(NOW, ticket, Err(BlockError::Medium)));
+    // A difference is what Compare is for.
+    let compare = with_cid(keyed(ReadWrite::new(1, 1).emit(NvmOpcode::COMPARE, Nsid(1)), 512), 7);
+    let Step::Execute { ticket, .. } = capsule(&mut fixture.io, &compare, 0) else { panic!("a compare") };
+    let _ = responded(fixture.io.on_done(NOW, ticket, Err(BlockError::CompareFailed)));
+    let bytes = page(&mut fixture.admin, LogPageId::ERROR, 192);
+    let entries: Vec<_> = bytes.chunks(64).map(|entry| ErrorEntry::read_from_bytes(entry).unwrap()).collect();
+    for (entry, count, cqe, cid, lba) in [(&entries[0], 2, medium, 6, 40), (&entries[1], 1, beyond, 5, 1000)]
+    {
+        assert_eq!((entry.error_count.get(), entry.sqid.get(), entry.cid.get()), (count, 1, cid));
+        assert_eq!((entry.nsid.get(), entry.lba.get(), entry.opcode), (1, lba, NvmOpcode::READ.0));
+        assert_eq!(entry.status.get(), cqe.status().to_field());
+    }
+    assert_eq!(entries[2].error_count.get(), 0);
+}
+
+#[test]
 fn error_log_has_no_entry_of_a_failed_connect() {
     let mut fixture = Fixture::new();
     assert_eq!(code(&ask(&mut fixture.admin, &Hello::admin().command())), (0, 0x0c));
@@ -142,7 +166,7 @@ fn supported_commands_are_those_that_are_not_invalid_opcodes() {
                     .unwrap()
                     .status()
                     .is(Status::INVALID_OPCODE),
-                Step::Execute { ticket, .. } => {
+                Step::Execute { ticket, .. } | Step::Ask { ticket, .. } => {
                     ticket.abandon();
                     false
                 }

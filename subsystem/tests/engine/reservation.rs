@@ -41,7 +41,7 @@ fn reserve(fixture: &mut Fixture, sqe: &Sqe, keys: [u64; 2]) -> Status {
     let planned = fixture.registry.plan_reservation(&question);
     let done = planned.and_then(|change| fixture.registry.set_reservation(&question, change));
     fixture.deliver();
-    responded(fixture.io.on_answer(NOW, ticket, Answer::Reservation(done.map(|_| ())))).status()
+    responded(fixture.io.on_answer(NOW, ticket, Answer::Reservation(done))).status()
 }
 
 /// What a host with another identifier does behind the back of the fixture's.
@@ -279,4 +279,35 @@ fn restored_reservation_is_in_force() {
     let (mut io, ..) = Hello::io(1, admin.association().unwrap().key().cntlid.0).connect(&mut registry);
     let sqe = keyed(ReadWrite::new(0, 1).emit(NvmOpcode::READ, Nsid(1)), 512);
     assert_eq!(code(&ask(&mut io, &sqe)), (0, 0x83));
+}
+
+#[test]
+fn namespace_that_comes_back_has_its_reservation_and_write_protection() {
+    let mut registry = registry(Options::default());
+    let name = nqn(SUBSYSTEM);
+    let other = HostId([9; 16]);
+    let held = Some((ReservationType::EXCLUSIVE_ACCESS, other));
+    let reservation = Reservation::restored(3, held, [(other, 7)]).unwrap();
+    registry.restore_reservation(&name, Nsid(1), [1; 16], reservation.clone()).unwrap();
+    let definition = registry.namespaces(&name).unwrap().get(Nsid(1)).unwrap().clone();
+    registry.remove_namespace(&name, Nsid(1)).unwrap();
+    registry.add_namespace(&name, definition.clone()).unwrap();
+    assert_eq!(**registry.namespaces(&name).unwrap().reservation(Nsid(1)).unwrap(), reservation);
+
+    // Another disk under that NSID has none.
+    registry.remove_namespace(&name, Nsid(1)).unwrap();
+    let mut another = definition.clone();
+    another.uuid = [0xee; 16];
+    registry.add_namespace(&name, another).unwrap();
+    assert_eq!(**registry.namespaces(&name).unwrap().reservation(Nsid(1)).unwrap(), Reservation::default());
+
+    registry.remove_namespace(&name, Nsid(1)).unwrap();
+    let mut protected = definition.clone();
+    protected.access.write_protection = nvmf_subsystem::WriteProtection::UntilPowerCycle;
+    registry.add_namespace(&name, protected).unwrap();
+    registry.remove_namespace(&name, Nsid(1)).unwrap();
+    registry.add_namespace(&name, definition).unwrap();
+    let table = registry.namespaces(&name).unwrap();
+    assert!(table.get(Nsid(1)).unwrap().is_read_only());
+    assert_eq!(**table.reservation(Nsid(1)).unwrap(), reservation);
 }

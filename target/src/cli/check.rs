@@ -1,11 +1,14 @@
 //! `nvmf-target check`: what a start would refuse or miss, before it does.
 
-use crate::daemon::{NO_KEYS, read_config, read_secret, select, tls_of, twins, want_one_tcp_port};
+use crate::control::socket::group_id;
+use crate::daemon::{
+    NO_KEYS, read_config, read_secret, select, tls_of, twins, want_one_tcp_port, wants_tcp_port,
+};
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
-use nvmf_config::{Backing, Config, Hosts, Listener, Namespace, Subsystem, Tls, Transport};
+use nvmf_config::{Backing, Config, Hosts, Listener, MetricsAddress, Namespace, Subsystem, Tls, Transport};
 use nvmf_tls::{TlsKeyring, read_key_file};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -63,6 +66,8 @@ impl Findings {
                 self.problems.push(format!("cannot listen on {other_shown} and on {shown}: {problem}"));
             }
         }
+        self.look_at_metrics(config);
+        self.look_at_control_group(config);
         self.look_at_secrets(config);
         self.look_for_disks_exported_twice(config);
         self.look_for_copies(config);
@@ -82,6 +87,25 @@ impl Findings {
                     (Err(problem), Some(hint)) => self.problems.push(format!("{name}: {problem} ({hint})")),
                 }
             }
+        }
+    }
+
+    /// Whether the address for metrics is a listener's.
+    fn look_at_metrics(&mut self, config: &Config) {
+        let listen = config.metrics.as_ref().and_then(|metrics| metrics.listen.as_ref());
+        let Some(MetricsAddress::Tcp(address)) = listen else { return };
+        for listener in config.listeners.iter().filter(|listener| wants_tcp_port(listener, *address)) {
+            self.problems.push(format!(
+                "cannot serve metrics on {address}: the listener on {} has that port; give [metrics] another",
+                describe(listener)
+            ));
+        }
+    }
+
+    fn look_at_control_group(&mut self, config: &Config) {
+        let group = config.target.control_group.as_deref();
+        if let Some(Err(error)) = group.map(group_id) {
+            self.problems.push(error.to_string());
         }
     }
 
@@ -107,10 +131,10 @@ impl Findings {
             self.problems.push(format!("tls_keyring in [target]: {error}"));
         }
         for listener in &config.listeners {
-            if !listener.discovery_only && listener.tls != Tls::Required {
+            if !listener.discovery_only && !matches!(listener.tls, Tls::Concat | Tls::Required) {
                 self.warnings.push(format!(
                     "TLS protects no subsystem that is served on {} as well, where anyone who states the NQN of a host \
-                     is let in: every [[listener]] with disks needs tls = \"required\"",
+                     is let in: every [[listener]] with disks needs tls = \"required\" or \"concat\"",
                     shown(listener)
                 ));
             }
@@ -232,8 +256,13 @@ impl Findings {
                 _ => Ok(()),
             };
         }
+        if nvmf_backend::disk::is_nvme_generic(&metadata) {
+            return Ok(());
+        }
         if !kind.is_file() {
-            return Err(format!("{shown} is neither a file nor a block device"));
+            return Err(format!(
+                "{shown} is neither a file nor a block device, nor an NVMe drive's /dev/ngXnY"
+            ));
         }
         self.look_at_size(namespace, path, size, &metadata)
     }

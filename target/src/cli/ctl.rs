@@ -2,7 +2,9 @@
 
 use crate::control::client::ask;
 use crate::control::request::Request;
+use crate::control::request::config::SaveAnswer;
 use crate::control::socket::usual_path;
+use crate::visible::{visible_event, visible_json, visible_value};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -32,20 +34,35 @@ enum Output {
 pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
     let path = ctl.socket.clone().unwrap_or_else(usual_path);
     let answer = ask(&path, &ctl.request)?;
-    if let (Request::Save(save), true) = (&ctl.request, answer.ok)
-        && let Some(path) =
-            save.write(&serde_json::from_value(answer.result.clone())?).map_err(anyhow::Error::msg)?
-    {
-        eprintln!("saved to {}", path.display());
-        return Ok(());
+    if let (Request::Save(save), true) = (&ctl.request, answer.ok) {
+        let saved: SaveAnswer = serde_json::from_value(answer.result.clone())?;
+        let path = save.write(&saved).map_err(anyhow::Error::msg)?;
+        for change in &saved.not_in_force {
+            eprintln!(
+                "in the text, and not in force before the next start: {}",
+                visible_event(change, false)
+            );
+        }
+        if let Some(path) = path {
+            eprintln!("saved to {}", path.display());
+            return Ok(());
+        }
     }
     match ctl.output {
-        Output::Json => print!("{}", answer.line()),
+        Output::Json => print!("{}", visible_json(&answer.line())),
         Output::Text if answer.result.is_null() => {}
-        Output::Text => print!("{}", ctl.request.text(answer.result)?),
+        // A file that was asked for is to be read by programs.
+        Output::Text if matches!(ctl.request, Request::Save(_)) => {
+            print!("{}", ctl.request.text(answer.result)?);
+        }
+        Output::Text => {
+            let mut result = answer.result;
+            visible_value(&mut result);
+            print!("{}", ctl.request.text(result)?);
+        }
     }
     match answer.error {
-        Some(fault) => bail!("{}", fault.message),
+        Some(fault) => bail!("{}", visible_event(&fault.message, false)),
         None => Ok(()),
     }
 }

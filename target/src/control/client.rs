@@ -1,12 +1,13 @@
 //! The other end of the control socket.
 
-use super::protocol::{Answer, line};
+use super::protocol::{Answer, LINE_MAX, line};
 use super::request::Request;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 /// How long an answer may take: longer than any request waits for disks.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -36,6 +37,9 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    /// More than a target takes.
+    #[error("the request has {0} bytes, and a target takes {LINE_MAX}: is this a configuration file?")]
+    TooLong(usize),
     /// It says something else than an answer.
     #[error("what answers at {} is no target of this version", .path.display())]
     Answer {
@@ -59,9 +63,14 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
         _ => ClientError::Os { path: at, source },
     })?;
     let os = |source| ClientError::Os { path: path.to_owned(), source };
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(os)?;
+    let timeout = (!request.may_take_long()).then_some(ANSWER_TIMEOUT);
+    stream.set_read_timeout(timeout).map_err(os)?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(os)?;
-    stream.write_all(line(request).as_bytes()).map_err(os)?;
+    let line = Zeroizing::new(line(request));
+    if line.len() > LINE_MAX {
+        return Err(ClientError::TooLong(line.len()));
+    }
+    stream.write_all(line.as_bytes()).map_err(os)?;
     let mut answer = String::new();
     let read = BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut answer).map_err(os)?;
     if read == 0 {

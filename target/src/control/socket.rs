@@ -21,6 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use zeroize::Zeroizing;
 
 /// Clients at once.
 pub const CLIENTS_MAX: usize = 16;
@@ -30,6 +31,8 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait in the kernel.
 const BACKLOG: i32 = 64;
+/// Bytes that are read, and thrown away, of a line that is too long.
+const REST_MAX: u64 = 64 << 20;
 /// How long accepting rests when the system has no descriptor.
 const REST: Duration = Duration::from_millis(100);
 /// The socket's name in its folder.
@@ -130,7 +133,7 @@ impl Socket {
     /// [`SocketError`].
     pub fn open(path: &Path, group: Option<&str>) -> Result<Self, SocketError> {
         let os = |source: io::Error| SocketError::Os { path: path.to_owned(), source };
-        let gid = group.map(gid).transpose()?;
+        let gid = group.map(group_id).transpose()?;
         let socket = match listen_at(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Only a socket can have been left behind.
@@ -196,7 +199,8 @@ fn answers(path: &Path) -> bool {
     tried != Err(nix::errno::Errno::ECONNREFUSED)
 }
 
-fn gid(group: &str) -> Result<u32, SocketError> {
+/// The number of a group.
+pub(crate) fn group_id(group: &str) -> Result<u32, SocketError> {
     let found = nix::unistd::Group::from_name(group).ok().flatten();
     found.map(|group| group.gid.as_raw()).ok_or_else(|| SocketError::Group(group.to_owned()))
 }
@@ -252,7 +256,8 @@ async fn serve(
     loop {
         let now = u64::try_from(start.elapsed().as_millis()).unwrap_or(BUSY - 1);
         idle_since.store(now, Ordering::Relaxed);
-        let mut line = Vec::new();
+        // It may hold a key.
+        let mut line = Zeroizing::new(Vec::new());
         let mut limited = (&mut reader).take(LINE_MAX as u64 + 1);
         let read = timeout(LINE_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
         let Ok(Ok(len)) = read else { return };
@@ -280,7 +285,13 @@ async fn serve(
         };
         drop(line);
         let written = timeout(READ_TIMEOUT, writer.write_all(answer.line().as_bytes())).await;
-        if !matches!(written, Ok(Ok(()))) || !more {
+        if !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+        if !more {
+            // Who still writes does not read the answer yet, and would find a broken pipe.
+            let mut rest = reader.take(REST_MAX);
+            let _ = timeout(READ_TIMEOUT, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;
             return;
         }
     }

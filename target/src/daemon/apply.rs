@@ -3,20 +3,17 @@
 //! Each change is made or not, and holds no other back. What takes something away is done when no worker has anything
 //! older in flight on it ([`crate::barrier`]); past a bound, the answer and `status` say which disk holds it.
 
+use super::Daemon;
+use super::changing::{Asker, Changing, Pending};
 use super::plan::Change;
-use super::{Daemon, read_config};
-use crate::barrier::{Barrier, Scope};
+use super::reading::{ReadKeys, Wanted};
+use crate::barrier::Scope;
+use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item, Outcome};
 use crate::exports::{self, Export};
-use crate::limits::{BARRIER_TIMEOUT, OPEN_TIMEOUT};
-use nvmf_config::{Config, Hosts, Namespace};
+use nvmf_config::{Config, Host, Hosts, Namespace};
 use nvmf_subsystem::{AssociationKey, Nqn};
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a barrier is waited for before the watchdog is looked after.
-const PIECE: Duration = Duration::from_millis(500);
+use std::collections::BTreeMap;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,71 +24,77 @@ pub(super) enum Origin {
     Command,
 }
 
-/// What a change waits for.
-pub(super) struct Pending {
-    pub(super) barrier: Arc<Barrier>,
-    /// What is not over if it is not reached.
-    pub(super) holds: String,
-}
-
 impl Daemon {
-    /// Reads the file again and applies what can be applied. Returns how many errors it logged.
-    pub(super) fn reload(&mut self) -> usize {
+    /// Reads the file again and applies what can be applied.
+    pub(super) fn reload(&mut self) {
         let Some(path) = self.path.clone() else {
             tracing::warn!("there is nothing to reload: the target was started without a configuration file");
-            return 1;
+            return self.reload_failed();
         };
-        let config = match read_config(&path) {
-            Ok(config) => config,
-            Err(error) => {
-                tracing::error!("not reloaded, everything stays as it is: {error:#}");
-                return 1;
-            }
-        };
-        let (_, errors) = self.apply_file(&config);
-        match errors {
-            0 => tracing::info!("reloaded {}", path.display()),
-            1 => tracing::error!("reloaded {}, with 1 error: see above", path.display()),
-            _ => tracing::error!("reloaded {}, with {errors} errors: see above", path.display()),
+        match self.read(Wanted::File(path)) {
+            Ok(changing) => self.await_changes(changing, Asker::Reload),
+            Err(fault) => self.not_reloaded(&fault),
         }
-        errors
     }
 
-    /// Serves what a file says: its changes, and what it names: keys are read again, disks looked at again. Returns what
-    /// came of each change, and how many errors there were.
-    pub(super) fn apply_file(&mut self, asked: &Config) -> (Vec<Item>, usize) {
-        let mut errors = self.reload_keys(asked) + self.reload_authentication(asked);
+    pub(super) fn not_reloaded(&mut self, fault: &Fault) {
+        tracing::error!("not reloaded, everything stays as it is: {}", fault.message);
+        self.reload_failed();
+    }
+
+    fn reload_failed(&mut self) {
+        self.reload_errors = 1;
+        self.tell_reloaded();
+    }
+
+    /// Serves what a file says: its changes, and what it names: keys that were read again, disks looked at again.
+    pub(super) fn apply_file(&mut self, asked: &Config, keys: ReadKeys) -> Changing {
         // Everything that failed is tried at once, and said again.
         self.namespaces.forget_faults();
-        let items = self.apply(asked, Origin::File);
-        self.config.target.strict = asked.target.strict;
+        self.not_in_force.clear();
+        let mut changing = self.apply(asked, Origin::File, Some(keys));
         // In the order of the file.
         let place = |nqn: &Nqn| asked.subsystems.iter().position(|subsystem| subsystem.nqn == *nqn);
         self.config.subsystems.sort_by_key(|subsystem| place(&subsystem.nqn));
-        errors += self.look_at_disks();
-        errors += items.iter().filter_map(|item| item.outcome).filter(|outcome| outcome.is_error()).count();
-        let faults = self.open_disks(OPEN_TIMEOUT);
-        faults.iter().for_each(|fault| self.log_export_fault(fault));
-        (items, errors + self.namespaces.failing(&self.config.subsystems))
+        changing.wait_for_file(self.look(self.exports().to_vec()), self.common.clock.now());
+        changing
     }
 
-    /// Makes the changes that lead to what is asked for.
-    pub(super) fn apply(&mut self, asked: &Config, origin: Origin) -> Vec<Item> {
-        let mut items = Vec::new();
-        let (mut pending, mut to_open) = (Vec::new(), Vec::new());
-        for (change, mut item) in self.plan(asked) {
+    /// Makes the changes that lead to what is asked for; those of hosts with their keys.
+    pub(super) fn apply(&mut self, asked: &Config, origin: Origin, keys: Option<ReadKeys>) -> Changing {
+        let now = self.common.clock.now();
+        let mut changing = Changing::new(Vec::new(), origin, now);
+        let plan = self.plan(asked);
+        let is_of_host = |change: &Change| matches!(change, Change::Host(_) | Change::RemoveHost(_));
+        // Who may no longer connect goes first. A file's keys were read again, whatever it says of them.
+        let mut key_faults = Vec::new();
+        let mut closed = Vec::new();
+        if let Some(keys) = keys {
+            closed = self.keys_closed_by(&plan);
+            key_faults = self.set_hosts_with_keys(&asked.hosts, keys);
+        }
+        for (change, mut item) in plan {
+            let at = changing.items.len();
             let outcome = match item.effect {
                 Effect::Refused => Outcome::Refused,
                 Effect::Restart => Outcome::AtRestart,
+                Effect::None | Effect::ClosesConnections if is_of_host(&change) => {
+                    let of_host = closed.extract_if(.., |(name, _)| *name == item.name).map(|(_, key)| key);
+                    changing.wait_for(at, self.closing(of_host.collect()));
+                    let own = key_faults.extract_if(.., |(nqn, _)| nqn.to_string() == item.name);
+                    let texts: Vec<String> = own.map(|(_, text)| text).collect();
+                    item.message = (!texts.is_empty()).then(|| texts.join("; "));
+                    if texts.is_empty() { Outcome::Done } else { Outcome::Failed }
+                }
                 Effect::None | Effect::ClosesConnections => match self.make(&change, origin) {
                     Ok(waits) => {
-                        pending.extend(waits.into_iter().map(|waits| (items.len(), waits)));
+                        changing.wait_for(at, waits);
                         if let Change::AddNamespace(nqn, namespace)
                         | Change::ReplaceNamespace(nqn, namespace)
                         | Change::SetNamespace(nqn, namespace) = &change
                             && !self.is_served(nqn, namespace.nsid)
                         {
-                            to_open.push((items.len(), *nqn, namespace.clone()));
+                            changing.wait_for_disk(at, *nqn, namespace.clone(), now);
                         }
                         Outcome::Done
                     }
@@ -101,16 +104,13 @@ impl Daemon {
                     }
                 },
             };
+            self.note_force(change, outcome, origin);
             item.outcome = Some(outcome);
-            items.push(item);
+            changing.items.push(item);
         }
-        if !to_open.is_empty() {
-            self.open_new(&to_open, origin, &mut items);
-        }
+        changing.errors = key_faults.len();
         self.publish_limits();
-        self.await_pending(&pending, &mut items);
-        items.iter().for_each(log);
-        items
+        changing
     }
 
     /// Makes one change. Returns what it waits for.
@@ -152,9 +152,13 @@ impl Daemon {
                 Ok(Vec::new())
             }
             Change::AddListener(listener) => self.add_listener(listener, origin),
-            // Read again with every file.
-            Change::Keys => Ok(Vec::new()),
-            Change::Identity(_) | Change::Target | Change::Metrics => Ok(Vec::new()),
+            Change::Strict(strict) => {
+                self.config.target.strict = *strict;
+                Ok(Vec::new())
+            }
+            // Those of hosts are made together, the others at the next start.
+            Change::Host(_) | Change::RemoveHost(_) => Ok(Vec::new()),
+            Change::Identity(_) | Change::Target(_) | Change::Metrics(_) => Ok(Vec::new()),
             Change::HostLimits(nqn, limits) => {
                 let mut subsystems = self.config.subsystems.iter_mut();
                 if let Some(subsystem) = subsystems.find(|subsystem| subsystem.nqn == *nqn) {
@@ -201,7 +205,7 @@ impl Daemon {
         self.show(nqn).map_err(|error| failed(*error))?;
         self.publish();
         let barrier = self.common.mailboxes.barrier(Scope::devices([device]));
-        Ok(vec![Pending { barrier, holds }])
+        Ok(vec![Pending::new(barrier, holds)])
     }
 
     /// Notes that a namespace is wanted; `false` if its subsystem is not.
@@ -214,49 +218,31 @@ impl Daemon {
     }
 
     /// Notes that a namespace is not wanted any more.
-    fn forget_namespace(&mut self, nqn: &Nqn, nsid: u32) {
+    pub(super) fn forget_namespace(&mut self, nqn: &Nqn, nsid: u32) {
         if let Some(subsystem) = self.config.subsystems.iter_mut().find(|subsystem| subsystem.nqn == *nqn) {
             subsystem.namespaces.retain(|namespace| namespace.nsid != nsid);
         }
         self.namespaces.forget_fault(&(*nqn, nsid));
     }
 
-    /// Opens what is new, and says what came of each.
-    fn open_new(&mut self, new: &[(usize, Nqn, Namespace)], origin: Origin, items: &mut [Item]) {
-        let faults = self.open_disks(OPEN_TIMEOUT);
-        for fault in &faults {
-            self.log_export_fault(fault);
-        }
-        for (item, nqn, namespace) in new {
-            let key = (*nqn, namespace.nsid);
-            if self.is_served(nqn, namespace.nsid) {
-                continue;
-            }
-            let waits = self.namespaces.is_resting(&key, namespace);
-            let fault = faults.iter().find(|fault| (*fault.nqn, fault.nsid) == key);
-            let text = match fault {
-                Some(fault) => super::disks::error_text(&fault.source),
-                None if waits => {
-                    "its disk is served in a few seconds, when hosts know that the old one is gone".to_owned()
-                }
-                None => self
-                    .namespaces
-                    .fault(&key)
-                    .unwrap_or_else(|| "its disk has not been opened yet".to_owned()),
-            };
-            let is_new = items[*item].change == "add-namespace";
-            items[*item].message = Some(text);
-            items[*item].outcome = Some(if waits || origin == Origin::File || !is_new {
-                Outcome::Waiting
-            } else {
-                self.forget_namespace(nqn, namespace.nsid);
-                Outcome::Failed
-            });
-        }
+    pub(super) fn is_served(&self, nqn: &Nqn, nsid: u32) -> bool {
+        self.exports().iter().any(|export| export.is(nqn, nsid))
     }
 
-    fn is_served(&self, nqn: &Nqn, nsid: u32) -> bool {
-        self.exports().iter().any(|export| export.is(nqn, nsid))
+    /// The associations that changes of hosts' keys close, by the host.
+    fn keys_closed_by(&self, plan: &[(Change, Item)]) -> Vec<(String, AssociationKey)> {
+        let registry = self.registry();
+        let hosts = plan.iter().filter_map(|(change, _)| match change {
+            Change::Host(host) => Some((host.nqn, Some(host))),
+            Change::RemoveHost(nqn) => Some((*nqn, None)),
+            _ => None,
+        });
+        let hosts: BTreeMap<Nqn, Option<&Host>> = hosts.collect();
+        let closed = registry.associations().filter(|it| {
+            let nqn = it.host_nqn();
+            hosts.get(nqn).is_some_and(|host| self.loses(it, nqn, *host))
+        });
+        closed.map(|it| (it.host_nqn().to_string(), it.key())).collect()
     }
 
     /// The associations of which that is true.
@@ -274,41 +260,7 @@ impl Daemon {
         }
         let scope = Scope { associations: closed.into_iter().collect(), ..Scope::default() };
         let holds = "commands of the connections that were closed are still at a disk".to_owned();
-        vec![Pending { barrier: self.common.mailboxes.barrier(scope), holds }]
-    }
-
-    /// Waits for barriers, all of them together for a bounded time.
-    pub(super) fn await_pending(&self, pending: &[(usize, Pending)], items: &mut [Item]) {
-        let deadline = Instant::now() + BARRIER_TIMEOUT;
-        let mut unfinished: BTreeSet<usize> = BTreeSet::new();
-        for (item, Pending { barrier, holds }) in pending {
-            if self.is_reached_by(barrier, deadline) {
-                continue;
-            }
-            let text = format!("{holds} after {} s", BARRIER_TIMEOUT.as_secs());
-            tracing::error!("{}: {text}", items[*item].name);
-            let message = items[*item].message.get_or_insert_default();
-            if unfinished.insert(*item) {
-                *message = text;
-            } else {
-                *message += &format!("; {text}");
-            }
-            items[*item].outcome = Some(Outcome::Unfinished);
-        }
-    }
-
-    /// Waits for a barrier, and looks after the watchdog meanwhile.
-    pub(super) fn is_reached_by(&self, barrier: &Barrier, deadline: Instant) -> bool {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if barrier.wait(left.min(PIECE)).is_ok() {
-                return true;
-            }
-            if left.is_zero() {
-                return false;
-            }
-            self.keep_alive();
-        }
+        vec![Pending::new(self.common.mailboxes.barrier(scope), holds)]
     }
 }
 
@@ -332,13 +284,4 @@ pub(super) fn held(export: &Export) -> String {
         export.namespace.nsid,
         export.nqn
     )
-}
-
-fn log(item: &Item) {
-    let line = item.to_string().replace("\n  ", ": ");
-    match item.outcome {
-        Some(Outcome::Done) => tracing::info!("{line}"),
-        Some(Outcome::AtRestart) => tracing::warn!("{line}"),
-        _ => tracing::error!("{line}"),
-    }
 }

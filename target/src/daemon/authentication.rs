@@ -3,15 +3,16 @@
 //! An exponentiation takes milliseconds, in the largest group some tens of them, and anyone may ask for one. So it is
 //! done by few threads, which serve machines in turn: who asks for many delays its own.
 
+use super::reading::ReadKeys;
 use super::{Daemon, StartError};
-use crate::exec::place::Place;
 use crate::mailbox::Mailboxes;
-use crate::message::{Answered, WorkerId};
-use nvmf_auth::controller::{Keys, Task};
+use crate::message::{Answered, Origin};
+use crate::transport::tcp::TlsPorts;
+use nvmf_auth::controller::{Generated, Keys, Task};
 use nvmf_auth::{Group, Hash, Names, Secret, SecretError, Terms, system_random};
 use nvmf_config::{Config, Host, Target};
 use nvmf_subsystem::{Answer, Authentication, Nqn};
-use nvmf_tls::{FileError, read_line};
+use nvmf_tls::{FileError, Psk, read_line};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
@@ -65,8 +66,21 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, SecretFault> {
 pub(super) struct HostKeys(RwLock<BTreeMap<Nqn, Keys>>);
 
 impl HostKeys {
-    fn set(&self, keys: BTreeMap<Nqn, Keys>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    fn set(&self, keys: BTreeMap<Nqn, Keys>) -> BTreeMap<Nqn, Keys> {
+        std::mem::replace(&mut self.0.write().unwrap_or_else(PoisonError::into_inner), keys)
+    }
+
+    /// Whether the host has these keys now.
+    fn has(&self, host: &Nqn, keys: Option<&Keys>) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(host) == keys
+    }
+
+    /// All keys, with another one of this host.
+    pub(super) fn with(&self, host: Nqn, controller: bool, secret: Secret) -> BTreeMap<Nqn, Keys> {
+        let mut all = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = all.entry(host).or_insert(Keys { host: None, controller: None });
+        *(if controller { &mut keys.controller } else { &mut keys.host }) = Some(secret);
+        all
     }
 
     fn of(&self, names: &Names) -> Option<Keys> {
@@ -75,14 +89,15 @@ impl HostKeys {
 }
 
 /// What cannot be had of a host's keys.
-struct KeyFault<'a> {
-    host: &'a Host,
+#[derive(Debug)]
+pub(super) struct KeyFault {
+    host: Nqn,
     fault: SecretFault,
 }
 
-impl KeyFault<'_> {
+impl KeyFault {
     fn log(&self) {
-        tracing::error!("host {} cannot authenticate and is refused: {}", self.host.nqn, self.fault);
+        tracing::error!("host {} cannot authenticate and is refused: {}", self.host, self.fault);
     }
 }
 
@@ -91,19 +106,22 @@ fn policy(target: &Target, hosts: &[Host]) -> Authentication {
     let hashes: Vec<Hash> = target.dhchap_hashes.iter().filter_map(|&id| Hash::of_id(id)).collect();
     let groups: Vec<Group> = target.dhchap_groups.iter().filter_map(|&id| Group::of_id(id)).collect();
     let terms = Terms::new(&hashes, &groups).expect("a configuration names one of each");
+    let concatenate = hosts.iter().filter(|host| host.require_concat).map(|host| host.nqn).collect();
     let hosts = hosts.iter().filter(|host| host.dhchap_key_file.is_some());
     Authentication {
         hosts: hosts.map(|host| (host.nqn, terms)).collect(),
+        concatenate,
         discovery: target.dhchap_discovery,
     }
 }
 
-fn read_keys(config: &Config) -> (BTreeMap<Nqn, Keys>, Vec<KeyFault<'_>>) {
+pub(super) fn read_keys(hosts: &[Host]) -> (BTreeMap<Nqn, Keys>, Vec<KeyFault>) {
     let (mut keys, mut faults) = (BTreeMap::new(), Vec::new());
-    for host in &config.hosts {
+    for host in hosts {
         let Some(path) = &host.dhchap_key_file else { continue };
-        let mut read =
-            |path: &PathBuf| read_secret(path).map_err(|fault| faults.push(KeyFault { host, fault })).ok();
+        let mut read = |path: &PathBuf| {
+            read_secret(path).map_err(|fault| faults.push(KeyFault { host: host.nqn, fault })).ok()
+        };
         let own = read(path);
         let controller = host.dhchap_ctrl_key_file.as_ref().and_then(&mut read);
         keys.insert(host.nqn, Keys { host: own, controller });
@@ -113,10 +131,10 @@ fn read_keys(config: &Config) -> (BTreeMap<Nqn, Keys>, Vec<KeyFault<'_>>) {
 
 /// The keys, and who must authenticate. What cannot be had is logged; with `strict`, nothing may be missing.
 pub(super) fn start(config: &Config) -> Result<(Arc<HostKeys>, Authentication), StartError> {
-    let (keys, faults) = read_keys(config);
+    let (keys, faults) = read_keys(&config.hosts);
     for fault in faults {
         if config.target.strict {
-            return Err(StartError::Secret { host: fault.host.nqn.to_string(), source: fault.fault });
+            return Err(StartError::Secret { host: fault.host.to_string(), source: fault.fault });
         }
         fault.log();
     }
@@ -126,18 +144,32 @@ pub(super) fn start(config: &Config) -> Result<(Arc<HostKeys>, Authentication), 
 }
 
 impl Daemon {
-    /// Reads the keys again: for authentications that come from now on. A host that has lost its key, or has been given
-    /// one that it never proved, loses its associations. Returns how many errors it logged.
-    pub(super) fn reload_authentication(&mut self, config: &Config) -> usize {
-        let (keys, faults) = read_keys(config);
+    /// Uses these keys: for authentications that come from now on. A host that has lost its key, or has been given
+    /// one that it never proved, loses its associations. Returns what cannot be had, of which host.
+    pub(super) fn set_secrets(
+        &mut self,
+        (keys, faults): (BTreeMap<Nqn, Keys>, Vec<KeyFault>),
+    ) -> Vec<(Nqn, String)> {
         faults.iter().for_each(KeyFault::log);
-        let errors = faults.len();
-        self.common.host_keys.set(keys);
-        self.config.hosts.clone_from(&config.hosts);
+        let last = self.common.host_keys.set(keys);
+        // A key for TLS is worth no more than the secret that it came from.
+        if let Some(ports) = &self.common.tls {
+            ports.retain_generated(|host| self.common.host_keys.has(host, last.get(host)));
+        }
         // Hashes and groups change with [target], at the next restart.
         self.registry().set_authentication(policy(&self.config.target, &self.config.hosts));
         self.publish();
-        errors
+        let text = |fault: &KeyFault| format!("it cannot authenticate and is refused: {}", fault.fault);
+        faults.iter().map(|fault| (fault.host, text(fault))).collect()
+    }
+
+    /// Takes over the `[[host]]` sections that are asked for, with the keys that were read for them. Returns what cannot be
+    /// had, of which host.
+    pub(super) fn set_hosts_with_keys(&mut self, hosts: &[Host], keys: ReadKeys) -> Vec<(Nqn, String)> {
+        self.config.hosts = hosts.to_vec();
+        let mut faults = keys.tls.map(|keys| self.set_tls_keys(keys)).unwrap_or_default();
+        faults.extend(self.set_secrets(keys.secrets));
+        faults
     }
 }
 
@@ -145,14 +177,8 @@ impl Daemon {
 pub(super) struct Pool {
     waiting: Mutex<Waiting>,
     wake: Condvar,
-}
-
-/// Where an answer goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Origin {
-    pub(super) worker: WorkerId,
-    pub(super) place: Place,
-    pub(super) serial: u64,
+    /// Where keys for TLS go that authentications make.
+    tls: Option<Arc<TlsPorts>>,
 }
 
 struct Job {
@@ -202,8 +228,9 @@ impl Pool {
     pub(super) fn start<D: Send + 'static>(
         keys: &Arc<HostKeys>,
         mailboxes: &Arc<Mailboxes<D>>,
+        tls: Option<Arc<TlsPorts>>,
     ) -> io::Result<Arc<Self>> {
-        let pool = Arc::new(Self { waiting: Mutex::default(), wake: Condvar::new() });
+        let pool = Arc::new(Self { waiting: Mutex::default(), wake: Condvar::new(), tls });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = cpus.div_ceil(2).min(THREADS_MAX);
         for number in 0..threads {
@@ -230,6 +257,15 @@ impl Pool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has a key for TLS known before the host hears of it.
+    fn keep(&self, names: &Names, generated: &Generated) {
+        let Some(tls) = &self.tls else { return };
+        match Psk::generated(generated.key.bytes(), &names.host, &names.subsystem) {
+            Ok(psk) => tls.insert_generated(names.host, names.subsystem, psk, generated.replaces),
+            Err(error) => tracing::error!("host {} cannot have a key for TLS: {error}", names.host),
+        }
+    }
+
     fn run<D>(&self, threads: usize, keys: &HostKeys, mailboxes: &Weak<Mailboxes<D>>) {
         let mut waiting = self.waiting();
         while !waiting.closed {
@@ -238,7 +274,15 @@ impl Pool {
                 continue;
             };
             drop(waiting);
-            let computed = task.run(keys.of(&names).as_ref(), &mut system_random);
+            let own = keys.of(&names);
+            let computed = task.run(own.as_ref(), &mut system_random);
+            if let Some(generated) = computed.generated() {
+                self.keep(&names, generated);
+                // A reload has changed the host's secret meanwhile.
+                if let (Some(tls), false) = (&self.tls, keys.has(&names.host, own.as_ref())) {
+                    tls.retain_generated(|host| *host != names.host);
+                }
+            }
             if let Some(mailboxes) = mailboxes.upgrade() {
                 let answer = Answer::Authenticate(computed);
                 let Origin { worker, place, serial } = origin;
@@ -257,6 +301,8 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::place::Place;
+    use crate::message::WorkerId;
     use nvmf_auth::controller::Controller;
     use nvmf_auth::host::{Host, Next};
 

@@ -1,10 +1,12 @@
 //! Taking namespaces up, and taking them away.
 
 use super::Daemon;
-use super::apply::{Pending, held};
+use super::apply::held;
+use super::changing::Pending;
 use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::ANSWER_TIMEOUT;
+use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use core::time::Duration;
@@ -60,7 +62,7 @@ impl Daemon {
     }
 
     /// Serves what is open, except for disks that have the UUID of another.
-    fn settle(&mut self) -> Vec<ExportError> {
+    pub(super) fn settle(&mut self) -> Vec<ExportError> {
         let now = self.common.clock.now();
         let (opened, mut faults) = self.namespaces.settle(&self.config.subsystems, now);
         if !opened.is_empty() {
@@ -116,7 +118,9 @@ impl Daemon {
         self.publish_limits();
         let first = self.groups[group].first.0;
         let workers = first..first + self.groups[group].workers;
+        let before = machine::resident_memory();
         let (_, faults) = self.attach(self.namespaces.open.clone(), workers);
+        self.disk_memory += machine::resident_memory().saturating_sub(before);
         for fault in faults {
             self.log_export_fault(&fault);
         }
@@ -199,7 +203,7 @@ impl Daemon {
             let barrier = self.common.mailboxes.barrier(Scope::devices([device]));
             self.detach(device);
             self.common.observed.namespaces.remove(nqn, nsid);
-            Pending { barrier, holds }
+            Pending::new(barrier, holds)
         });
         pending.collect()
     }
@@ -243,7 +247,7 @@ impl Daemon {
 }
 
 /// When waiting for disks ends. Many disks may take long in all, so the time counts from the last one that came.
-struct OpenDeadline {
+pub(super) struct OpenDeadline {
     wait: Duration,
     at: Duration,
     /// The fewest that were pending. One that failed and is tried again is pending again, and does not count twice.
@@ -251,11 +255,11 @@ struct OpenDeadline {
 }
 
 impl OpenDeadline {
-    fn new(now: Duration, wait: Duration) -> Self {
+    pub(super) fn new(now: Duration, wait: Duration) -> Self {
         Self { wait, at: now + wait, fewest: usize::MAX }
     }
 
-    fn is_over(&mut self, now: Duration, pending: usize, is_allocating: bool) -> bool {
+    pub(super) fn is_over(&mut self, now: Duration, pending: usize, is_allocating: bool) -> bool {
         if pending < self.fewest || is_allocating {
             self.at = now + self.wait;
         }

@@ -3,18 +3,20 @@
 use super::{Daemon, StartError};
 use crate::transport::tcp::TlsPorts;
 use nvmf_config::{Config, Host};
+use nvmf_subsystem::Nqn;
 use nvmf_tls::{FileError, Keys, TlsKeyring, read_key_file};
 use std::sync::Arc;
 
 /// A key that cannot be had.
-struct KeyFault<'a> {
-    host: &'a Host,
+#[derive(Debug)]
+pub(super) struct KeyFault {
+    host: Nqn,
     error: FileError,
 }
 
-impl KeyFault<'_> {
+impl KeyFault {
     fn log(&self) {
-        tracing::error!("host {} has no key for TLS and is refused: {}", self.host.nqn, self.error);
+        tracing::error!("host {} has no key for TLS and is refused: {}", self.host, self.error);
     }
 }
 
@@ -34,10 +36,10 @@ pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartE
         }
         tracing::error!("{NO_KEYS}");
     }
-    let (keys, faults) = read_keys(config);
+    let (keys, faults) = read_keys(&config.hosts);
     for fault in faults {
         if strict {
-            return Err(StartError::Key { host: fault.host.nqn.to_string(), source: fault.error });
+            return Err(StartError::Key { host: fault.host.to_string(), source: fault.error });
         }
         fault.log();
     }
@@ -62,27 +64,26 @@ fn keyring(config: &Config) -> Result<Option<TlsKeyring>, StartError> {
 }
 
 /// Reads the keys.
-fn read_keys(config: &Config) -> (Keys, Vec<KeyFault<'_>>) {
+pub(super) fn read_keys(hosts: &[Host]) -> (Keys, Vec<KeyFault>) {
     let (mut keys, mut faults) = (Keys::default(), Vec::new());
-    for host in &config.hosts {
+    for host in hosts {
         let Some(path) = &host.tls_key_file else { continue };
-        let key = read_key_file(path).map_err(|error| faults.push(KeyFault { host, error }));
+        let key = read_key_file(path).map_err(|error| faults.push(KeyFault { host: host.nqn, error }));
         keys.insert(host.nqn, key.ok());
     }
     (keys, faults)
 }
 
 impl Daemon {
-    /// Reads the keys again, for connections that come from now on. Returns how many errors it logged.
-    pub(super) fn reload_keys(&mut self, config: &Config) -> usize {
-        let Some(ports) = &self.common.tls else { return 0 };
-        let (keys, faults) = read_keys(config);
+    /// Uses these keys for connections that come from now on. Returns what cannot be had, of which host.
+    pub(super) fn set_tls_keys(&mut self, (keys, faults): (Keys, Vec<KeyFault>)) -> Vec<(Nqn, String)> {
+        let Some(ports) = &self.common.tls else { return Vec::new() };
         faults.iter().for_each(KeyFault::log);
         ports.set_keys(keys);
-        self.config.hosts.clone_from(&config.hosts);
         if self.config.lacks_keys() {
             tracing::warn!("{NO_KEYS}");
         }
-        faults.len()
+        let text = |fault: &KeyFault| format!("it has no key for TLS and is refused: {}", fault.error);
+        faults.iter().map(|fault| (fault.host, text(fault))).collect()
     }
 }

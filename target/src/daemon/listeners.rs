@@ -1,138 +1,29 @@
 //! Where the daemon listens, and tries to.
 
-use super::ana::AnaError;
-use super::apply::{Origin, Pending, Unmade, failed};
+use super::apply::{Origin, Unmade, failed};
+use super::changing::Pending;
 use super::disks::error_text;
+use super::listening::Listening;
 use super::plan::fixed;
 use super::worker_group::{Selection, WorkerGroup, select, takes_tcp_port, want_one_tcp_port};
 use super::workers::{WorkerThread, raise_descriptor_limit};
 use super::{Daemon, StartError};
 use crate::barrier::Scope;
 use crate::control::request::change::Outcome;
-use crate::control::request::status::ListenerStatus;
 use crate::exec::transport::ListenAt;
 use crate::limits::{ANSWER_TIMEOUT, OTHER_DESCRIPTORS};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
-use crate::metrics::observed::SeenListener;
-use crate::ports::{Served, ports};
-use crate::settings::in_capsule_data;
+use crate::ports::ports;
 use crate::sockets::Sockets;
-use nvmf_config::{AddressList, Listener, ProviderChoice, Target, Tls, Transport};
+use nvmf_config::{Listener, Tls, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_stream::HalfOpenLimits;
-use nvmf_subsystem::RdmaProviderType;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
-
-/// A listener of the configuration.
-pub(super) struct Listening {
-    config: Listener,
-    /// The number of its port. No later listener has it.
-    port: u16,
-    /// Where it listens: as configured, but with the port that the system chose for port 0.
-    address: SocketAddr,
-    /// Over what; none when it is down.
-    providers: Vec<Selection>,
-    /// What was logged last of why it is down, or of a provider that it could not take.
-    fault: Option<String>,
-}
-
-impl Listening {
-    pub(super) fn new(config: Listener, port: u16) -> Self {
-        Self { address: config.address, config, port, providers: Vec::new(), fault: None }
-    }
-
-    pub(super) fn transport(&self) -> Transport {
-        self.config.transport
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Whether it is meant by an address and a transport: as configured, or as it listens.
-    pub(super) fn is_named(&self, address: SocketAddr, transport: Option<Transport>) -> bool {
-        (self.address == address || self.config.address == address)
-            && transport.is_none_or(|transport| self.config.transport == transport)
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        !self.providers.is_empty()
-    }
-
-    /// The address and what it is served over, as the log and the status line have it.
-    pub(super) fn describe(&self) -> String {
-        let providers: Vec<_> = self.providers.iter().map(ToString::to_string).collect();
-        let tls = tls_of(&self.config);
-        match &providers[..] {
-            [] => match self.config.transport {
-                Transport::Rdma => format!("{} (rdma, down)", self.address),
-                Transport::Tcp => format!("{} (NVMe/TCP{tls}, down)", self.address),
-            },
-            _ => format!("{} ({}{tls})", self.address, providers.join(", ")),
-        }
-    }
-
-    /// As those see it who read metrics.
-    pub(super) fn seen(&self) -> SeenListener {
-        SeenListener { address: self.address, transport: self.config.transport, up: self.is_up() }
-    }
-
-    pub(super) fn status(&self) -> ListenerStatus {
-        ListenerStatus {
-            address: self.address.to_string(),
-            transport: self.config.transport.to_string(),
-            providers: self.providers.iter().map(ToString::to_string).collect(),
-            up: self.is_up(),
-            fault: self.fault.clone(),
-            discovery_only: self.config.discovery_only,
-            tls: self.config.tls.to_string(),
-            allow: self.config.allow.iter().flat_map(AddressList::iter).map(ToString::to_string).collect(),
-        }
-    }
-
-    /// Of a device that is not said: the host finds out by itself whether it is InfiniBand or RoCE.
-    pub(super) fn served(&self, target: &Target) -> Option<Served> {
-        let rdma = match &self.providers[..] {
-            [] => return None,
-            [Selection::Tcp] => None,
-            [Selection::Rdma(ProviderSelection::Iwarp { .. })] => Some(RdmaProviderType::IWARP),
-            _ => Some(RdmaProviderType::NO_PROVIDER_SPECIFIED),
-        };
-        Some(Served {
-            address: self.address,
-            rdma,
-            in_capsule_data: in_capsule_data(target, self.config.transport),
-            discovery: self.config.discovery,
-            discovery_only: self.config.discovery_only,
-            requires_tls: self.config.tls == Tls::Required,
-        })
-    }
-
-    /// Whether it was left to us which provider it takes, and it has userspace iWARP only.
-    fn may_find_a_device(&self) -> bool {
-        self.config.provider == ProviderChoice::Auto
-            && matches!(self.providers[..], [Selection::Rdma(ProviderSelection::Iwarp { .. })])
-            && !self.address.ip().is_unspecified()
-    }
-}
-
-/// What a listener's description says of TLS.
-pub(crate) fn tls_of(listener: &Listener) -> &'static str {
-    match listener.tls {
-        Tls::Off => "",
-        Tls::Allowed => ", TLS allowed",
-        Tls::Required => ", TLS required",
-    }
-}
 
 impl Daemon {
     /// Whether a start could listen anywhere, or with `strict` everywhere, as far as can be told without listening.
@@ -222,7 +113,15 @@ impl Daemon {
             return Err(Unmade { outcome: Outcome::Waiting, message });
         }
         match self.listen_where_configured(at) {
-            Ok(()) => Ok(Vec::new()),
+            Ok(()) => {
+                // The port that the system chose is the one that hosts know, and is saved.
+                if origin == Origin::Command {
+                    let address = self.listeners[at].address;
+                    self.listeners[at].config.address = address;
+                    self.config.listeners[at].address = address;
+                }
+                Ok(Vec::new())
+            }
             Err(error) if origin == Origin::File => {
                 self.log_listen_fault(at, &error);
                 Err(Unmade { outcome: Outcome::Waiting, message: error_text(&error) })
@@ -253,11 +152,7 @@ impl Daemon {
     pub(super) fn set_ana_groups(&mut self, listener: &Listener) -> Result<Vec<Pending>, Unmade> {
         let is_it = |it: &Listening| fixed(&it.config) == fixed(listener);
         let Some(at) = self.listeners.iter().position(is_it) else { return Ok(Vec::new()) };
-        self.set_groups(at, &listener.ana_groups).map_err(|error| match error {
-            AnaError::Busy { .. } => Unmade { outcome: Outcome::Unfinished, message: error.to_string() },
-            AnaError::Definition(_) => failed(error),
-        })?;
-        Ok(Vec::new())
+        self.set_groups(at, &listener.ana_groups)
     }
 
     /// Which addresses may connect from now on. Connections that are there stay.
@@ -272,7 +167,7 @@ impl Daemon {
             self.common.mailboxes.send(worker, message);
         }
         let barrier = self.common.mailboxes.barrier(Scope::notices());
-        Ok(vec![Pending { barrier, holds: "a worker has not taken it over".to_owned() }])
+        Ok(vec![Pending::new(barrier, "a worker has not taken it over".to_owned())])
     }
 
     /// The workers that listen for it.
@@ -423,7 +318,8 @@ impl Daemon {
         let connections = u64::from(self.config.target.connections);
         let of_groups: u64 = self.groups.iter().map(|group| group.descriptors(connections)).sum();
         let half_open = self.config.listeners.len() * HalfOpenLimits::default().max;
-        raise_descriptor_limit(of_groups + half_open as u64 + OTHER_DESCRIPTORS);
+        let disks: usize = self.config.subsystems.iter().map(|subsystem| subsystem.namespaces.len()).sum();
+        raise_descriptor_limit(of_groups + (half_open + disks) as u64 + OTHER_DESCRIPTORS);
     }
 
     /// Starts the workers of a provider that none has yet. Returns the place of their group.
@@ -495,32 +391,6 @@ mod tests {
     fn verbs(device: &str) -> Selection {
         let options = VerbsOptions::default();
         Selection::Rdma(ProviderSelection::Verbs { device: device.into(), port: 1, options })
-    }
-
-    #[test]
-    fn device_is_looked_for_where_a_listener_may_take_one() {
-        let text = |address: &str, provider: &str| {
-            let listener = format!("[[listener]]\naddress = \"{address}\"\nprovider = \"{provider}\"\n");
-            let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
-                [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
-            format!("{listener}{subsystem}")
-        };
-        let listening = |address, provider, providers| {
-            let config = Config::parse(&text(address, provider)).expect("a configuration");
-            Listening { providers, ..Listening::new(config.listeners[0].clone(), 1) }
-        };
-        let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp { crc: false })];
-        let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);
-        let late = listening("192.0.2.1:4420", "auto", iwarp());
-        assert!(late.may_find_a_device());
-        assert_eq!(rdma(&late), Some(Some(RdmaProviderType::IWARP)));
-        assert!(!listening("192.0.2.1:4420", "iwarp", iwarp()).may_find_a_device());
-        assert!(!listening("0.0.0.0:4420", "auto", iwarp()).may_find_a_device(), "of which device?");
-        assert!(!listening("192.0.2.1:4420", "auto", Vec::new()).may_find_a_device(), "it is down");
-        let both = listening("192.0.2.1:4420", "auto", [iwarp(), vec![verbs("rxe0")]].concat());
-        assert!(!both.may_find_a_device(), "it has one");
-        assert_eq!(both.describe(), "192.0.2.1:4420 (iwarp, verbs on rxe0)");
-        assert_eq!(rdma(&both), Some(Some(RdmaProviderType::NO_PROVIDER_SPECIFIED)));
     }
 
     #[test]

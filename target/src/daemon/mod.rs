@@ -5,16 +5,21 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `sizes` | disks that grow or shrink |
+//! | `health` | what hosts are told of the disks' temperature and wear |
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
-//! | `listeners` | where it listens, and tries to |
+//! | `listeners`, `listening` | where it listens, and tries to; one listener |
 //! | `discovery` | the discovery subsystem's name and referrals |
 //! | `limits` | what namespaces and hosts may do a second |
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
+//! | `host_key` | keys of hosts that come over the control socket |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
-//! | `questions`, `reservations` | the thread that answers what commands ask the control plane |
+//! | `questions`, `reservations`, `resets` | the thread that answers what commands ask the control plane |
 //! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
+//! | `changing` | changes that are made and wait for disks, and who waits for them |
+//! | `not_in_force` | what a file asked for and was not made: it is saved with the rest |
+//! | `reading` | the configuration and its keys, read by a thread of its own |
 //! | `requests` | what comes over the control socket |
 //! | `status` | the status line and the report |
 //! | `slow_disks` | disks that do not answer |
@@ -22,16 +27,23 @@
 mod ana;
 mod apply;
 mod authentication;
+mod changing;
 mod discovery;
 mod disks;
+mod health;
+mod host_key;
 mod keys;
 mod limits;
 mod listeners;
+mod listening;
 mod namespaces;
+mod not_in_force;
 mod plan;
 mod questions;
+mod reading;
 mod requests;
-mod reservations;
+pub mod reservations;
+mod resets;
 mod sizes;
 mod slow_disks;
 mod start;
@@ -43,15 +55,15 @@ mod workers;
 pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
-pub(crate) use listeners::tls_of;
+pub(crate) use listening::tls_of;
 pub(crate) use slow_disks::STUCK;
 pub use start::StartError;
-pub(crate) use worker_group::{select, want_one_tcp_port};
+pub(crate) use worker_group::{select, want_one_tcp_port, wants_tcp_port};
 pub use workers::WorkerError;
 
 use crate::control::{Control, Event};
 use crate::exports::Export;
-use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, RETRY_INTERVAL};
+use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, LOOK_INTERVAL, RETRY_INTERVAL};
 use crate::mailbox::ThreadMessage;
 use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
@@ -60,8 +72,10 @@ use crate::notify::{self, Watchdog};
 use crate::qos::Limit;
 use crate::sockets::Sockets;
 use anyhow::Context;
+use changing::{Asker, Changing, GLANCE};
 use core::time::Duration;
-use listeners::Listening;
+use health::HealthWatch;
+use listening::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::Registry;
@@ -71,6 +85,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
+use std::thread::JoinHandle;
 use worker_group::WorkerGroup;
 use workers::{Common, WorkerThread};
 
@@ -101,11 +116,14 @@ pub struct Daemon {
     reload_errors: usize,
     /// When to try again what could not be had, and when to look for RDMA devices.
     retry_at: Duration,
+    /// When to look whether disks have grown.
+    look_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
     /// Where metrics are served.
     metrics: Option<Endpoint>,
     slow: SlowDisks,
+    health: HealthWatch,
     /// Those that the workers know.
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
@@ -114,6 +132,16 @@ pub struct Daemon {
     undrained: BTreeSet<(u16, u32)>,
     /// The disks are being looked at.
     looking: Option<Looking>,
+    /// Bytes that the process grew by when the disks were opened and given to the workers.
+    disk_memory: u64,
+    /// Files for disks are being made.
+    making: Vec<JoinHandle<()>>,
+    /// What the last file asked for and takes effect at the next start, or was refused: it is saved with the rest.
+    not_in_force: Vec<plan::Change>,
+    /// Changes that are made and not over, with who waits for them.
+    changing: Vec<(Changing, Asker)>,
+    /// Configurations that are being read.
+    readings: reading::Readings,
 }
 
 impl Daemon {
@@ -136,13 +164,20 @@ impl Daemon {
     pub fn serve(mut self, control: &mut Control) -> anyhow::Result<()> {
         self.announce_discovery();
         notify::ready(&self.status());
+        let mut round_at = Duration::ZERO;
         loop {
-            match control.next(self.watchdog.wait(self.common.clock.now(), ROUND)) {
+            let now = self.common.clock.now();
+            let mut wait = self.watchdog.wait(now, ROUND).min(self.look_at.saturating_sub(now));
+            if self.is_changing() {
+                wait = wait.min(GLANCE);
+            }
+            let event = control.next(wait);
+            let is_idle = matches!(event, Event::Nothing);
+            match event {
                 Event::Stop => break,
                 Event::Reload => {
                     notify::reloading();
-                    self.reload_errors = self.reload();
-                    notify::ready(&self.status());
+                    self.reload();
                 }
                 Event::Report => self.report(),
                 Event::Call(call) => self.on_call(call),
@@ -152,6 +187,14 @@ impl Daemon {
                 self.stop(Duration::ZERO);
                 anyhow::bail!("a worker thread ended on its own: see the log above");
             }
+            self.advance_changes();
+            let now = self.common.clock.now();
+            if is_idle && self.is_changing() && now < round_at {
+                // It was a glance at what a change waits for, one of many.
+                self.keep_alive();
+                continue;
+            }
+            round_at = now + ROUND;
             self.maintain();
             self.announce_discovery();
             notify::status(&self.status());
@@ -176,18 +219,19 @@ impl Daemon {
 
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.
     fn maintain(&mut self) {
-        for fault in self.advance_disks() {
-            self.log_export_fault(&fault);
-        }
         self.collect_sizes();
         self.log_slow_disks();
+        self.watch_health();
         self.show_observed();
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
-            self.begin_to_look();
             self.retry_listeners();
             self.log_failures();
+        }
+        if now >= self.look_at {
+            self.look_at = now + LOOK_INTERVAL;
+            self.begin_to_look();
         }
         if now >= self.devices_at {
             self.devices_at = now + DEVICES_INTERVAL;

@@ -1,6 +1,6 @@
 //! The namespaces that are served, and those that cannot be served yet.
 
-use super::twins::{Claim, Key};
+use super::twins::{Claim, Claims, Key};
 use crate::control::Waker;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_INTERVAL};
@@ -9,12 +9,14 @@ use core::time::Duration;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Namespace, Subsystem};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 /// Disks that are opened at the same time, at the most.
 const OPENING_MAX: usize = 32;
+/// Disks that are closed at the same time, at the most.
+const CLOSING_MAX: usize = 32;
 
 /// The namespaces, by how far they are: wanted, being opened, open, leaving.
 #[derive(Default)]
@@ -26,6 +28,8 @@ pub(super) struct Namespaces {
     held: Vec<Export>,
     /// Taken from the hosts; workers may still have operations on their disks.
     leaving: Vec<Export>,
+    /// Left by all workers, and being closed.
+    closing: Vec<Closing>,
     /// What was taken away lately, and until when no other disk takes its NSID.
     resting: HashMap<Key, (Backing, Duration)>,
     faults: HashMap<Key, Fault>,
@@ -38,6 +42,37 @@ struct Opening {
     namespace: Namespace,
     since: Duration,
     told: Receiver<Result<Export, ExportFault>>,
+}
+
+/// A disk that a thread of its own is closing: `close` asks the file system. Until that is over the disk is locked, and
+/// cannot be opened again.
+struct Closing {
+    key: Key,
+    namespace: Namespace,
+    over: Receiver<()>,
+}
+
+impl Closing {
+    /// Returns the disk if there is no thread for it.
+    fn begin(export: Export, waker: Waker) -> Result<Self, Box<Export>> {
+        let (give, given) = channel::<Export>();
+        let (tell, over) = channel();
+        let body = move || {
+            drop(given.recv());
+            drop::<Sender<()>>(tell);
+            waker.wake();
+        };
+        if std::thread::Builder::new().name("close-disk".into()).spawn(body).is_err() {
+            return Err(Box::new(export));
+        }
+        let (key, namespace) = ((export.nqn, export.namespace.nsid), export.namespace.clone());
+        give.send(export).map_err(|unsent| Box::new(unsent.0))?;
+        Ok(Self { key, namespace, over })
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.try_recv() == Err(TryRecvError::Disconnected)
+    }
 }
 
 /// Why a namespace is not served.
@@ -57,25 +92,29 @@ impl Namespaces {
         waker: &Waker,
         state: &Arc<StateDirectory>,
     ) {
-        // A disk that has left every worker is closed here.
-        self.leaving.retain(|export| export.disk.is_shared());
+        self.close(waker);
         self.resting.retain(|_, (_, until)| *until > now);
-        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
-        for (nqn, namespace) in namespaces {
-            let key = (nqn, namespace.nsid);
+        let room = OPENING_MAX.saturating_sub(self.opening.len());
+        if room == 0 {
+            return;
+        }
+        let mut held: HashMap<Key, Vec<&Namespace>> = HashMap::new();
+        for export in &self.held {
+            held.entry((export.nqn, export.namespace.nsid)).or_default().push(&export.namespace);
+        }
+        let due = self.not_open(wanted).filter(|(key, namespace)| {
             // One that was begun for another disk, and may never end, is no reason to wait.
-            let is_opening = self.opening.iter().any(|o| o.key == key && o.namespace == *namespace);
-            let is_held = self.held.iter().any(|e| e.is(&nqn, namespace.nsid) && e.namespace == *namespace);
-            if self.is_open(&key)
-                || is_opening
+            let is_opening = self.opening.iter().any(|o| o.key == *key && o.namespace == **namespace);
+            let is_held = held.get(key).is_some_and(|held| held.contains(namespace));
+            !(is_opening
                 || is_held
-                || self.is_waiting(&key, now)
-                || self.is_leaving(&key, namespace)
-                || self.is_resting(&key, namespace)
-                || self.opening.len() >= OPENING_MAX
-            {
-                continue;
-            }
+                || self.is_waiting(key, now)
+                || self.is_leaving(key, namespace)
+                || self.is_resting(key, namespace))
+        });
+        let due: Vec<(Key, &Namespace)> = due.take(room).collect();
+        for (key, namespace) in due {
+            let nqn = key.0;
             let (device, waker, state) = (self.take_device(), waker.clone(), Arc::clone(state));
             let (tell, told) = channel();
             let to_open = namespace.clone();
@@ -90,6 +129,20 @@ impl Namespaces {
         }
     }
 
+    /// Begins to close the disks that have left every worker.
+    fn close(&mut self, waker: &Waker) {
+        self.closing.retain(|closing| !closing.is_over());
+        let room = CLOSING_MAX.saturating_sub(self.closing.len());
+        let left: Vec<Export> =
+            self.leaving.extract_if(.., |export| !export.disk.is_shared()).take(room).collect();
+        for export in left {
+            match Closing::begin(export, waker.clone()) {
+                Ok(closing) => self.closing.push(closing),
+                Err(export) => self.leaving.push(*export),
+            }
+        }
+    }
+
     /// Takes in what has been opened since, and returns what could not be.
     pub(super) fn collect(&mut self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
         let mut faults = Vec::new();
@@ -100,10 +153,8 @@ impl Namespaces {
                 Err(TryRecvError::Disconnected) => Err(ExportFault::Attach("the opening thread died".into())),
             };
             let Opening { key, namespace, .. } = self.opening.swap_remove(at);
-            if !is_wanted(wanted, &key, &namespace) {
-                continue;
-            }
             match result {
+                result if !is_wanted(wanted, &key, &namespace) => self.leaving.extend(result),
                 Ok(export) => self.held.push(export),
                 Err(source) => faults.push(ExportError { nqn: Box::new(key.0), nsid: key.1, source }),
             }
@@ -131,17 +182,19 @@ impl Namespaces {
     /// What of it is to be served, in the order of the file, and what is not because another has its UUID.
     pub(super) fn settle(&mut self, wanted: &[Subsystem], now: Duration) -> (Vec<Export>, Vec<ExportError>) {
         let mut held = std::mem::take(&mut self.held);
-        held.retain(|e| is_wanted(wanted, &(e.nqn, e.namespace.nsid), &e.namespace));
+        let is_unwanted = |e: &mut Export| !is_wanted(wanted, &(e.nqn, e.namespace.nsid), &e.namespace);
+        self.leaving.extend(held.extract_if(.., is_unwanted));
         let place = |export: &Export| wanted.iter().position(|subsystem| subsystem.nqn == export.nqn);
         held.sort_by_key(|export| (place(export), export.namespace.nsid));
-        let served: Vec<Claim> = self.open.iter().map(Claim::of).collect();
+        let served: Claims = self.open.iter().map(Claim::of).collect();
+        let configured = Claims::configured(wanted);
         let twins = self.faults.values().filter_map(|fault| fault.twin);
         let twins = twins.filter(|twin| !held.iter().any(|export| export.is(&twin.key.0, twin.key.1)));
-        let found: Vec<Claim> = held.iter().map(Claim::of).chain(twins).collect();
+        let found: Claims = held.iter().map(Claim::of).chain(twins).collect();
         let (mut opened, mut faults) = (Vec::new(), Vec::new());
         for export in held {
             let claim = Claim::of(&export);
-            let Some(source) = claim.refused(&served, wanted, &found) else {
+            let Some(source) = claim.refused(&served, &configured, &found) else {
                 opened.push(export);
                 continue;
             };
@@ -150,6 +203,7 @@ impl Namespaces {
             self.retry_later(&error, now);
             self.faults.entry(claim.key).and_modify(|fault| fault.twin = Some(claim));
             faults.push(error);
+            self.leaving.push(export);
         }
         (opened, faults)
     }
@@ -157,10 +211,9 @@ impl Namespaces {
     /// What is wanted, is not served, and did not fail lately: its disk is being opened, is in line for that, or
     /// waits for the one that it replaces.
     pub(super) fn pending(&self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
-        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
-        let pending = namespaces.filter(|(key, namespace)| {
-            !self.is_open(key) && !self.is_waiting(key, now) && !self.is_resting(key, namespace)
-        });
+        let pending = self
+            .not_open(wanted)
+            .filter(|(key, namespace)| !self.is_waiting(key, now) && !self.is_resting(key, namespace));
         let error = |(key, namespace): (Key, &Namespace)| {
             let leaving = self.is_leaving(&key, namespace);
             let source = if leaving { ExportFault::Busy } else { ExportFault::Slow };
@@ -215,8 +268,7 @@ impl Namespaces {
 
     /// How many that are wanted are not served, and do not only wait for hosts to forget another disk.
     pub(super) fn failing(&self, wanted: &[Subsystem]) -> usize {
-        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
-        namespaces.filter(|(key, namespace)| !self.is_open(key) && !self.is_resting(key, namespace)).count()
+        self.not_open(wanted).filter(|(key, namespace)| !self.is_resting(key, namespace)).count()
     }
 
     /// Makes an opened one served.
@@ -256,8 +308,11 @@ impl Namespaces {
         device
     }
 
-    fn is_open(&self, key: &Key) -> bool {
-        self.open.iter().any(|export| export.is(&key.0, key.1))
+    /// Those of the wanted that are not served. There may be thousands: none is searched for among the others.
+    fn not_open<'a>(&self, wanted: &'a [Subsystem]) -> impl Iterator<Item = (Key, &'a Namespace)> + use<'a> {
+        let open: HashSet<Key> = self.open.iter().map(|export| (export.nqn, export.namespace.nsid)).collect();
+        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| ((s.nqn, n.nsid), n)));
+        namespaces.filter(move |(key, _)| !open.contains(key))
     }
 
     /// Whether it failed lately.
@@ -282,9 +337,62 @@ impl Namespaces {
             _ => false,
         };
         self.leaving.iter().any(|export| export.is(&key.0, key.1) || same_path(&export.namespace))
+            || self.closing.iter().any(|it| it.key == *key || same_path(&it.namespace))
     }
 }
 
 fn is_wanted(wanted: &[Subsystem], key: &Key, namespace: &Namespace) -> bool {
     wanted.iter().any(|subsystem| subsystem.nqn == key.0 && subsystem.namespaces.contains(namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_config::Config;
+    use std::time::Instant;
+
+    /// `close` may hang: here the thread that closes the first disk is one that never ends.
+    #[test]
+    fn disk_is_opened_again_only_when_it_is_closed_and_no_other_waits_for_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let namespace = |nsid: u32| {
+            let path = folder.path().join(format!("{nsid}.img"));
+            std::fs::write(&path, [0; 4096]).unwrap();
+            format!("[[subsystem.namespace]]\nnsid = {nsid}\npath = {path:?}\n")
+        };
+        let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:a\"\nallow_any_host = true\n";
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:4420\"\n{subsystem}{}{}",
+            namespace(1),
+            namespace(2)
+        );
+        let wanted = Config::parse(&text).unwrap().subsystems;
+        let state = Arc::new(StateDirectory::open(Some(&folder.path().join("state"))).unwrap());
+        let (waker, now) = (Waker::default(), Duration::ZERO);
+        let mut namespaces = Namespaces::default();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let serve = |namespaces: &mut Namespaces, count: usize| {
+            while namespaces.open.len() < count {
+                assert!(Instant::now() < deadline, "it does not open");
+                namespaces.begin(&wanted, now, &waker, &state);
+                assert!(namespaces.collect(&wanted, now).is_empty(), "it finds its own lock");
+                let (opened, _) = namespaces.settle(&wanted, now);
+                opened.into_iter().for_each(|export| namespaces.add(export));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        serve(&mut namespaces, 2);
+        let (hangs, over) = channel();
+        let first =
+            namespaces.open.iter().find(|export| export.namespace.nsid == 1).unwrap().namespace.clone();
+        let key = (wanted[0].nqn, 1);
+        namespaces.closing.push(Closing { key, namespace: first, over });
+        assert_eq!(namespaces.take_away(now, |_| true).len(), 2);
+        serve(&mut namespaces, 1);
+        assert_eq!(namespaces.open[0].namespace.nsid, 2);
+        namespaces.begin(&wanted, now, &waker, &state);
+        assert!(!namespaces.opening.iter().any(|opening| opening.key == key));
+        drop(hangs);
+        serve(&mut namespaces, 2);
+    }
 }

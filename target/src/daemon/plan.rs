@@ -4,14 +4,24 @@
 //! for: one way to change anything ([`super::apply`]).
 
 use super::Daemon;
+use super::ana::state_of;
+use super::disks::error_text;
 use crate::control::request::change::{ConnectionName, Effect, Item};
 use crate::exports::{self, Export, describe};
+use core::time::Duration;
+use nvmf_backend::{Disk, DiskSpec};
 use nvmf_config::{
-    AnaGroup, AnaState, Backing, Config, Discovery, HostLimits, Hosts, Listener, Namespace, Subsystem, Target,
+    AnaGroup, Backing, Config, Discovery, Host, HostLimits, Hosts, Listener, Metrics, Namespace, Subsystem,
+    Target,
 };
 use nvmf_subsystem::{Association, Nqn};
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::channel;
 use uuid::Uuid;
+
+/// How long a disk that is to replace another may take to open: the control thread waits for it.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One difference. Each is made or not, whatever becomes of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +47,15 @@ pub(super) enum Change {
     AddListener(Listener),
     /// What hosts know a subsystem by.
     Identity(Subsystem),
-    /// Keys of hosts.
-    Keys,
-    /// Keys of `[target]`.
-    Target,
+    /// What a host proves who it is with: its keys.
+    Host(Host),
+    RemoveHost(Nqn),
+    /// What takes effect at the next start of `[target]`.
+    Target(Box<Target>),
+    /// Whether a start is to fail where something is missing.
+    Strict(bool),
     /// Where metrics are served.
-    Metrics,
+    Metrics(Option<Metrics>),
     /// What each host may do a second at a subsystem.
     HostLimits(Nqn, Vec<HostLimits>),
 }
@@ -51,6 +64,10 @@ pub(super) enum Change {
 /// wanted, then comes what is new.
 pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
     let mut changes = Vec::new();
+    let is_named = |host: &&Host| asked.hosts.iter().any(|new| new.nqn == host.nqn);
+    let gone = now.hosts.iter().filter(|host| !is_named(host));
+    changes.extend(gone.map(|host| Change::RemoveHost(host.nqn)));
+    changes.extend(asked.hosts.iter().filter(|host| !now.hosts.contains(host)).cloned().map(Change::Host));
     let before = |subsystem: &Subsystem| now.subsystems.iter().find(|old| old.nqn == subsystem.nqn);
     let kept = || asked.subsystems.iter().filter_map(|new| Some((before(new)?, new)));
     changes.extend(
@@ -106,19 +123,25 @@ pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
     if now.discovery != asked.discovery {
         changes.push(Change::Discovery(asked.discovery.clone()));
     }
-    if now.hosts != asked.hosts {
-        changes.push(Change::Keys);
+    if now.target.strict != asked.target.strict {
+        changes.push(Change::Strict(asked.target.strict));
     }
     if now.target != (Target { strict: now.target.strict, ..asked.target.clone() }) {
-        changes.push(Change::Target);
+        changes.push(Change::Target(Box::new(asked.target.clone())));
     }
     if now.metrics != asked.metrics {
-        changes.push(Change::Metrics);
+        changes.push(Change::Metrics(asked.metrics.clone()));
     }
     changes
 }
 
 impl Change {
+    /// In a line of text.
+    pub(super) fn line(&self) -> String {
+        let (word, name) = self.name();
+        format!("{} {name}", word.replace('-', " "))
+    }
+
     fn name(&self) -> (&'static str, String) {
         let namespace =
             |nqn: &Nqn, n: &Namespace| format!("{nqn} namespace {} ({})", n.nsid, describe(&n.backing));
@@ -136,9 +159,11 @@ impl Change {
             Self::AddNamespace(nqn, n) => ("add-namespace", namespace(nqn, n)),
             Self::AddListener(listener) => ("add-listener", listener_name(listener)),
             Self::Identity(subsystem) => ("change-identity", subsystem.nqn.to_string()),
-            Self::Keys => ("change-keys", "[[host]]".to_owned()),
-            Self::Target => ("change-target", "[target]".to_owned()),
-            Self::Metrics => ("change-metrics", "[metrics]".to_owned()),
+            Self::Host(host) => ("set-host", host.nqn.to_string()),
+            Self::RemoveHost(nqn) => ("remove-host", nqn.to_string()),
+            Self::Target(_) => ("change-target", "[target]".to_owned()),
+            Self::Strict(strict) => ("change-strict", format!("to {strict}")),
+            Self::Metrics(_) => ("change-metrics", "[metrics]".to_owned()),
             Self::HostLimits(nqn, _) => ("change-host-limits", nqn.to_string()),
         }
     }
@@ -179,18 +204,53 @@ impl Daemon {
     /// Why a change is not made while hosts are there.
     fn obstacle(&self, change: &Change) -> Option<(Effect, String)> {
         match change {
-            Change::Target => Some((Effect::Restart, at_restart("[target]"))),
-            Change::Metrics => Some((Effect::Restart, at_restart("[metrics]"))),
+            Change::Target(_) => Some((Effect::Restart, at_restart("[target]"))),
+            Change::Metrics(_) => Some((Effect::Restart, at_restart("[metrics]"))),
             Change::Identity(_) => {
                 let text = "serial and model are what hosts know the subsystem by: they change at the next restart only";
                 Some((Effect::Refused, text.to_owned()))
             }
             Change::SetNamespace(nqn, new) | Change::ReplaceNamespace(nqn, new) => {
                 let export = self.exports().iter().find(|export| export.is(nqn, new.nsid))?;
-                Some((Effect::Refused, may_replace(export, new).err()?))
+                let checked = may_replace(export, new).and_then(|()| self.look_at_new_disk(export, new));
+                Some((Effect::Refused, checked.err()?))
             }
             _ => None,
         }
+    }
+
+    /// Opens the disk that is to take the place of another, and closes it again: the old one is not given up for one
+    /// that is not there. In a thread of its own, and waited for a bounded time only: the file system may hang.
+    fn look_at_new_disk(&self, old: &Export, new: &Namespace) -> Result<(), String> {
+        let Backing::Path { path, create, .. } = &new.backing else { return Ok(()) };
+        let is_path =
+            |it: &Export| matches!(&it.namespace.backing, Backing::Path { path: own, .. } if own == path);
+        // Open here, so it is there: another namespace may give it up in the same file.
+        if is_same_backing(&old.namespace, new) || self.exports().iter().any(is_path) {
+            return Ok(());
+        }
+        let (tell, told) = channel();
+        let (namespace, path, create) = (new.clone(), path.clone(), *create);
+        let look = move || {
+            let is_to_come = create && !path.exists() && path.parent().is_some_and(Path::is_dir);
+            let spec = DiskSpec::Path { path, create: None };
+            let found = match is_to_come {
+                true => Ok(()),
+                false => Disk::open(&spec, namespace.block_size, namespace.read_only).map(drop),
+            };
+            // Nobody waits any more.
+            let _ = tell.send(found.map_err(|error| error_text(&error)));
+        };
+        let started = std::thread::Builder::new().name("look".to_owned()).spawn(look);
+        let found = match started {
+            Ok(_) => told.recv_timeout(LOOK_TIMEOUT).unwrap_or_else(|_| Err("it does not answer".to_owned())),
+            Err(error) => Err(error.to_string()),
+        };
+        self.keep_alive();
+        let (nsid, backing) = (new.nsid, old.backing());
+        found.map_err(|text| {
+            format!("namespace {nsid} stays {backing}: the new disk cannot be served: {text}")
+        })
     }
 
     /// What hosts or the operator see of a change that is made.
@@ -200,6 +260,7 @@ impl Daemon {
                 "hosts lose the old disk; the new one comes a few seconds later, when they know that the old one is gone"
                     .to_owned(),
             ),
+            Change::Strict(_) => Some("it counts at the next start".to_owned()),
             Change::SetNamespace(nqn, new) if self.must_open_anew(nqn, new) => {
                 Some("its disk was opened for reading only: hosts lose it for the moment until it is open again".to_owned())
             }
@@ -213,6 +274,13 @@ impl Daemon {
         export.is_some_and(|export| export.disk.geometry().read_only && !new.read_only)
     }
 
+    /// Whether a host loses this association when the configuration says this of it; `None`: nothing any more.
+    pub(super) fn loses(&self, it: &Association, nqn: &Nqn, host: Option<&Host>) -> bool {
+        let has_secret = host.is_some_and(|host| host.dhchap_key_file.is_some());
+        let concatenates = host.is_some_and(|host| host.require_concat);
+        it.host_nqn() == nqn && it.ends_with(has_secret, self.config.target.dhchap_discovery, concatenates)
+    }
+
     /// The connections that a change closes.
     fn closes(&self, change: &Change) -> Vec<ConnectionName> {
         let registry = self.registry();
@@ -223,6 +291,8 @@ impl Daemon {
             }
             Change::RemoveSubsystem(nqn) => association.subsystem_nqn() == nqn,
             Change::RemoveListener(listener) => self.port_of(listener) == Some(association.port()),
+            Change::Host(host) => self.loses(association, &host.nqn, Some(host)),
+            Change::RemoveHost(nqn) => self.loses(association, nqn, None),
             _ => false,
         };
         registry
@@ -299,10 +369,7 @@ fn are_same_hosts(old: &Hosts, new: &Hosts) -> bool {
 
 /// Whether the states of groups are the same; those that are not named are optimized.
 fn are_same_groups(old: &[AnaGroup], new: &[AnaGroup]) -> bool {
-    let state = |groups: &[AnaGroup], id| {
-        groups.iter().find(|group| group.id == id).map_or(AnaState::OPTIMIZED, |group| group.state)
-    };
-    old.iter().chain(new).all(|group| state(old, group.id) == state(new, group.id))
+    old.iter().chain(new).all(|group| state_of(old, group.id) == state_of(new, group.id))
 }
 
 /// What cannot be changed of a listener that listens.
@@ -374,9 +441,22 @@ mod tests {
     }
 
     #[test]
+    fn hosts_are_changed_one_by_one() {
+        let host = |n: u32, file: &str| {
+            format!("[[host]]\nnqn = \"nqn.2026-11.a:h{n}\"\ndhchap_key_file = \"/etc/nvmf/{file}\"\n")
+        };
+        let parse = |hosts: &str| Config::parse(&format!("{BEFORE}\n{hosts}")).unwrap();
+        let before = parse(&(host(1, "one") + &host(2, "two") + &host(3, "three")));
+        let after = parse(&(host(2, "other") + &host(3, "three") + &host(4, "four")));
+        let names: Vec<_> = changes(&before, &after).iter().map(Change::name).collect();
+        let expected = [("remove-host", 1), ("set-host", 2), ("set-host", 4)];
+        assert_eq!(names, expected.map(|(word, n)| (word, format!("nqn.2026-11.a:h{n}"))));
+    }
+
+    #[test]
     fn another_disk_under_an_nsid_replaces_it() {
         assert_eq!(words(&[("/srv/two.img", "/srv/three.img")]), ["replace-namespace"]);
         assert_eq!(words(&[("[[listener]]", "[target]\nworkers = 63\n[[listener]]")]), ["change-target"]);
-        assert_eq!(words(&[("[[listener]]", "[target]\nstrict = true\n[[listener]]")]), [""; 0]);
+        assert_eq!(words(&[("[[listener]]", "[target]\nstrict = true\n[[listener]]")]), ["change-strict"]);
     }
 }

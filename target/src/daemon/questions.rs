@@ -1,50 +1,84 @@
-//! The thread that answers what commands ask the control plane.
+//! The threads that answer what commands ask the control plane.
 
-use super::authentication::{Origin, Pool};
-use super::reservations::Reservations;
-use crate::message::Asked;
+use super::authentication::Pool;
+use super::reservations::{OfDaemon, Reservations};
+use super::resets::Resets;
+use crate::message::{Asked, Origin};
 use core::time::Duration;
-use nvmf_subsystem::Question;
+use nvmf_subsystem::{Question, ReservationQuestion, WriteProtectionQuestion};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, channel};
+use std::thread::Builder;
 
 /// How often barriers are looked at while a command waits for one.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Answers questions, in the order in which they were asked, for as long as someone may ask. What computes for long is
-/// done by a pool of threads, and a command that waits for others delays none that comes later.
+/// What changes the state directory.
+enum ToStore {
+    Reservation(ReservationQuestion),
+    WriteProtection(WriteProtectionQuestion),
+}
+
+/// Answers questions for as long as someone may ask. Each kind has its own threads: authentication a pool that computes,
+/// reservations one that stores them in the order in which they were asked for, and that a hung state directory keeps.
 ///
 /// # Errors
 /// The system has no thread left.
 pub(super) fn answer(
     asked: Receiver<Asked>,
     pool: Arc<Pool>,
-    mut reservations: Reservations,
+    reservations: Reservations<OfDaemon>,
+    mut resets: Resets,
 ) -> io::Result<()> {
+    let (store, to_store) = channel();
+    Builder::new().name("reservations".into()).spawn(move || answer_reservations(&to_store, reservations))?;
     let body = move || {
-        loop {
-            let next = match reservations.is_waiting() {
-                false => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                true => asked.recv_timeout(GLANCE),
-            };
-            match next {
-                Ok(Asked { worker, place, serial, question }) => {
-                    let origin = Origin { worker, place, serial };
-                    match *question {
-                        Question::Authenticate { names, machine, task } => {
-                            pool.push(machine, names, task, origin);
-                        }
-                        Question::Reservation(question) => reservations.take_up(question, origin),
+        while let Ok(next) = next_of(&asked, resets.is_waiting()) {
+            if let Some(Asked { worker, place, serial, question }) = next {
+                let origin = Origin { worker, place, serial };
+                match *question {
+                    Question::Authenticate { names, machine, task } => {
+                        pool.push(machine, names, task, origin);
+                    }
+                    Question::Reset(question) => resets.take_up(question, origin),
+                    // It ends after this thread.
+                    Question::Reservation(question) => {
+                        drop(store.send((ToStore::Reservation(question), origin)))
+                    }
+                    Question::WriteProtection(question) => {
+                        drop(store.send((ToStore::WriteProtection(question), origin)));
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
             }
-            reservations.answer_those_in_force();
+            resets.answer_those_that_are_over();
         }
         pool.close();
     };
-    std::thread::Builder::new().name("control-plane".into()).spawn(body)?;
+    Builder::new().name("control-plane".into()).spawn(body)?;
     Ok(())
+}
+
+/// A command that waits until it is in force delays none that comes later.
+fn answer_reservations(asked: &Receiver<(ToStore, Origin)>, mut reservations: Reservations<OfDaemon>) {
+    while let Ok(next) = next_of(asked, reservations.is_waiting()) {
+        match next {
+            Some((ToStore::Reservation(question), origin)) => reservations.take_up(&question, origin),
+            Some((ToStore::WriteProtection(question), origin)) => reservations.protect(&question, origin),
+            None => {}
+        }
+        reservations.answer_those_in_force();
+    }
+}
+
+/// The next that is asked; `None` after a [`GLANCE`] where barriers are to be looked at. `Err`: nobody asks any more.
+fn next_of<T>(asked: &Receiver<T>, awaits_barriers: bool) -> Result<Option<T>, RecvError> {
+    if !awaits_barriers {
+        return asked.recv().map(Some);
+    }
+    match asked.recv_timeout(GLANCE) {
+        Ok(next) => Ok(Some(next)),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(RecvTimeoutError::Disconnected) => Err(RecvError),
+    }
 }

@@ -4,20 +4,21 @@
 //! the new end only when the operator says so (`ctl namespace resize --shrink`).
 
 use super::Daemon;
-use super::apply::{Pending, held};
+use super::apply::{Origin, held};
+use super::changing::{Changing, Pending};
 use super::disks::fault;
 use crate::barrier::Scope;
-use crate::control::protocol::{Answer, Fault};
+use crate::control::Waker;
+use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item, Outcome};
-use crate::daemon::requests::changed;
 use crate::exports::{Export, ExportFault};
 use crate::limits::OPEN_TIMEOUT;
 use crate::mailbox::ThreadMessage;
+use core::time::Duration;
 use nvmf_backend::{DevicesError, Disk};
 use nvmf_block::DeviceId;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 /// What a look at a disk found.
 struct Found {
@@ -33,7 +34,7 @@ pub(super) struct Looking(Receiver<Found>);
 
 impl Looking {
     /// `None`: there is no thread for it.
-    fn begin(disks: Vec<Export>) -> Option<Self> {
+    fn begin(disks: Vec<Export>, waker: Waker) -> Option<Self> {
         let (tell, told) = channel();
         let look = move || {
             for export in disks {
@@ -41,51 +42,52 @@ impl Looking {
                 let found = Found { device: export.device, is_at_its_path, resized: export.disk.resized() };
                 let _ = tell.send(found);
             }
+            drop(tell);
+            waker.wake();
         };
         std::thread::Builder::new().name("look-at-disks".into()).spawn(look).ok()?;
         Some(Self(told))
     }
 }
 
+/// A disk whose size is being read because somebody asked for it.
+pub(super) struct Sizing {
+    looking: Looking,
+    export: Export,
+    shrink: bool,
+    until: Duration,
+}
+
 impl Daemon {
+    /// Looks at disks. `None`: there is no thread for it.
+    pub(super) fn look(&self, disks: Vec<Export>) -> Option<Looking> {
+        Looking::begin(disks, self.common.waker.clone())
+    }
+
     /// Begins to look at the disks, unless that is under way. [`Daemon::collect_sizes`] takes what was found.
     pub(super) fn begin_to_look(&mut self) {
         if self.looking.is_none() {
-            self.looking = Looking::begin(self.exports().to_vec());
+            self.looking = self.look(self.exports().to_vec());
         }
     }
 
     /// Takes what was found since, without waiting.
     pub(super) fn collect_sizes(&mut self) {
-        let Some(looking) = self.looking.take() else { return };
+        self.looking = self.looking.take().and_then(|looking| self.take_found(looking, false));
+    }
+
+    /// Takes what was found since, without waiting; `None` when that was all.
+    pub(super) fn take_found(&mut self, looking: Looking, again: bool) -> Option<Looking> {
         loop {
             match looking.0.try_recv() {
-                Ok(found) => self.on_found(found, false),
-                Err(TryRecvError::Empty) => break self.looking = Some(looking),
-                Err(TryRecvError::Disconnected) => break,
+                Ok(found) => self.on_found(found, again),
+                Err(TryRecvError::Empty) => return Some(looking),
+                Err(TryRecvError::Disconnected) => return None,
             }
         }
     }
 
-    /// Looks at the disks and waits for what is found. Returns how many errors there were.
-    pub(super) fn look_at_disks(&mut self) -> usize {
-        let Some(looking) = Looking::begin(self.exports().to_vec()) else { return 1 };
-        let deadline = Instant::now() + OPEN_TIMEOUT;
-        loop {
-            match looking.0.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                // Said again at each reload.
-                Ok(found) => self.on_found(found, true),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::error!("a disk does not answer: those behind it were not looked at");
-                    return 1 + self.look_faults();
-                }
-            }
-        }
-        self.look_faults()
-    }
-
-    fn look_faults(&self) -> usize {
+    pub(super) fn look_faults(&self) -> usize {
         self.exports().iter().filter(|export| export.look_fault.is_some()).count()
     }
 
@@ -109,7 +111,8 @@ impl Daemon {
             Ok(Some(disk)) if disk.geometry().blocks > before.blocks => self.grow(&export, disk),
             Ok(Some(disk)) => {
                 text = text.or(Some(format!(
-                    "{} has shrunk from {} to {} bytes: reads and writes behind its end fail. Make it as long as it was, or \
+                    "{} has shrunk from {} to {} bytes: reads behind its end fail, and a write there makes it longer \
+                     again, with zeroes in between. Make it as long as it was, or \
                      show hosts its new size: nvmf-target ctl namespace resize {} {} --shrink",
                     export.backing(),
                     before.bytes(),
@@ -162,15 +165,57 @@ impl Daemon {
     }
 
     /// Reads the size of one disk again.
-    pub(super) fn resize(&mut self, nqn: &str, nsid: u32, shrink: bool) -> Result<Answer, Fault> {
-        let is_it = |export: &&Export| export.nqn.to_string() == nqn && export.namespace.nsid == nsid;
+    pub(super) fn resize(&mut self, nqn: &str, nsid: u32, shrink: bool) -> Result<Changing, Fault> {
+        let Some(subsystem) = self.config.subsystems.iter().find(|it| it.nqn.to_string() == nqn) else {
+            let known: Vec<String> = self.config.subsystems.iter().map(|it| it.nqn.to_string()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Fault::refused(format!("there is no subsystem {nqn}; there is {known}")));
+        };
+        let is_it = |export: &&Export| export.is(&subsystem.nqn, nsid);
         let Some(export) = self.exports().iter().find(is_it).cloned() else {
             return Err(Fault::refused(format!("namespace {nsid} of {nqn} is not served: see `status`")));
         };
-        let looking = Looking::begin(vec![export.clone()]);
+        let looking = self.look(vec![export.clone()]);
         let looking = looking.ok_or_else(|| Fault::refused("the system has no thread left"))?;
-        let found = looking.0.recv_timeout(OPEN_TIMEOUT);
-        let found = found.map_err(|_| Fault::refused(format!("{} does not answer", export.backing())))?;
+        let now = self.common.clock.now();
+        let mut changing = Changing::new(Vec::new(), Origin::Command, now);
+        changing.sizing = Some(Sizing { looking, export, shrink, until: now + OPEN_TIMEOUT });
+        Ok(changing)
+    }
+
+    /// Makes the change when the size is known.
+    pub(super) fn advance_sizing(&mut self, changing: &mut Changing, now: Duration) {
+        let Some(sizing) = changing.sizing.take() else { return };
+        let found = match sizing.looking.0.try_recv() {
+            Ok(found) => found,
+            Err(TryRecvError::Empty) if now < sizing.until => {
+                changing.sizing = Some(sizing);
+                return;
+            }
+            Err(_) => {
+                let text = format!("{} does not answer", sizing.export.backing());
+                changing.refused = Some(Fault::refused(text));
+                return;
+            }
+        };
+        match self.resized(&sizing.export, sizing.shrink, found) {
+            Ok((item, pending)) => {
+                changing.items.push(item);
+                changing.wait_for(0, pending);
+            }
+            Err(fault) => changing.refused = Some(fault),
+        }
+    }
+
+    fn resized(
+        &mut self,
+        export: &Export,
+        shrink: bool,
+        found: Found,
+    ) -> Result<(Item, Vec<Pending>), Fault> {
+        if !self.is_served(&export.nqn, export.namespace.nsid) {
+            return Err(Fault::refused("the namespace was removed meanwhile"));
+        }
         let before = export.disk.geometry();
         let resized = match &found.resized {
             Err(error) => {
@@ -203,18 +248,16 @@ impl Daemon {
             true => format!("it has {} bytes, as before", now.bytes()),
             false => format!("it has {} bytes, it had {}", now.bytes(), before.bytes()),
         };
-        let mut items = vec![Item {
+        let item = Item {
             change: "resize-namespace".to_owned(),
-            name: format!("{nqn} namespace {nsid} ({})", export.backing()),
+            name: format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing()),
             effect: Effect::None,
             connections: Vec::new(),
             note: None,
             outcome: Some(Outcome::Done),
             message: Some(message),
-        }];
-        let pending: Vec<_> = pending.into_iter().map(|pending| (0, pending)).collect();
-        self.await_pending(&pending, &mut items);
-        changed(items)
+        };
+        Ok((item, pending))
     }
 
     /// Hosts first: what they ask for from then on is in the new size. What was under way before is over at the barrier.
@@ -226,7 +269,7 @@ impl Daemon {
         let barrier = self.common.mailboxes.barrier(Scope::devices([export.device]));
         let workers = 0..self.common.mailboxes.workers();
         let _ = self.tell_workers(vec![export.clone()], workers, resize);
-        vec![Pending { barrier, holds: held(export) }]
+        vec![Pending::new(barrier, held(export))]
     }
 }
 

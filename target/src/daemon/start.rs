@@ -4,14 +4,16 @@ use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
 use super::keys::tls_ports;
-use super::reservations::Reservations;
+use super::reservations::{OfDaemon, Reservations};
+use super::resets::Resets;
 use super::slow_disks::SlowDisks;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
 use crate::exports::{self, ExportError};
-use crate::limits::{DEVICES_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
+use crate::limits::{ADMIN_ENTRIES_USUAL, DEVICES_INTERVAL, LOOK_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
+use crate::machine;
 use crate::mailbox::Mailboxes;
 use crate::metrics::endpoint::{self, EndpointError};
 use crate::metrics::observed::Observed;
@@ -20,7 +22,7 @@ use crate::sockets::Sockets;
 use crate::state::{StateDirectory, StateError};
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
-use nvmf_config::{Config, Poll};
+use nvmf_config::{Config, Poll, Transport};
 use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
@@ -48,6 +50,9 @@ pub enum StartError {
     /// The engine does not take the limits.
     #[error("the limits in [target] cannot be served")]
     Options(#[from] OptionsError),
+    /// There are no random numbers.
+    #[error(transparent)]
+    Random(#[from] nvmf_auth::NoRandom),
     /// A worker could not be set up.
     #[error("worker {0} cannot start")]
     Worker(usize, #[source] WorkerError),
@@ -126,6 +131,9 @@ pub enum StartError {
 /// Groups of workers that listeners may need which are added to those of the start: NVMe/TCP, RDMA devices.
 const GROUPS_SPARE: usize = 4;
 
+/// So many namespaces are worth a word on the memory that they take.
+const MEASURED_MIN: u64 = 64;
+
 /// Each in a line of its own.
 fn lines(errors: &[ExportError]) -> String {
     errors.iter().map(|error| format!("\n  {}", error_text(error))).collect()
@@ -157,7 +165,10 @@ impl Daemon {
         waker: Waker,
         sockets: Sockets,
     ) -> Result<Self, StartError> {
-        let mut registry = Registry::new(options(&config))?;
+        let mut instance_secret = [0; 16];
+        nvmf_auth::system_random(&mut instance_secret)?;
+        let state = Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?);
+        let mut registry = Registry::new(options(&config, instance_secret, state.keeps()))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
             added.map_err(|error| StartError::Definition(Box::new(error)))?;
@@ -191,11 +202,12 @@ impl Daemon {
             observed: Arc::new(observed),
             waker,
             tls: tls_ports(&config)?,
-            state: Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?),
+            state,
             host_keys,
         };
-        let pool = Pool::start(&common.host_keys, &common.mailboxes)?;
-        questions::answer(asked, pool, Reservations::new(&common))?;
+        let pool = Pool::start(&common.host_keys, &common.mailboxes, common.tls.clone())?;
+        let reservations = Reservations::new(Arc::clone(&common.registry), OfDaemon::new(&common));
+        questions::answer(asked, pool, reservations, Resets::new(&common))?;
         let mut daemon = Self {
             path,
             common,
@@ -212,13 +224,20 @@ impl Daemon {
             reload_errors: 0,
             metrics: None,
             slow: SlowDisks::default(),
+            health: Default::default(),
             retry_at: Duration::ZERO,
+            look_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
             limits: Default::default(),
             announcer: None,
             undrained: Default::default(),
             looking: None,
+            disk_memory: 0,
+            making: Vec::new(),
+            changing: Vec::new(),
+            readings: super::reading::Readings::default(),
+            not_in_force: Vec::new(),
             config,
         };
         match daemon.bring_up() {
@@ -238,7 +257,10 @@ impl Daemon {
         }
         // Before a disk is created that nobody could reach.
         self.try_addresses()?;
+        self.raise_descriptor_limit();
+        let before = machine::resident_memory();
         let mut faults = self.open_disks(OPEN_TIMEOUT);
+        self.disk_memory = machine::resident_memory().saturating_sub(before);
         if !faults.is_empty() && (strict || self.exports().is_empty()) {
             let place = |fault: &ExportError| self.config.subsystems.iter().position(|s| s.nqn == *fault.nqn);
             faults.sort_by_key(|fault| (place(fault), fault.nsid));
@@ -271,7 +293,9 @@ impl Daemon {
         }
         self.release_sockets();
         let now = self.common.clock.now();
-        (self.retry_at, self.devices_at) = (now + RETRY_INTERVAL, now + DEVICES_INTERVAL);
+        self.retry_at = now + RETRY_INTERVAL;
+        self.look_at = now + LOOK_INTERVAL;
+        self.devices_at = now + DEVICES_INTERVAL;
         self.show_observed();
         if let Some(address) = self.config.metrics.as_ref().and_then(|metrics| metrics.listen.clone()) {
             let served = endpoint::serve(&address, Arc::clone(&self.common.observed));
@@ -298,6 +322,28 @@ impl Daemon {
             },
             self.memory(),
         );
+        for WorkerGroup { selection, .. } in &self.groups {
+            let entries = selection.settings(&self.config.target).queue_entries;
+            tracing::info!(
+                "a host over {selection} takes up to {} KiB of memory while it is idle, and {} KiB for each of its I/O \
+                 queues of {entries} entries{}",
+                selection.queue_bytes(ADMIN_ENTRIES_USUAL, true).div_ceil(1024),
+                selection.queue_bytes(entries, false).div_ceil(1024),
+                match selection.transport() {
+                    Transport::Rdma => ", beside its receives and what the provider has for it",
+                    Transport::Tcp => "",
+                },
+            );
+        }
+        // Of few, the noise would be more.
+        let count = self.exports().len() as u64;
+        if count >= MEASURED_MIN {
+            tracing::info!(
+                "{count} namespaces take {} KiB of memory: {} bytes each while they are idle",
+                self.disk_memory >> 10,
+                self.disk_memory / count,
+            );
+        }
     }
 
     /// What workers of each transport have.
@@ -315,17 +361,19 @@ impl Daemon {
     }
 }
 
-fn options(config: &Config) -> Options {
+fn options(config: &Config, instance_secret: [u8; 16], write_protection: bool) -> Options {
     let target = &config.target;
     Options {
         io_queues_max: target.io_queues,
         queue_entries_max: target.queue_depth,
         transfer_len_max: target.transfer_max,
         cntlids: target.cntlids.clone(),
+        write_protection,
         // Each change adds one: no target changes a thousand times a second for long.
         discovery_generation: SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |since| since.as_millis().try_into().unwrap_or(0)),
+        instance_secret,
         duplicate_host_id: match target.duplicate_host_id {
             nvmf_config::DuplicateHostId::Report => DuplicateHostId::Report,
             nvmf_config::DuplicateHostId::Refuse => DuplicateHostId::Refuse,

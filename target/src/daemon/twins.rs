@@ -4,6 +4,7 @@
 use crate::exports::{Export, ExportFault};
 use nvmf_config::{Config, Namespace, Subsystem};
 use nvmf_subsystem::Nqn;
+use std::collections::HashMap;
 use uuid::Uuid;
 
 /// Which namespace.
@@ -35,26 +36,48 @@ impl Claim {
     /// the configuration has it. Which of the others is the copy, a UUID does not tell: none of them is served.
     pub(super) fn refused(
         &self,
-        served: &[Self],
-        wanted: &[Subsystem],
-        found: &[Self],
+        served: &Claims,
+        configured: &Claims,
+        found: &Claims,
     ) -> Option<ExportFault> {
-        let rival = |claims: &[Self]| {
-            let others = claims.iter().filter(|other| other.key != self.key && other.uuid == self.uuid);
-            others.map(|other| (Uuid::from_bytes(other.uuid), Box::new(other.key.0), other.key.1)).min()
-        };
-        if let Some((uuid, nqn, nsid)) = rival(served) {
+        if let Some((uuid, nqn, nsid)) = served.rival(self) {
             return Some(ExportFault::Twice { uuid, nqn, nsid });
         }
         if self.is_configured {
             return None;
         }
-        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
-        let configured: Vec<Self> = namespaces.filter_map(|(nqn, n)| Self::configured(nqn, n)).collect();
-        if let Some((uuid, nqn, nsid)) = rival(&configured) {
+        if let Some((uuid, nqn, nsid)) = configured.rival(self) {
             return Some(ExportFault::Twice { uuid, nqn, nsid });
         }
-        rival(found).map(|(uuid, nqn, nsid)| ExportFault::Twins { uuid, nqn, nsid })
+        found.rival(self).map(|(uuid, nqn, nsid)| ExportFault::Twins { uuid, nqn, nsid })
+    }
+}
+
+/// Claims, by their UUIDs.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(HashMap<[u8; 16], Vec<Claim>>);
+
+impl FromIterator<Claim> for Claims {
+    fn from_iter<T: IntoIterator<Item = Claim>>(claims: T) -> Self {
+        let mut by_uuid: HashMap<_, Vec<Claim>> = HashMap::new();
+        for claim in claims {
+            by_uuid.entry(claim.uuid).or_default().push(claim);
+        }
+        Self(by_uuid)
+    }
+}
+
+impl Claims {
+    /// Those of the configuration.
+    pub(super) fn configured(wanted: &[Subsystem]) -> Self {
+        let namespaces = wanted.iter().flat_map(|s| s.namespaces.iter().map(move |n| (s.nqn, n)));
+        namespaces.filter_map(|(nqn, n)| Claim::configured(nqn, n)).collect()
+    }
+
+    /// Another that has the UUID of this one: its UUID, and which namespace it is.
+    fn rival(&self, claim: &Claim) -> Option<(Uuid, Box<Nqn>, u32)> {
+        let others = self.0.get(&claim.uuid)?.iter().filter(|other| other.key != claim.key);
+        others.map(|other| (Uuid::from_bytes(other.uuid), Box::new(other.key.0), other.key.1)).min()
     }
 }
 
@@ -70,7 +93,8 @@ pub(crate) fn refused(
         Claim::configured(nqn, namespace).or_else(found)
     };
     let claims: Vec<Claim> = namespaces.filter_map(claim).collect();
-    let refused = |claim: &Claim| Some((claim.key, claim.refused(&[], &config.subsystems, &claims)?));
+    let (configured, found) = (Claims::configured(&config.subsystems), claims.iter().copied().collect());
+    let refused = |claim: &Claim| Some((claim.key, claim.refused(&Claims::default(), &configured, &found)?));
     claims.iter().filter_map(refused).collect()
 }
 
@@ -102,7 +126,10 @@ mod tests {
     }
 
     fn refused(config: &Config, served: &[Claim], found: &[Claim]) -> Vec<Option<(bool, u32)>> {
-        let fault = |claim: &Claim| match claim.refused(served, &config.subsystems, found)? {
+        let index = |claims: &[Claim]| claims.iter().copied().collect::<Claims>();
+        let (served, configured) = (index(served), Claims::configured(&config.subsystems));
+        let all = index(found);
+        let fault = |claim: &Claim| match claim.refused(&served, &configured, &all)? {
             ExportFault::Twice { nsid, .. } => Some((false, nsid)),
             ExportFault::Twins { nsid, .. } => Some((true, nsid)),
             other => panic!("{other}"),

@@ -1,11 +1,15 @@
 //! Which workers serve which transport.
 
+use crate::exec::queue::Queue;
 use crate::limits::LINGERING_MAX;
 use crate::message::WorkerId;
 use crate::settings::{Load, Settings};
+use crate::transport::rdma::Rdma;
+use crate::transport::tcp::Tcp;
 use core::fmt;
 use nvmf_config::{Listener, ProviderChoice, Transport};
-use nvmf_rdma_any::{OpenError, Preference, ProviderSelection, VerbsOptions};
+use nvmf_rdma_any::{AnyProvider, OpenError, Preference, ProviderSelection, VerbsOptions};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the workers of a group serve.
@@ -22,6 +26,14 @@ impl Selection {
         match self {
             Self::Rdma(_) => Transport::Rdma,
             Self::Tcp => Transport::Tcp,
+        }
+    }
+
+    /// Bytes of memory that an idle queue of so many entries takes at a worker.
+    pub(super) fn queue_bytes(&self, entries: u16, is_admin: bool) -> usize {
+        match self {
+            Self::Rdma(_) => Queue::<Rdma<AnyProvider>>::bytes(entries, is_admin),
+            Self::Tcp => Queue::<Tcp>::bytes(entries, is_admin),
         }
     }
 
@@ -96,10 +108,15 @@ pub(crate) fn select(listener: &Listener) -> Result<Selection, OpenError> {
 /// Whether two listeners want one TCP port: over userspace iWARP, NVMe/RDMA takes one as NVMe/TCP does, and a wildcard
 /// takes it on every address of its family.
 pub(crate) fn want_one_tcp_port(one: &Listener, other: &Listener) -> bool {
-    let (a, b) = (one.address, other.address);
+    takes_tcp_port(one) && wants_tcp_port(other, one.address)
+}
+
+/// Whether a listener wants the port of this address, as TCP has it.
+pub(crate) fn wants_tcp_port(listener: &Listener, address: SocketAddr) -> bool {
+    let (a, b) = (listener.address, address);
     let overlap = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
     let same_port = a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4();
-    same_port && overlap && takes_tcp_port(one) && takes_tcp_port(other)
+    same_port && overlap && takes_tcp_port(listener)
 }
 
 /// Whether it listens over TCP: all do but those on an RDMA device.

@@ -7,8 +7,9 @@ use super::request::{RequestState, Stage};
 use super::resources::{DeferredAction, Resources};
 use super::transport::Transport;
 use crate::limits::CAPSULES_IN_A_ROW;
+use crate::log::AUDIT;
 use core::time::Duration;
-use nvme_proto::{Sgl, Sqe};
+use nvme_proto::{Nsid, Sgl, Sqe};
 use nvmf_block::Backend;
 use nvmf_subsystem::limits::SQE_LEN;
 use nvmf_subsystem::{Answer, Notice, Response, Step, Ticket, Transfer, Violation};
@@ -114,7 +115,9 @@ impl<T: Transport> Queue<T> {
         let step = self.engine.on_capsule(now, &sqe, data_len);
         let (request, is_measured) = (self.take_request(), self.host.is_some());
         let this = self.request(request);
-        (this.cid, this.epoch) = (u16::from_le_bytes([sqe[2], sqe[3]]), resources.epoch);
+        this.cid = u16::from_le_bytes([sqe[2], sqe[3]]);
+        this.nsid = Nsid(u32::from_le_bytes([sqe[4], sqe[5], sqe[6], sqe[7]]));
+        (this.epoch, this.condemned) = (resources.epoch, None);
         if is_measured {
             resources.meter.begin(&mut this.footprint, &sqe, at_us);
         }
@@ -224,8 +227,9 @@ impl<T: Transport> Queue<T> {
             Step::CloseQueue => {
                 if let Some(fault) = self.engine.authentication_fault() {
                     resources.counters.authentications_failed.add(1);
+                    resources.meter.on_authentication_failed(fault.reason());
                     if resources.log.allow(now, &resources.counters) {
-                        tracing::warn!(parent: &self.span, "the host did not authenticate: {fault}");
+                        tracing::warn!(target: AUDIT, parent: &self.span, audit = "refuse", "the host did not authenticate: {fault}");
                     }
                 }
                 self.send_unsent(resources);

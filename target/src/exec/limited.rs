@@ -6,7 +6,6 @@ use super::queue::{Queue, QueueState};
 use super::request::RequestState;
 use super::resources::Resources;
 use super::transport::Transport;
-use crate::barrier::Scope;
 use crate::limits::TIMER_GRAIN;
 use crate::qos::LimitTable;
 use core::time::Duration;
@@ -200,31 +199,6 @@ impl<T: Transport> Queue<T> {
             if self.pass_limits(resources, request, 0) {
                 self.advance(resources, now, request, false);
             }
-        }
-    }
-
-    /// A barrier waits for these: they begin now, whatever the limits, so that it is not reached only when a slow rate
-    /// has let them all through.
-    pub fn pass_for_barrier<B: Backend>(
-        &mut self,
-        resources: &mut Resources<T, B>,
-        now: Duration,
-        scope: &Scope,
-    ) {
-        let Some((association, _)) = self.admitted.clone() else { return };
-        let requests = &self.requests;
-        let is_named = |request: u16| {
-            let request = &requests[usize::from(request)];
-            scope.names(&association, request.device())
-                || request.sources().any(|source| scope.names(&association, Some(source)))
-        };
-        let (named, others) =
-            core::mem::take(&mut self.limited).into_iter().partition(|&(_, request)| is_named(request));
-        self.limited = others;
-        let named: VecDeque<(u16, u16)> = named;
-        for (_, request) in named {
-            self.request(request).state = RequestState::Executing;
-            self.advance(resources, now, request, false);
         }
     }
 

@@ -10,6 +10,7 @@
 //! | [`request`] | a command under way, and the chunks that its data travel in |
 //! | [`queue`] | one connection: requests, credits, and a list for every kind of wait |
 //! | [`resources`] | what all queues of a worker share |
+//! | [`share`] | a Copy whose blocks are shared instead of read and written |
 //! | `shares` | how much of what queues share a queue and a machine may have |
 //! | `command` | from a capsule to its response |
 //! | `connect` | what the registry says to a Connect |
@@ -27,6 +28,7 @@ pub mod place;
 pub mod queue;
 pub mod request;
 pub mod resources;
+pub mod share;
 pub(crate) mod shares;
 mod transfer;
 pub mod transport;

@@ -11,6 +11,7 @@ use crate::barrier::Scope;
 use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use crate::metrics::hosts::Host;
 use core::time::Duration;
+use nvme_proto::Status;
 use nvmf_block::Backend;
 use nvmf_stream::machine_of;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
@@ -172,6 +173,19 @@ impl<T: Transport> Queue<T> {
         queue
     }
 
+    /// Bytes of memory that an idle one of so many entries takes, with its connection.
+    #[must_use]
+    pub fn bytes(entries: u16, is_admin: bool) -> usize {
+        let slot = size_of::<Request<T::Capsule>>()
+            + size_of::<Received<T::Capsule>>()
+            + (1 + Class::COUNT) * size_of::<u16>()
+            + size_of::<(u16, u8)>();
+        size_of::<Self>()
+            + Engine::bytes(is_admin)
+            + usize::from(slots(entries)) * slot
+            + T::connection_bytes(entries)
+    }
+
     /// Makes room for so many entries: all that it will ever allocate.
     pub(super) fn grow(&mut self, entries: u16) {
         let (before, count) = (self.requests.len(), usize::from(slots(entries)));
@@ -309,16 +323,36 @@ impl<T: Transport> Queue<T> {
         self.progress_at = now;
     }
 
-    /// Whether a command is under way that was taken up before the barrier of that epoch, and that it names.
+    /// A barrier has come: commands that it names and that are not let in any more do not reach a device, whatever becomes
+    /// of what it took away. Of the hosts of a Preempt and Abort none does.
+    pub fn on_barrier(&mut self, scope: &Scope) {
+        let Some((association, _)) = &self.admitted else { return };
+        for request in &mut self.requests {
+            let (None, Some(ticket), Some(work)) = (request.condemned, &request.ticket, &request.work) else {
+                continue;
+            };
+            let device = request.device().or_else(|| self.engine.device_of(request.nsid));
+            if request.is_named(scope, association, device) {
+                request.condemned = match &scope.hosts {
+                    Some(_) => {
+                        scope.aborts.contains(&association.host_id()).then_some(Status::ABORTED_PREEMPT)
+                    }
+                    None => self.engine.check_under_way(ticket, request.nsid, work).err(),
+                };
+            }
+        }
+    }
+
+    /// Whether a device has something yet of a command that was taken up before the barrier of that epoch, and that it
+    /// names.
     #[must_use]
     pub fn has_older(&self, scope: &Scope, epoch: u64) -> bool {
         let Some((association, _)) = &self.admitted else { return false };
         let gone = self.state == QueueState::Closed;
         self.requests.iter().any(|request| {
             request.epoch < epoch
-                && request.is_under_way(gone)
-                && (scope.names(association, request.device())
-                    || request.sources().any(|device| scope.names(association, Some(device))))
+                && request.holds_barriers(gone)
+                && request.is_named(scope, association, request.device())
         })
     }
 

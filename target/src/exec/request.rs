@@ -14,12 +14,15 @@
 //! waits for a request is not here yet: its queue holds it (`received`).
 
 use super::buffers::{Buffer, slot};
+use super::share::Sharing;
 use super::transport::Piece;
+use crate::barrier::Scope;
 use crate::limits::CHUNKS_MAX;
 use crate::metrics::meter::Footprint;
+use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange, DeviceId};
 use nvmf_subsystem::step::copy_piece;
-use nvmf_subsystem::{BlockWork, CopySource, Remote, Ticket, Transfer, Work};
+use nvmf_subsystem::{Association, BlockWork, CopySource, Remote, Ticket, Transfer, Work};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,15 @@ pub enum Stage {
     PushingUnsignaled,
 }
 
+/// What a command fails with that is no error of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Its data were damaged on their way from the host.
+    Damaged,
+    /// A barrier came behind it, and it is not let in any more.
+    Refused(Status),
+}
+
 /// A piece of a command's data.
 #[derive(Debug)]
 pub struct Chunk {
@@ -87,8 +99,12 @@ pub struct Request<C> {
     pub capsule: Option<C>,
     /// The command's identifier.
     pub cid: u16,
+    /// The namespace that it names.
+    pub nsid: Nsid,
     /// Which barriers it comes after.
     pub epoch: u64,
+    /// What it fails with when it would go to a device: a barrier that named it came before.
+    pub condemned: Option<Status>,
     /// Bytes of data to the host that were pushed.
     pub pushed: u32,
     /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
@@ -97,12 +113,14 @@ pub struct Request<C> {
     pub end: u32,
     /// The first error.
     pub result: Result<(), BlockError>,
-    /// Data were damaged on their way from the host.
-    pub damaged: bool,
+    /// Why the engine is told of something else than `result`.
+    pub failure: Option<Failure>,
     /// When its next chunk began to wait for a buffer, in microseconds.
     pub waits_since_us: u64,
     /// What is measured.
     pub footprint: Footprint,
+    /// Of a Copy: whether what comes next is to be shared.
+    pub sharing: Sharing,
     /// The chunks.
     pub chunks: [Chunk; CHUNKS_MAX],
 }
@@ -120,14 +138,17 @@ impl<C> Request<C> {
             transfer: Transfer::None,
             capsule: None,
             cid: 0,
+            nsid: Nsid(0),
             epoch: 0,
+            condemned: None,
             pushed: 0,
             next: 0,
             end: 0,
             result: Ok(()),
-            damaged: false,
+            failure: None,
             waits_since_us: 0,
             footprint: Footprint::default(),
+            sharing: Sharing::Never,
             chunks: std::array::from_fn(|_| chunk()),
         }
     }
@@ -151,10 +172,14 @@ impl<C> Request<C> {
         if let Work::Block { device, .. } = &work {
             self.footprint.on_work(slot(*device), transfer.len());
         }
+        self.sharing = match &work {
+            Work::Block { op: BlockWork::Copy { .. }, .. } => Sharing::From(0),
+            _ => Sharing::Never,
+        };
         self.next = 0;
         self.pushed = 0;
         self.result = Ok(());
-        self.damaged = false;
+        self.failure = None;
         self.state = RequestState::Executing;
         self.ticket = Some(ticket);
         self.work = Some(work);
@@ -173,18 +198,19 @@ impl<C> Request<C> {
         self.ticket.take_if(|_| self.state == RequestState::Asking(serial))
     }
 
-    /// Whether the work of a connection may yet take effect, or be read: until its response is posted. Where the
-    /// connection is gone, only what devices have.
+    /// Whether a barrier waits for it: a device has a part of it, or the control plane has its question. What is not on
+    /// a device yet is checked again before it gets there, and may take its time.
     #[must_use]
-    pub fn is_under_way(&self, gone: bool) -> bool {
-        let on_device = || self.chunks.iter().any(|chunk| chunk.stage == Stage::Executing);
-        match self.state {
-            RequestState::Free | RequestState::Responding => false,
-            RequestState::AwaitBuffer
-            | RequestState::AwaitLimit
-            | RequestState::Executing
-            | RequestState::Asking(_) => !gone || on_device(),
-        }
+    pub fn holds_barriers(&self, gone: bool) -> bool {
+        let asks = matches!(self.state, RequestState::Asking(_)) && !gone;
+        asks || self.chunks.iter().any(|chunk| chunk.stage == Stage::Executing)
+    }
+
+    /// Whether a barrier names it, as a command for this device: by that, or by one that it reads from.
+    #[must_use]
+    pub fn is_named(&self, scope: &Scope, association: &Association, device: Option<DeviceId>) -> bool {
+        scope.names(association, device)
+            || self.sources().any(|source| scope.names(association, Some(source)))
     }
 
     /// Whether it has no data to transfer, and needs a buffer all the same.
@@ -222,7 +248,11 @@ impl<C> Request<C> {
             Some(Work::Block { op: BlockWork::Copy { block_size, .. }, .. }) => {
                 let blocks = self.copy(self.next).map_or(0, |(_, to)| to.blocks);
                 let of_range = blocks.saturating_mul(u64::from(*block_size));
-                left.min(u32::try_from(of_range).unwrap_or(u32::MAX))
+                let until = match self.sharing {
+                    Sharing::From(offset) => offset.saturating_sub(self.next),
+                    Sharing::Never | Sharing::UnderWay => u32::MAX,
+                };
+                left.min(u32::try_from(of_range).unwrap_or(u32::MAX)).min(until)
             }
             _ => left,
         }
@@ -255,7 +285,15 @@ impl<C> Request<C> {
 
     /// Data were damaged on their way from the host. What was not begun is not begun any more.
     pub fn damage(&mut self) {
-        self.damaged = true;
+        self.failure = self.failure.or(Some(Failure::Damaged));
+        self.fail(BlockError::Aborted);
+    }
+
+    /// A part of it may not go to the device any more. What was not begun is not begun any more.
+    pub fn refuse(&mut self, status: Status) {
+        if self.result.is_ok() {
+            self.failure = Some(Failure::Refused(status));
+        }
         self.fail(BlockError::Aborted);
     }
 

@@ -5,13 +5,15 @@
 use super::buffers::{Buffers, Class, slot};
 use super::place::Place;
 use super::queue::{Queue, QueueState};
-use super::request::{Chunk, RequestState, Stage};
+use super::request::{Chunk, Failure, RequestState, Stage};
 use super::resources::Resources;
+use super::share::Sharing;
 use super::transport::Transport;
 use crate::limits::PAUSE;
 use crate::metrics::worker::Phase;
 use core::time::Duration;
-use nvmf_block::{Backend, BlockError, BlockOp};
+use nvme_proto::{Nsid, Status};
+use nvmf_block::{Backend, BlockError, BlockOp, DeviceId};
 use nvmf_subsystem::limits::PARAMETERS_LEN_MAX;
 use nvmf_subsystem::{BlockWork, Source, Transfer, Work};
 
@@ -45,11 +47,14 @@ impl<T: Transport> Queue<T> {
                     self.execute_in_capsule(resources, request, chunk, offset);
                     true
                 }
+                _ if this.sharing == Sharing::UnderWay => false,
                 _ => {
-                    self.take_buffer(resources, request, chunk, granted) && {
-                        self.begin_chunk(resources, now, request, chunk);
-                        true
-                    }
+                    let may_share = matches!(this.sharing, Sharing::From(offset) if offset <= this.next);
+                    may_share && self.share(resources, request, chunk)
+                        || self.take_buffer(resources, request, chunk, granted) && {
+                            self.begin_chunk(resources, now, request, chunk);
+                            true
+                        }
                 }
             };
             granted = false;
@@ -283,8 +288,7 @@ impl<T: Transport> Queue<T> {
 
     /// A chunk of a Copy is read; [`Queue::on_executed`] writes it.
     fn read_to_copy<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
-        let tag = self.place(request, chunk).tag();
-        let owner = self.owner;
+        let place = self.place(request, chunk);
         let this = self.request(request);
         let (source, _) =
             this.copy(this.chunks[usize::from(chunk)].offset).expect("it is a part of the Copy");
@@ -293,14 +297,10 @@ impl<T: Transport> Queue<T> {
         let buffer = this.buffer.as_mut().expect("it has its buffer");
         let blocks = geometry.map_or(0, |geometry| u64::from(this.len / geometry.block_size));
         let into = resources.buffers.block(buffer, this.len);
-        resources.buffers.charge_device(buffer, owner, source.device);
-        (this.stage, this.reading) = (Stage::Executing, true);
-        this.since_us = resources.meter.now_us();
-        resources.meter.begin_operation(slot(source.device));
-        self.device_pending += 1;
+        this.reading = true;
         // A device that is gone says so itself.
         let op = BlockOp::Read { range: source.range.split_at(blocks).0, into };
-        resources.submit(tag, source.device, op);
+        self.submit(resources, place, source.nsid, source.device, op);
     }
 
     pub(super) fn execute_buffered<B: Backend>(
@@ -322,10 +322,9 @@ impl<T: Transport> Queue<T> {
         chunk: u8,
         buffer: Option<nvmf_block::Buffer>,
     ) {
-        let tag = self.place(request, chunk).tag();
-        let owner = self.owner;
+        let place = self.place(request, chunk);
         let this = self.request(request);
-        let (offset, len) = (this.chunk(chunk).offset, this.chunk(chunk).len);
+        let (offset, len, nsid) = (this.chunk(chunk).offset, this.chunk(chunk).len, this.nsid);
         let (Some(Work::Block { device, .. }), Some(op)) = (&this.work, this.block_op(offset, len, buffer))
         else {
             // A range that its data do not fit: the engine computed one from the other.
@@ -333,7 +332,45 @@ impl<T: Transport> Queue<T> {
             return self.release_chunk(&mut resources.buffers, request, chunk);
         };
         let device = *device;
-        let this = this.chunk(chunk);
+        self.submit(resources, place, nsid, device, op);
+    }
+
+    /// Whether an operation may still be given to a device. If not, the command has failed.
+    pub(super) fn may_submit<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        place: Place,
+        nsid: Nsid,
+        device: DeviceId,
+        op: &BlockOp,
+    ) -> bool {
+        let (request, chunk) = (place.slot(), place.chunk());
+        let this = self.request(request);
+        if this.epoch == resources.epoch {
+            return true;
+        }
+        let checked = this.condemned.map_or_else(|| self.engine.check_again(nsid, device, op), Err);
+        if let Err(status) = checked {
+            self.refuse(resources, request, chunk, status);
+        }
+        checked.is_ok()
+    }
+
+    /// Gives the device an operation of a chunk. Every operation passes here.
+    pub(super) fn submit<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        place: Place,
+        nsid: Nsid,
+        device: DeviceId,
+        op: BlockOp,
+    ) {
+        let (request, chunk) = (place.slot(), place.chunk());
+        if !self.may_submit(resources, place, nsid, device, &op) {
+            return;
+        }
+        let owner = self.owner;
+        let this = self.request(request).chunk(chunk);
         this.stage = Stage::Executing;
         this.since_us = resources.meter.now_us();
         resources.meter.begin_operation(slot(device));
@@ -341,7 +378,29 @@ impl<T: Transport> Queue<T> {
             resources.buffers.charge_device(buffer, owner, device);
         }
         self.device_pending += 1;
-        resources.submit(tag, device, op);
+        resources.submit(place.tag(), device, op);
+    }
+
+    /// A barrier came behind the command, and it is not let in any more.
+    #[cold]
+    fn refuse<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        request: u16,
+        chunk: u8,
+        status: Status,
+    ) {
+        let this = self.request(request);
+        this.chunk(chunk).reading = false;
+        this.refuse(status);
+        self.stop(resources, request, chunk);
+    }
+
+    /// A command has failed: it needs this chunk no more, begins no other, and sends no more data.
+    fn stop<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
+        self.leave_waits(request);
+        self.release_chunk(&mut resources.buffers, request, chunk);
+        self.release_unpushed(&mut resources.buffers, request);
     }
 
     /// The storage backend is done with a chunk.
@@ -370,7 +429,15 @@ impl<T: Transport> Queue<T> {
         }
         let this = self.request(request);
         let reads = matches!(this.work, Some(Work::Block { op: BlockWork::Read { .. }, .. }));
+        let shared = self.take_shared(request, chunk);
+        let this = self.request(request);
         match result {
+            Err(BlockError::Unsupported) if shared => {
+                if this.result.is_ok() {
+                    self.read_unshared(request, chunk);
+                }
+                self.release_chunk(&mut resources.buffers, request, chunk);
+            }
             Ok(()) if core::mem::take(&mut this.chunk(chunk).reading) && this.result.is_ok() => {
                 self.execute_buffered(resources, request, chunk);
             }
@@ -386,9 +453,7 @@ impl<T: Transport> Queue<T> {
                 // A failed comparison is an answer, not a failure of the backend.
                 resources.counters.block_errors.add(u64::from(error != BlockError::CompareFailed));
                 this.fail(error);
-                self.leave_waits(request);
-                self.release_chunk(&mut resources.buffers, request, chunk);
-                self.release_unpushed(&mut resources.buffers, request);
+                self.stop(resources, request, chunk);
             }
         }
         self.advance(resources, now, request, false);
@@ -406,11 +471,12 @@ impl<T: Transport> Queue<T> {
             return;
         }
         let Some(ticket) = this.ticket.take() else { return };
-        let (result, damaged) = (this.result, this.damaged);
+        let (result, failure) = (this.result, this.failure);
         this.work = None;
-        let step = match damaged {
-            true => self.fail_transfer(resources, ticket),
-            false => self.engine.on_done(now, ticket, result),
+        let step = match failure {
+            Some(Failure::Damaged) => self.fail_transfer(resources, ticket),
+            Some(Failure::Refused(status)) => self.engine.on_refused(ticket, status),
+            None => self.engine.on_done(now, ticket, result),
         };
         self.take_step(resources, now, request, step);
         self.take_own_steps(resources, now);

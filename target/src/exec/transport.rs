@@ -63,6 +63,10 @@ pub trait Transport: Sized {
     /// What hosts call it.
     const TYPE: TransportType;
 
+    /// Bytes of memory that the connection of an idle queue of so many entries takes, beside receives and what a provider
+    /// has of its own.
+    fn connection_bytes(entries: u16) -> usize;
+
     /// Makes memory known, for data to be moved from and to.
     ///
     /// # Errors

@@ -121,7 +121,8 @@ impl<T: Transport> Queue<T> {
             return false;
         }
         let this = self.request(request);
-        if this.chunk(chunk).offset != this.pushed {
+        // What a barrier came behind is checked again, with the operation that the device is given.
+        if this.chunk(chunk).offset != this.pushed || this.epoch < resources.epoch {
             return false;
         }
         let Some((device, range)) = this.block_read(chunk) else { return false };

@@ -8,6 +8,7 @@ use core::time::Duration;
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Cqe, Sqe, Status};
+use nvmf_auth::controller::FaultReason;
 use nvmf_backend::DEVICES_MAX;
 use nvmf_subsystem::limits::SQE_LEN;
 use nvmf_subsystem::{Association, ControllerType, Qid, RefusalReason};
@@ -110,6 +111,13 @@ impl Meter {
     pub fn on_refused(&self, reason: RefusalReason) {
         if let Some(measures) = self.measures() {
             measures.refused[reason as usize].add(1);
+        }
+    }
+
+    /// A host was not authenticated.
+    pub fn on_authentication_failed(&self, reason: FaultReason) {
+        if let Some(measures) = self.measures() {
+            measures.unauthenticated[reason as usize].add(1);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::log;
 use crate::telemetry::Counters;
 use core::fmt::Error;
 use core::time::Duration;
+use nvmf_auth::controller::FaultReason;
 use nvmf_config::Transport;
 use nvmf_subsystem::RefusalReason;
 use prometheus_client::collector::Collector;
@@ -171,7 +172,7 @@ impl Shown {
         for (at, &(name, help)) in Counters::MEANINGS.iter().enumerate() {
             let (name, unit) = match name {
                 // By reason, below.
-                "connects_refused" => continue,
+                "connects_refused" | "authentications_failed" => continue,
                 "bytes_in" => ("received", Some(Unit::Bytes)),
                 "bytes_out" => ("sent", Some(Unit::Bytes)),
                 name => (name, None),
@@ -186,6 +187,14 @@ impl Shown {
             })
         });
         families.counters(("connects_refused", "Connect commands refused, by reason", None), refused)?;
+        let failed = workers.iter().flat_map(|worker| {
+            FaultReason::ALL.map(|reason| {
+                let count = worker.measures.unauthenticated[reason as usize].get();
+                (with(worker, "reason", reason.name()), count)
+            })
+        });
+        let family = ("authentications_failed", "Queues whose host failed to authenticate, by reason", None);
+        families.counters(family, failed)?;
         let errors = workers.iter().flat_map(|worker| {
             let errors = STATUS_TYPES.iter().zip(&worker.measures.errors);
             errors.map(|(name, errors)| (with(worker, "status", name), errors.get()))

@@ -65,6 +65,8 @@ pub struct WorkerMeasures {
     pub errors: [Counter; STATUS_TYPES.len()],
     /// Connects refused, by [`nvmf_subsystem::RefusalReason`].
     pub refused: [Counter; nvmf_subsystem::RefusalReason::ALL.len()],
+    /// Queues whose host failed to authenticate, by [`nvmf_auth::controller::FaultReason`].
+    pub unauthenticated: [Counter; nvmf_auth::controller::FaultReason::ALL.len()],
     /// Buffers that are free, by [`Class`].
     pub buffers_free: [Gauge; Class::COUNT],
     /// Queues.

@@ -55,6 +55,19 @@ fn check_reports_what_start_would_refuse() {
 }
 
 #[test]
+fn check_finds_the_port_of_metrics_and_the_group_of_the_socket() {
+    let folder = TempDir::new().unwrap();
+    let config = configuration(folder.path(), "127.0.0.1:4420", "memory = \"1MiB\"");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let metrics = "[metrics]\nlisten = \"127.0.0.1:4420\"\n[[listener]]\nprovider = \"iwarp\"";
+    std::fs::write(&config, text.replacen("[[listener]]", metrics, 1)).unwrap();
+    says(&["check", &config], &["cannot serve metrics on 127.0.0.1:4420", "give [metrics] another"]);
+    let group = "[target]\ncontrol_group = \"no-such-group\"";
+    std::fs::write(&config, text.replacen("[target]", group, 1)).unwrap();
+    says(&["check", &config], &["there is no group no-such-group"]);
+}
+
+#[test]
 fn check_finds_one_disk_under_two_names() {
     let folder = TempDir::new().unwrap();
     let path = image(&folder, 1 << 20);

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A target with a control socket, in a folder of its own.
-struct Controlled {
+pub(super) struct Controlled {
     folder: TempDir,
     running: Running,
 }
 
 impl Controlled {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let folder = TempDir::new().unwrap();
         let config = configuration(folder.path(), ANY_PORT, "memory = \"1MiB\"");
         let text = std::fs::read_to_string(&config).unwrap();
@@ -33,16 +33,20 @@ impl Controlled {
         controlled
     }
 
-    fn log(&self) -> String {
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    fn ctl(&self, arguments: &[&str]) -> Output {
+    pub(super) fn ctl(&self, arguments: &[&str]) -> Output {
         ctl(&socket(self.folder.path()), arguments)
     }
 
     /// What a request that is carried out prints.
-    fn prints(&self, arguments: &[&str]) -> String {
+    pub(super) fn prints(&self, arguments: &[&str]) -> String {
         let output = self.ctl(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -146,6 +150,48 @@ fn line_without_end_is_refused() {
     let _ = stream.read_to_string(&mut answer);
     assert!(answer.contains("more than 1048576 bytes"), "{answer}");
     assert!(controlled.ctl(&["status"]).status.success());
+}
+
+#[test]
+fn file_that_is_too_large_is_explained() {
+    let controlled = Controlled::start();
+    let file = controlled.folder.path().join("large.toml");
+    std::fs::write(&file, "# filler\n".repeat(200_000)).unwrap();
+    let output = controlled.ctl(&["apply", file.to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("a target takes 1048576"), "{said}");
+    // Another client that writes it all finds the answer, and no broken pipe.
+    let mut stream = controlled.connect();
+    stream.write_all(&vec![b'x'; 3 << 20]).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    assert!(answer.contains("more than 1048576 bytes"), "{answer}");
+}
+
+#[test]
+fn names_of_others_do_nothing_to_log_and_terminal() {
+    let controlled = Controlled::start();
+    let path = "/nonexistent/\u{1b}[2J\u{202e}gmi\nERROR forged";
+    let output = controlled.ctl(&["namespace", "add", "nqn.2026-11.com.example:disk1", path]);
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("\\u{202e}"), "{said}");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !controlled.log().contains("nonexistent") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for text in [said, controlled.log()] {
+        assert!(text.contains("nonexistent") && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("ERROR forged")), "{text}");
+    }
+}
+
+#[test]
+fn listener_at_any_port_is_saved_with_the_one_that_it_has() {
+    let controlled = Controlled::start();
+    controlled.prints(&["listener", "add", "127.0.0.1:0", "--transport", "tcp"]);
+    let text = controlled.prints(&["save"]);
+    let of_tcp = text.split("[[listener]]").find(|it| it.contains("transport = \"tcp\"")).unwrap();
+    assert!(of_tcp.contains("127.0.0.1:") && !of_tcp.contains("127.0.0.1:0\""), "{text}");
 }
 
 #[test]

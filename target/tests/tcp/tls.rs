@@ -30,13 +30,77 @@ fn offer(host: u8, len: usize, version: Version) -> Vec<Psk> {
 
 /// A target that knows the keys of hosts 1 (SHA-256), 2 (SHA-384) and 9.
 fn world(mode: Tls) -> World {
+    world_and_keys(mode).0
+}
+
+/// The same, and where its keys are.
+fn world_and_keys(mode: Tls) -> (World, Arc<TlsPorts>) {
     let mut keys = Keys::default();
     for (host, len) in [(1, 32), (2, 48), (9, 32)] {
         keys.insert(nqn(host), Some(key(host, len)));
     }
-    let ports = TlsPorts::new([(1, mode)], keys, None).unwrap();
-    let options = TcpOptions { tls: Some(Arc::new(ports)), ..TcpOptions::default() };
-    World::with(1, &settings(), &options)
+    let ports = Arc::new(TlsPorts::new([(1, mode)], keys, None).unwrap());
+    let options = TcpOptions { tls: Some(Arc::clone(&ports)), ..TcpOptions::default() };
+    (World::with(1, &settings(), &options), ports)
+}
+
+/// The key of TLS of a key that an authentication of host 1 has made.
+fn generated(byte: u8, len: usize) -> Psk {
+    Psk::generated(&vec![byte; len], &nqn(1), &SUBSYSTEM.parse().unwrap()).unwrap()
+}
+
+/// Secure channel concatenation: the second connection.
+#[test]
+fn host_with_a_generated_key_uses_the_disk() {
+    for (len, mode) in [(32, Tls::Concat), (48, Tls::Required)] {
+        let (mut world, keys) = world_and_keys(mode);
+        let psk = generated(7, len);
+        keys.insert_generated(nqn(1), SUBSYSTEM.parse().unwrap(), psk.clone(), None);
+        let (_admin, cntlid) = Host::secure_admin(&mut world, 1, std::slice::from_ref(&psk));
+        let queue = Queue { qid: 1, cntlid, ..Queue::ADMIN };
+        let mut io = Host::tls(&world, 1, &[psk]);
+        io.secure(&mut world).unwrap();
+        io.initialize(&mut world, Ask::default());
+        io.connect(&mut world, 1, &queue).unwrap();
+        io.check(&mut world, 1);
+        // A queue with the configured key is not of this controller.
+        let mut other = Host::tls(&world, 1, &offer(1, 32, Version::V1));
+        other.secure(&mut world).unwrap();
+        other.initialize(&mut world, Ask::default());
+        let refusal = other.connect(&mut world, 1, &Queue { qid: 2, ..queue }).unwrap_err();
+        assert!(refusal.status().is(Status::CONNECT_INVALID_PARAMETERS), "{}", refusal.status());
+        io.check(&mut world, 2);
+    }
+}
+
+/// One that was never made, one that was replaced, one whose host is not trusted any more; the name of one that is known
+/// with another key; and one that another host states.
+#[test]
+fn generated_key_that_is_not_known_is_refused() {
+    let (mut world, keys) = world_and_keys(Tls::Required);
+    let (_admin, mut good) = good(&mut world);
+    let subsystem: Nqn = SUBSYSTEM.parse().unwrap();
+    let [first, second, third] = [1, 2, 3].map(|byte| generated(byte, 32));
+    for psk in [&first, &second] {
+        keys.insert_generated(nqn(1), subsystem, psk.clone(), None);
+    }
+    // Keys are numbered from 1 on.
+    keys.insert_generated(nqn(1), subsystem, third.clone(), Some(1));
+    let forged = Psk { secret: first.secret.clone(), ..second };
+    for (at, (psk, alert)) in [(generated(9, 32), 115), (first, 115), (forged, 51)].into_iter().enumerate() {
+        let error = Host::tls(&world, 1, &[psk]).secure(&mut world).unwrap_err();
+        assert!(matches!(error, TlsError::Alert(of) if of == alert), "{at}: {error:?}");
+        world.until_counted("tls_refused", at as u64 + 1);
+    }
+    let mut thief = Host::tls(&world, 1, std::slice::from_ref(&third));
+    thief.secure(&mut world).unwrap();
+    thief.initialize(&mut world, Ask::default());
+    let refusal = thief.connect(&mut world, 2, &Queue::ADMIN).unwrap_err();
+    assert!(refusal.status().is(Status::CONNECT_INVALID_HOST), "{}", refusal.status());
+    keys.retain_generated(|host| *host != nqn(1));
+    assert!(Host::tls(&world, 1, &[third]).secure(&mut world).is_err());
+    world.until_counted("tls_refused", 4);
+    good.check(&mut world, 1);
 }
 
 /// A host that must not suffer.

@@ -4,7 +4,9 @@ use nvme_proto::{Nsid, Status};
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_stream::StreamConfig;
-use nvmf_subsystem::{Answer, HostAccess, NamespaceDefinition, Options, Port, Registry, SubsystemDefinition};
+use nvmf_subsystem::{
+    Answer, HostAccess, NamespaceDefinition, Options, Port, Question, Registry, SubsystemDefinition,
+};
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::exec::transport::Transport;
 use nvmf_target::message::{Answered, WorkerId, WorkerMessage};
@@ -100,7 +102,10 @@ impl World {
             self.last.push(worker.turn(self.now));
             // There is no control plane, and nobody is here to authenticate.
             while let Some(asked) = worker.poll_question() {
-                let answer = Answer::Reservation(Err(Status::INTERNAL_ERROR));
+                let answer = match *asked.question {
+                    Question::Reset(_) => Answer::Reset(Err(Status::INTERNAL_ERROR)),
+                    _ => Answer::Reservation(Err(Status::INTERNAL_ERROR)),
+                };
                 let answered = Answered { place: asked.place, serial: asked.serial, answer };
                 worker.deliver(WorkerMessage::Answer(Box::new(answered)));
             }

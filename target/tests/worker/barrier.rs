@@ -1,9 +1,13 @@
 //! Barriers: what was taken up before is over, whatever became of its connection; what comes later is not waited for.
 
+use crate::copy::{allow_copies_across, send_copy};
 use crate::host::*;
 use crate::read_write;
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::nvm::CopyCommand;
+use nvme_proto::nvm::copy::{DescriptorFormat, SourceRange};
 use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{HostId, SglDescriptor};
+use nvme_proto::{HostId, Nsid, SglDescriptor, Sqe, Status};
 use nvmf_block::DeviceId;
 use nvmf_target::barrier::{Barrier, Scope};
 use nvmf_target::message::WorkerMessage;
@@ -106,19 +110,212 @@ fn barrier_waits_for_the_hosts_and_associations_that_it_names() {
     world.until("the writes are over", |_| (its.is_reached() && association.is_reached()).then_some(()));
 }
 
-/// A command with data on their way from the host may yet write.
-#[test]
-fn barrier_waits_for_a_write_whose_data_are_on_their_way() {
+/// Takes the path to the disk away, as `ctl ana set` does.
+fn take_away(world: &mut World) -> Arc<Barrier> {
+    world.registry.lock().unwrap().set_ana_state(1, 1, AnaState::INACCESSIBLE).unwrap();
+    world.publish();
+    post(world, Scope::devices([DISK]))
+}
+
+fn is_unwritten(world: &World) -> bool {
+    (0..BLOCKS).all(|lba| world.disk.borrow().block(lba).iter().all(|&byte| byte == 0))
+}
+
+fn status(world: &mut World, io: &mut HostQueue, cid: u16) -> Status {
+    io.response(world, cid).0.status()
+}
+
+/// Sends a command whose data stay on their way for a while, until the target has taken it up.
+fn send_until_taken_up(world: &mut World, io: &mut HostQueue, sqe: &Sqe) -> u16 {
+    let commands = world.count("commands");
+    let cid = io.send(sqe, &[]);
+    world.until("the command is taken up", |world| (world.count("commands") == commands + 1).then_some(()));
+    cid
+}
+
+fn with_slow_messages() -> (World, HostQueue, HostQueue) {
     let mut world = World::with_latency(1, &settings(), 64, Duration::from_millis(5));
+    let (admin, cntlid) = admin(&mut world);
+    let io = io(&mut world, 1, cntlid);
+    (world, admin, io)
+}
+
+/// With a write that the target has taken up.
+fn with_write_taken_up() -> (World, HostQueue, HostQueue, u16) {
+    let (mut world, admin, mut io) = with_slow_messages();
+    io.data.write(0, &[1; 131_072]);
+    let sgl = io.expose(0, 131_072);
+    let cid = send_until_taken_up(&mut world, &mut io, &read_write(NvmOpcode::WRITE, 0, 131_072, sgl));
+    (world, admin, io, cid)
+}
+
+/// Of the only host.
+fn preempt_and_abort(world: &mut World) -> Arc<Barrier> {
+    let host = world.registry.lock().unwrap().associations().next().unwrap().host_id();
+    post(world, Scope { hosts: Some([host].into()), aborts: [host].into(), ..Scope::devices([DISK]) })
+}
+
+#[test]
+fn write_whose_data_come_behind_a_barrier_is_checked_again() {
+    let (mut world, _admin, mut io, cid) = with_write_taken_up();
+    let barrier = take_away(&mut world);
+    world.tick();
+    assert!(barrier.is_reached(), "nothing is on the disk");
+    assert_eq!(status(&mut world, &mut io, cid), Status::ANA_INACCESSIBLE);
+    assert!(is_unwritten(&world));
+}
+
+/// What a barrier took away may come back before the data do: another target may have written meanwhile.
+#[test]
+fn write_from_before_a_barrier_does_not_take_place_when_the_path_is_back() {
+    let (mut world, _admin, mut io, cid) = with_write_taken_up();
+    let barrier = take_away(&mut world);
+    world.tick();
+    assert!(barrier.is_reached());
+    world.registry.lock().unwrap().set_ana_state(1, 1, AnaState::OPTIMIZED).unwrap();
+    world.publish();
+    assert_eq!(status(&mut world, &mut io, cid), Status::ANA_INACCESSIBLE);
+    assert!(is_unwritten(&world));
+    // What comes now is let in.
+    let sgl = SglDescriptor::in_capsule(0, 4096);
+    let cid = io.send(&read_write(NvmOpcode::WRITE, 0, 4096, sgl), &[2; 4096]);
+    assert!(status(&mut world, &mut io, cid).is_success());
+}
+
+/// Whatever the reservation allows by then.
+#[test]
+fn write_from_before_a_preempt_and_abort_does_not_take_place() {
+    let (mut world, _admin, mut io, cid) = with_write_taken_up();
+    let barrier = preempt_and_abort(&mut world);
+    world.tick();
+    assert!(barrier.is_reached());
+    assert_eq!(status(&mut world, &mut io, cid), Status::ABORTED_PREEMPT);
+    assert!(is_unwritten(&world));
+}
+
+/// The ranges are on their way from the host: nothing of the command is a device's yet.
+#[test]
+fn deallocation_from_before_a_preempt_and_abort_does_not_take_place() {
+    let (mut world, _admin, mut io) = with_slow_messages();
+    world.disk.borrow_mut().preset(8, [9; BLOCK as usize].into());
+    let mut range = [0; 16];
+    (range[4], range[8]) = (8, 0);
+    io.data.write(0, &range);
+    let mut sqe = Sqe::new(NvmOpcode::DATASET_MANAGEMENT.0).with_dwords([0, 4, 0, 0, 0, 0]);
+    sqe.nsid = 1.into();
+    sqe.sgl = io.expose(0, 16);
+    let cid = send_until_taken_up(&mut world, &mut io, &sqe);
+    preempt_and_abort(&mut world);
+    assert_eq!(status(&mut world, &mut io, cid), Status::ABORTED_PREEMPT);
+    assert!(*world.disk.borrow().block(8) == [9; BLOCK as usize]);
+}
+
+/// The namespace, its host and its size are as they were: the barrier alone refuses nothing.
+#[test]
+fn write_whose_data_come_behind_a_barrier_takes_place_if_nothing_has_changed() {
+    let (mut world, _admin, mut io, cid) = with_write_taken_up();
+    post(&mut world, Scope::devices([DISK]));
+    assert!(status(&mut world, &mut io, cid).is_success());
+    assert!(*world.disk.borrow().block(255) == [1; BLOCK as usize]);
+}
+
+#[test]
+fn commands_for_which_no_buffer_was_free_are_checked_again() {
+    let mut world = World::new(1, &settings());
     let (_admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
-    let commands = world.count("commands");
-    let sgl = io.expose(0, 131_072);
-    let cid = io.send(&read_write(NvmOpcode::WRITE, 0, 131_072, sgl), &[]);
-    world.until("the command is taken up", |world| (world.count("commands") == commands + 1).then_some(()));
-    let barrier = post(&mut world, Scope::devices([DISK]));
+    world.disk.borrow_mut().set_hanging(true);
+    io.data.write(0, &[1; 131_072]);
+    let cids: Vec<u16> = (0..16)
+        .map(|at| {
+            let sgl = io.expose(0, 131_072);
+            io.send(&read_write(NvmOpcode::WRITE, 256 * at, 131_072, sgl), &[])
+        })
+        .collect();
+    world.until("the disk has some, and others wait", |world| {
+        let on_disk = world.workers[0].backend().in_flight(DISK) > 0;
+        (on_disk && world.count("waits_buffer") > 0).then_some(())
+    });
+    let barrier = take_away(&mut world);
+    assert!(!is_reached(&mut world, &barrier), "the disk has some");
+    world.disk.borrow_mut().set_hanging(false);
+    world.until("those are over", |_| barrier.is_reached().then_some(()));
+    world.disk.borrow_mut().set_hanging(true);
+    let statuses: Vec<Status> = cids.iter().map(|&cid| status(&mut world, &mut io, cid)).collect();
+    let refused = statuses.iter().filter(|&&status| status == Status::ANA_INACCESSIBLE).count();
+    assert!(refused >= 8, "{statuses:?}");
+    assert!(statuses.iter().all(|&status| status.is_success() || status == Status::ANA_INACCESSIBLE));
+}
+
+#[test]
+fn copy_that_was_read_before_a_barrier_is_not_written_behind_it() {
+    let mut world = World::new(1, &settings());
+    let (mut admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    allow_copies_across(&mut world, &mut admin);
+    world.other_disk.borrow_mut().preset(7, [9; BLOCK as usize].into());
+    world.other_disk.borrow_mut().set_hanging(true);
+    let command = CopyCommand { format: DescriptorFormat::FORMAT_2, ..CopyCommand::new(40, 1) };
+    let range = SourceRange { nsid: Some(Nsid(2)), ..SourceRange::new(7, 1) };
+    let cid = send_copy(&mut io, command, &[range]);
+    world.until("it is being read", |world| (world.workers[0].backend().in_flight(OTHER) == 1).then_some(()));
+    world.registry.lock().unwrap().remove_namespace(&SUBSYSTEM.parse().unwrap(), Nsid(1)).unwrap();
+    world.publish();
+    post(&mut world, Scope::devices([DISK]));
     world.tick();
-    assert!(!barrier.is_reached());
-    assert!(io.response(&mut world, cid).0.status().is_success());
-    world.until("it is over", |_| barrier.is_reached().then_some(()));
+    world.other_disk.borrow_mut().set_hanging(false);
+    assert!(status(&mut world, &mut io, cid).is(Status::INVALID_NAMESPACE));
+    assert!(is_unwritten(&world));
+}
+
+/// Both its namespaces are looked at again, and a barrier for either waits for it.
+#[test]
+fn copy_that_shares_blocks_is_checked_again_and_waited_for() {
+    let mut world = World::new(1, &settings());
+    let (mut admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    allow_copies_across(&mut world, &mut admin);
+    world.disk.borrow_mut().set_sharing(Some(1), 4000);
+    world.disk.borrow_mut().set_hanging(true);
+    let command = CopyCommand { format: DescriptorFormat::FORMAT_2, ..CopyCommand::new(40, 1) };
+    let range = |start| SourceRange { nsid: Some(Nsid(2)), ..SourceRange::new(start, 1000) };
+    let cid = send_copy(&mut io, command, &[range(0), range(2000)]);
+    world
+        .until("it is being shared", |world| (world.workers[0].backend().in_flight(DISK) == 1).then_some(()));
+    world.registry.lock().unwrap().remove_namespace(&SUBSYSTEM.parse().unwrap(), Nsid(2)).unwrap();
+    world.publish();
+    let barrier = post(&mut world, Scope::devices([OTHER]));
+    assert!(!is_reached(&mut world, &barrier), "its blocks are being shared");
+    world.disk.borrow_mut().set_hanging(false);
+    assert!(status(&mut world, &mut io, cid).is(Status::INVALID_NAMESPACE), "nothing more of it");
+    assert!(is_reached(&mut world, &barrier));
+    assert_eq!(world.disk.borrow().shares_left(), 3000);
+}
+
+/// The cache is flushed first: the pair goes to the disk only then.
+#[test]
+fn pair_whose_flush_ends_behind_a_barrier_is_not_carried_out() {
+    let mut world = World::new(1, &settings());
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    world.disk.borrow_mut().set_hanging(true);
+    let block = BLOCK as usize;
+    let cids = [(0x41, NvmOpcode::COMPARE, vec![0; block]), (0x42, NvmOpcode::WRITE, vec![1; block])].map(
+        |(flags, opcode, data)| {
+            let mut sqe = read_write(opcode, 77, BLOCK, SglDescriptor::in_capsule(0, BLOCK));
+            sqe.flags = flags;
+            let [cdw10, cdw11, cdw12, ..] = sqe.dwords();
+            sqe = sqe.with_dwords([cdw10, cdw11, cdw12 | 1 << 30, 0, 0, 0]);
+            io.send(&sqe, &data)
+        },
+    );
+    world.until("the flush is on the disk", |world| {
+        (world.workers[0].backend().in_flight(DISK) == 1).then_some(())
+    });
+    let barrier = take_away(&mut world);
+    assert!(!is_reached(&mut world, &barrier));
+    world.disk.borrow_mut().set_hanging(false);
+    let [first, second] = cids.map(|cid| status(&mut world, &mut io, cid));
+    assert!(first.is(Status::ABORTED_FAILED_FUSED) && second == Status::ANA_INACCESSIBLE, "{first} {second}");
+    assert!(is_unwritten(&world));
 }

@@ -250,6 +250,4 @@ fn barrier_does_not_wait_for_a_slow_limit() {
     world.tell(WorkerMessage::Barrier(Arc::clone(&barrier)));
     world.until("the barrier is reached", |_| barrier.is_reached().then_some(()));
     assert!(world.now - before < SECOND / 10, "{:?}", world.now - before);
-    queue.poll(world.now);
-    assert_eq!(queue.responses.len(), DEPTH);
 }

@@ -8,6 +8,9 @@
 use super::network::Network;
 use super::oracle::{FlushPoint, Oracle};
 use super::path::Path;
+use super::plane::Done;
+use super::reservation;
+use super::rights::{self, Rights};
 use super::rng::Rng;
 use core::time::Duration;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
@@ -50,6 +53,7 @@ struct Running {
     blocks: u64,
     /// Power cuts before its start.
     crashes: u32,
+    since: Duration,
 }
 
 /// A simulated host.
@@ -64,6 +68,12 @@ pub(super) struct Host<N: Network> {
     /// Content last written to each block, and over which path.
     contents: Vec<u64>,
     written_over: Vec<usize>,
+    /// Over which path each block was used last.
+    used_over: Vec<usize>,
+    /// It begins nothing before.
+    pause: Duration,
+    now: Duration,
+    pub(super) refused: u64,
     next_content: u64,
     pub(super) left: u32,
     pub(super) ended: u64,
@@ -88,6 +98,10 @@ impl<N: Network> Host<N> {
             busy: vec![false; BLOCKS as usize],
             contents: vec![0; BLOCKS as usize],
             written_over: vec![0; BLOCKS as usize],
+            used_over: vec![0; BLOCKS as usize],
+            pause: Duration::ZERO,
+            now: Duration::ZERO,
+            refused: 0,
             next_content: 0,
             left: 30 + rng.below(40) as u32,
             ended: 0,
@@ -108,18 +122,19 @@ impl<N: Network> Host<N> {
     }
 
     /// Runs one turn of each driver and of the host; `true` if something happened.
-    pub(super) fn turn(&mut self, now: Duration, network: &mut N) -> bool {
+    pub(super) fn turn(&mut self, now: Duration, network: &mut N, rights: &Rights, done: &[Done]) -> bool {
+        self.now = now;
         let mut worked = false;
         let mut completions = core::mem::take(&mut self.completions);
         for path in &mut self.paths {
-            worked |= path.turn(now, network, &mut completions);
+            worked |= path.turn(now, network, done, &mut completions);
         }
         for completion in completions.drain(..) {
             worked = true;
-            self.on_completion(&completion);
+            self.on_completion(&completion, rights);
         }
         self.completions = completions;
-        while self.is_ready() && self.left > 0 && self.rng.percent(60) {
+        while self.is_ready() && now >= self.pause && self.left > 0 && self.rng.percent(60) {
             if !self.start_one() {
                 break;
             }
@@ -135,7 +150,8 @@ impl<N: Network> Host<N> {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        self.paths.iter().filter_map(Path::poll_timeout).min()
+        let pause = (self.left > 0 && self.pause > self.now).then_some(self.pause);
+        self.paths.iter().filter_map(Path::poll_timeout).chain(pause).min()
     }
 
     /// Checks that the bytes of a slot after an operation's buffer are unchanged.
@@ -164,10 +180,10 @@ impl<N: Network> Host<N> {
         let free = !self.busy[start as usize..(start + blocks) as usize].contains(&true);
         let fua = self.rng.percent(20);
         let purpose = match self.rng.below(100) {
-            0..15 => Purpose::Flush(self.oracle.flush_begins()),
+            0..6 => Purpose::Flush(self.oracle.flush_begins()),
             _ if !free => return false,
-            15..45 => Purpose::Read,
-            45..55 => Purpose::Compare(Vec::new()),
+            6..36 => Purpose::Read,
+            36..46 => Purpose::Compare(Vec::new()),
             _ => Purpose::Write { fua },
         };
         self.left -= 1;
@@ -221,9 +237,11 @@ impl<N: Network> Host<N> {
             },
         };
         if op != BlockOp::Flush {
+            self.used_over[span.clone()].fill(path);
             self.busy[span].fill(true);
         }
-        self.running[slot] = Some(Running { purpose, path, start, blocks, crashes: self.oracle.crashes() });
+        let (crashes, since) = (self.oracle.crashes(), self.now);
+        self.running[slot] = Some(Running { purpose, path, start, blocks, crashes, since });
         self.paths[path].submit(Tag(slot as u64), op);
     }
 
@@ -272,11 +290,47 @@ impl<N: Network> Host<N> {
         completion.result.is_err()
     }
 
-    fn on_completion(&mut self, completion: &Completion) {
+    /// The host whose operation on a block of this one's is under way, or was last.
+    pub(super) fn owner(&self, block: u64) -> Option<reservation::Host> {
+        let path = *self.used_over.get(block as usize)?;
+        Some(self.paths[path].id)
+    }
+
+    /// What is counted of the operations that are under way.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = &'static str> {
+        self.running.iter().flatten().map(|running| match running.purpose {
+            Purpose::Read => "read",
+            Purpose::Write { fua: false } => "write",
+            Purpose::Write { fua: true } => "write with FUA",
+            Purpose::Flush(_) => "flush",
+            Purpose::Compare(_) => "compare",
+        })
+    }
+
+    /// An operation was refused, for a reason: a write may have taken effect in part. It does not count.
+    fn on_refused(&mut self, slot: Running, error: BlockError, rights: &Rights, what: &str) {
+        let Running { purpose, path, start, blocks, since, .. } = slot;
+        let writes = matches!(purpose, Purpose::Write { .. } | Purpose::Flush(_));
+        let end = self.base() + start + blocks;
+        rights.check_refusal(self.paths[path].id, (end, writes), since, error, what);
+        let span = start as usize..(start + blocks) as usize;
+        if matches!(purpose, Purpose::Write { .. }) {
+            span.clone().for_each(|block| self.oracle.fail(block));
+        }
+        if !matches!(purpose, Purpose::Flush(_)) {
+            self.busy[span].fill(false);
+        }
+        self.refused += 1;
+        self.left += 1;
+        self.pause = self.now + Duration::from_micros(self.rng.below(3000));
+    }
+
+    fn on_completion(&mut self, completion: &Completion, rights: &Rights) {
         let slot = completion.tag.0 as usize;
-        let Some(Running { purpose, path, start, blocks, crashes }) = self.running[slot].take() else {
+        let Some(running) = self.running[slot].take() else {
             panic!("host {}: an operation ended twice", self.number);
         };
+        let Running { ref purpose, path, start, blocks, crashes, .. } = running;
         self.ended += 1;
         if super::prints_events() {
             println!("host {} ended {slot}: {:?}", self.number, completion.result);
@@ -284,7 +338,12 @@ impl<N: Network> Host<N> {
         let span = start as usize..(start + blocks) as usize;
         let what = format!("host {}, path {path}, {purpose:?} of {start}+{blocks}", self.number);
         self.check_guard(slot, blocks as usize * BLOCK, &what);
-        match purpose {
+        if let Err(error) = completion.result
+            && rights::is_refusal(error)
+        {
+            return self.on_refused(running, error, rights, &what);
+        }
+        match running.purpose {
             Purpose::Flush(point) => {
                 if !self.failed(completion, crashes, &what) {
                     self.oracle.flushed(&point);

@@ -6,25 +6,38 @@
 //! | `mod` | [`run`]: runs a seed from the first connection to the last check |
 //! | `world` | the target, the hosts, and their clock |
 //! | `target` | the workers, their disk, and another disk |
+//! | `plane` | the target's control plane: reservation commands |
+//! | `operator` | takes the namespace away from hosts, and gives it back |
+//! | `files` | the state directory |
 //! | `host` | a host with random operations on its own blocks |
 //! | `network` | what connects hosts and target, over each transport, and its faults |
 //! | `path` | an association of a host, with its driver |
-//! | `troubles` | power cuts, troubles of the disk, half-open connections |
+//! | `resets` | Cross-Controller Resets, as the daemon carries them out |
+//! | `troubles` | power cuts, troubles of the disk, half-open connections, reservation commands |
 //! | `oracle` | the contents that each block may have |
+//! | `rights` | who may read and write which blocks |
+//! | `reservation` | a model of a reservation |
 //!
 //! A run depends only on its seed, so that a failure can be reproduced. `network/tcp` says where the kernel's timers
 //! may play a part.
 
+mod files;
 mod host;
 mod network;
+mod operator;
 mod oracle;
 mod path;
+mod plane;
+mod reservation;
+mod resets;
+mod rights;
 mod rng;
 mod target;
 mod troubles;
 mod world;
 
 use network::{Network, RdmaNetwork, TcpNetwork};
+use std::collections::BTreeMap;
 use world::World;
 
 /// What carries commands.
@@ -36,8 +49,11 @@ pub enum Transport {
     Tcp,
 }
 
+/// How often a fault met an operation that was under way, by both names.
+pub type Coverage = BTreeMap<(&'static str, &'static str), u64>;
+
 /// Results of a seed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations completed.
     pub operations: u64,
@@ -49,6 +65,10 @@ pub struct Outcome {
     pub losses: u64,
     /// Blocks that were read over another path than the one over which they were written.
     pub read_across: u64,
+    /// Operations that were refused, for a reservation or because the namespace was taken away.
+    pub refused: u64,
+    /// Which faults met which operations.
+    pub coverage: Coverage,
     /// Connections that the network cut, beside those.
     pub cut: u32,
     /// Bits that were flipped under way.

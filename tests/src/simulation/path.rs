@@ -2,14 +2,17 @@
 
 use super::host::{REGION, SLOTS};
 use super::network::Network;
+use super::plane::Done;
+use super::reservation::{self, Host};
 use super::rng::Rng;
 use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockOp, Completion, Tag};
-use nvmf_initiator::driver::{Driver, DriverConfig, DriverEvent};
+use nvmf_initiator::driver::{AdminReply, Driver, DriverConfig, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
+use nvmf_subsystem::ReservationCommand;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Keep Alive Timeout of every association.
@@ -22,6 +25,10 @@ pub(super) struct Path<N: Network> {
     /// Its number in the network.
     number: usize,
     driver: Driver<N::Host>,
+    /// Its host's identifier.
+    pub(super) id: Host,
+    /// The command for a reservation that is in flight, and since when.
+    pub(super) command: Option<(ReservationCommand, Duration)>,
     /// It cannot connect before, because its network is cut.
     cut_until: Duration,
     /// Whether it has been connected.
@@ -60,7 +67,17 @@ impl<N: Network> Path<N> {
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
         let driver = Driver::new(transport, config, now).expect("a driver");
-        Self { name, number, driver, cut_until: Duration::ZERO, ready: false, closed: false, losses: 0 }
+        Self {
+            name,
+            number,
+            driver,
+            id,
+            command: None,
+            cut_until: Duration::ZERO,
+            ready: false,
+            closed: false,
+            losses: 0,
+        }
     }
 
     pub(super) fn register(&mut self, memory: &Memory) {
@@ -68,7 +85,13 @@ impl<N: Network> Path<N> {
     }
 
     /// Runs one turn of the driver; `true` if something happened.
-    pub(super) fn turn(&mut self, now: Duration, network: &mut N, completions: &mut Vec<Completion>) -> bool {
+    pub(super) fn turn(
+        &mut self,
+        now: Duration,
+        network: &mut N,
+        done: &[Done],
+        completions: &mut Vec<Completion>,
+    ) -> bool {
         if !self.cut_until.is_zero() && now >= self.cut_until {
             self.cut_until = Duration::ZERO;
             self.set_faulty(network, true);
@@ -91,14 +114,54 @@ impl<N: Network> Path<N> {
                         println!("{now:?}: {}: namespace {nsid} is another disk: {mismatch}", self.name);
                     }
                 }
+                DriverEvent::Admin(_, reply) => self.on_reply(now, reply, done),
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
-                | DriverEvent::Admin(..)
                 | DriverEvent::AuthenticatedAgain => {}
             }
         }
         self.driver.poll(completions);
         worked
+    }
+
+    /// Sends a command for the reservation, if none is in flight.
+    pub(super) fn send(&mut self, now: Duration, command: ReservationCommand) {
+        if self.command.is_none() {
+            if super::prints_events() {
+                println!("{now:?}: {} sends {command:?}", self.name);
+            }
+            self.command = Some((command, now));
+            self.driver.submit_raw(0, reservation::encoded(&command, Nsid(1)));
+        }
+    }
+
+    /// Success is told only where the target had said so.
+    fn on_reply(&mut self, now: Duration, reply: Option<AdminReply>, done: &[Done]) {
+        let Some((command, since)) = self.command.take() else { panic!("{}: a reply too many", self.name) };
+        let Some(reply) = reply else { return };
+        let status = reply.outcome.status;
+        if super::prints_events() {
+            println!("{now:?}: {}: {command:?}: {status}", self.name);
+        }
+        let said =
+            |it: &&Done| it.host == self.id && it.command == command && it.at >= since && it.is_success;
+        assert!(
+            !status.is_success() || done.iter().rev().any(|it| said(&it)),
+            "{}: {command:?} succeeded at the host alone",
+            self.name
+        );
+    }
+
+    /// What it waits for, for messages.
+    pub(super) fn describe(&self) -> String {
+        let Self { name, command, closed, .. } = self;
+        let (state, sees) = (self.driver.state(), self.sees_namespace());
+        format!("{name}: {state:?}, sees the namespace: {sees}, closed: {closed}, command: {command:?}")
+    }
+
+    /// Whether it sees the namespace.
+    pub(super) fn sees_namespace(&self) -> bool {
+        self.driver.association().is_some_and(|association| association.namespace(Nsid(1)).is_some())
     }
 
     pub(super) fn submit(&mut self, tag: Tag, op: BlockOp) {

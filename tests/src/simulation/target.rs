@@ -1,18 +1,22 @@
-//! The simulated target: its workers, its disk, and another disk that may take its place.
+//! The simulated target: its workers, its control plane, its disk, and another disk that may take its place.
 
 use super::host::BLOCK;
 use super::network::Network;
+use super::operator::{self, Change};
+use super::plane::{Kept, Owner, Plane, TargetWorker};
+use super::reservation::Host;
+use super::resets::Resets;
 use super::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::Geometry;
-use nvmf_subsystem::Registry;
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::settings::Settings;
 use nvmf_target::worker::Worker;
-use std::sync::{Arc, Mutex};
 
+/// How often the control plane looks at its barriers.
+const GLANCE: Duration = Duration::from_millis(1);
 /// Contents of the blocks that no host may write to.
 const UNUSED: u8 = 0x4e;
 
@@ -36,14 +40,19 @@ pub(super) enum Mask {
 /// The target.
 pub(super) struct Target<N: Network> {
     setup: WorkerSetup,
-    pub(super) workers: Vec<Worker<N::Target, SimulatedDevices>>,
+    pub(super) workers: Vec<TargetWorker<N>>,
     worker_count: usize,
-    registry: Arc<Mutex<Registry>>,
+    plane: Plane<N>,
+    pub(super) kept: Kept,
+    /// What the operator has taken away.
+    taken: Option<operator::Taken>,
+    now: Duration,
     blocks: u64,
     pub(super) disk: SharedDisk,
     /// Another disk, which must not change.
     other: SharedDisk,
     served: Served,
+    resets: Resets,
     rng: Rng,
 }
 
@@ -65,8 +74,13 @@ impl<N: Network> Target<N> {
         (0..blocks).for_each(|lba| other.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
         let mut setup = setup(&mut rng);
         network.set_up(&mut setup.settings, &mut setup.port);
+        let kept = Kept::new(blocks, Rng::new(rng.next()));
+        let _ = disk.borrow_mut().take_given();
         let mut target = Self {
-            registry: setup.registry(),
+            plane: Plane::new(&setup.registry(), 0, &kept.files),
+            kept,
+            taken: None,
+            now: Duration::ZERO,
             setup,
             workers: Vec::new(),
             worker_count: 1 + rng.below(3) as usize,
@@ -74,6 +88,7 @@ impl<N: Network> Target<N> {
             disk,
             other,
             served: Served::Disk,
+            resets: Resets::default(),
             rng,
         };
         target.start(network, Served::Disk);
@@ -90,6 +105,7 @@ impl<N: Network> Target<N> {
             Served::Other(Mask::Shorter) => blocks -= 1,
         }
         self.setup.namespace.uuid = uuid;
+        self.setup.namespace.access.reservation_persists = true;
         self.setup.namespace.geometry = Geometry {
             volatile_write_cache: true,
             deallocate: true,
@@ -97,30 +113,67 @@ impl<N: Network> Target<N> {
             ..Geometry::new(block_size, blocks)
         };
         self.served = served;
-        self.registry = self.setup.registry();
+        let registry = self.setup.registry();
+        self.plane = Plane::new(&registry, self.worker_count, &self.kept.files);
+        self.taken = None;
+        let reservation = self.plane.restore(&mut self.kept, uuid);
+        let _ = registry.lock().expect("no panic before").take_notices();
+        self.kept.rights.restart(self.now, served == Served::Disk, reservation.unwrap_or_default());
         let disk = if served == Served::Disk { &self.disk } else { &self.other };
         let parts = (0..self.worker_count).map(|_| {
             let seed = self.rng.next();
             let mut devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
             (network.target(seed, &self.setup.settings, &mut devices), devices)
         });
-        self.workers = self.setup.workers_over(&self.registry, parts.collect());
+        self.workers = self.setup.workers_over(&registry, parts.collect());
         network.on_listening(self.workers[0].listen(network.listen_address(), PORT).expect("a listener"));
     }
 
-    /// Stops its process. Some operations in flight are carried out, none is answered.
-    fn stop(&mut self) {
+    /// Stops its process, with its machine or alone. Some operations in flight are carried out, none is answered.
+    fn stop(&mut self, power: bool) {
+        self.resets = Resets::default();
         for mut worker in self.workers.drain(..) {
             let devices = core::mem::replace(worker.backend(), SimulatedDevices::new(Vec::new(), 0, 0));
-            devices.crash();
+            if power { devices.crash() } else { devices.kill() }
         }
+    }
+
+    /// Kills its process and starts it again. What its disk and its state directory have, they keep.
+    pub(super) fn kill(&mut self, network: &mut N) {
+        let served = self.served;
+        self.stop(false);
+        self.disk.borrow_mut().reopen();
+        self.start(network, served);
+        self.set_faulty(network, true);
+    }
+
+    /// Takes the namespace from hosts until then, if it is the hosts' own and nothing is taken away yet.
+    pub(super) fn take_away(
+        &mut self,
+        now: Duration,
+        rng: &mut Rng,
+        hosts: &[Host],
+        until: Duration,
+    ) -> Option<Change> {
+        if self.taken.is_some() || self.served != Served::Disk {
+            return None;
+        }
+        let change = Change::random(rng, hosts, self.blocks);
+        self.taken = Some(operator::take(&self.plane, &mut self.kept, now, change, hosts, until));
+        Some(change)
+    }
+
+    /// Whether the operator has taken something away.
+    pub(super) fn has_taken(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// Cuts the power of its machine and starts it again, or one with another disk at its address. The disk is opened
     /// anew, and answers.
     pub(super) fn cut_power(&mut self, network: &mut N, then: Served) {
         self.disk.borrow_mut().set_hanging(false);
-        self.stop();
+        self.stop(true);
+        self.kept.files.crash();
         self.disk.borrow_mut().reopen();
         self.start(network, then);
         self.set_faulty(network, true);
@@ -132,7 +185,8 @@ impl<N: Network> Target<N> {
     }
 
     /// Runs one turn of each worker. Returns whether something happened, and when the next turn is due.
-    pub(super) fn turn(&mut self, now: Duration) -> (bool, Option<Duration>) {
+    pub(super) fn turn(&mut self, now: Duration, owner: Owner<'_>) -> (bool, Option<Duration>) {
+        self.now = now;
         let mut worked = false;
         let mut due: Option<Duration> = None;
         for worker in &mut self.workers {
@@ -142,7 +196,32 @@ impl<N: Network> Target<N> {
             due = [due, progress.timeout, worker.backend().next_due()].into_iter().flatten().min();
         }
         worked |= Worker::exchange_messages(&mut self.workers);
-        (worked, due)
+        self.check_given(owner);
+        self.plane.turn(now, &mut self.workers, &mut self.kept, owner);
+        let asked = self.plane.take_resets();
+        worked |= self.resets.turn::<N>(asked, &mut self.workers, &self.plane.registry);
+        if let Some(taken) = &mut self.taken {
+            taken.turn(now, (&self.plane, &mut self.workers), &mut self.kept, owner);
+        }
+        if let Some(taken) = self.taken.take_if(|taken| taken.is_over(now)) {
+            taken.undo(&self.plane, &mut self.kept, &self.setup.namespace);
+        }
+        let waits = self.plane.is_waiting() || self.taken.is_some();
+        due = [due, waits.then_some(now + GLANCE)].into_iter().flatten().min();
+        (worked || self.plane.is_busy(), due)
+    }
+
+    /// Checks that the disk was given only what its owner has a right to.
+    fn check_given(&self, owner: Owner<'_>) {
+        for given in self.disk.borrow_mut().take_given() {
+            let Some(host) = owner(given.range.start) else { continue };
+            assert!(
+                self.kept.rights.allows(host, &given),
+                "{given:?} of host {} was given to the disk, which has no right to it: {:?}",
+                host[0],
+                self.kept.rights.now()
+            );
+        }
     }
 
     /// Whether it has connections.
@@ -162,7 +241,7 @@ impl<N: Network> Target<N> {
         for lba in 0..self.blocks {
             assert!(is_unchanged(&self.other, lba), "block {lba} of another disk changed");
         }
-        let registry = self.registry.lock().expect("no panic before");
+        let registry = self.plane.registry.lock().expect("no panic before");
         assert_eq!(registry.associations().count(), 0, "an association was leaked");
     }
 }

@@ -1,9 +1,12 @@
 //! What befalls the target, its disk and the connections.
 
 use super::network::{Network, Side};
+use super::reservation::{self, Host as HostIdentifier};
 use super::rng::Rng;
 use super::target::{Mask, Served};
 use super::world::World;
+use nvme_proto::nvm::reservation::PersistChange;
+use nvmf_subsystem::ReservationCommand;
 use std::time::Duration;
 
 /// How many troubles are left, and which one there is.
@@ -12,6 +15,11 @@ pub(super) struct Troubles {
     power_cuts_left: u32,
     left: u32,
     half_open_left: u32,
+    kills_left: u32,
+    /// Changes of the operator's.
+    changes_left: u32,
+    /// Commands for reservations.
+    commands_left: u32,
     /// When the last half-open connection ends.
     half_open_until: Duration,
     /// What befalls the disk at present, and until when.
@@ -31,12 +39,16 @@ enum Trouble {
 
 impl Troubles {
     /// Those of a seed: none in calm ones.
-    pub(super) fn new(rng: &mut Rng, calm: bool) -> Self {
+    pub(super) fn new(rng: &mut Rng, calm: bool, contested: bool) -> Self {
+        let commands_left = if contested { 5 + rng.below(40) as u32 } else { 0 };
         let mut some = |most| if calm { 0 } else { rng.below(most) as u32 };
         Self {
             power_cuts_left: some(4),
             left: some(3),
             half_open_left: some(8),
+            kills_left: some(2),
+            changes_left: some(3),
+            commands_left,
             half_open_until: Duration::ZERO,
             present: None,
         }
@@ -52,10 +64,18 @@ impl<N: Network> World<N> {
     /// Begins and ends troubles.
     pub(super) fn trouble(&mut self) {
         self.trouble_disk();
+        self.trouble_state();
+        self.trouble_rights();
         let troubles = &mut self.troubles;
         if troubles.present.is_none() && troubles.power_cuts_left > 0 && self.rng.below(3000) == 0 {
             troubles.power_cuts_left -= 1;
             self.cut_power(Served::Disk);
+        }
+        let troubles = &mut self.troubles;
+        if troubles.present.is_none() && troubles.kills_left > 0 && self.rng.below(3000) == 0 {
+            troubles.kills_left -= 1;
+            self.note("target killed");
+            self.target.kill(&mut self.network);
         }
         if self.troubles.half_open_left > 0 && self.rng.below(50) == 0 && self.break_half_open() {
             self.troubles.half_open_left -= 1;
@@ -74,13 +94,21 @@ impl<N: Network> World<N> {
             }
             None if self.troubles.left > 0 && self.rng.below(500) == 0 => {
                 self.troubles.left -= 1;
-                let until = self.now + Duration::from_millis(1 + self.rng.below(9000));
+                // Mostly short: while a disk is away, hosts do little but connect again.
+                let longest = if self.rng.percent(10) { 9000 } else { 400 };
+                let until = self.now + Duration::from_millis(1 + self.rng.below(longest));
+                let name = |trouble| match trouble {
+                    Trouble::Hang => "disk hangs",
+                    Trouble::FailedFlush => "flush fails",
+                    Trouble::Other(_) => "another disk in its place",
+                };
                 let mask = [Mask::Uuid, Mask::BlockSize, Mask::Shorter][self.rng.below(3) as usize];
                 let trouble =
                     [Trouble::Hang, Trouble::FailedFlush, Trouble::Other(mask)][self.rng.below(3) as usize];
                 if super::prints_events() {
                     println!("{:?}: {trouble:?} until {until:?}", self.now);
                 }
+                self.note(name(trouble));
                 match trouble {
                     Trouble::Hang => self.target.disk.borrow_mut().set_hanging(true),
                     Trouble::FailedFlush => {
@@ -98,9 +126,105 @@ impl<N: Network> World<N> {
         }
     }
 
+    /// Counts a fault, by what is under way.
+    fn note(&mut self, fault: &'static str) {
+        if super::prints_events() {
+            println!("{:?}: {fault}", self.now);
+        }
+        let mut any = false;
+        for host in &self.hosts {
+            let commands = host.paths.iter().filter_map(|path| path.command.as_ref());
+            let commands = commands.map(|(command, _)| reservation::name(command));
+            for operation in host.under_way().chain(commands) {
+                any = true;
+                *self.coverage.entry((fault, operation)).or_default() += 1;
+            }
+        }
+        if !any {
+            *self.coverage.entry((fault, "nothing")).or_default() += 1;
+        }
+    }
+
+    /// The state directory fails, and loses its power.
+    fn trouble_state(&mut self) {
+        if self.target.kept.files.has_lost_power() {
+            self.cut_power(Served::Disk);
+            self.troubles.present = None;
+        } else if self.troubles.commands_left > 0
+            && self.troubles.present.is_none()
+            && self.rng.below(2000) == 0
+        {
+            let failing = [0, 50, 300, 1000][self.rng.below(4) as usize];
+            if failing > 0 {
+                self.note("state directory fails");
+            }
+            self.target.kept.files.set_failing(failing);
+            if self.troubles.power_cuts_left > 0 && self.rng.percent(30) {
+                self.troubles.power_cuts_left -= 1;
+                let calls = 1 + self.rng.below(12);
+                self.target.kept.files.lose_power_after(calls);
+            }
+        }
+    }
+
+    /// Hosts contend for the reservation, and the operator takes the namespace away.
+    fn trouble_rights(&mut self) {
+        let hosts: Vec<HostIdentifier> =
+            self.hosts.iter().flat_map(|host| &host.paths).map(|path| path.id).collect();
+        if self.troubles.changes_left > 0 && self.rng.below(1000) == 0 {
+            let until = self.now + Duration::from_micros(1 << (8 + self.rng.below(11)));
+            if let Some(change) = self.target.take_away(self.now, &mut self.rng, &hosts, until) {
+                self.troubles.changes_left -= 1;
+                self.note(change.name());
+            }
+        }
+        let is_calm = self.troubles.commands_left == 0;
+        let often = if self.hosts.iter().any(|host| host.left > 0) { 40 } else { 10 };
+        if is_calm && self.target.kept.rights.now().reservation.held.is_none() || self.rng.below(often) != 0 {
+            return;
+        }
+        let host = self.rng.below(self.hosts.len() as u64) as usize;
+        let path = self.rng.below(self.hosts[host].paths.len() as u64) as usize;
+        let path = &mut self.hosts[host].paths[path];
+        let reservation = &self.target.kept.rights.now().reservation;
+        if !path.ready || path.command.is_some() {
+            return;
+        }
+        if is_calm {
+            self.target.kept.files.set_failing(0);
+            // Whoever is registered ends it.
+            let key = reservation.keys.get(&path.id).copied();
+            path.send(
+                self.now,
+                match key {
+                    Some(key) => ReservationCommand::Clear { key },
+                    None => ReservationCommand::Register {
+                        new: 5,
+                        ignore_key: true,
+                        persist: PersistChange::NONE,
+                    },
+                },
+            );
+            return;
+        }
+        self.troubles.commands_left -= 1;
+        let command = reservation.random_command(path.id, &mut self.rng);
+        path.send(self.now, command);
+        self.note(reservation::name(&command));
+    }
+
+    /// Whether the namespace is not everybody's, or will not be.
+    pub(super) fn is_contested(&self) -> bool {
+        self.troubles.commands_left > 0
+            || self.target.has_taken()
+            || self.target.kept.rights.now().reservation.held.is_some()
+            || self.hosts.iter().flat_map(|host| &host.paths).any(|path| path.command.is_some())
+    }
+
     /// Cuts the power of the target's machine and of its disk.
     fn cut_power(&mut self, then: Served) {
         self.power_cuts += 1;
+        self.note("power cut");
         if super::prints_events() {
             println!("{:?}: power cut", self.now);
         }
@@ -138,6 +262,7 @@ impl<N: Network> World<N> {
                 "  a loss; {late:?} later the rest arrives, and {notice:?} later the other side notices"
             );
         }
+        self.note("half-open connection");
         self.troubles.half_open_until = self.troubles.half_open_until.max(self.now + notice);
         for connection in connections {
             self.half_open += u32::from(self.network.break_half_open(connection, first, late, notice));

@@ -1,12 +1,13 @@
 //! The simulated target and hosts, and their clock.
 
-use super::Outcome;
 use super::host::{BLOCKS, Host, STRIDE};
 use super::network::Network;
 use super::path::Path;
+use super::plane::Kept;
 use super::rng::Rng;
 use super::target::Target;
 use super::troubles::Troubles;
+use super::{Coverage, Outcome};
 use std::time::Duration;
 
 /// Turns after which the simulation counts as hung.
@@ -34,6 +35,7 @@ pub(super) struct World<N: Network> {
     pub(super) half_open: u32,
     turns: u64,
     trace: u64,
+    pub(super) coverage: Coverage,
 }
 
 impl<N: Network> World<N> {
@@ -43,7 +45,10 @@ impl<N: Network> World<N> {
         let host_count = 1 + rng.below(3);
         // A third of the seeds run without faults and troubles.
         let calm = rng.percent(33);
-        network.prepare_target(&mut rng, calm);
+        // In half of the seeds hosts contend for the namespace: mostly over a calm network, so that much comes of it.
+        let contested = rng.percent(50);
+        let calm_network = calm || contested && rng.percent(75);
+        network.prepare_target(&mut rng, calm_network);
         let target_rng = Rng::new(rng.next());
         let unused = unused_blocks(host_count);
         let target = Target::new(&mut network, host_count * STRIDE, unused, target_rng);
@@ -55,14 +60,15 @@ impl<N: Network> World<N> {
             hosts: Vec::new(),
             paths: 0,
             now,
-            troubles: Troubles::new(&mut rng, calm),
+            troubles: Troubles::new(&mut rng, calm, contested),
             power_cuts: 0,
             half_open: 0,
             turns: 0,
             trace: seed,
+            coverage: Coverage::new(),
             rng,
         };
-        world.hosts = (0..host_count).map(|number| world.host(number, calm)).collect();
+        world.hosts = (0..host_count).map(|number| world.host(number, calm_network)).collect();
         world
     }
 
@@ -96,14 +102,18 @@ impl<N: Network> World<N> {
         self.turns += 1;
         assert!(
             self.turns < TURNS_MAX && self.now < TIME_MAX,
-            "seed {}: no progress at {:?}",
+            "seed {}: no progress at {:?}: {:?}",
             self.seed,
-            self.now
+            self.now,
+            self.hosts.iter().flat_map(|host| &host.paths).map(Path::describe).collect::<Vec<_>>()
         );
-        let (mut worked, mut due) = self.target.turn(self.now);
+        let hosts = &self.hosts;
+        let owner = |lba: u64| hosts.get((lba / STRIDE) as usize)?.owner(lba % STRIDE);
+        let (mut worked, mut due) = self.target.turn(self.now, &owner);
+        let Kept { rights, done, .. } = &self.target.kept;
         for host in &mut self.hosts {
             let ended = host.ended;
-            worked |= host.turn(self.now, &mut self.network);
+            worked |= host.turn(self.now, &mut self.network, rights, done);
             due = [due, host.poll_timeout()].into_iter().flatten().min();
             self.trace = (self.trace ^ (host.ended - ended) ^ self.now.as_nanos() as u64)
                 .wrapping_mul(0x100_0000_01b3)
@@ -129,7 +139,7 @@ impl<N: Network> World<N> {
         }
         self.set_faulty(true);
         let busy = |host: &Host<N>| host.left > 0 || !host.idle();
-        while self.hosts.iter().any(busy) || self.troubles.last(self.now) {
+        while self.hosts.iter().any(busy) || self.troubles.last(self.now) || self.is_contested() {
             self.turn();
             self.trouble();
         }
@@ -138,6 +148,11 @@ impl<N: Network> World<N> {
     /// Ends the simulation without faults: reads every block, disconnects all hosts, and checks for leaks.
     pub(super) fn finish(mut self) -> Outcome {
         self.set_faulty(false);
+        self.target.kept.files.set_failing(0);
+        let sees = |host: &Host<N>| host.paths.iter().all(Path::sees_namespace);
+        while !self.hosts.iter().all(sees) {
+            self.turn();
+        }
         self.hosts.iter_mut().for_each(Host::read_all);
         while self.hosts.iter().any(|host| !host.idle()) {
             self.turn();
@@ -157,6 +172,8 @@ impl<N: Network> World<N> {
             half_open: self.half_open,
             losses: self.hosts.iter().flat_map(|host| &host.paths).map(|path| path.losses).sum(),
             read_across: self.hosts.iter().map(|host| host.read_across).sum(),
+            refused: self.hosts.iter().map(|host| host.refused).sum(),
+            coverage: self.coverage,
             trace: self.trace,
             ..Outcome::default()
         };

@@ -18,12 +18,12 @@ fn terms() -> Terms {
 fn registry_with_key() -> Registry {
     let mut registry = registry(options());
     let hosts = [(nqn(HOST), terms())].into();
-    registry.set_authentication(Authentication { hosts, discovery: false });
+    registry.set_authentication(Authentication { hosts, ..Authentication::default() });
     registry
 }
 
 fn config_with_secret() -> AssociationConfig {
-    let authentication = Some(AuthenticationConfig { terms: terms(), insist: true });
+    let authentication = Some(AuthenticationConfig { terms: terms(), insist: true, concatenate: false });
     AssociationConfig { authentication, ..config() }
 }
 
@@ -76,7 +76,7 @@ fn host_insists_where_it_was_given_a_secret() {
         panic!("it connects")
     };
     assert_eq!(*failed, AssociationError::NotAuthenticated);
-    let authentication = Some(AuthenticationConfig { terms: terms(), insist: false });
+    let authentication = Some(AuthenticationConfig { terms: terms(), insist: false, concatenate: false });
     Pair::ready(registry(options()), AssociationConfig { authentication, ..config() });
     // And a host without a secret is told what it needs.
     let mut pair = Pair::connect(registry_with_key(), config());

@@ -198,6 +198,7 @@ impl Pair {
                 let replied = task.run(secrets, &mut nvmf_auth::system_random);
                 self.host.on_authentication_computed(self.now, replied);
             }
+            Action::Secure { .. } => unreachable!("RDMA has no TLS"),
             Action::AuthenticatedAgain => self.events.push(HostEvent::AuthenticatedAgain),
             Action::NamespacesChanged => self.events.push(HostEvent::NamespacesChanged),
             Action::DiscoveryLogChanged => self.events.push(HostEvent::LogChanged),
@@ -290,11 +291,15 @@ impl Pair {
                         let keys = self.keys.as_ref().map(|(keys, _)| keys);
                         Answer::Authenticate(task.run(keys, &mut nvmf_auth::system_random))
                     }
+                    Question::Reset(question) => Answer::Reset(self.registry.reset(&question).map(|_| true)),
                     Question::Reservation(question) => {
                         let planned = self.registry.plan_reservation(&question);
                         let done =
                             planned.and_then(|change| self.registry.set_reservation(&question, change));
-                        Answer::Reservation(done.map(|_| ()))
+                        Answer::Reservation(done)
+                    }
+                    Question::WriteProtection(question) => {
+                        Answer::Reservation(self.registry.set_write_protection(&question).map(|_| ()))
                     }
                 };
                 let target = &mut self.connections.get_mut(&qid).expect("a connection that asks").target;

@@ -2,6 +2,7 @@
 
 use super::host::Host;
 use super::image::{Image, Kernel};
+use super::machine::{Machine, Second, System};
 use super::programs::Programs;
 use super::scenario::{self, Case};
 use crate::step;
@@ -11,7 +12,7 @@ use nvmf_tests::process;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 /// guest is then restarted, if the scenario has not started yet.
 const BOOTS_MAX: u32 = 5;
 /// Time limit for booting.
-const BOOT_TIME_MAX: Duration = Duration::from_secs(60);
+const BOOT_TIME_MAX: Duration = Duration::from_secs(120);
 /// Time limit for booting into systemd.
 const SYSTEMD_BOOT_TIME_MAX: Duration = Duration::from_secs(180);
 /// Interval between polls of the host's side.
@@ -37,21 +38,10 @@ const KERNEL_ERRORS: [&str; 9] = [
     "soft lockup",
 ];
 
-/// What a guest boots into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum System {
-    /// The scenario's script is the first process's only child.
-    Script,
-    /// systemd starts the script.
-    Systemd,
-}
-
-impl System {
-    fn boot_time_max(self) -> Duration {
-        match self {
-            Self::Script => BOOT_TIME_MAX,
-            Self::Systemd => SYSTEMD_BOOT_TIME_MAX,
-        }
+fn boot_time_max(system: System) -> Duration {
+    match system {
+        System::Script => BOOT_TIME_MAX,
+        System::Systemd => SYSTEMD_BOOT_TIME_MAX,
     }
 }
 
@@ -98,9 +88,23 @@ pub(super) struct Outcome {
     pub(super) folder: PathBuf,
 }
 
+/// How a guest is started.
+struct Boot<'a> {
+    image: &'a Image,
+    kernel: Kernel,
+    /// What the kernel's command line has beside the usual.
+    options: &'a str,
+    system: System,
+    /// With an empty NVMe drive.
+    nvme: bool,
+    two_machines: bool,
+    script: &'a Path,
+}
+
 /// A running guest.
 pub(super) struct Guest {
     emulator: Child,
+    second: Option<Second>,
     host: Host,
     folder: PathBuf,
 }
@@ -118,12 +122,19 @@ impl Guest {
         let (name, scenario) = (case.name(), case.scenario);
         let folder = step::root().join(".build/lab").join(&name);
         for _ in 0..BOOTS_MAX {
-            let kernel = (case.kernel, if scenario.alone { POLL_WHEN_IDLE } else { "" });
             let system = if scenario.systemd { System::Systemd } else { System::Script };
-            let mut guest =
-                Self::boot(image, kernel, system, programs, &folder, &scenario.path, Stdio::piped())?;
+            let boot = Boot {
+                image,
+                kernel: case.kernel,
+                options: if scenario.alone { POLL_WHEN_IDLE } else { "" },
+                system,
+                nvme: scenario.nvme,
+                two_machines: scenario.two_machines,
+                script: &scenario.path,
+            };
+            let mut guest = Self::boot(&boot, programs, &folder, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let limits = (system.boot_time_max(), scenario.time_max);
+            let limits = (boot_time_max(system), scenario.time_max);
             let Some(outcome) = guest.follow(&lines_of(output), &name, limits, verbose)? else {
                 println!("{name}: (the guest ended while it booted; restarting it)");
                 continue;
@@ -140,26 +151,17 @@ impl Guest {
         bail!("the guest failed {BOOTS_MAX} times: see {}", folder.join("kernel.log").display())
     }
 
-    /// `kernel`: which one, and what its command line has beside the usual.
-    fn boot(
-        image: &Image,
-        kernel: (Kernel, &str),
-        system: System,
-        programs: &Programs,
-        folder: &Path,
-        script: &Path,
-        output: Stdio,
-    ) -> Result<Self> {
+    fn boot(boot: &Boot<'_>, programs: &Programs, folder: &Path, output: Stdio) -> Result<Self> {
         let _ = fs::remove_dir_all(folder);
         let share = folder.join("share");
         fs::create_dir_all(&share)?;
         let folder = fs::canonicalize(folder)?;
         let share = folder.join("share");
         step::copy_all(&scenario::folder(), &share.join("lab"))?;
-        fs::copy(script, share.join("scenario"))?;
+        fs::copy(boot.script, share.join("scenario"))?;
         fs::rename(share.join("lab/begin"), share.join("begin"))?;
         programs.copy_into(&share.join("bin"))?;
-        if system == System::Systemd {
+        if boot.system == System::Systemd {
             // What runs there is what the packages install.
             for program in ["nvmf", "nvmf-target"] {
                 fs::remove_file(share.join("bin").join(program))?;
@@ -177,8 +179,24 @@ impl Guest {
                 ("GUEST_PORT", guest_port.to_string()),
             ],
         )?;
-        let emulator = emulator(image, kernel, system, &folder, &share, guest_port)?.stdout(output).spawn();
-        Ok(Self { emulator: emulator.context("cannot start qemu-system-x86_64")?, host, folder })
+        let machine = Machine {
+            image: boot.image,
+            kernel: boot.kernel,
+            options: boot.options,
+            system: boot.system,
+            folder: &folder,
+            share: &share,
+            port: Some(guest_port),
+            nvme: boot.nvme,
+            number: boot.two_machines.then_some(1),
+        };
+        let second = boot.two_machines.then(|| Second::start(machine)).transpose()?;
+        let mut emulator = machine.command()?;
+        if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+            emulator.stdin(Stdio::null());
+        }
+        let emulator = emulator.stdout(output).spawn().context("cannot start qemu-system-x86_64")?;
+        Ok(Self { emulator, second, host, folder })
     }
 
     /// Reads the guest's output until it ends; `None` if it ended before the scenario started.
@@ -211,6 +229,9 @@ impl Guest {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.host.turn()?;
+            if let Some(second) = &mut self.second {
+                second.turn()?;
+            }
             let begun = self.folder.join("share/begun").exists();
             if booted.elapsed() > if begun { time_max } else { boot_time_max } {
                 timed_out = begun;
@@ -254,48 +275,14 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
     let folder = step::root().join(".build/lab/shell");
     println!("(the host's loopback address is 10.0.2.2; load the scenarios' functions with . $LAB/lib.sh)");
     let script = scenario::folder().join("shell");
-    let mut guest =
-        Guest::boot(image, (kernel, ""), System::Script, programs, &folder, &script, Stdio::inherit())?;
+    let system = System::Script;
+    let boot = Boot { image, kernel, options: "", system, nvme: true, two_machines: false, script: &script };
+    let mut guest = Guest::boot(&boot, programs, &folder, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
         guest.host.turn()?;
         std::thread::sleep(TURN);
     }
     Ok(())
-}
-
-fn emulator(
-    image: &Image,
-    (kernel, options): (Kernel, &str),
-    system: System,
-    folder: &Path,
-    share: &Path,
-    guest_port: u16,
-) -> Result<Command> {
-    let mut command = Command::new("qemu-system-x86_64");
-    let root = match system {
-        System::Script => image.root(),
-        System::Systemd => image.systemd_root()?,
-    };
-    let drive = format!("file={},if=virtio,format=raw,snapshot=on", root.display());
-    let share = format!("local,path={},mount_tag=share,security_model=none", share.display());
-    command
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072"])
-        .args(["-nodefaults", "-display", "none"])
-        // Its disk stays as it is when it reboots by itself.
-        .args((system == System::Script).then_some("-no-reboot"))
-        .arg("-kernel")
-        .arg(image.kernel(kernel))
-        .arg("-initrd")
-        .arg(image.initramfs(kernel))
-        .args(["-append", &format!("console=ttyS0 quiet mitigations=off panic=-1 {options}")])
-        .args(["-drive", &drive, "-virtfs", &share, "-device", "virtio-rng-pci"])
-        .args(["-netdev", &format!("user,id=net,hostfwd=tcp:127.0.0.1:{guest_port}-:4420")])
-        .args(["-device", "virtio-net-pci,netdev=net"])
-        .args(["-serial", &format!("file:{}", folder.join("kernel.log").display()), "-serial", "stdio"]);
-    if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        command.stdin(Stdio::null());
-    }
-    Ok(command)
 }
 
 /// Records the result in a line of output; whether the line contains one.

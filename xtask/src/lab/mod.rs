@@ -6,6 +6,7 @@
 //! | `image` | the guest's boot image: built once from Debian packages, kept in the user's cache |
 //! | `scenario` | the scenarios in `tests/lab/*.sh`: description, kernels, time limit and other attributes |
 //! | `guest` | a guest: its start, output and time limit |
+//! | `machine` | the emulator's command line; a scenario's second machine |
 //! | `host` | commands that a scenario runs on the host |
 //! | `programs` | the programs that scenarios run |
 //! | `matrix` | the table of initiator, target, transport, kernel and results |
@@ -13,6 +14,7 @@
 mod guest;
 mod host;
 mod image;
+mod machine;
 mod matrix;
 mod programs;
 mod scenario;

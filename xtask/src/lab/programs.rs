@@ -13,6 +13,9 @@ const CONFORMANCE: &str = "verbs-conformance";
 /// Name of the tests of TLS records in the guest.
 const TLS_RECORDS: &str = "tls-records";
 
+/// Name of the tests of devices in the guest.
+const DEVICES: &str = "device-conformance";
+
 /// Built programs, with their names in scenarios.
 pub(super) struct Programs {
     /// Where `nvmf-target` and `nvmf` are.
@@ -29,14 +32,18 @@ impl Programs {
         step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let conformance = (CONFORMANCE, build_test("nvmf-verbs", &["--test", "conformance"], "conformance")?);
         let records = (TLS_RECORDS, build_test("nvmf-stream", &["--lib"], "nvmf_stream")?);
+        let devices = (DEVICES, build_test("nvmf-backend", &["--test", "block_device"], "block_device")?);
         let mut programs = Self::in_folder(step::root().join(".build/release"));
-        programs.files.extend([conformance, records]);
+        programs.files.extend([conformance, records, devices]);
         Ok(programs)
     }
 
-    /// Takes `nvmf-target` and `nvmf` from a folder. The tests that some scenarios run are not there.
+    /// Takes `nvmf-target` and `nvmf` from a folder, and the tests that some scenarios run if they are there by these
+    /// names.
     pub(super) fn in_folder(folder: PathBuf) -> Self {
-        let files = ["nvmf", "nvmf-target"].map(|name| (name, folder.join(name))).into();
+        let mut files: Vec<_> = ["nvmf", "nvmf-target"].map(|name| (name, folder.join(name))).into();
+        let tests = [CONFORMANCE, TLS_RECORDS, DEVICES].map(|name| (name, folder.join(name)));
+        files.extend(tests.into_iter().filter(|(_, path)| path.exists()));
         Self { folder, files, packages: None }
     }
 

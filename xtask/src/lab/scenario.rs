@@ -2,7 +2,7 @@
 
 use super::image::Kernel;
 use crate::step;
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::ValueEnum;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +20,8 @@ const SECONDS: u64 = 120;
 /// # Seconds: 240                           time limit (optional)
 /// # Alone: yes                             it measures: no other scenario runs at the same time, and idle processors
 ///                                          of the guest poll (optional)
+/// # Drive: nvme                          the guest has an empty NVMe drive of 512 MiB (optional)
+/// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
 /// ```
@@ -34,6 +36,10 @@ pub(crate) struct Scenario {
     pub(crate) alone: bool,
     /// Runs under systemd, with the packages in place of the programs.
     pub(crate) systemd: bool,
+    /// The guest has an NVMe drive.
+    pub(crate) nvme: bool,
+    /// Has a second machine.
+    pub(crate) two_machines: bool,
     pub(crate) time_max: Duration,
     /// A message of a known bug in the guest's kernel, which appears occasionally with any peer.
     pub(crate) known: Option<String>,
@@ -108,8 +114,27 @@ impl Scenario {
         let (what, quick, alone) =
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
-        let systemd = field("System") == Some("systemd");
-        Ok(Some(Self { name, path, what, kernels, cell, quick, alone, systemd, time_max, known }))
+        let (systemd, nvme) = (field("System") == Some("systemd"), field("Drive") == Some("nvme"));
+        let two_machines = match field("Machines") {
+            Some("2") => true,
+            None => false,
+            Some(number) => bail!("{name}: {number} machines: there may be 2"),
+        };
+        ensure!(!(systemd && two_machines), "{name}: the system with systemd has no network of two machines");
+        Ok(Some(Self {
+            name,
+            path,
+            what,
+            kernels,
+            cell,
+            quick,
+            alone,
+            systemd,
+            nvme,
+            two_machines,
+            time_max,
+            known,
+        }))
     }
 }
 
@@ -119,13 +144,18 @@ mod tests {
 
     #[test]
     fn scenario_header_is_parsed() {
-        let text = "#!/bin/sh\n# What: a thing\n# Cell: kernel to ours | siw\n# Quick: yes\n# Seconds: 7\n\n# What: not this\n";
+        let text = "#!/bin/sh\n# What: a thing\n# Cell: kernel to ours | siw\n# Quick: yes\n# Drive: nvme\n# Seconds: 7\n\n# What: not this\n";
         let scenario = Scenario::parse("a/b.sh".into(), text).unwrap().unwrap();
         assert_eq!((scenario.name.as_str(), scenario.what.as_str()), ("b", "a thing"));
         assert_eq!(scenario.cell, Some(("kernel to ours".to_owned(), "siw".to_owned())));
-        assert!(scenario.quick && scenario.time_max == Duration::from_secs(7));
+        assert!(scenario.quick && scenario.nvme && scenario.time_max == Duration::from_secs(7));
         assert_eq!(scenario.kernels, [Kernel::Stable]);
         assert!(Scenario::parse("lib.sh".into(), "# shared\n").unwrap().is_none());
+        let two = Scenario::parse("x.sh".into(), "# What: x\n# Machines: 2\n").unwrap().unwrap();
+        assert!(two.two_machines && !scenario.two_machines);
+        for wrong in ["# Machines: 3", "# Machines: 2\n# System: systemd"] {
+            assert!(Scenario::parse("x.sh".into(), &format!("# What: x\n{wrong}\n")).is_err(), "{wrong}");
+        }
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Seconds: soon\n").is_err());
     }
 

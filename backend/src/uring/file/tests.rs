@@ -106,6 +106,7 @@ fn errors_of_every_stage_reach_the_result() {
         (libc::EBADF, BlockError::ReadOnly),
         (libc::ENXIO, BlockError::Gone),
         (libc::ECANCELED, BlockError::Aborted),
+        (libc::EBADE, BlockError::ReservationConflict),
         (libc::ENOMEM, BlockError::Os(libc::ENOMEM)),
     ];
     let (regions, _, bounce) = regions();
@@ -122,6 +123,67 @@ fn errors_of_every_stage_reach_the_result() {
         for op in [write(false), BlockOp::Flush] {
             assert_eq!(begun(op).on_result(-errno, &regions), Next::Done(Err(error)), "{op:?} with {errno}");
         }
+    }
+}
+
+const DRIVE: Namespace =
+    Namespace { nsid: 1, lbads: 9, transfer_max: 1024, zeroes_max: LEN, deallocate_max: 1 << 20 };
+
+#[test]
+fn command_to_a_drive_moves_no_more_than_it_takes() {
+    let (regions, data, _) = regions();
+    let op = BlockOp::Write { range: BlockRange::new(0, 1), from: Buffer { len: LEN, ..data }, fua: true };
+    let (mut operation, next) = FileOperation::on_nvme(op, START, LEN, true, DRIVE);
+    assert_eq!(next, Next::Continue);
+    for done in (0..LEN).step_by(1024) {
+        let Command::Write { at, from, dsync: true } = operation.command() else {
+            panic!("a write with FUA")
+        };
+        assert_eq!((at, from.offset, from.len), (START + done as u64, data.offset + done, 1024));
+        let next = operation.on_result(1024, &regions);
+        assert_eq!(next == Next::Done(Ok(())), done + 1024 == LEN);
+    }
+}
+
+#[test]
+fn status_of_a_drive_is_the_operations() {
+    let (regions, data, _) = regions();
+    let read = BlockOp::Read { range: BlockRange::new(0, 1), into: Buffer { len: LEN, ..data } };
+    // Unrecovered Read Error with Do Not Retry, More and a retry delay; the last two are between it and us.
+    let (mut operation, _) = FileOperation::on_nvme(read, START, LEN, true, DRIVE);
+    let next = operation.on_result(-(STATUS + 0x6a81), &regions);
+    assert_eq!(next, Next::Done(Err(BlockError::Device(0x4281))));
+}
+
+#[test]
+fn drive_is_told_of_a_range_that_is_no_longer_needed() {
+    let (regions, _, bounce) = regions();
+    let op = BlockOp::Deallocate { range: BlockRange::new(0, 1) };
+    let (mut operation, next) = FileOperation::on_nvme(op, START, LEN, true, DRIVE);
+    assert_eq!(next, Next::NeedBounce);
+    operation.give_bounce(bounce, &regions);
+    let Command::Deallocate { list } = operation.command() else { panic!("Dataset Management") };
+    let mut range = [0; 16];
+    regions.memory(list.region).read(list.offset, &mut range);
+    assert_eq!((list.len, u128::from_le_bytes(range)), (16, (START as u128 >> 9) << 64 | 16 << 32));
+    assert_eq!(operation.on_result(0, &regions), Next::Done(Ok(())));
+    let without = Namespace { deallocate_max: 0, ..DRIVE };
+    assert_eq!(FileOperation::on_nvme(op, START, LEN, true, without).1, Next::Done(Ok(())), "it is a hint");
+}
+
+#[test]
+fn zeroes_that_a_drive_does_not_write_are_written() {
+    let (regions, _, bounce) = regions();
+    let zeroes = BlockOp::WriteZeroes { range: BlockRange::new(0, 1), deallocate: true, fua: false };
+    let without = Namespace { zeroes_max: 0, ..DRIVE };
+    let (mut operation, next) = FileOperation::on_nvme(zeroes, START, LEN, true, without);
+    assert_eq!(next, Next::NeedBounce);
+    operation.give_bounce(bounce, &regions);
+    assert!(matches!(operation.command(), Command::Write { .. }));
+    for status in [1, 0x4002] {
+        let (mut operation, next) = FileOperation::on_nvme(zeroes, START, LEN, true, DRIVE);
+        assert!(next == Next::Continue && matches!(operation.command(), Command::Fallocate { .. }));
+        assert_eq!(operation.on_result(-(STATUS + status), &regions), Next::NeedBounce, "{status:#x}");
     }
 }
 

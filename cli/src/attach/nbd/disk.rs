@@ -22,7 +22,7 @@ pub(crate) struct DiskInfo {
 impl From<&Namespace> for DiskInfo {
     fn from(namespace: &Namespace) -> Self {
         let (geometry, limits) = (namespace.geometry, namespace.limits);
-        let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks);
+        let optimal = geometry.block_size.saturating_mul(geometry.preferred.write);
         Self {
             bytes: geometry.bytes(),
             block_size: geometry.block_size,

@@ -39,7 +39,7 @@ pub(super) fn parameters(namespace: &Namespace, shape: Shape) -> Parameters {
     let (geometry, limits) = (namespace.geometry, namespace.limits);
     let shift = |bytes: u32| u8::try_from(bytes.ilog2()).expect("at most 31");
     let sectors = |blocks: u32| blocks.saturating_mul(geometry.block_size / SECTOR);
-    let optimal = geometry.block_size.saturating_mul(geometry.optimal_blocks).max(geometry.block_size);
+    let optimal = geometry.block_size.saturating_mul(geometry.preferred.write).max(geometry.block_size);
     let physical = optimal.clamp(geometry.block_size, BLOCK_SIZE_MAX);
     // A cache whatever the namespace has now: the kernel is told once, and sends no flush if there is none, and the
     // target may come back with one. Where there is none a flush costs a round trip.

@@ -121,13 +121,21 @@ fn change_during_a_scan_causes_another() {
 }
 
 #[test]
-fn refused_scan_keeps_the_known_namespaces() {
+fn refused_scan_keeps_the_known_namespaces_and_is_repeated() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.refuse.insert("active", Status::INTERNAL_ERROR);
     controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
     assert_eq!(controller.serve(&mut association, SECOND), []);
     assert_eq!((association.namespaces().len(), association.state()), (2, State::Ready));
+    controller.refuse.clear();
+    controller.namespaces.insert(9, namespace(64));
+    let told = pass(&mut controller, &mut association, &mut SECOND.clone(), 2 * SECOND);
+    assert_eq!(
+        (told, association.namespaces().len()),
+        (vec![Told::NamespacesChanged], 3),
+        "without an event"
+    );
 }
 
 #[test]

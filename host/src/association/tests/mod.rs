@@ -123,7 +123,9 @@ impl Controller {
                 }
                 Action::Ready => told.push(Told::Ready),
                 Action::NamespacesChanged => told.push(Told::NamespacesChanged),
-                Action::Authenticate(_) | Action::AuthenticatedAgain => unreachable!("it has no secret"),
+                Action::Authenticate(_) | Action::AuthenticatedAgain | Action::Secure { .. } => {
+                    unreachable!("it has no secret")
+                }
                 Action::DiscoveryLogChanged => told.push(Told::LogChanged),
                 Action::Event(event) => told.push(Told::Event(event)),
                 Action::Failed(error) => told.push(Told::Failed(error)),

@@ -242,7 +242,7 @@ fn optimal_size_is_valid_as_the_version_has_it() {
         let namespace = controller.namespaces.get_mut(&1).unwrap();
         (namespace.nsfeat, namespace.npwg_z) = (nsfeat, 7.into());
         let association = ready(&mut controller, config());
-        assert_eq!(association.namespaces()[0].geometry.optimal_blocks, optimal, "{version:x} {nsfeat:x}");
+        assert_eq!(association.namespaces()[0].geometry.preferred.write, optimal, "{version:x} {nsfeat:x}");
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::super::DriverEvent;
 use super::rig::{BLOCK, Rig, SECOND, config, read};
+use super::target::Target;
 use core::time::Duration;
-use nvme_proto::Nsid;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
-use nvmf_host::admin;
+use nvme_proto::{Nsid, Status};
+use nvmf_host::{AssociationError, admin};
 
 /// The Keep Alive Timeout of the rig's driver, and its controller's granularity.
 const KATO: Duration = Duration::from_secs(5);
@@ -98,4 +99,54 @@ fn admin_command_in_flight_holds_the_reconnect_back_as_a_write_does() {
     let knows = rig.now + 2 * (KATO + KAS);
     let ready = ready_at(&mut rig);
     assert!(ready >= knows && ready < knows + 2 * SECOND, "{ready:?}, {knows:?}");
+}
+
+/// A host that loses an I/O queue with a write in flight, comes back, and writes the block anew; its controller is not told
+/// of the loss. Gives how long it was away.
+fn written_again(prepare: impl FnOnce(&mut Target)) -> (Rig, Duration) {
+    let mut rig = Rig::ready_with(config(), prepare);
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.target.hold = false;
+    let lost = rig.now;
+    let away = ready_at(&mut rig) - lost;
+    rig.pass(SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+    rig.submit(2, rig.write(4, 1, 0xbb));
+    rig.pass(SECOND);
+    assert_eq!((rig.result(2), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xbb));
+    rig.target.carry_out_late();
+    (rig, away)
+}
+
+#[test]
+fn late_write_overwrites_newer_data_unless_the_controller_was_reset() {
+    // It takes longer than it says, and cannot be reset.
+    let (rig, away) = written_again(|target| target.late = true);
+    assert!(away >= KATO + KAS, "{away:?}");
+    assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xaa, "the stale write");
+    // The same, and it can.
+    for reset_takes in [0, 3] {
+        let (rig, away) =
+            written_again(|it| (it.late, it.resets, it.reset_takes) = (true, true, reset_takes));
+        assert!(away < 2 * SECOND, "{away:?}");
+        assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
+    }
+}
+
+#[test]
+fn write_in_flight_is_held_for_its_time_when_the_reset_is_refused() {
+    let (rig, away) = written_again(|target| {
+        target.resets = true;
+        target.refuse = |capsule, io| {
+            let reset = !io && capsule.sqe.opcode == AdminOpcode::CROSS_CONTROLLER_RESET.0;
+            reset.then_some(Status::INVALID_FIELD)
+        };
+    });
+    assert!(away >= KATO + KAS && away < KATO + KAS + 2 * SECOND, "{away:?}");
+    let refused =
+        |event: &DriverEvent| matches!(event, DriverEvent::AttemptFailed(AssociationError::NotReset { .. }));
+    assert!(rig.events.iter().any(refused));
 }

@@ -39,6 +39,7 @@ pub(super) fn config() -> DriverConfig {
     );
     DriverConfig {
         secrets: None,
+        secrets_source: None,
         address: "192.0.2.1:4420".parse().unwrap(),
         source: None,
         write_queues: 0,

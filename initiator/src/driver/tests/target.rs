@@ -1,11 +1,15 @@
 //! A target in the same process that does what a test tells it: NVMe/RDMA over loopback, without an engine behind it.
 
 use core::time::Duration;
+use nvme_proto::admin::cross_controller_reset::{
+    ControllerInstance, CrossControllerReset, ResetLogEntry, ResetLogHeader, ResetStatus,
+};
 use nvme_proto::admin::features::QueueCounts;
 use nvme_proto::admin::identify::{
     Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace, NamespaceIdType,
     NvmController, oncs, sgls, vwc,
 };
+use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::{Connect, Connected};
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::fabrics::property::{Capabilities, Property, PropertyGet, PropertySet};
@@ -91,6 +95,13 @@ pub(crate) struct Target {
     /// Admin commands are held back that the host's user sent, or anyone: those with this opcode.
     pub(crate) hold_admin: Option<AdminOpcode>,
     pub(crate) held: Vec<Capsule>,
+    /// What is held back is carried out even after its connection is gone.
+    pub(crate) late: bool,
+    /// It has Cross-Controller Reset: each Admin queue has a controller of its own.
+    pub(crate) resets: bool,
+    /// Reads of the log page for which a reset is under way; it is answered at once when this is 0.
+    pub(crate) reset_takes: u32,
+    cntlid: u16,
     /// It takes no connection.
     pub(crate) closed: bool,
     /// The I/O commands that came: opcode, NSID, first block, FUA.
@@ -123,6 +134,10 @@ impl Target {
             hold: false,
             hold_admin: None,
             held: Vec::new(),
+            late: false,
+            resets: false,
+            reset_takes: 0,
+            cntlid: CNTLID,
             closed: false,
             seen: Vec::new(),
             keep_alives: 0,
@@ -168,7 +183,9 @@ impl Target {
     }
 
     fn forget(&mut self) {
-        self.held.clear();
+        if !self.late {
+            self.held.clear();
+        }
         self.event_requests.clear();
         self.configuration = 0;
     }
@@ -186,6 +203,13 @@ impl Target {
         let capsule = self.held.remove(0);
         self.execute(&capsule);
         self.provider.flush();
+    }
+
+    /// Carries out what is held back, though nobody waits for it any more.
+    pub(crate) fn carry_out_late(&mut self) {
+        for capsule in core::mem::take(&mut self.held) {
+            self.execute_io(&capsule);
+        }
     }
 
     /// Answers a command that is held back without carrying it out.
@@ -331,8 +355,11 @@ impl Target {
         let mut result = 0_u64;
         match (AdminOpcode(sqe.opcode), fabrics_type(sqe)) {
             (_, Some(FabricsType::CONNECT)) => {
+                if self.resets && Connect::parse(sqe).qid == Qid(0) {
+                    self.cntlid += 1;
+                }
                 let connected = Connected {
-                    cntlid: Cntlid(CNTLID),
+                    cntlid: Cntlid(self.cntlid),
                     authentication_required: false,
                     secure_channel_required: false,
                 };
@@ -357,12 +384,38 @@ impl Target {
                 let page = self.identify(&Identify::parse(sqe));
                 self.deliver(capsule, &page);
             }
+            (AdminOpcode::GET_LOG_PAGE, _)
+                if GetLogPage::parse(sqe).lid == LogPageId::CROSS_CONTROLLER_RESET =>
+            {
+                self.reset_takes -= 1;
+                let (status, cntlid) = match self.reset_takes {
+                    0 => (ResetStatus::SUCCESSFUL, Cntlid(self.cntlid - 1)),
+                    _ => (ResetStatus::IN_PROGRESS, Cntlid(self.cntlid - 1)),
+                };
+                if self.reset_takes == 0 {
+                    self.held.clear();
+                }
+                let impacted = ControllerInstance { cntlid, uniquifier: 1, random: 0 };
+                let entry = ResetLogEntry::new(&impacted, Cntlid(self.cntlid), status);
+                self.deliver(capsule, &[ResetLogHeader::new(1).as_bytes(), entry.as_bytes()].concat());
+            }
             (AdminOpcode::GET_LOG_PAGE, _) => {
                 let len = sqe.sgl.parse().map_or(0, |sgl| sgl.len());
                 self.deliver(capsule, &vec![0; len as usize]);
             }
             (AdminOpcode::SET_FEATURES, _) if sqe.cdw10.get() == 7 => {
                 result = QueueCounts { submission: 4, completion: 4 }.emit().into();
+            }
+            (AdminOpcode::CROSS_CONTROLLER_RESET, _) => {
+                let impacted = CrossControllerReset::parse(sqe).impacted;
+                assert_eq!(
+                    (impacted.cntlid.0, impacted.random),
+                    (self.cntlid - 1, u64::from(self.cntlid) - 1)
+                );
+                result = u64::from(self.reset_takes == 0);
+                if self.reset_takes == 0 {
+                    self.held.clear();
+                }
             }
             (AdminOpcode::KEEP_ALIVE, _) => self.keep_alives += 1,
             _ => {}
@@ -375,7 +428,9 @@ impl Target {
         match identify.cns {
             Cns::CONTROLLER => {
                 let mut page = IdentifyController::new();
-                page.cntlid = CNTLID.into();
+                page.cntlid = self.cntlid.into();
+                page.ciu = self.resets.into();
+                page.cirn = u64::from(self.cntlid).into();
                 page.kas = 10.into();
                 page.ioccsz = ((CAPSULE / 16) as u32).into();
                 page.iorcsz = 1.into();

@@ -22,7 +22,7 @@ use nvmf_memory::Memory;
 use nvmf_stream::{
     Interest, Lingering, Poller, ReadSchedule, SendSchedule, Stream, StreamConfig, TlsConnector,
 };
-use nvmf_tls::{Key, TlsKeyring, Version};
+use nvmf_tls::{Key, Psk, TlsKeyring, Version};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
@@ -121,6 +121,8 @@ pub struct Tcp {
     config: StreamConfig,
     digests: Digests,
     tls: Option<TlsConnector>,
+    /// With a key that an authentication made.
+    secured: Option<TlsConnector>,
     poller: Poller,
     /// By qid.
     links: Vec<Option<Link>>,
@@ -155,6 +157,7 @@ impl Tcp {
         Ok(Self {
             config: options.stream(),
             tls,
+            secured: None,
             digests: Digests { header: options.header_digest, data: options.data_digest },
             poller,
             links: Vec::new(),
@@ -198,6 +201,12 @@ impl Transport for Tcp {
     }
 
     fn deregister(&mut self, _region: Memory) {}
+
+    fn secure(&mut self, key: Option<&Psk>) -> Result<(), TransportError> {
+        let connector = |key: &Psk| TlsConnector::new(core::slice::from_ref(key));
+        self.secured = key.map(connector).transpose().map_err(|error| TransportError(error.to_string()))?;
+        Ok(())
+    }
 
     fn open(&mut self, now: Duration, queue: &OpenQueue<'_>) -> Result<(), QueueFailure> {
         let index = usize::from(queue.qid.0);

@@ -65,7 +65,7 @@ impl Tcp {
         }
         if let Some(Some(Link::Open(connection))) = self.links.get_mut(usize::from(qid.0)) {
             self.poller.change(&connection.stream, qid.0, Interest::Read);
-            if let Some(connector) = &self.tls {
+            if let Some(connector) = self.secured.as_ref().or(self.tls.as_ref()) {
                 connection.phase = Phase::Securing;
                 if let Err(error) = connection.stream.connect_tls(connector) {
                     return self.end(qid, &Ended::Tls(error));
@@ -234,7 +234,7 @@ impl Tcp {
                 let peer_has_ended = ended.peer_has_ended(connection.stream.has_tls());
                 Event::Disconnected { qid, cause: cause(ended), peer_has_ended }
             }
-            phase => Event::Failed(qid, failure(phase, ended, self.tls.is_some())),
+            phase => Event::Failed(qid, failure(phase, ended, self.tls.is_some() || self.secured.is_some())),
         };
         match ended {
             // In the middle of a PDU nothing else can be said.

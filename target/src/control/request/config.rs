@@ -38,6 +38,9 @@ pub struct SaveAnswer {
     pub text: String,
     /// The file that the target was started with.
     pub config_file: Option<PathBuf>,
+    /// What of the text is not in force: it takes effect at the next start, or was refused.
+    #[serde(default)]
+    pub not_in_force: Vec<String>,
 }
 
 impl fmt::Display for SaveAnswer {

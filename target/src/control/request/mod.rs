@@ -7,6 +7,8 @@
 pub mod ana;
 pub mod change;
 pub mod config;
+pub mod disk;
+pub mod key_text;
 pub mod listener;
 pub mod namespace;
 pub mod service;
@@ -18,6 +20,8 @@ use ana::AnaRequest;
 use change::ChangesAnswer;
 use clap::Subcommand;
 use config::{File, Save, SaveAnswer};
+use disk::{DiskAnswer, DiskRequest};
+use key_text::KeyText;
 use listener::ListenerRequest;
 use namespace::NamespaceRequest;
 use serde::de::DeserializeOwned;
@@ -26,7 +30,7 @@ use serde_json::Value;
 use service::{ConnectionsAnswer, ConnectionsRequest, Drain, LogLevel, LogLevelAnswer};
 use status::StatusAnswer;
 use std::fmt::Display;
-use subsystem::{HostRequest, SubsystemRequest};
+use subsystem::{HostRequest, SetKey, SubsystemRequest};
 use trace::TraceAnswer;
 
 /// A request. Its name on the socket are the words of the command line: `namespace add`.
@@ -48,6 +52,9 @@ pub enum Request {
     /// Add, change and remove namespaces.
     #[command(subcommand)]
     Namespace(NamespaceRequest),
+    /// Make files for disks.
+    #[command(subcommand)]
+    Disk(DiskRequest),
     /// Say which hosts may connect.
     #[command(subcommand)]
     Host(HostRequest),
@@ -88,8 +95,19 @@ impl Request {
             | Self::Save(_)
             | Self::Connections(ConnectionsRequest::List {}) => None,
             Self::Apply(_) => Some("apply".to_owned()),
+            Self::Host(HostRequest::SetKey(set)) => {
+                let set = SetKey { key: KeyText::hidden(), ..set.clone() };
+                let shown = Self::Host(HostRequest::SetKey(set));
+                Some(super::protocol::line(&shown).trim_end().to_owned())
+            }
             other => Some(super::protocol::line(other).trim_end().to_owned()),
         }
+    }
+
+    /// Whether its answer takes as long as there are data to be copied.
+    #[must_use]
+    pub fn may_take_long(&self) -> bool {
+        matches!(self, Self::Disk(_))
     }
 
     /// The result of this request as a text for people.
@@ -101,6 +119,7 @@ impl Request {
             Self::Status {} => text_of::<StatusAnswer>(result),
             Self::Trace { .. } => text_of::<TraceAnswer>(result),
             Self::Connections(ConnectionsRequest::List {}) => text_of::<ConnectionsAnswer>(result),
+            Self::Disk(_) => text_of::<DiskAnswer>(result),
             Self::Save(_) => text_of::<SaveAnswer>(result),
             Self::LogLevel(_) => text_of::<LogLevelAnswer>(result),
             Self::Subsystem(_)
@@ -118,4 +137,16 @@ impl Request {
 
 fn text_of<T: DeserializeOwned + Display>(result: Value) -> serde_json::Result<String> {
     Ok(serde_json::from_value::<T>(result)?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+
+    #[test]
+    fn key_is_neither_in_the_audit_nor_in_debug_text() {
+        let line = r#"{"version":1,"request":"host set-key","host":"nqn.a","key":"DHHC-1:00:c2VjcmV0:"}"#;
+        let request = crate::control::protocol::parse(line.as_bytes()).unwrap();
+        let shown = format!("{request:?} {}", request.audit().unwrap());
+        assert!(shown.contains("nqn.a") && !shown.contains("c2Vj"), "{shown}");
+    }
 }

@@ -48,6 +48,17 @@ pub struct ListenerStatus {
     pub tls: String,
     /// The networks that hosts may connect from; empty: from anywhere.
     pub allow: Vec<String>,
+    /// How namespaces are reached through it, by ANA group: the groups that it or a namespace names.
+    pub ana_groups: Vec<AnaGroupStatus>,
+}
+
+/// An ANA group, through a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnaGroupStatus {
+    /// Its number.
+    pub id: u32,
+    /// The state that hosts see now, as `ana set` takes it; `change`: in transition.
+    pub state: String,
 }
 
 /// A subsystem.
@@ -168,6 +179,10 @@ impl fmt::Display for ListenerStatus {
         }
         if !self.allow.is_empty() {
             write!(f, ", only from {}", self.allow.join(", "))?;
+        }
+        for AnaGroupStatus { id, state } in self.ana_groups.iter().filter(|group| group.state != "optimized")
+        {
+            write!(f, ", ANA group {id} {state}")?;
         }
         match &self.fault {
             Some(fault) => writeln!(f, "\n  {fault}"),

@@ -1,5 +1,6 @@
-//! `subsystem add`, `subsystem remove`, `host add`, `host remove`.
+//! `subsystem add`, `subsystem remove`, `host add`, `host remove`, `host set-key`.
 
+use super::key_text::KeyText;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,23 @@ pub enum HostRequest {
     Add(HostName),
     /// Let a host connect to a subsystem no more: its connections close.
     Remove(HostName),
+    /// Set or replace the key with which a host authenticates (DH-HMAC-CHAP), from its next authentication on.
+    SetKey(SetKey),
+}
+
+/// The arguments of `host set-key`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct SetKey {
+    /// The host's NQN.
+    pub host: String,
+    /// It is the key of the controller towards this host, which a host may ask for.
+    #[arg(long)]
+    #[serde(default)]
+    pub controller: bool,
+    /// The file with the key (`nvmf gen-dhchap-key --keyfile FILE`), which nobody else may read; `-`: standard input.
+    #[arg(long = "keyfile", value_name = "FILE", default_value = "-", value_parser = KeyText::read)]
+    pub key: KeyText,
 }
 
 /// The arguments of `host add` and `host remove`.

@@ -1,9 +1,9 @@
 //! What changes what is served: each request is an edit of the configuration, checked and applied as a file is.
 
-use super::Daemon;
+use super::{Daemon, Reply};
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::ana::AnaSet;
-use crate::control::request::change::{ChangesAnswer, Item};
+use crate::control::request::change::{ChangesAnswer, Effect};
 use crate::control::request::config::SaveAnswer;
 use crate::control::request::listener::ListenerRequest;
 use crate::control::request::namespace::{NamespaceAdd, NamespaceRequest, NamespaceSet};
@@ -11,20 +11,22 @@ use crate::control::request::subsystem::{
     HostName, HostRequest, SubsystemAdd, SubsystemName, SubsystemRequest,
 };
 use crate::daemon::apply::Origin;
+use crate::daemon::changing::Changing;
+use crate::daemon::reading::Wanted;
 use nvmf_config::{Config, Draft, DraftError, Transport};
 use serde::Serialize;
 use std::net::SocketAddr;
 use toml::{Table, Value};
 
 impl Daemon {
-    pub(super) fn on_subsystem(&mut self, request: &SubsystemRequest) -> Result<Answer, Fault> {
+    pub(super) fn on_subsystem(&mut self, request: &SubsystemRequest) -> Result<Reply, Fault> {
         match request {
             SubsystemRequest::Add(add) => self.edit(|draft| draft.add_subsystem(subsystem(add))),
             SubsystemRequest::Remove(SubsystemName { nqn }) => self.edit(|draft| draft.remove_subsystem(nqn)),
         }
     }
 
-    pub(super) fn on_host(&mut self, request: &HostRequest) -> Result<Answer, Fault> {
+    pub(super) fn on_host(&mut self, request: &HostRequest) -> Result<Reply, Fault> {
         match request {
             HostRequest::Add(HostName { subsystem, host }) => {
                 self.edit(|draft| draft.allow_host(subsystem, host))
@@ -32,10 +34,11 @@ impl Daemon {
             HostRequest::Remove(HostName { subsystem, host }) => {
                 self.edit(|draft| draft.revoke_host(subsystem, host))
             }
+            HostRequest::SetKey(set) => Ok(self.set_key(set)?.into()),
         }
     }
 
-    pub(super) fn on_namespace(&mut self, request: &NamespaceRequest) -> Result<Answer, Fault> {
+    pub(super) fn on_namespace(&mut self, request: &NamespaceRequest) -> Result<Reply, Fault> {
         match request {
             NamespaceRequest::Add(add) => self.edit(|draft| {
                 let mut table = namespace(add);
@@ -47,14 +50,16 @@ impl Daemon {
                 draft.namespace(subsystem, *nsid)?.insert("read_only".into(), (*read_only).into());
                 Ok(())
             }),
-            NamespaceRequest::Resize(resize) => self.resize(&resize.subsystem, resize.nsid, resize.shrink),
+            NamespaceRequest::Resize(resize) => {
+                Ok(self.resize(&resize.subsystem, resize.nsid, resize.shrink)?.into())
+            }
             NamespaceRequest::Remove(name) => {
                 self.edit(|draft| draft.remove_namespace(&name.subsystem, name.nsid))
             }
         }
     }
 
-    pub(super) fn on_listener(&mut self, request: &ListenerRequest) -> Result<Answer, Fault> {
+    pub(super) fn on_listener(&mut self, request: &ListenerRequest) -> Result<Reply, Fault> {
         match request {
             ListenerRequest::Add(add) => self.edit(|draft| {
                 draft.add_listener(table(add));
@@ -81,12 +86,22 @@ impl Daemon {
         }
     }
 
-    pub(super) fn on_ana(&mut self, set: &AnaSet) -> Result<Answer, Fault> {
+    pub(super) fn on_ana(&mut self, set: &AnaSet) -> Result<Reply, Fault> {
         let at = self.listener_at(&set.address, set.transport.as_deref())?;
-        self.edit(|draft| {
+        let mut changing = self.changes(|draft| {
             draft.set_ana_group(at, set.group, &set.state);
             Ok(())
-        })
+        })?;
+        let mut namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let is_empty = !namespaces.any(|namespace| namespace.ana_group == set.group);
+        for item in &mut changing.items {
+            let note = "it lasts until the target stops or is given a file: `save --in-place` keeps it";
+            let note = item.note.get_or_insert_with(|| note.to_owned());
+            if is_empty {
+                *note += &format!("; no namespace is in group {}", set.group);
+            }
+        }
+        Ok(changing.into())
     }
 
     /// The place of the listener that is meant.
@@ -118,56 +133,43 @@ impl Daemon {
         }
     }
 
-    pub(super) fn on_plan(&self, text: &str) -> Result<Answer, Fault> {
+    pub(super) fn on_plan(&self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
-        let changes = self.plan(&asked).into_iter().map(|(_, item)| item).collect();
-        super::done(&ChangesAnswer { changes })
+        let changes: Vec<_> = self.plan(&asked).into_iter().map(|(_, item)| item).collect();
+        let refused = changes.iter().filter(|item| item.effect == Effect::Refused).count();
+        let answer = super::answer(&ChangesAnswer { changes })?;
+        Ok(Reply::Answer(match refused {
+            0 => answer,
+            _ => Answer::failed(answer.result, format!("{refused} change(s) would be refused: see above")),
+        }))
     }
 
-    pub(super) fn on_apply(&mut self, text: &str) -> Result<Answer, Fault> {
+    pub(super) fn on_apply(&mut self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
-        let (changes, errors) = self.apply_file(&asked);
-        self.reload_errors = errors;
-        let failed = count(&changes);
-        let answer = super::done(&ChangesAnswer { changes })?;
-        match (failed, errors) {
-            (0, 0) => Ok(answer),
-            (0, errors) => {
-                Ok(Answer::failed(answer.result, format!("{errors} error(s): see `status` and the log")))
-            }
-            (failed, _) => Ok(Answer::failed(answer.result, incomplete(failed))),
-        }
+        Ok(self.read(Wanted::Keys(Box::new(asked)))?.into())
     }
 
-    pub(super) fn on_save(&self) -> Result<Answer, Fault> {
-        let text = self.config.to_text().map_err(|error| Fault::refused(error.to_string()))?;
-        super::done(&SaveAnswer { text, config_file: self.path.clone() })
+    pub(super) fn on_save(&self) -> Result<Reply, Fault> {
+        let text = self.wanted().to_text().map_err(|error| Fault::refused(error.to_string()))?;
+        let not_in_force = self.names_not_in_force();
+        super::done(&SaveAnswer { text, config_file: self.path.clone(), not_in_force })
     }
 
     /// Changes what is wanted, if it is right then, and makes it so.
-    fn edit(&mut self, edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>) -> Result<Answer, Fault> {
+    fn edit(&mut self, edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>) -> Result<Reply, Fault> {
+        Ok(self.changes(edit)?.into())
+    }
+
+    fn changes(
+        &mut self,
+        edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>,
+    ) -> Result<Changing, Fault> {
         let refused = |error: DraftError| Fault::refused(error.to_string());
         let mut draft = Draft::of(&self.config).map_err(refused)?;
         edit(&mut draft).map_err(refused)?;
         let asked = draft.check().map_err(|error| Fault::refused(error.to_string()))?;
-        let changes = self.apply(&asked, Origin::Command);
-        changed(changes)
+        Ok(self.apply(&asked, Origin::Command, None))
     }
-}
-
-/// The answer to changes.
-pub(in crate::daemon) fn changed(changes: Vec<Item>) -> Result<Answer, Fault> {
-    let failed = count(&changes);
-    let answer = super::done(&ChangesAnswer { changes })?;
-    if failed == 0 { Ok(answer) } else { Ok(Answer::failed(answer.result, incomplete(failed))) }
-}
-
-fn count(changes: &[Item]) -> usize {
-    changes.iter().filter(|item| item.outcome.is_some_and(|outcome| outcome.is_error())).count()
-}
-
-fn incomplete(failed: usize) -> String {
-    format!("{failed} change(s) not made, or not over: see above")
 }
 
 fn parse(text: &str) -> Result<Config, Fault> {

@@ -1,27 +1,55 @@
 //! Carries out what comes over the control socket.
 
 mod change;
+mod disk;
 mod service;
 mod status;
 mod trace;
 
-pub(in crate::daemon) use change::changed;
-
 use super::Daemon;
+use super::changing::{Asker, Changing};
 use crate::control::Call;
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::Request;
 use crate::control::request::ana::AnaRequest;
+use crate::control::request::disk::DiskRequest;
 use crate::control::request::service::ConnectionsRequest;
 use crate::log::AUDIT;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
-impl Daemon {
-    /// Carries a request out and answers it. What changes something leaves a line in the log, with who asked.
-    pub(super) fn on_call(&mut self, call: Call) {
-        let Call { request, uid, pid, reply } = call;
-        let audit = request.audit();
-        let answer = self.carry_out(&request).unwrap_or_else(Answer::refused);
+/// What comes of a request.
+enum Reply {
+    /// Its answer.
+    Answer(Answer),
+    /// Changes that are answered when they are over.
+    Changes(Box<Changing>),
+    /// A file to be made by a thread of its own, which answers.
+    Disk(DiskRequest),
+}
+
+impl From<Changing> for Reply {
+    fn from(changing: Changing) -> Self {
+        Self::Changes(Box::new(changing))
+    }
+}
+
+/// Who waits for an answer, and what is logged with it.
+pub(super) struct Client {
+    uid: u32,
+    pid: Option<i32>,
+    audit: Option<String>,
+    reply: oneshot::Sender<Answer>,
+}
+
+impl Client {
+    /// Whether nobody waits any more.
+    fn is_gone(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub(super) fn answer(self, answer: Answer) {
+        let Self { uid, pid, audit, reply } = self;
         if let Some(asked) = audit {
             let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
             tracing::info!(target: AUDIT, uid, pid, audit = "change", "control: {asked}: {fault}");
@@ -29,14 +57,29 @@ impl Daemon {
         // Nobody waits any more if the client has gone.
         let _ = reply.send(answer);
     }
+}
 
-    fn carry_out(&mut self, request: &Request) -> Result<Answer, Fault> {
+impl Daemon {
+    /// Carries a request out and answers it. What changes something leaves a line in the log, with who asked.
+    pub(super) fn on_call(&mut self, call: Call) {
+        let Call { request, uid, pid, reply } = call;
+        let client = Client { uid, pid, audit: request.audit(), reply };
+        match self.carry_out(&request) {
+            Ok(Reply::Changes(changing)) => self.await_changes(*changing, Asker::Client(client)),
+            Ok(Reply::Disk(request)) => self.on_disk(request, client),
+            Ok(Reply::Answer(answer)) => client.answer(answer),
+            Err(fault) => client.answer(Answer::refused(fault)),
+        }
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<Reply, Fault> {
         match request {
             Request::Status {} => done(&self.status_answer()),
             Request::Trace { max } => done(&self.trace_answer(*max)?),
             Request::Subsystem(request) => self.on_subsystem(request),
             Request::Namespace(request) => self.on_namespace(request),
             Request::Host(request) => self.on_host(request),
+            Request::Disk(request) => Ok(Reply::Disk(request.clone())),
             Request::Listener(request) => self.on_listener(request),
             Request::Ana(AnaRequest::Set(set)) => self.on_ana(set),
             Request::Connections(ConnectionsRequest::List {}) => self.on_list(),
@@ -50,7 +93,11 @@ impl Daemon {
     }
 }
 
-fn done(result: &impl Serialize) -> Result<Answer, Fault> {
+fn done(result: &impl Serialize) -> Result<Reply, Fault> {
+    Ok(Reply::Answer(answer(result)?))
+}
+
+fn answer(result: &impl Serialize) -> Result<Answer, Fault> {
     let result = serde_json::to_value(result).map_err(|error| Fault::refused(error.to_string()))?;
     Ok(Answer::done(result))
 }

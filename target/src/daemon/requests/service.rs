@@ -1,12 +1,13 @@
 //! Connections, the log, and the drain.
 
-use super::Daemon;
-use super::change::changed;
-use crate::control::protocol::{Answer, Fault};
+use super::{Daemon, Reply};
+use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item, Outcome};
 use crate::control::request::service::{
     Connection, ConnectionsAnswer, ConnectionsClose, Drain, LogLevel, LogLevelAnswer,
 };
+use crate::daemon::apply::Origin;
+use crate::daemon::changing::Changing;
 use crate::daemon::disks::error_text;
 use crate::daemon::plan::connection_name;
 use crate::log;
@@ -14,7 +15,7 @@ use nvmf_subsystem::{Association, TransportType};
 use uuid::Uuid;
 
 impl Daemon {
-    pub(super) fn on_list(&self) -> Result<Answer, Fault> {
+    pub(super) fn on_list(&self) -> Result<Reply, Fault> {
         let now = self.common.clock.now();
         let listener = |port: u16| {
             let of_port = self.listeners.iter().find(|listener| listener.port() == port);
@@ -34,7 +35,7 @@ impl Daemon {
         super::done(&ConnectionsAnswer { connections: connections.collect() })
     }
 
-    pub(super) fn on_close(&mut self, which: &ConnectionsClose) -> Result<Answer, Fault> {
+    pub(super) fn on_close(&mut self, which: &ConnectionsClose) -> Result<Reply, Fault> {
         let ConnectionsClose { subsystem, host, cntlid, all } = which;
         if subsystem.is_none() && host.is_none() && cntlid.is_none() && !all {
             return Err(Fault::refused("name a subsystem, a host or a cntlid, or say all"));
@@ -44,15 +45,15 @@ impl Daemon {
                 && host.as_ref().is_none_or(|nqn| it.host_nqn().to_string() == *nqn)
                 && cntlid.is_none_or(|cntlid| it.key().cntlid.0 == cntlid)
         };
-        let item = self.close("close-connections", "connections", is_one);
-        if item.connections.is_empty() {
+        let changing = self.close("close-connections", "connections", is_one);
+        if changing.items.iter().all(|item| item.connections.is_empty()) {
             return Err(Fault::refused("no connection is such a one: see `connections list`"));
         }
-        changed(vec![item])
+        Ok(changing.into())
     }
 
-    /// Closes connections, and waits until what they had under way is over.
-    fn close(&mut self, change: &str, name: &str, is_one: impl Fn(&Association) -> bool) -> Item {
+    /// Closes connections. The change is over when what they had under way is.
+    fn close(&mut self, change: &str, name: &str, is_one: impl Fn(&Association) -> bool) -> Changing {
         let (closed, connections) = {
             let registry = self.registry();
             let those = || registry.associations().filter(|it| is_one(it));
@@ -60,8 +61,7 @@ impl Daemon {
         };
         self.registry().close(&is_one);
         self.publish();
-        let pending: Vec<_> = self.closing(closed).into_iter().map(|pending| (0, pending)).collect();
-        let mut items = [Item {
+        let item = Item {
             change: change.to_owned(),
             name: name.to_owned(),
             effect: Effect::ClosesConnections,
@@ -69,24 +69,24 @@ impl Daemon {
             note: None,
             outcome: Some(Outcome::Done),
             message: None,
-        }];
-        self.await_pending(&pending, &mut items);
-        let [item] = items;
-        item
+        };
+        let mut changing = Changing::new(vec![item], Origin::Command, self.common.clock.now());
+        changing.wait_for(0, self.closing(closed));
+        changing
     }
 
-    pub(super) fn on_log_level(&self, LogLevel { level }: &LogLevel) -> Result<Answer, Fault> {
+    pub(super) fn on_log_level(&self, LogLevel { level }: &LogLevel) -> Result<Reply, Fault> {
         let level = log::set_level(level).map_err(Fault::refused)?;
         super::done(&LogLevelAnswer { level })
     }
 
-    pub(super) fn on_drain(&mut self, Drain { end }: &Drain) -> Result<Answer, Fault> {
+    pub(super) fn on_drain(&mut self, Drain { end }: &Drain) -> Result<Reply, Fault> {
         if *end {
             self.draining = false;
             self.retry_listeners();
             let down = self.listeners.iter().filter(|listener| !listener.is_up()).count();
             let message = (down > 0).then(|| format!("{down} listener(s) are still down: see `status`"));
-            return changed(vec![Item {
+            let item = Item {
                 change: "end-drain".to_owned(),
                 name: "all listeners".to_owned(),
                 effect: Effect::None,
@@ -94,10 +94,15 @@ impl Daemon {
                 note: None,
                 outcome: Some(if down > 0 { Outcome::Waiting } else { Outcome::Done }),
                 message,
-            }]);
+            };
+            return Ok(Changing::new(vec![item], Origin::Command, self.common.clock.now()).into());
+        }
+        if let Err(error) = self.stop_all_listeners() {
+            // Half a drain is none.
+            self.retry_listeners();
+            return Err(Fault::refused(error_text(&error)));
         }
         self.draining = true;
-        self.stop_all_listeners().map_err(|error| Fault::refused(error_text(&error)))?;
-        changed(vec![self.close("drain", "all listeners", |_| true)])
+        Ok(self.close("drain", "all listeners", |_| true).into())
     }
 }

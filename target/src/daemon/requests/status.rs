@@ -2,11 +2,12 @@
 
 use super::Daemon;
 use crate::control::request::status::{
-    DiskStatus, HostStatus, NamespaceState, NamespaceStatus, StatusAnswer, SubsystemStatus,
+    AnaGroupStatus, DiskStatus, HostStatus, ListenerStatus, NamespaceState, NamespaceStatus, StatusAnswer,
+    SubsystemStatus,
 };
 use crate::exports::{Export, describe};
-use nvmf_config::{Hosts, Subsystem};
-use std::collections::BTreeMap;
+use nvmf_config::{AnaGroup, Hosts, Subsystem};
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// The counters of what should not happen.
@@ -20,6 +21,7 @@ const TROUBLE: &[&str] = &[
     "unconnected_closed",
     "lost_closed",
     "connects_refused",
+    "authentications_failed",
     "duplicate_host_ids",
     "block_errors",
     "transport_errors",
@@ -38,7 +40,7 @@ impl Daemon {
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
             draining: self.draining,
             reload_errors: self.reload_errors,
-            listeners: self.listeners.iter().map(|listener| listener.status()).collect(),
+            listeners: self.listener_statuses(),
             subsystems: self
                 .config
                 .subsystems
@@ -48,6 +50,21 @@ impl Daemon {
             hosts: self.connected_hosts(),
             trouble: self.trouble(),
         }
+    }
+
+    fn listener_statuses(&self) -> Vec<ListenerStatus> {
+        let namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let of_namespaces: BTreeSet<u32> = namespaces.map(|namespace| namespace.ana_group).collect();
+        let registry = self.registry();
+        let statuses = self.listeners.iter().zip(&self.config.listeners).map(|(listening, config)| {
+            let ids = config.ana_groups.iter().map(|group| group.id).chain(of_namespaces.iter().copied());
+            let groups = ids.collect::<BTreeSet<_>>().into_iter().map(|id| {
+                let group = AnaGroup { id, state: registry.ana().state(listening.port(), id) };
+                AnaGroupStatus { id, state: group.state_word().to_owned() }
+            });
+            listening.status(groups.collect())
+        });
+        statuses.collect()
     }
 
     fn subsystem_status(&self, subsystem: &Subsystem) -> SubsystemStatus {

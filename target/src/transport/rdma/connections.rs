@@ -15,7 +15,7 @@ use core::time::Duration;
 use nvme_proto::rdma::{RejectStatus, Request};
 use nvmf_block::BorrowedRead;
 use nvmf_config::AddressList;
-use nvmf_memory::Memory;
+use nvmf_memory::{BufferIndex, Memory};
 use nvmf_rdma::{
     CmEvent, ConnectParameters, DisconnectCause, ListenError, LocalKey, PostError, Provider,
     QueuePairAttributes, RequestId, WakeOn,
@@ -141,6 +141,11 @@ impl<P: Provider> Transport for Rdma<P> {
 
     const NO_ROOM: RejectStatus = RejectStatus::NO_RESOURCES;
     const TYPE: TransportType = TransportType::RDMA;
+
+    fn connection_bytes(entries: u16) -> usize {
+        let receive = size_of::<Option<BufferIndex>>() + size_of::<u16>();
+        size_of::<QueuePair>() + usize::from(slots(entries)) * receive
+    }
 
     fn register(&mut self, memory: &Memory) -> Result<LocalKey, SetUpError> {
         register(&mut self.provider, memory)

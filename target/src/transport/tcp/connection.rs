@@ -141,6 +141,15 @@ impl Connection {
         connection
     }
 
+    /// Bytes of memory that one takes whose queue has so many entries.
+    pub(super) fn bytes(entries: u16) -> usize {
+        let slot = size_of::<Pulls>()
+            + size_of::<u16>()
+            + Transfers::SLOT_BYTES
+            + (CHUNKS_MAX + 1) * Outbox::PDU_BYTES;
+        size_of::<Self>() + usize::from(slots(entries)) * slot
+    }
+
     /// The queue is to take so many entries; `in_capsule_len` bytes of data in its capsules, if it is an I/O queue.
     pub(super) fn resize(&mut self, entries: u16, in_capsule_len: Option<u32>) {
         let count = usize::from(slots(entries));

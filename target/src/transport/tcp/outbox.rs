@@ -36,6 +36,9 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Bytes that each PDU takes that it has room for.
+    pub(super) const PDU_BYTES: usize = size_of::<nvmf_stream::Frame<Head, Note>>();
+
     /// An outbox for so many PDUs.
     pub(super) fn with_capacity(pdus: usize) -> Self {
         Self { pdus: nvmf_stream::Outbox::with_capacity(pdus), settled: 0 }

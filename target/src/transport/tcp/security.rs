@@ -5,10 +5,11 @@ use super::establish::Refused;
 use crate::transport::strangers;
 use nvmf_config::Tls;
 use nvmf_stream::{Secured, Stream, TlsAcceptor, TlsError};
-use nvmf_subsystem::{SecureChannel, TransportType};
-use nvmf_tls::{Identity, Keys, Psk, TlsKeyring, Unknown};
+use nvmf_subsystem::{Nqn, SecureChannel, TransportType};
+use nvmf_tls::{GeneratedKeys, Identity, Keys, Psk, TlsKeyring, Unknown};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 use tracing::field::display;
 
 /// The first byte of a TLS record that holds a handshake message. An ICReq begins with 0.
@@ -20,6 +21,24 @@ pub struct TlsPorts {
     acceptor: TlsAcceptor,
     modes: RwLock<HashMap<u16, Tls>>,
     keys: Arc<RwLock<Keys>>,
+    generated: Arc<Generated>,
+}
+
+/// The keys that authentications have made, and the clock of their lives.
+#[derive(Debug)]
+struct Generated {
+    start: Instant,
+    keys: Mutex<GeneratedKeys>,
+}
+
+impl Generated {
+    fn lock(&self) -> MutexGuard<'_, GeneratedKeys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, identity: &[u8]) -> Option<Psk> {
+        self.lock().find(self.start.elapsed(), identity).cloned()
+    }
 }
 
 impl TlsPorts {
@@ -34,7 +53,12 @@ impl TlsPorts {
     ) -> Result<Self, TlsError> {
         let keys = Arc::new(RwLock::new(keys));
         let known = Arc::clone(&keys);
+        let generated = Arc::new(Generated { start: Instant::now(), keys: Mutex::default() });
+        let made = Arc::clone(&generated);
         let acceptor = TlsAcceptor::new(Arc::new(move |identity| {
+            if let Some(psk) = made.find(identity) {
+                return Ok(psk);
+            }
             let known = known.read().unwrap_or_else(PoisonError::into_inner);
             match (known.find(identity), &keyring) {
                 (Err(unknown), Some(keyring)) if matches!(*unknown, Unknown::Host(_)) => {
@@ -43,7 +67,7 @@ impl TlsPorts {
                 (found, _) => found.map_err(|unknown| unknown.to_string()),
             }
         }))?;
-        Ok(Self { acceptor, modes: RwLock::new(modes.into_iter().collect()), keys })
+        Ok(Self { acceptor, modes: RwLock::new(modes.into_iter().collect()), keys, generated })
     }
 
     /// Whether a port has TLS, from now on.
@@ -58,6 +82,28 @@ impl TlsPorts {
     /// Replaces the keys, for connections that come from now on.
     pub fn set_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Takes a key that an authentication of this host with this subsystem made, in place of another, by its number
+    /// ([`SecureChannel::generated`]).
+    pub fn insert_generated(&self, host: Nqn, subsystem: Nqn, psk: Psk, replaced: Option<u64>) {
+        self.generated.lock().insert(self.generated.start.elapsed(), host, subsystem, psk, replaced);
+    }
+
+    /// Forgets those of hosts that are not trusted, for connections that come from now on.
+    pub fn retain_generated(&self, trusted: impl Fn(&Nqn) -> bool) {
+        self.generated.lock().retain(trusted);
+    }
+
+    /// Whose key it is that a handshake used.
+    fn channel(&self, secured: &Secured) -> Result<SecureChannel, Refused> {
+        let identity = Identity::parse(&secured.identity).map_err(|error| Refused::Tls(error.to_string()))?;
+        let forgotten = || Refused::Tls("its key was replaced meanwhile".to_owned());
+        let generated = match identity.generated {
+            true => Some(self.generated.lock().on_used(&secured.identity).ok_or_else(forgotten)?),
+            false => None,
+        };
+        Ok(SecureChannel { host_nqn: identity.host, subsystem_nqn: identity.subsystem, generated })
     }
 }
 
@@ -120,17 +166,17 @@ fn advance(
         };
         let of_port = tls.map(|tls| (tls, tls.mode(port)));
         *security = match (of_port, first.first() == Some(&HANDSHAKE_RECORD)) {
-            (Some((tls, Tls::Allowed | Tls::Required)), true) => {
+            (Some((tls, Tls::Allowed | Tls::Concat | Tls::Required)), true) => {
                 stream.accept_tls(&tls.acceptor).map_err(|error| Refused::Tls(error.to_string()))?;
                 Security::Handshake
             }
             (None | Some((_, Tls::Off)), true) => {
                 let cause = "a TLS ClientHello on a port without TLS: connect without --tls, or set \
-                             tls = \"allowed\" or \"required\" in its [[listener]]";
+                             tls = \"allowed\", \"concat\" or \"required\" in its [[listener]]";
                 return Err(Refused::Tls(cause.to_owned()));
             }
             (Some((_, Tls::Required)), false) => return Err(no_tls(first)),
-            (None | Some((_, Tls::Off | Tls::Allowed)), false) => Security::Plain,
+            (None | Some((_, Tls::Off | Tls::Allowed | Tls::Concat)), false) => Security::Plain,
         };
     }
     if let Security::Handshake = security {
@@ -140,7 +186,8 @@ fn advance(
                 let (suite, peer) = (secured.hash.suite(), stream.peer_address().ok().map(display));
                 let records = if secured.by_kernel { "the kernel" } else { "this process" };
                 tracing::debug!(peer, "TLS with {suite}, records by {records}");
-                *security = Security::Tls(Box::new(channel(&secured)?));
+                let ports = tls.expect("a handshake begins on a port with TLS");
+                *security = Security::Tls(Box::new(ports.channel(&secured)?));
             }
             Err(error) => return Err(Refused::Tls(error.to_string())),
         }
@@ -158,10 +205,4 @@ fn no_tls(first: &[u8]) -> Refused {
             Refused::Tls(cause.to_owned())
         }
     }
-}
-
-/// Whose key it is that the handshake used.
-fn channel(secured: &Secured) -> Result<SecureChannel, Refused> {
-    let identity = Identity::parse(&secured.identity).map_err(|error| Refused::Tls(error.to_string()))?;
-    Ok(SecureChannel { host_nqn: identity.host, subsystem_nqn: identity.subsystem })
 }

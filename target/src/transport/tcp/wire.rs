@@ -2,6 +2,7 @@
 
 use super::Tcp;
 use super::capsules::Capsule;
+use super::connection::Connection;
 use super::establish::{Detached, Incoming, Refusal};
 use crate::exec::place::Place;
 use crate::exec::resources::SetUpError;
@@ -44,6 +45,10 @@ impl Transport for Tcp {
 
     const NO_ROOM: Refusal = Refusal::NoRoom;
     const TYPE: TransportType = TransportType::TCP;
+
+    fn connection_bytes(entries: u16) -> usize {
+        Connection::bytes(entries)
+    }
 
     fn register(&mut self, _memory: &Memory) -> Result<(), SetUpError> {
         Ok(())

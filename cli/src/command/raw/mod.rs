@@ -1,0 +1,124 @@
+//! Raw commands under nvme-cli's names: what each shows is what the controller answered.
+//!
+//! Their options have nvme-cli's short names but for `-t`, `-a`, `-n`, `-w`, `-s` and `-S`, which are the connection's.
+
+mod copy;
+mod feature;
+mod log;
+mod passthru;
+mod reservation;
+
+pub(crate) use copy::Copy;
+pub(crate) use feature::{GetFeature, SetFeature};
+pub(crate) use log::{AnaLog, ErrorLog, GetLog};
+pub(crate) use passthru::{AdminPassthru, IoPassthru};
+pub(crate) use reservation::{Acquire, Register, Release, Report};
+
+use super::target::NamespaceArguments;
+use crate::connect::connect;
+use crate::print::{line, text};
+use anyhow::{Context, Result, bail};
+use nvme_proto::Nsid;
+use nvmf_initiator::raw::RawCommand;
+use nvmf_initiator::{AdminReply, Connection};
+use std::io::Write as _;
+use std::path::Path;
+
+/// Which queue a command is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Admin,
+    Io,
+}
+
+/// Connects, sends one command, and gives what came back: the command was successful.
+async fn send(
+    target: &NamespaceArguments,
+    queue: Queue,
+    what: &str,
+    command: impl FnOnce(&Connection) -> Result<RawCommand>,
+) -> Result<AdminReply> {
+    let (connection, _) = connect(target.options()?).await?;
+    let reply = send_over(&connection, queue, what, command).await;
+    // Also after a failure: the target would have to notice by itself.
+    connection.close().await;
+    reply
+}
+
+/// The same over a connection that is there.
+async fn send_over(
+    connection: &Connection,
+    queue: Queue,
+    what: &str,
+    command: impl FnOnce(&Connection) -> Result<RawCommand>,
+) -> Result<AdminReply> {
+    let command = command(connection)?;
+    let reply = match queue {
+        Queue::Admin => connection.raw_admin(command).await?,
+        Queue::Io => connection.raw_io(command).await?,
+    };
+    if !reply.outcome.status.is_success() {
+        bail!("the controller refused {what}: {}", reply.outcome.status);
+    }
+    Ok(reply)
+}
+
+/// The namespace that was asked for, or the first.
+fn nsid(target: &NamespaceArguments, connection: &Connection) -> Result<Nsid> {
+    target.choose(&connection.namespaces())
+}
+
+/// A number as nvme-cli takes it: decimal, or hexadecimal with 0x.
+fn number(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let parsed = digits.map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
+    parsed.map_err(|_| "a number is decimal, or hexadecimal with 0x".to_owned())
+}
+
+/// The same of 32 bits.
+fn word(text: &str) -> Result<u32, String> {
+    number(text)?.try_into().map_err(|_| "a number of 32 bits".to_owned())
+}
+
+/// The same of 8 bits.
+fn byte(text: &str) -> Result<u8, String> {
+    number(text)?.try_into().map_err(|_| "a number from 0 to 255".to_owned())
+}
+
+/// Data to send: the first bytes of a file.
+fn input(file: &Path, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if bytes.len() < len {
+        bail!("{} has {} bytes, fewer than the {len} of --data-len", file.display(), bytes.len());
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// Prints data as they are, or 16 bytes a line.
+fn dump(bytes: &[u8], raw: bool) -> Result<()> {
+    if raw {
+        let mut output = std::io::stdout().lock();
+        return Ok(output.write_all(bytes).and_then(|()| output.flush())?);
+    }
+    line("       0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f")?;
+    for (at, bytes) in bytes.chunks(16).enumerate() {
+        let hex: String = bytes.iter().map(|byte| format!(" {byte:02x}")).collect();
+        let letter =
+            |&byte: &u8| if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '.' };
+        let letters: String = bytes.iter().map(letter).collect();
+        text(format_args!("{:04x}:{hex:<48} \"{letters}\"\n", at * 16))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!((number("10"), number("0x10")), (Ok(10), Ok(16)));
+        assert!(number("1x").is_err() && byte("256").is_err() && word("0x100000000").is_err());
+    }
+}

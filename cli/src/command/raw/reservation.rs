@@ -1,0 +1,185 @@
+//! `nvmf resv-register`, `resv-acquire`, `resv-release` and `resv-report`.
+
+use super::{Queue, nsid, number, send};
+use crate::command::target::NamespaceArguments;
+use crate::command::{Format, Output};
+use crate::print::{line, print_json};
+use crate::runtime::run;
+use anyhow::{Context, Result};
+use nvme_proto::nvm::reservation::{
+    self as resv, AcquireAction, AcquireData, PersistChange, RegisterAction, RegisterData, ReleaseAction,
+    ReleaseData, ReservationStatus, ReservationType,
+};
+use nvme_proto::opcode::NvmOpcode;
+use nvmf_initiator::raw::{IO_DATA_MAX, RawCommand};
+use serde_json::{Value, json};
+use zerocopy::IntoBytes;
+
+#[derive(clap::Args)]
+pub(crate) struct Register {
+    #[command(flatten)]
+    target: NamespaceArguments,
+    /// Current key
+    #[arg(short = 'c', long, value_parser = number, default_value = "0")]
+    crkey: u64,
+    /// New key
+    #[arg(short = 'k', long, value_parser = number, default_value = "0")]
+    nrkey: u64,
+    /// What to do: 0 register, 1 unregister, 2 replace the key
+    #[arg(short = 'r', long, value_parser = clap::value_parser!(u8).range(0..=2), default_value_t = 0)]
+    rrega: u8,
+    /// Persist through power loss: 0 as it is, 2 no, 3 yes
+    #[arg(short = 'p', long, value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 0)]
+    cptpl: u8,
+    /// Do not check the current key
+    #[arg(short = 'i', long)]
+    iekey: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    target: NamespaceArguments,
+    /// Current key
+    #[arg(short = 'c', long, value_parser = number, default_value = "0")]
+    crkey: u64,
+    /// Key of those to preempt
+    #[arg(short = 'p', long, value_parser = number, default_value = "0")]
+    prkey: u64,
+    /// Type: 1 write exclusive, 2 exclusive access, 3 and 4 registrants only, 5 and 6 all registrants
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=6), default_value_t = 0)]
+    rtype: u8,
+    /// What to do: 0 acquire, 1 preempt, 2 preempt and abort
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=2), default_value_t = 0)]
+    racqa: u8,
+    /// Do not check the current key
+    #[arg(short = 'i', long)]
+    iekey: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    target: NamespaceArguments,
+    /// Current key
+    #[arg(short = 'c', long, value_parser = number, default_value = "0")]
+    crkey: u64,
+    /// Type of the reservation that is held
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=6), default_value_t = 0)]
+    rtype: u8,
+    /// What to do: 0 release, 1 clear
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=1), default_value_t = 0)]
+    rrela: u8,
+    /// Do not check the current key
+    #[arg(short = 'i', long)]
+    iekey: bool,
+}
+
+/// Shows up to 15 registrants; with host identifiers of 128 bits, which is what Fabrics has
+#[derive(clap::Args)]
+pub(crate) struct Report {
+    #[command(flatten)]
+    target: NamespaceArguments,
+    /// As nvme-cli has it; always so here
+    #[arg(short = 'e', long, hide = true)]
+    eds: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Sends a command with its data.
+fn change(target: &NamespaceArguments, opcode: NvmOpcode, what: &str, cdw10: u32, data: &[u8]) -> Result<()> {
+    let command = |connection: &_| {
+        let command = RawCommand::new(opcode.0, nsid(target, connection)?);
+        Ok(command.with_dwords([cdw10, 0, 0, 0, 0, 0]).sending(data.to_vec()))
+    };
+    run(send(target, Queue::Io, what, command)).map(drop)
+}
+
+impl Register {
+    pub(crate) fn run(&self) -> Result<()> {
+        let register = resv::Register {
+            action: RegisterAction(self.rrega),
+            ignore_key: self.iekey,
+            persist: PersistChange(self.cptpl),
+            dispersed: false,
+        };
+        let data = RegisterData { crkey: self.crkey.into(), nrkey: self.nrkey.into() };
+        let what = "Reservation Register";
+        change(&self.target, NvmOpcode::RESERVATION_REGISTER, what, register.cdw10(), data.as_bytes())?;
+        line("NVME Reservation  success")
+    }
+}
+
+impl Acquire {
+    pub(crate) fn run(&self) -> Result<()> {
+        let acquire = resv::Acquire {
+            action: AcquireAction(self.racqa),
+            ignore_key: self.iekey,
+            kind: ReservationType(self.rtype),
+            dispersed: false,
+        };
+        let data = AcquireData { crkey: self.crkey.into(), prkey: self.prkey.into() };
+        let what = "Reservation Acquire";
+        change(&self.target, NvmOpcode::RESERVATION_ACQUIRE, what, acquire.cdw10(), data.as_bytes())?;
+        line("NVME Reservation Acquire success")
+    }
+}
+
+impl Release {
+    pub(crate) fn run(&self) -> Result<()> {
+        let release = resv::Release {
+            action: ReleaseAction(self.rrela),
+            ignore_key: self.iekey,
+            kind: ReservationType(self.rtype),
+            dispersed: false,
+        };
+        let data = ReleaseData { crkey: self.crkey.into() };
+        let what = "Reservation Release";
+        change(&self.target, NvmOpcode::RESERVATION_RELEASE, what, release.cdw10(), data.as_bytes())?;
+        line("NVME Reservation Release success")
+    }
+}
+
+impl Report {
+    pub(crate) fn run(&self) -> Result<()> {
+        let report = resv::Report { len: IO_DATA_MAX as u64, extended: true, dispersed: false };
+        let reply = run(send(&self.target, Queue::Io, "Reservation Report", |connection| {
+            let command = RawCommand::new(NvmOpcode::RESERVATION_REPORT.0, nsid(&self.target, connection)?);
+            let dwords = [report.cdw10(), report.cdw11(), 0, 0, 0, 0];
+            Ok(command.with_dwords(dwords).receiving(IO_DATA_MAX as u32))
+        }))?;
+        let (status, registrants) =
+            ReservationStatus::parse_extended(&reply.data).context("the controller's report is cut off")?;
+        let hostid = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let registrants: Vec<Value> = registrants
+            .iter()
+            .map(|it| {
+                json!({
+                    "cntlid": it.cntlid.get(), "rcsts": it.rcsts, "rkey": it.key.get(), "hostid": hostid(&it.hostid),
+                })
+            })
+            .collect();
+        let value = json!({
+            "gen": status.generation.get(), "rtype": status.rtype.0, "regctl": status.registrants.get(),
+            "ptpls": status.ptpls, "regctlext": registrants,
+        });
+        if self.output.format == Format::Json {
+            return print_json(value);
+        }
+        line("NVME Reservation status:\n")?;
+        for name in ["gen", "rtype", "regctl", "ptpls"] {
+            line(format_args!("{name:<10}: {}", value[name]))?;
+        }
+        for (number, registrant) in registrants.iter().enumerate() {
+            line(format_args!("regctlext[{number}] :"))?;
+            for (name, value) in registrant.as_object().into_iter().flatten() {
+                match (name.as_str(), value.as_u64()) {
+                    ("rkey" | "cntlid", Some(number)) => line(format_args!("  {name:<10}: {number:x}"))?,
+                    _ => line(format_args!("  {name:<10}: {}", value.to_string().trim_matches('"')))?,
+                }
+            }
+        }
+        Ok(())
+    }
+}

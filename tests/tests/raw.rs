@@ -1,0 +1,162 @@
+//! Tests of the raw commands of `nvmf` (features, log pages, reservations, copy, passthrough) with a target.
+
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, fails, json, random_file, refuses, succeeds};
+use serde_json::json;
+use std::process::Command;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 256;
+
+/// Starts a target with one disk.
+fn site(name: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
+    site.configure(&site.subsystem(&[disk])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+fn call(site: &Site, command: &str, arguments: &[&str]) -> Command {
+    site.call(command, &[&["-n", site.nqn.as_str()], arguments].concat()).expect("nvmf")
+}
+
+fn said(site: &Site, command: &str, arguments: &[&str]) -> String {
+    succeeds(&mut call(site, command, arguments)).expect(command)
+}
+
+#[test]
+fn reservation_is_registered_acquired_reported_and_released() {
+    let (site, target) = site("resv");
+    let report = || json(&mut call(&site, "resv-report", &["-o", "json"])).expect("JSON");
+    assert_eq!(report()["regctl"], 0);
+    let key = ["--crkey", "0xabcd"];
+    let unregistered = [&key[..], &["--rtype", "1"]].concat();
+    fails(&mut call(&site, "resv-acquire", &unregistered), &["Reservation Conflict"]).expect("a refusal");
+    said(&site, "resv-register", &["--nrkey", "0xabcd"]);
+    let acquired = said(&site, "resv-acquire", &[&key[..], &["--rtype", "1"]].concat());
+    assert_eq!(acquired, "NVME Reservation Acquire success\n");
+    let held = report();
+    assert_eq!((&held["rtype"], &held["regctl"]), (&json!(1), &json!(1)));
+    let registrant = &held["regctlext"][0];
+    assert_eq!((&registrant["rcsts"], &registrant["rkey"]), (&json!(1), &json!(0xabcd)));
+    assert_eq!(registrant["hostid"].as_str().map(str::len), Some(32));
+    let text = said(&site, "resv-report", &[]);
+    assert!(text.contains("regctlext[0]") && text.contains("abcd"), "{text}");
+    // Another host may not write.
+    let other = ["-q", "nqn.2026-11.com.example:other", "-I", "6e766d66-0000-4000-8000-000000000002"];
+    std::fs::write(site.path("data"), [1; BLOCK]).expect("a file");
+    let data = site.path("data").display().to_string();
+    let (address, port) = (site.address.ip().to_string(), site.address.port().to_string());
+    let connection = ["write", "-a", &address, "--trsvcid", &port, "-n", &site.nqn, &data];
+    let mut write = site.local(&[&connection[..], &other].concat()).expect("nvmf");
+    assert!(!process::run(&mut write).expect("nvmf").status.success(), "a reservation conflict");
+    said(&site, "resv-release", &[&key[..], &["--rtype", "1"]].concat());
+    assert_eq!(report()["rtype"], 0);
+    said(&site, "resv-register", &[&key[..], &["--rrega", "1"]].concat());
+    assert_eq!(report()["regctl"], 0);
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn short_options_are_nvme_clis_where_they_are_not_the_connections() {
+    let (site, target) = site("short");
+    let report = || json(&mut call(&site, "resv-report", &["-e", "-o", "json"])).expect("JSON");
+    said(&site, "resv-register", &["-k", "0xabcd", "-r", "0"]);
+    said(&site, "resv-acquire", &["-c", "0xabcd", "--rtype", "1"]);
+    assert_eq!(report()["regctlext"][0]["rkey"], 0xabcd);
+    assert_eq!(report()["rtype"], 1);
+    said(&site, "resv-release", &["-c", "0xabcd", "--rtype", "1"]);
+    said(&site, "resv-register", &["-i", "-r", "1"]);
+    assert_eq!((&report()["rtype"], &report()["regctl"]), (&json!(0), &json!(0)));
+    let set = said(&site, "set-feature", &["-f", "6", "-v", "0"]);
+    assert_eq!(set, "set-feature:0x06 (Volatile Write Cache), value:0x00000000\n");
+    assert!(said(&site, "get-feature", &["-f", "0x0e", "-l", "8"]).contains("0000: "), "a timestamp");
+    assert!(said(&site, "get-log", &["-i", "0", "-l", "16"]).contains("0000: "));
+    said(&site, "copy", &["-d", "100", "--slbs", "0", "-b", "0", "-f"]);
+    said(&site, "admin-passthru", &["-O", "6", "-4", "1", "-l", "4096", "-r"]);
+    // A port there, or what nvme-cli has under that letter.
+    for (command, option) in
+        [("get-log", "--lsp"), ("get-feature", "--sel"), ("set-feature", "--save"), ("copy", "--slbs")]
+    {
+        let output = process::run(&mut call(&site, command, &["-s", "1"])).expect("nvmf");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        assert!(
+            said.contains(&format!("-s is nvme-cli's {option}")) && said.contains("--trsvcid 1"),
+            "{said}"
+        );
+    }
+    let output = process::run(&mut call(&site, "resv-acquire", &["-t", "1"])).expect("nvmf");
+    assert_eq!(output.status.code(), Some(2), "there -t is the transport");
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn features_and_log_pages_are_shown() {
+    let (site, target) = site("features");
+    let cache = ["--feature-id", "6"];
+    let text = said(&site, "get-feature", &cache);
+    assert_eq!(text, "get-feature:0x06 (Volatile Write Cache), current value:0x00000001\n");
+    let value =
+        json(&mut call(&site, "get-feature", &["--feature-id", "0x0e", "--data-len", "8", "-o", "json"]));
+    assert_eq!(value.expect("JSON")["data"].as_array().map(Vec::len), Some(8), "a timestamp");
+    let set = said(&site, "set-feature", &["--feature-id", "6", "--value", "0"]);
+    assert_eq!(set, "set-feature:0x06 (Volatile Write Cache), value:0x00000000\n");
+    fails(&mut call(&site, "set-feature", &["--feature-id", "0xc0", "--value", "1"]), &["Set Features"])
+        .expect("a refusal");
+    let supported = said(&site, "get-log", &["--log-id", "0", "--log-len", "16"]);
+    assert!(supported.contains("0000: "), "{supported}");
+    refuses(&mut call(&site, "get-log", &["--log-id", "0", "--log-len", "5"]), &["multiple of 4"])
+        .expect("a refusal");
+    let ana = json(&mut call(&site, "ana-log", &["-o", "json"])).expect("JSON");
+    let group = &ana["ANA DESC LIST"][0];
+    assert_eq!((&group["grpid"], &group["state"]), (&json!(1), &json!("optimized")), "{ana}");
+    assert_eq!(group["NSIDS"], json!([{ "nsid": 1 }]));
+    let groups = json(&mut call(&site, "ana-log", &["--groups", "-o", "json"])).expect("JSON");
+    assert_eq!(groups["ANA DESC LIST"][0]["NSIDS"], json!([]));
+    let errors = json(&mut call(&site, "error-log", &["-o", "json"])).expect("JSON");
+    assert_eq!(errors["errors"].as_array().map(Vec::len), Some(16));
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn any_command_passes_through() {
+    let (site, target) = site("passthru");
+    // Identify Controller.
+    let identify = ["--opcode", "0x06", "--cdw10", "1", "--data-len", "4096", "--read"];
+    let text = said(&site, "admin-passthru", &identify);
+    assert!(text.starts_with("NVMe command result:00000000\n"), "{text}");
+    assert!(text.contains(&site.nqn[..8]), "{text}");
+    fails(&mut call(&site, "admin-passthru", &["--opcode", "0xc1"]), &["Invalid Command Opcode"])
+        .expect("a refusal");
+    fails(&mut call(&site, "admin-passthru", &["--opcode", "0x7f"]), &["the connection itself"])
+        .expect("a refusal");
+    // Flush.
+    let flush = said(&site, "io-passthru", &["--opcode", "0", "--nsid", "1"]);
+    assert_eq!(flush, "NVMe command result:00000000\n");
+    let large = ["--opcode", "2", "--nsid", "1", "--data-len", "4096", "--read"];
+    fails(&mut call(&site, "io-passthru", &large), &["4096 bytes", "1024"]).expect("a refusal");
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn copy_moves_blocks_at_the_target() {
+    let (site, target) = site("copy");
+    let data = random_file(&site.path("data"), BLOCKS * BLOCK).expect("a file");
+    let path = |name: &str| site.path(name).display().to_string();
+    said(&site, "write", &[&path("data")]);
+    let copied = said(&site, "copy", &["--sdlba", "100", "--slbs", "0,8", "--blocks", "1,0"]);
+    assert_eq!(copied, "NVMe Copy: success\n");
+    said(&site, "read", &[&path("back")]);
+    let back = std::fs::read(site.path("back")).expect("what was read");
+    let block = |bytes: &[u8], at: usize| bytes[at * BLOCK..(at + 1) * BLOCK].to_vec();
+    // The disk has blocks of this size.
+    let size: u64 =
+        json(&mut call(&site, "id-ns", &["-o", "json"])).expect("JSON")["nsze"].as_u64().unwrap_or(0);
+    assert_eq!(size, BLOCKS as u64, "blocks of {BLOCK} bytes");
+    for (to, from) in [(100, 0), (101, 1), (102, 8), (103, 103)] {
+        assert!(block(&back, to) == block(&data, from), "block {to}");
+    }
+    target.stop().expect("the target stops");
+}
