@@ -42,10 +42,10 @@ pub(super) enum Event {
 #[derive(Debug)]
 enum Doing {
     Nothing,
-    /// It reads a block. `settles`: its last attempt, of which it does not know what became.
+    /// It reads a block.
     Reads {
         look: Look,
-        settles: Option<u64>,
+        then: Then,
     },
     /// It has sent both commands.
     Replaces {
@@ -55,6 +55,17 @@ enum Doing {
     },
     /// It reads again later what it must.
     Settles(u64),
+}
+
+/// What a path reads a block for.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    /// To replace what it finds.
+    Replace,
+    /// To settle its last attempt, of which it does not know what became.
+    Settle(u64),
+    /// To look, at the end.
+    Look,
 }
 
 /// A path that takes part.
@@ -157,9 +168,9 @@ impl Contest {
                 Doing::Nothing if contender.left > 0 && self.rng.percent(60) => {
                     self.contenders[at].left -= 1;
                     self.contenders[at].block = self.rng.below(CONTESTED);
-                    self.read(now, at, &mut hosts[host], None);
+                    self.read(now, at, &mut hosts[host], Then::Replace);
                 }
-                Doing::Settles(value) => self.read(now, at, &mut hosts[host], Some(value)),
+                Doing::Settles(value) => self.read(now, at, &mut hosts[host], Then::Settle(value)),
                 _ => continue,
             }
             worked = true;
@@ -172,14 +183,14 @@ impl Contest {
         for at in 0..self.contenders.len() {
             self.contenders[at].block = block;
             let host = self.contenders[at].host;
-            self.read(now, at, &mut hosts[host], None);
+            self.read(now, at, &mut hosts[host], Then::Look);
         }
     }
 
-    fn read<N: Network>(&mut self, now: Duration, at: usize, host: &mut Host<N>, settles: Option<u64>) {
+    fn read<N: Network>(&mut self, now: Duration, at: usize, host: &mut Host<N>, then: Then) {
         let contender = &mut self.contenders[at];
         let look = self.registers[contender.block as usize].look();
-        (contender.doing, contender.since) = (Doing::Reads { look, settles }, now);
+        (contender.doing, contender.since) = (Doing::Reads { look, then }, now);
         let range = BlockRange::new(self.base + contender.block, 1);
         let into = host.contest_buffer(contender.path);
         host.paths[contender.path].submit(Tag(SLOTS as u64), Nsid(1), BlockOp::Read { range, into });
@@ -217,23 +228,25 @@ impl Contest {
         result: Result<(), BlockError>,
     ) {
         let contender = &mut self.contenders[at];
-        let Doing::Reads { look, settles } = contender.doing else { panic!("a read ended twice") };
+        let Doing::Reads { look, then } = contender.doing else { panic!("a read ended twice") };
         let what = format!("host {}, path {}, read of contested block {}", contender.host, contender.path, contender.block);
         let register = &mut self.registers[contender.block as usize];
         if let Err(error) = result {
             let reach = Reach { end: self.base + contender.block + 1, writes: false };
             rights.check_refusal(host.paths[contender.path].id, &[reach], contender.since, error, &what);
-            contender.doing = settles.map_or(Doing::Nothing, Doing::Settles);
+            contender.doing = match then {
+                Then::Settle(value) => Doing::Settles(value),
+                _ => Doing::Nothing,
+            };
             return self.pause(now, at);
         }
         let seen = host.contest_content(contender.path);
         register.seen(seen, look, &what);
-        if let Some(value) = settles {
-            register.settle(value, seen);
-        }
         contender.doing = Doing::Nothing;
-        if contender.left == 0 {
-            return;
+        match then {
+            Then::Settle(value) => return register.settle(value, seen),
+            Then::Look => return,
+            Then::Replace => {}
         }
         // Sometimes it expects what was there before.
         let expected = if self.rng.percent(15) { self.rng.below(seen + 1) } else { seen };

@@ -26,6 +26,8 @@ const FIRST: u32 = 16;
 pub(super) struct Copying {
     sources: Vec<Range<usize>>,
     pub(super) is_across: bool,
+    /// Its sources name their namespaces, which the controller has to be told of first.
+    names: bool,
     fua: bool,
 }
 
@@ -49,7 +51,8 @@ impl<N: Network> Host<N> {
         }
         let overlaps = |source: &Range<usize>| source.start < to.end && to.start < source.end;
         let is_across = sources.iter().any(|source| Area::of(source.start) != of);
-        let copying = Copying { sources, is_across, fua: self.rng.percent(20) };
+        let names = is_across || self.rng.percent(30);
+        let copying = Copying { sources, is_across, names, fua: self.rng.percent(20) };
         if copying.sources.iter().any(overlaps) || copying.blocks().any(|block| self.busy[block]) {
             return false;
         }
@@ -67,7 +70,7 @@ impl<N: Network> Host<N> {
     }
 
     fn copy_command(&mut self, copying: &Copying, to: usize) -> AdminCommand {
-        let names = copying.is_across || self.rng.percent(30);
+        let names = copying.names;
         let ranges = copying.sources.iter().map(|source| {
             let place = Area::of(source.start);
             let range = SourceRange::new(place.lba(self.number, source.start), source.len() as u32);
@@ -125,7 +128,7 @@ impl<N: Network> Host<N> {
         let mut reaches = self.reaches(&blocks, true);
         copying.sources.iter().for_each(|source| reaches.extend(self.reaches(source, false)));
         // A new controller does not know yet that the host may do that.
-        if !(copying.is_across && status.is(Status::INVALID_FIELD)) {
+        if !(copying.names && status.is(Status::INVALID_FIELD)) {
             self.check_status(rights, path, status, &reaches, since, &what);
         }
         self.free(&copying, blocks);

@@ -32,6 +32,9 @@ pub(super) type TargetWorker<N> = Worker<<N as Network>::Target, SimulatedDevice
 type Detached<N> = <<N as Network>::Target as Transport>::Detached;
 type Message<N> = WorkerMessage<Detached<N>>;
 
+/// The disk of the hosts.
+pub(super) const UUID: [u8; 16] = [1; 16];
+
 /// The workers' mailboxes, and the state directory.
 pub(super) struct Around<N: Network> {
     now: Cell<Duration>,
@@ -109,6 +112,8 @@ pub(super) struct Kept {
     stored: BTreeMap<[u8; 16], Vec<Option<Model>>>,
     /// Whether a write protection may be found there.
     stored_protection: BTreeMap<[u8; 16], BTreeSet<bool>>,
+    /// When a write protection was changed last, or tried to.
+    protected_at: Duration,
     pub(super) rights: Rights,
     pub(super) done: Vec<Done>,
     pub(super) rng: Rng,
@@ -120,6 +125,7 @@ impl Kept {
             files: Files::new(Rng::new(rng.next())),
             stored: BTreeMap::new(),
             stored_protection: BTreeMap::new(),
+            protected_at: Duration::ZERO,
             rights: Rights::new(blocks),
             done: Vec::new(),
             rng,
@@ -129,6 +135,15 @@ impl Kept {
     /// What may have been kept of a reservation that persists.
     fn stored(&mut self, uuid: [u8; 16]) -> &mut Vec<Option<Model>> {
         self.stored.entry(uuid).or_insert_with(|| vec![None])
+    }
+
+    /// A host was told that the write protection which it asked for then is in force already.
+    pub(super) fn check_unchanged(&mut self, to: WriteProtection, since: Duration) {
+        assert!(self.rights.was(to, since), "{to:?} succeeded at the host alone");
+        if self.protected_at < since && self.rights.now().protection == to {
+            // It is to last.
+            *self.stored_protection.entry(UUID).or_default() = [to == WriteProtection::On].into();
+        }
     }
 
     /// The write protection that a disk begins with.
@@ -293,6 +308,7 @@ impl<N: Network> Plane<N> {
         let after = self.protection();
         let storage_failed = kept.files.failures() > failures || lost_power || kept.files.has_lost_power();
         let at = self.around().now.get();
+        kept.protected_at = at;
         if super::prints_events() {
             println!("{at:?}: {to:?} of host {:?}: {before:?}, then {after:?}", host[0]);
         }

@@ -131,6 +131,11 @@ impl<N: Network> World<N> {
                 .wrapping_mul(0x100_0000_01b3)
                 .rotate_left(5);
         }
+        for path in self.hosts.iter_mut().flat_map(|host| &mut host.paths) {
+            let unchanged = path.unchanged.drain(..);
+            unchanged.for_each(|(to, since)| self.target.kept.check_unchanged(to, since));
+        }
+        let rights = &self.target.kept.rights;
         worked |= self.contest.turn(self.now, &mut self.hosts, rights);
         due = [due, self.contest.poll_timeout()].into_iter().flatten().min();
         worked |= self.network.turn(self.now);
