@@ -38,6 +38,11 @@ impl Command {
         }
     }
 
+    /// Whether it lets nobody write: what was written before is durable then.
+    pub(super) fn protects(self) -> bool {
+        matches!(self, Self::Protection(WriteProtection::On | WriteProtection::UntilPowerCycle))
+    }
+
     /// Sends it.
     pub(super) fn submit<T: Transport>(self, driver: &mut Driver<T>, number: u32) {
         match self {

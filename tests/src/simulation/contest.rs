@@ -147,12 +147,7 @@ impl Contest {
     }
 
     /// Each contender does what it can; whether any did.
-    pub(super) fn turn<N: Network>(
-        &mut self,
-        now: Duration,
-        hosts: &mut [Host<N>],
-        rights: &Rights,
-    ) -> bool {
+    pub(super) fn turn<N: Network>(&mut self, now: Duration, hosts: &mut [Host<N>], rights: &Rights) -> bool {
         let mut worked = false;
         for at in 0..self.contenders.len() {
             let Contender { host, path, .. } = self.contenders[at];
@@ -229,7 +224,10 @@ impl Contest {
     ) {
         let contender = &mut self.contenders[at];
         let Doing::Reads { look, then } = contender.doing else { panic!("a read ended twice") };
-        let what = format!("host {}, path {}, read of contested block {}", contender.host, contender.path, contender.block);
+        let what = format!(
+            "host {}, path {}, read of contested block {}",
+            contender.host, contender.path, contender.block
+        );
         let register = &mut self.registers[contender.block as usize];
         if let Err(error) = result {
             let reach = Reach { end: self.base + contender.block + 1, writes: false };

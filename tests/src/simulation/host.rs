@@ -193,7 +193,7 @@ impl<N: Network> Host<N> {
             _ if !free => return false,
             6..36 => Purpose::Read,
             36..46 => Purpose::Compare(Vec::new()),
-            46..60 if self.paths[path].sends_raw => {
+            46..64 if self.paths[path].sends_raw => {
                 let begun = self.start_copy(slot, path, blocks);
                 self.left -= u32::from(begun);
                 return begun;

@@ -133,9 +133,13 @@ impl Taken {
         self.is_done = true;
         if self.barrier.is_reached() {
             kept.rights.done(now, self.number);
-            check_pending(workers, self.since, self.change.name(), owners, |host| {
-                !matches!(self.change, Change::Hidden(it) if it != host)
-            });
+            check_pending(
+                workers,
+                self.since,
+                self.change.name(),
+                owners,
+                |host| !matches!(self.change, Change::Hidden(it) if it != host),
+            );
         }
         if self.change == Change::Inaccessible {
             set_ana(plane, AnaState::INACCESSIBLE);

@@ -15,7 +15,6 @@ use nvmf_host::admin::AdminCommand;
 use nvmf_initiator::driver::{AdminReply, Driver, DriverConfig, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
-use nvmf_subsystem::WriteProtection;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Keep Alive Timeout of every association.
@@ -40,8 +39,8 @@ pub(super) struct Path<N: Network> {
     pub(super) sends_raw: bool,
     /// The command that is in flight, and since when.
     pub(super) command: Option<(Command, Duration)>,
-    /// Write protections that were said to be in force already, and when that was asked.
-    pub(super) unchanged: Vec<(WriteProtection, Duration)>,
+    /// A write protection that it has sent has succeeded.
+    pub(super) protected: bool,
     /// Raw commands that ended, by number; without a status, if their connection was lost.
     pub(super) ended: Vec<(u32, Option<Status>)>,
     /// What is for the contest.
@@ -92,7 +91,7 @@ impl<N: Network> Path<N> {
             io_queues: options.io_queues,
             sends_raw: false,
             command: None,
-            unchanged: Vec::new(),
+            protected: false,
             ended: Vec::new(),
             contest: Vec::new(),
             cut_until: Duration::ZERO,
@@ -193,13 +192,12 @@ impl<N: Network> Path<N> {
         }
         let said =
             |it: &&Done| it.host == self.id && it.command == command && it.at >= since && it.is_success;
-        if !status.is_success() || done.iter().rev().any(|it| said(&it)) {
-            return;
-        }
-        let Command::Protection(to) = command else {
-            panic!("{}: {command:?} succeeded at the host alone", self.name);
-        };
-        self.unchanged.push((to, since));
+        assert!(
+            !status.is_success() || done.iter().rev().any(|it| said(&it)),
+            "{}: {command:?} succeeded at the host alone",
+            self.name
+        );
+        self.protected |= status.is_success() && command.protects();
     }
 
     /// What it waits for, for messages.
@@ -211,7 +209,8 @@ impl<N: Network> Path<N> {
 
     /// Whether it sees the namespaces.
     pub(super) fn sees_namespace(&self) -> bool {
-        let sees = |association: &Association| NSIDS.iter().all(|&nsid| association.namespace(nsid).is_some());
+        let sees =
+            |association: &Association| NSIDS.iter().all(|&nsid| association.namespace(nsid).is_some());
         self.driver.association().is_some_and(sees)
     }
 

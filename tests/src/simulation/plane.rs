@@ -16,7 +16,8 @@ use nvme_proto::{Nsid, Status};
 use nvmf_backend::simulated::SimulatedDevices;
 use nvmf_block::DeviceId;
 use nvmf_subsystem::{
-    Answer, NamespaceDefinition, Question, Registry, ReservationQuestion, WriteProtection, WriteProtectionQuestion,
+    Answer, NamespaceDefinition, Question, Registry, ReservationQuestion, WriteProtection,
+    WriteProtectionQuestion,
 };
 use nvmf_target::barrier::{Barrier, Scope};
 use nvmf_target::daemon::reservations::{Reservations, Surroundings};
@@ -31,9 +32,6 @@ use std::sync::{Arc, Mutex};
 pub(super) type TargetWorker<N> = Worker<<N as Network>::Target, SimulatedDevices>;
 type Detached<N> = <<N as Network>::Target as Transport>::Detached;
 type Message<N> = WorkerMessage<Detached<N>>;
-
-/// The disk of the hosts.
-pub(super) const UUID: [u8; 16] = [1; 16];
 
 /// The workers' mailboxes, and the state directory.
 pub(super) struct Around<N: Network> {
@@ -112,8 +110,6 @@ pub(super) struct Kept {
     stored: BTreeMap<[u8; 16], Vec<Option<Model>>>,
     /// Whether a write protection may be found there.
     stored_protection: BTreeMap<[u8; 16], BTreeSet<bool>>,
-    /// When a write protection was changed last, or tried to.
-    protected_at: Duration,
     pub(super) rights: Rights,
     pub(super) done: Vec<Done>,
     pub(super) rng: Rng,
@@ -125,7 +121,6 @@ impl Kept {
             files: Files::new(Rng::new(rng.next())),
             stored: BTreeMap::new(),
             stored_protection: BTreeMap::new(),
-            protected_at: Duration::ZERO,
             rights: Rights::new(blocks),
             done: Vec::new(),
             rng,
@@ -135,15 +130,6 @@ impl Kept {
     /// What may have been kept of a reservation that persists.
     fn stored(&mut self, uuid: [u8; 16]) -> &mut Vec<Option<Model>> {
         self.stored.entry(uuid).or_insert_with(|| vec![None])
-    }
-
-    /// A host was told that the write protection which it asked for then is in force already.
-    pub(super) fn check_unchanged(&mut self, to: WriteProtection, since: Duration) {
-        assert!(self.rights.was(to, since), "{to:?} succeeded at the host alone");
-        if self.protected_at < since && self.rights.now().protection == to {
-            // It is to last.
-            *self.stored_protection.entry(UUID).or_default() = [to == WriteProtection::On].into();
-        }
     }
 
     /// The write protection that a disk begins with.
@@ -199,9 +185,7 @@ impl<N: Network> Plane<N> {
         if let Some(reservation) = loaded {
             let mut registry = self.registry.lock().expect("no panic before");
             let nqn = crate::worker_setup::WorkerSetup::subsystem();
-            registry
-                .restore_reservation(&nqn, Nsid(1), uuid, reservation)
-                .expect("the namespace is there");
+            registry.restore_reservation(&nqn, Nsid(1), uuid, reservation).expect("the namespace is there");
         }
         model
     }
@@ -308,7 +292,6 @@ impl<N: Network> Plane<N> {
         let after = self.protection();
         let storage_failed = kept.files.failures() > failures || lost_power || kept.files.has_lost_power();
         let at = self.around().now.get();
-        kept.protected_at = at;
         if super::prints_events() {
             println!("{at:?}: {to:?} of host {:?}: {before:?}, then {after:?}", host[0]);
         }

@@ -102,12 +102,6 @@ impl Rights {
         &self.all[self.all.len() - 1]
     }
 
-    /// Whether hosts had protected the namespace in this way at some time since.
-    pub(super) fn was(&self, to: WriteProtection, since: Duration) -> bool {
-        let mut situations = self.all.iter().filter(|it| it.until.is_none_or(|until| until >= since));
-        situations.any(|it| it.protection == to)
-    }
-
     /// Begins a change, and returns its number.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Situation)) -> usize {
         let mut new = self.now().clone();
@@ -171,9 +165,7 @@ impl Rights {
             }
             // The driver may not have found it again yet.
             BlockError::Gone => self.all.iter().any(|it| !it.is_there(host, 0)),
-            BlockError::OutOfRange => {
-                situations.any(|it| reaches.iter().any(|reach| reach.end > it.blocks))
-            }
+            BlockError::OutOfRange => situations.any(|it| reaches.iter().any(|reach| reach.end > it.blocks)),
             BlockError::Aborted => self
                 .aborted
                 .iter()

@@ -6,7 +6,7 @@ use super::contest::CONTESTED;
 use super::host::BLOCK;
 use super::network::Network;
 use super::operator::{self, Change};
-use super::plane::{Kept, Owners, Plane, TargetWorker, UUID};
+use super::plane::{Kept, Owners, Plane, TargetWorker};
 use super::reservation::Host;
 use super::resets::Resets;
 use super::rng::Rng;
@@ -119,7 +119,7 @@ impl<N: Network> Target<N> {
 
     /// Starts its process.
     fn start(&mut self, network: &mut N, served: Served) {
-        let (mut uuid, mut block_size, mut blocks) = (UUID, BLOCK as u32, self.blocks);
+        let (mut uuid, mut block_size, mut blocks) = ([1; 16], BLOCK as u32, self.blocks);
         match served {
             Served::Disk => {}
             Served::Other(Mask::Uuid) => uuid = [2; 16],
@@ -142,7 +142,8 @@ impl<N: Network> Target<N> {
         let disk = if served == Served::Disk { &self.disk } else { &self.other };
         let parts = (0..self.worker_count).map(|_| {
             let seed = self.rng.next();
-            let mut devices = SimulatedDevices::new(vec![disk.clone(), self.second.clone()], 64, self.rng.next());
+            let mut devices =
+                SimulatedDevices::new(vec![disk.clone(), self.second.clone()], 64, self.rng.next());
             (network.target(seed, &self.setup.settings, &mut devices), devices)
         });
         self.workers = self.setup.workers_over(&registry, parts.collect());

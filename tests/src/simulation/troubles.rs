@@ -1,5 +1,6 @@
 //! What befalls the target, its disk and the connections.
 
+use super::area::Area;
 use super::command::Command;
 use super::host::Host;
 use super::network::{Network, Side};
@@ -239,6 +240,8 @@ impl<N: Network> World<N> {
             WriteProtection::Off if self.rng.percent(60) => WriteProtection::On,
             WriteProtection::Off => WriteProtection::UntilPowerCycle,
             WriteProtection::On => WriteProtection::Off,
+            // What a failed flush has lost, a disk that is opened anew does not know.
+            WriteProtection::UntilPowerCycle if self.troubles.present.is_some() => return,
             WriteProtection::UntilPowerCycle => {
                 self.note("target killed");
                 return self.target.kill(&mut self.network);
@@ -247,11 +250,17 @@ impl<N: Network> World<N> {
         if !left {
             self.target.kept.files.set_failing(0);
         }
+        // Of two that are under way nobody knows here which one succeeds first.
+        let others = self.hosts.iter().flat_map(|host| &host.paths).filter_map(|path| path.command);
+        let is_only = others.filter(|(command, _)| matches!(command, Command::Protection(_))).count() == 0;
+        let flush = |host: &Host<N>| host.oracle.flush_begins(Area::Main.blocks());
+        let points = self.hosts.iter().filter(|_| is_only).map(flush).collect();
         let host = self.rng.below(self.hosts.len() as u64) as usize;
         let path = self.rng.below(self.hosts[host].paths.len() as u64) as usize;
         let path = &mut self.hosts[host].paths[path];
         if path.ready && path.command.is_none() {
             path.send(self.now, Command::Protection(to));
+            self.flushed_by_protection = points;
             self.troubles.protections_left -= u32::from(to != WriteProtection::Off);
             self.note(Command::Protection(to).name());
         }

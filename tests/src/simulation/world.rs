@@ -4,6 +4,7 @@ use super::area::Area;
 use super::contest::{CONTESTED, Contest};
 use super::host::Host;
 use super::network::Network;
+use super::oracle::FlushPoint;
 use super::path::Path;
 use super::plane::Kept;
 use super::rng::Rng;
@@ -25,6 +26,8 @@ pub(super) struct World<N: Network> {
     pub(super) target: Target<N>,
     pub(super) hosts: Vec<Host<N>>,
     pub(super) contest: Contest,
+    /// What is durable once the write protection that was sent last has succeeded.
+    pub(super) flushed_by_protection: Vec<FlushPoint>,
     paths: usize,
     pub(super) now: Duration,
     pub(super) troubles: Troubles,
@@ -58,6 +61,7 @@ impl<N: Network> World<N> {
             target,
             hosts: Vec::new(),
             contest: Contest::new::<N>(0, &[], false, Rng::new(0)),
+            flushed_by_protection: Vec::new(),
             paths: 0,
             now,
             troubles: Troubles::new(&mut rng, calm, contested, raw),
@@ -131,11 +135,12 @@ impl<N: Network> World<N> {
                 .wrapping_mul(0x100_0000_01b3)
                 .rotate_left(5);
         }
-        for path in self.hosts.iter_mut().flat_map(|host| &mut host.paths) {
-            let unchanged = path.unchanged.drain(..);
-            unchanged.for_each(|(to, since)| self.target.kept.check_unchanged(to, since));
+        let protected = self.hosts.iter_mut().flat_map(|host| &mut host.paths);
+        if protected.fold(false, |any, path| any | core::mem::take(&mut path.protected)) {
+            for (host, point) in self.hosts.iter_mut().zip(self.flushed_by_protection.drain(..)) {
+                host.oracle.flushed(&point);
+            }
         }
-        let rights = &self.target.kept.rights;
         worked |= self.contest.turn(self.now, &mut self.hosts, rights);
         due = [due, self.contest.poll_timeout()].into_iter().flatten().min();
         worked |= self.network.turn(self.now);
@@ -158,7 +163,11 @@ impl<N: Network> World<N> {
         }
         self.set_faulty(true);
         let busy = |host: &Host<N>| host.left > 0 || !host.idle();
-        while self.hosts.iter().any(busy) || self.contest.is_busy() || self.troubles.last(self.now) || self.is_contested() {
+        while self.hosts.iter().any(busy)
+            || self.contest.is_busy()
+            || self.troubles.last(self.now)
+            || self.is_contested()
+        {
             self.turn();
             self.trouble();
         }
