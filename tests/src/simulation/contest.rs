@@ -104,7 +104,7 @@ impl Contest {
                     doing: Doing::Nothing,
                     since: Duration::ZERO,
                     not_before: Duration::ZERO,
-                    left: 5 + rng.below(20) as u32,
+                    left: 3 + rng.below(10) as u32,
                 });
             }
         }

@@ -107,7 +107,7 @@ impl<N: Network> Host<N> {
             now: Duration::ZERO,
             refused: 0,
             next_content: 0,
-            left: 30 + rng.below(40) as u32,
+            left: 24 + rng.below(36) as u32,
             ended: 0,
             copied: 0,
             read_across: 0,
