@@ -12,7 +12,7 @@ use crate::control::request::subsystem::{
 };
 use crate::daemon::apply::Origin;
 use crate::daemon::changing::Changing;
-use crate::daemon::reading::Wanted;
+use crate::daemon::reading::{EMPTIES, Wanted};
 use nvmf_config::{Config, Draft, DraftError, Transport};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -135,6 +135,9 @@ impl Daemon {
 
     pub(super) fn on_plan(&self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
+        if self.empties(&asked) {
+            return Err(Fault::refused(EMPTIES));
+        }
         let changes: Vec<_> = self.plan(&asked).into_iter().map(|(_, item)| item).collect();
         let refused = changes.iter().filter(|item| item.effect == Effect::Refused).count();
         let answer = super::answer(&ChangesAnswer { changes })?;
