@@ -110,6 +110,8 @@ impl Daemon {
             Ok(None) if export.is_cut => self.cut(&export, export.disk.clone(), false),
             Ok(None) => {}
             Ok(Some(disk)) if disk.geometry().blocks > before.blocks => self.grow(&export, disk),
+            // Hosts were shown it while it was looked at.
+            Ok(Some(disk)) if disk.geometry().blocks == before.blocks => {}
             Ok(Some(disk)) => {
                 text = text.or(Some(format!(
                     "{} has shrunk from {} to {} bytes: hosts see its old size, and what they read and write behind its \
