@@ -275,6 +275,8 @@ fn invalid_value_is_refused_with_line_and_remedy() {
         assert_eq!(config.is_empty(), text.is_empty());
     }
     assert_eq!(Config::parse(GOOD).unwrap().serves_nothing(), None);
+    let installed = Config::parse(include_str!("../../deploy/target-empty.toml")).unwrap();
+    assert!(installed.is_empty());
 }
 
 /// Every key, each with another value than its default.

@@ -173,8 +173,8 @@ impl Disk {
     }
 
     /// The same disk, if its file or device has become longer or shorter, with the length that it has now, for
-    /// [`crate::Devices::resize`]: perhaps no block is left. The file stays open and locked, and the record of its health
-    /// goes on. Blocks.
+    /// [`crate::Devices::resize`]: perhaps no block is left. The file stays open and locked, and the record of its
+    /// health goes on. Blocks.
     ///
     /// # Errors
     /// The operating system's error.

@@ -248,9 +248,9 @@ async fn accept(listener: UnixListener, calls: mpsc::Sender<Call>) {
     }
 }
 
-/// Which client makes way for one of user `newcomer`, of all by user and since when the target waits for them: of the user
-/// who has the most, the one that is waited for longest. If the target waits for none of them, one of a user who has
-/// more than the newcomer would (what it asked for is done all the same, and nobody is told); else nobody.
+/// Which client makes way for one of user `newcomer`, of all by user and since when the target waits for them: of the
+/// user who has the most, the one that is waited for longest. If the target waits for none of them, one of a user who
+/// has more than the newcomer would (what it asked for is done all the same, and nobody is told); else nobody.
 fn makes_way(clients: &[(u32, u64)], newcomer: u32) -> Option<usize> {
     let count = |uid: u32| clients.iter().filter(|&&(of, _)| of == uid).count();
     let waited_for = (0..clients.len()).filter(|&at| clients[at].1 != BUSY);

@@ -60,7 +60,8 @@ pub(super) struct Readings {
 
 /// What is said of a file that would take everything away.
 pub(super) const EMPTIES: &str = "the file has neither a [[listener]] nor a [[subsystem]], as one that was cut off by \
-     accident: everything stays as it is. What is to go is removed by `nvmf-target ctl subsystem remove` and `listener remove`";
+     accident: everything stays as it is. What is to go is removed by `nvmf-target ctl subsystem remove` and `listener \
+     remove`";
 
 impl Daemon {
     /// Whether this would take away everything that is served.

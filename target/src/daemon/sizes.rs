@@ -1,7 +1,8 @@
 //! Disks that grow or shrink, or are no longer at their path.
 //!
-//! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end is
-//! neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize --shrink`).
+//! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end
+//! is neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize
+//! --shrink`).
 
 use super::Daemon;
 use super::apply::{Origin, held};
@@ -114,8 +115,8 @@ impl Daemon {
             Ok(Some(disk)) if disk.geometry().blocks == before.blocks => {}
             Ok(Some(disk)) => {
                 text = text.or(Some(format!(
-                    "{} has shrunk from {} to {} bytes: hosts see its old size, and what they read and write behind its \
-                     end fails. Make it as long as it was, or \
+                    "{} has shrunk from {} to {} bytes: hosts see its old size, and what they read and write behind \
+                     its end fails. Make it as long as it was, or \
                      show hosts its new size: nvmf-target ctl namespace resize {} {} --shrink",
                     export.backing(),
                     before.bytes(),

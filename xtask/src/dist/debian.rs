@@ -181,8 +181,13 @@ mod tests {
         assert_eq!(said("dpkg-deb", &["-f", target, "Version"]).trim(), "0.1.0-1");
         assert!(said("dpkg-deb", &["-f", target, "Depends"]).contains("libc6"));
         let scripts_of_target = scripts(target);
-        for part in ["systemd-sysusers", "systemd-tmpfiles", "deb-systemd-invoke stop", "_dh_action=restart", "target-empty.toml"]
-        {
+        for part in [
+            "systemd-sysusers",
+            "systemd-tmpfiles",
+            "deb-systemd-invoke stop",
+            "_dh_action=restart",
+            "target-empty.toml",
+        ] {
             assert!(scripts_of_target.contains(part), "{part} is not in {scripts_of_target}");
         }
         assert!(!scripts(nvmf).contains("deb-systemd-invoke"), "an attached disk stays");
