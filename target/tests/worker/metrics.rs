@@ -107,7 +107,7 @@ fn wait_for_a_limit_is_a_phase_of_its_own() {
     let (_, measures) = count(&mut world, true);
     let (mut admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
-    // The first takes what was saved up; each of the others waits for a tenth of a second more.
+    // Those that do not begin with what was saved up wait for a tenth of a second each.
     let rates = Rates { iops: Some(10), bytes_per_second: None, burst: Duration::from_millis(100) };
     let mut table = LimitTable::new();
     table.limit_device(DISK, Arc::new(Limit::new(rates)));
@@ -126,7 +126,8 @@ fn wait_for_a_limit_is_a_phase_of_its_own() {
     assert!(slowest.phases[Phase::Buffer as usize] < Duration::from_millis(50), "it is no other phase");
     let mut times = Times::default();
     times.add(&measures.phases[Phase::Limit as usize]);
-    assert_eq!(times.count(), 2, "who does not wait is not counted");
+    let waits = world.count("waits_limit");
+    assert!(waits > 0 && waits < 3 && times.count() == waits, "who does not wait is not counted: {waits}");
     io.drop_connection();
     admin.drop_connection();
     world.until_clean();
