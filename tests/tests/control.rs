@@ -126,7 +126,8 @@ fn namespace_appears_and_goes_at_a_connected_host() {
 fn empty_target_is_filled_by_commands_and_starts_again_as_it_was_saved() {
     let mut it = Controlled::empty("ctl-empty");
     let (address, nqn) = (it.site.address.to_string(), it.site.nqn.clone());
-    assert!(it.target.log().contains("nothing is served: there is no [[listener]]"), "{}", it.target.log());
+    let said = "nothing is served: there is no [[listener]]";
+    process::until("the log says so", || it.target.log().contains(said)).expect("it does");
     for (missing, command) in [
         (
             "no [[listener]]: add one with `nvmf-target ctl listener add",
