@@ -116,7 +116,8 @@ impl Daemon {
         };
         let known = || {
             let all = self.listeners.iter().map(|it| format!("{} over {}", it.address(), it.transport()));
-            all.collect::<Vec<_>>().join(", ")
+            let all = all.collect::<Vec<_>>().join(", ");
+            if all.is_empty() { "none".to_owned() } else { all }
         };
         let whole = address.parse::<SocketAddr>().ok();
         let ip = address.trim_matches(['[', ']']).parse().ok();
