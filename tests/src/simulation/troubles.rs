@@ -247,7 +247,8 @@ impl<N: Network> World<N> {
                 return self.target.kill(&mut self.network);
             }
         };
-        if !left {
+        // A state directory that fails fails for as long as there are commands for the reservation.
+        if !left || self.troubles.commands_left == 0 {
             self.target.kept.files.set_failing(0);
         }
         // Of two that are under way nobody knows here which one succeeds first.
