@@ -14,15 +14,18 @@ set_up() {
     kernel_target tcp
     entry=/sys/kernel/config/nvmet/hosts/$(nvmf show-hostnqn)
     mkdir "$entry"
-    echo "$own" >"$entry/dhchap_key"
-    echo "$controller" >"$entry/dhchap_ctrl_key"
+    cat "$own" >"$entry/dhchap_key"
+    cat "$controller" >"$entry/dhchap_ctrl_key"
     echo 0 >"/sys/kernel/config/nvmet/subsystems/$NQN/attr_allow_any_host"
     ln -s "$entry" "/sys/kernel/config/nvmet/subsystems/$NQN/allowed_hosts/"
 }
 
 modprobe nvme-tcp
 nvmf show-hostnqn 2>/dev/null || nvmf gen-hostnqn >/etc/nvme/hostnqn
-own=$(nvmf gen-dhchap-key --hmac 2) controller=$(nvmf gen-dhchap-key) other=$(nvmf gen-dhchap-key)
+own=/run/own controller=/run/controller-secret other=/run/other
+nvmf gen-dhchap-key --hmac 2 --keyfile $own
+nvmf gen-dhchap-key --keyfile $controller
+nvmf gen-dhchap-key --keyfile $other
 entry=/sys/kernel/config/nvmet/hosts/$(nvmf show-hostnqn)
 must 'target starts' set_up
 # The guest is emulated: larger groups take it minutes.
