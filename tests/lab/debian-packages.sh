@@ -2,7 +2,7 @@
 # What: the Debian packages under systemd: installed, restarted under load and when hung, found by another machine before and after a reboot, purged
 # System: systemd
 # Machines: 2
-# Seconds: 900
+# Seconds: 1200
 . "$LAB/lib.sh"
 
 FILE=/srv/nvmf/disk1.img
