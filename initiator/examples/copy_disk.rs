@@ -11,7 +11,7 @@ const USAGE: &str = "usage: copy_disk HOST_UUID ADDRESS NQN NSID ADDRESS NQN NSI
 const PIECE: u64 = 1 << 20;
 
 async fn open(place: &[String], host: &HostIdentity) -> Result<Device, Box<dyn std::error::Error>> {
-    let options = Options::with_host(place[0].parse()?, place[1].parse()?, host.clone());
+    let options = Options::with_host(place[0].parse()?, place[1].parse()?, *host);
     let connection = Connection::connect(options).await?;
     Ok(connection.open(Nsid(place[2].parse()?))?)
 }

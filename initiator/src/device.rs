@@ -101,7 +101,7 @@ impl Device {
     pub(crate) fn check_identity(&self) -> Result<(), Error> {
         let snapshot = self.shared.lock_snapshot();
         match snapshot.foreign.iter().find(|(nsid, _)| *nsid == self.nsid) {
-            Some((nsid, mismatch)) => Err(Error::Foreign { nsid: *nsid, mismatch: mismatch.clone() }),
+            Some((nsid, mismatch)) => Err(Error::Foreign { nsid: *nsid, mismatch: *mismatch }),
             None => Ok(()),
         }
     }

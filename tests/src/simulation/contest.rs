@@ -32,7 +32,7 @@ pub(super) fn is_of_pair(number: u32) -> bool {
 }
 
 /// What a path is told of its commands.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     Read(Result<(), BlockError>),
     /// A raw command ended; `None`: its connection was lost.
