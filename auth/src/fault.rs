@@ -22,8 +22,8 @@ pub enum Fault {
     Protocol,
     /// It wants another secure channel than there can be here.
     #[error(
-        "it wants secure channel concatenation where there is none ({0}): its [[listener]] needs tls = \"allowed\" or \
-         \"concat\", and a new key is made in the clear only, on the Admin queue; a later one replaces it over TLS"
+        "it wants a secure channel (SC_C {0}) that there cannot be here: 1 makes a key, in the clear and on the Admin queue only, \
+         where the [[listener]] has tls = \"allowed\" or \"concat\"; 2 replaces it, over TLS only"
     )]
     Concatenation(u8),
     /// It wants none, and must.

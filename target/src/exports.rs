@@ -122,8 +122,8 @@ pub struct Export {
     pub logged: Health,
     /// What was found wrong with its path or its size when the disk was looked at last.
     pub look_fault: Option<String>,
-    /// The workers have it shorter than hosts see it: it was made smaller from outside.
-    pub is_cut: bool,
+    /// As the workers have it, where it was made smaller from outside: shorter than hosts see it.
+    pub cut: Option<Disk>,
     /// Where its operations are counted.
     pub counted: Arc<metrics::namespaces::Namespace>,
 }
@@ -165,7 +165,7 @@ impl Export {
             kept,
             logged: Health::default(),
             look_fault: None,
-            is_cut: false,
+            cut: None,
             counted: Arc::default(),
         })
     }
@@ -206,6 +206,12 @@ impl Export {
             Backing::Path { path, .. } => self.disk.is_at(path),
             Backing::Memory { .. } | Backing::Null { .. } => Ok(true),
         }
+    }
+
+    /// The disk as the workers have it.
+    #[must_use]
+    pub fn of_workers(&self) -> &Disk {
+        self.cut.as_ref().unwrap_or(&self.disk)
     }
 
     /// What holds its data, in words.

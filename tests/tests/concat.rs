@@ -152,7 +152,7 @@ fn host_without_a_secret_is_refused_at_a_listener_with_concat() {
 fn concatenation_without_tls_is_a_mismatch() {
     let (site, target, key) = site("concat-off", "off", "");
     fails(&mut call(&site, "id-ctrl", &["-S", &key, "--concat"]), &["cannot do it here"]).expect("a message");
-    log_says(&site, "it wants secure channel concatenation where there is none");
+    log_says(&site, "it wants a secure channel");
     target.stop().expect("a clean stop");
 }
 

@@ -500,6 +500,22 @@ fn grown_disk_is_noticed_by_itself() {
 }
 
 #[test]
+fn file_made_smaller_is_not_opened_anew_without_the_operators_word() {
+    let it = Controlled::start("ctl-cut-anew");
+    let (path, nqn) = (image(&it.site, "second.img"), it.site.nqn.to_string());
+    it.ctl(&["namespace", "add", &nqn, &path, "--nsid", "2", "--read-only"]);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the disk");
+    file.set_len(SIZE / 2).expect("less");
+    let resize = it.refused(&["namespace", "resize", &nqn, "2"]);
+    assert!(resize.contains("--shrink"), "{resize}");
+    let set = it.refused(&["namespace", "set", &nqn, "2", "--read-only", "false"]);
+    assert!(set.contains("--shrink"), "{set}");
+    it.ctl(&["namespace", "resize", &nqn, "2", "--shrink"]);
+    it.ctl(&["namespace", "set", &nqn, "2", "--read-only", "false"]);
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
 fn file_made_smaller_is_neither_read_nor_made_longer_behind_its_end() {
     let it = Controlled::start("ctl-cut-disk");
     let connection = it.connect();
@@ -517,6 +533,15 @@ fn file_made_smaller_is_neither_read_nor_made_longer_behind_its_end() {
         assert_eq!(file.metadata().expect("its size").len(), left, "it was not made longer");
         assert_eq!(connection.open(Nsid(1)).expect("the disk").geometry().bytes(), SIZE, "hosts see it so");
     }
+    // Workers that come later have it no longer than the others.
+    let port = process::free_port().expect("a port");
+    it.ctl(&["listener", "add", &format!("127.0.0.1:{port}"), "--transport", "rdma"]);
+    let options = Options { transport: nvmf_initiator::TransportOptions::Rdma, ..it.options_at(port) };
+    let later = block_on(Connection::connect(options)).expect("a connection");
+    let later_disk = later.open(Nsid(1)).expect("the disk");
+    assert!(block_on(later_disk.write_from(end, &[7; BLOCK])).is_err());
+    assert_eq!(file.metadata().expect("its size").len(), 0, "it was not made longer");
+    block_on(later.close());
     let resize = ["namespace", "resize", it.site.nqn.as_str(), "1", "--shrink"];
     assert!(it.refused(&resize).contains("nothing is left"));
     file.set_len(SIZE).expect("as it was");

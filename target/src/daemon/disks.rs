@@ -133,7 +133,7 @@ impl Daemon {
     ) -> (Vec<Export>, Vec<ExportError>) {
         let (taken, refused) = self.tell_workers(exports, workers, |export, worker, tell| {
             let counted = Arc::clone(export.counted.device(worker));
-            ThreadMessage::Attach(export.device, export.disk.clone(), counted, tell)
+            ThreadMessage::Attach(export.device, export.of_workers().clone(), counted, tell)
         });
         let refused = refused.into_iter().map(|(export, text)| {
             self.detach(export.device);

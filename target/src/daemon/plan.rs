@@ -228,7 +228,10 @@ impl Daemon {
             }
             Change::SetNamespace(nqn, new) | Change::ReplaceNamespace(nqn, new) => {
                 let export = self.exports().iter().find(|export| export.is(nqn, new.nsid))?;
-                let checked = may_replace(export, new).and_then(|()| self.look_at_new_disk(export, new));
+                let is_opened_anew = self.must_open_anew(nqn, new);
+                let checked = may_replace(export, new)
+                    .and_then(|()| if is_opened_anew { is_whole(export) } else { Ok(()) })
+                    .and_then(|()| self.look_at_new_disk(export, new));
                 Some((Effect::Refused, checked.err()?))
             }
             _ => None,
@@ -363,6 +366,18 @@ fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
         "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
         Uuid::from_bytes(export.uuid),
         changed.join(" and "),
+    ))
+}
+
+/// Whether hosts see a disk as it is, and if not, what to do: when it is opened anew, they lose what was cut off.
+fn is_whole(export: &Export) -> Result<(), String> {
+    if export.cut.is_none() {
+        return Ok(());
+    }
+    let (nsid, backing, nqn) = (export.namespace.nsid, export.backing(), export.nqn);
+    Err(format!(
+        "namespace {nsid} stays read-only: {backing} is shorter than hosts see it. Make it as long as it was, or show hosts \
+         its new size first: nvmf-target ctl namespace resize {nqn} {nsid} --shrink"
     ))
 }
 

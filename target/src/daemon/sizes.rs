@@ -108,7 +108,7 @@ impl Daemon {
             )
         });
         match resized {
-            Ok(None) if export.is_cut => self.cut(&export, export.disk.clone(), false),
+            Ok(None) if export.cut.is_some() => self.cut(&export, None),
             Ok(None) => {}
             Ok(Some(disk)) if disk.geometry().blocks > before.blocks => self.grow(&export, disk),
             // Hosts were shown it while it was looked at.
@@ -124,7 +124,7 @@ impl Daemon {
                     export.nqn,
                     export.namespace.nsid
                 )));
-                self.cut(&export, disk, true);
+                self.cut(&export, Some(disk));
             }
             Err(error) => {
                 text = text.or(Some(format!("the size of {} cannot be read: {error}", export.backing())))
@@ -141,29 +141,31 @@ impl Daemon {
     /// Has the workers refuse what lies behind the end that the disk has now, or no longer. Hosts are not shown it: they
     /// would give up what lies behind it, and the operator may yet make the disk as long as it was. Each look tells the
     /// workers again, of which some may be new.
-    fn cut(&mut self, export: &Export, disk: Disk, is_cut: bool) {
+    fn cut(&mut self, export: &Export, cut: Option<Disk>) {
         let workers = 0..self.common.mailboxes.workers();
-        let (_, faults) = self.tell_workers(vec![Export { disk, ..export.clone() }], workers, resize);
+        let told = Export { cut: cut.clone(), ..export.clone() };
+        let (_, faults) = self.tell_workers(vec![told], workers, resize);
         for (export, text) in faults {
             self.log_export_fault(&fault(&export, ExportFault::Attach(text)));
         }
-        if let Some(open) = self.namespaces.open.iter_mut().find(|open| open.device == export.device) {
-            open.is_cut = is_cut;
-        }
-        if !is_cut {
-            tracing::info!(
-                "{} namespace {}: {} is as long again as hosts see it",
+        if cut.is_none() {
+            tracing::warn!(
+                "{} namespace {}: {} is as long again as hosts see it: what lay behind its end reads as zeroes, unless it \
+                 was put back",
                 export.nqn,
                 export.namespace.nsid,
                 export.backing()
             );
+        }
+        if let Some(open) = self.namespaces.open.iter_mut().find(|open| open.device == export.device) {
+            open.cut = cut;
         }
     }
 
     /// The workers first: hosts use the new blocks as soon as they see them.
     fn grow(&mut self, export: &Export, disk: Disk) {
         let workers = 0..self.common.mailboxes.workers();
-        let grown = Export { disk, ..export.clone() };
+        let grown = Export { disk, cut: None, ..export.clone() };
         let (taken, faults) = self.tell_workers(vec![grown], workers, resize);
         for (export, text) in faults {
             self.log_export_fault(&fault(&export, ExportFault::Attach(text)));
@@ -185,7 +187,7 @@ impl Daemon {
             open.backing()
         );
         open.disk = resized.disk.clone();
-        open.is_cut = false;
+        open.cut = None;
         if let Err(error) = self.show(&nqn) {
             tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
         }
@@ -266,6 +268,7 @@ impl Daemon {
             }
             Some(disk) if now.blocks < before.blocks => {
                 if !shrink {
+                    self.on_found(found, false);
                     return Err(Fault::refused(format!(
                         "{} has shrunk from {} to {} bytes: hosts lose what lies behind the new end. Add --shrink to show \
                          them its new size",
@@ -274,7 +277,7 @@ impl Daemon {
                         now.bytes()
                     )));
                 }
-                pending = self.shrink(&Export { disk, look_fault: None, ..export.clone() });
+                pending = self.shrink(&Export { disk, cut: None, look_fault: None, ..export.clone() });
             }
             _ => self.on_found(found, true),
         }
@@ -305,5 +308,5 @@ fn resize(
     _worker: usize,
     told: Sender<Result<(), DevicesError>>,
 ) -> ThreadMessage<crate::transport::Detached> {
-    ThreadMessage::Resize(export.device, export.disk.clone(), told)
+    ThreadMessage::Resize(export.device, export.of_workers().clone(), told)
 }
