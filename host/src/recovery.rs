@@ -118,6 +118,18 @@ impl Recovery {
         }
     }
 
+    /// For a controller that this host used until now, in another process: as after a loss. The first attempt follows when
+    /// what that process had sent is over, in `quiesce`.
+    #[must_use]
+    pub fn resumed(policy: RecoveryPolicy, seed: u64, now: Duration, quiesce: Duration) -> Self {
+        Self {
+            phase: Phase::Waiting { until: now.saturating_add(quiesce) },
+            was_ready: true,
+            lost_at: Some(now),
+            ..Self::new(policy, seed, now)
+        }
+    }
+
     /// The association is ready. Gives how long the controller was away; `None` for the first association.
     pub fn on_ready(&mut self, now: Duration) -> Option<Duration> {
         if !matches!(self.phase, Phase::Attempting { .. }) {
@@ -154,6 +166,18 @@ impl Recovery {
         }
         let pause = self.next_delay().max(quiesce);
         self.phase = Phase::Waiting { until: now.saturating_add(pause) };
+    }
+
+    /// The user wants the controller back: the next attempt is made as soon as what was sent is over, in `quiesce`, and there is
+    /// as much time for it as after a loss, also when the controller had been given up. While it is in use, or an attempt is
+    /// under way, nothing changes.
+    pub fn retry(&mut self, now: Duration, quiesce: Duration) {
+        if self.was_ready && matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
+            self.decisions.clear();
+            (self.permanent, self.io_failed, self.attempts) = (false, false, 0);
+            self.lost_at = Some(now);
+            self.phase = Phase::Waiting { until: now.saturating_add(quiesce) };
+        }
     }
 
     /// The user closed the connection: nothing is decided from now on.

@@ -80,5 +80,5 @@ pub use nvmf_auth as auth;
 pub use nvmf_host::Mismatch;
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{AuthenticationOptions, Options, SecretsSource, TransportOptions};
+pub use options::{AddressSource, AuthenticationOptions, Options, SecretsSource, TransportOptions};
 pub use transport::{TcpOptions, TlsOptions};

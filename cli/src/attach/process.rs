@@ -3,7 +3,7 @@
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::{Mode, umask};
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::configure_io_flusher_behavior;
+use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
 use std::io;
 
 /// capabilities(7): may lock any amount of memory.
@@ -51,6 +51,14 @@ pub(super) fn serve_write_back() {
     }
 }
 
+/// Keeps a process that comes from the server of a block device from waiting for that device.
+pub(super) fn stay_in_memory() {
+    if is_io_flusher().unwrap_or(false) && may_lock_memory() {
+        // Where it is not allowed it was not for the server, which has said so.
+        let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
+    }
+}
+
 fn may_lock_memory() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -67,7 +75,6 @@ pub(super) fn pid_namespace() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::is_io_flusher;
     use std::process::Command;
 
     /// Set in the process that the test starts.

@@ -2,13 +2,14 @@
 
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Form, Registry, SocketOptions};
-use crate::print::{ERROR_PREFIX, chain, human, line, print_json, wrong_arguments};
+use crate::attach::{self, AttachOptions, Ended, Form, Listed, Registry, Restart, SocketOptions};
+use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
 use anyhow::{Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(crate) struct Attach {
@@ -54,17 +55,35 @@ fn mode(text: &str) -> Result<u32, String> {
 pub(crate) struct Serve {
     #[command(flatten)]
     disk: DiskArguments,
+    /// The entry of the disk to take over
+    #[arg(long)]
+    resume: Option<String>,
+    /// How often servers of this disk were started that did not live long
+    #[arg(long, default_value_t = 0)]
+    restarts: u32,
     #[command(flatten)]
     _output: Output,
 }
 
-/// What the server of a `/dev/nbdN` starts.
+/// What a disk's server starts.
 #[derive(clap::Args)]
 pub(crate) struct Guard {
-    /// The device
-    device: PathBuf,
-    /// The owner that the kernel has on record for it
-    owner: String,
+    /// How often servers of this disk were started that did not live long
+    #[arg(long)]
+    restarts: u32,
+    /// The folder in which the arguments are meant
+    #[arg(long)]
+    folder: PathBuf,
+    /// The arguments of the server
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Disks that are asked for something.
+#[derive(clap::Args)]
+pub(crate) struct Named {
+    /// The block device, the NBD socket, or the NQN
+    name: OsString,
 }
 
 #[derive(clap::Args)]
@@ -124,28 +143,111 @@ impl DiskArguments {
 }
 
 impl Attach {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
         let format = self.output.format;
         // In the background, too: what is wrong with the arguments is said before a server is started.
         let options = self.disk.options()?;
         if self.foreground {
-            return attach::serve(&options, &mut |attachment| report(format, attachment));
+            let restart = restart(0)?;
+            let ended = attach::serve(&options, restart, &mut |attachment| report(format, attachment))?;
+            return Ok(exit_code(ended));
         }
-        // The server gets this program's own arguments, after the command's name.
-        report(format, &attach::in_background(std::env::args_os().skip(2))?)
+        report(format, &attach::in_background(arguments())?)?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
+/// The exit status of a server that leaves its disk to another: the unit has systemd start that.
+const HANDED_OVER: u8 = 75;
+
+fn exit_code(ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Over => ExitCode::SUCCESS,
+        Ended::HandedOver => HANDED_OVER.into(),
+    }
+}
+
+/// This program's own arguments after the command's name, as a server in the background gets them.
+fn arguments() -> impl Iterator<Item = OsString> {
+    let is_ours = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        text == "--foreground" || text.starts_with("--resume=") || text.starts_with("--restarts=")
+    };
+    std::env::args_os().skip(2).filter(move |argument| !is_ours(argument))
+}
+
+/// How this server is started again.
+fn restart(count: u32) -> Result<Restart> {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    Ok(Restart { arguments: arguments().collect(), folder, count })
+}
+
 impl Serve {
-    pub(crate) fn run(&self) -> Result<()> {
-        attach::serve_in_background(self.disk.options())
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let (options, restart) = (self.disk.options(), restart(self.restarts)?);
+        let ended = match &self.resume {
+            Some(id) => attach::resume(id, options, restart),
+            None => attach::serve_in_background(options, restart),
+        };
+        ended.map(exit_code)
     }
 }
 
 impl Guard {
     pub(crate) fn run(&self) -> Result<()> {
-        attach::guard(&self.device, &self.owner)
+        let Self { restarts, folder, arguments } = self;
+        attach::guard(Restart { arguments: arguments.clone(), folder: folder.clone(), count: *restarts })
     }
+}
+
+impl Named {
+    /// Has the servers of these disks connect again.
+    pub(crate) fn reconnect(&self) -> Result<()> {
+        self.each(|listed| {
+            listed.reconnect()?;
+            line(format_args!("connected {}", listed.disk))
+        })
+    }
+
+    /// Has new servers take these disks over.
+    pub(crate) fn upgrade(&self) -> Result<()> {
+        self.each(|listed| {
+            let pid = listed.upgrade()?;
+            line(format_args!("process {pid} serves {}", listed.disk))
+        })
+    }
+
+    fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
+        let path = path(Path::new(&self.name))?;
+        let mut disks = Registry::of_this_user().list()?;
+        disks.retain(|Listed { disk, .. }| {
+            self.name == disk.nqn.as_str() || [&disk.device, &disk.socket].contains(&&Some(path.clone()))
+        });
+        ensure!(!disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
+        for_each(&disks, act)
+    }
+}
+
+/// Does something with each of the disks, and goes on with the others where that fails.
+fn for_each(disks: &[Listed], act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
+    let mut failures = Vec::new();
+    for listed in disks {
+        match act(listed) {
+            Ok(()) => {}
+            Err(error) if error.is::<OutputClosed>() => return Err(error),
+            Err(error) => failures.push(format!("{}: {}", listed.disk, chain(&error))),
+        }
+    }
+    let Some((last, others)) = failures.split_last() else { return Ok(()) };
+    for failure in others {
+        eprintln!("{ERROR_PREFIX}{failure}");
+    }
+    bail!("{last}")
+}
+
+/// The path that is meant: it may be a link to the node, or relative.
+fn path(path: &Path) -> Result<PathBuf> {
+    Ok(path.canonicalize().or_else(|_| std::path::absolute(path))?)
 }
 
 fn report(format: Format, disk: &Attachment) -> Result<()> {
@@ -181,8 +283,6 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
 impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
-        // The argument may be a link to the node, or a relative path.
-        let path = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
         let (named, socket) =
             (self.name.as_deref().map(Path::new).map(path), self.socket.as_deref().map(path));
         let (named, socket) = (named.transpose()?, socket.transpose()?);
@@ -196,19 +296,9 @@ impl Detach {
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
-        let mut failures = Vec::new();
-        for listed in &disks {
-            let disk = &listed.disk;
-            match listed.detach(self.force) {
-                Ok(()) => line(format_args!("detached {disk}"))?,
-                // Go on with the others.
-                Err(error) => failures.push(format!("{disk}: {}", chain(&error))),
-            }
-        }
-        let Some((last, others)) = failures.split_last() else { return Ok(()) };
-        for failure in others {
-            eprintln!("{ERROR_PREFIX}{failure}");
-        }
-        bail!("{last}")
+        for_each(&disks, |listed| {
+            listed.detach(self.force)?;
+            line(format_args!("detached {}", listed.disk))
+        })
     }
 }

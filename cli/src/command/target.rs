@@ -115,7 +115,7 @@ pub(crate) struct TargetArguments {
     #[arg(short = 'c', long, default_value_t = 1)]
     reconnect_delay: u32,
     /// Seconds to try to reconnect before all I/O fails; -1 is for ever
-    #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true,
+    #[arg(short = 'l', long, default_value_t = 600, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i64).range(-1..))]
     ctrl_loss_tmo: i64,
     /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on. By default I/O waits as long as
