@@ -22,7 +22,7 @@ impl Listed {
         match self.until(RECONNECT_TIME_MAX, live) {
             Some(disk) if live(&disk) => Ok(()),
             Some(Attachment { state, reason, .. }) => bail!(
-                "it is {} still{}; its server goes on trying",
+                "it is {} still{}",
                 state.as_str(),
                 reason.map(|reason| format!(": {reason}")).unwrap_or_default()
             ),

@@ -1,15 +1,16 @@
 //! `nvmf attach`, `nvmf detach`, and the processes that `attach` starts.
 
+use super::persist;
 use super::target::NamespaceArguments;
 use super::{Format, Output};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, Registry, Restart, SocketOptions};
 use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 #[derive(clap::Args)]
 pub(crate) struct Attach {
@@ -18,6 +19,9 @@ pub(crate) struct Attach {
     /// Serve from this process, until it is stopped
     #[arg(long)]
     foreground: bool,
+    /// Attach it at every boot: writes /etc/nvmf/attach.d/NAME.toml, and enables the unit nvmf-attach@NAME
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["foreground", "from"])]
+    persist: Option<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -25,6 +29,9 @@ pub(crate) struct Attach {
 /// Which disk, and where it is served.
 #[derive(clap::Args, Clone)]
 struct DiskArguments {
+    /// Take the options from this file, as --persist writes them
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     #[command(flatten)]
     namespace: NamespaceArguments,
     /// Form of the disk; a socket if --socket is given
@@ -152,10 +159,42 @@ impl Attach {
             let ended = attach::serve(&options, restart, &mut |attachment| report(format, attachment))?;
             return Ok(exit_code(ended));
         }
-        report(format, &attach::in_background(arguments())?)?;
+        let disk = match &self.persist {
+            Some(name) => self.attach_by_unit(name)?,
+            None => None,
+        };
+        let disk = disk.map_or_else(|| attach::in_background(arguments()), Ok)?;
+        report(format, &disk)?;
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Writes the unit's file, and has systemd attach the disk now and at every boot. `None`: there is no systemd here.
+    fn attach_by_unit(&self, name: &str) -> Result<Option<Attachment>> {
+        let file = persist::write(name)?;
+        if !Path::new(SYSTEMD).exists() {
+            eprintln!(
+                "{ERROR_PREFIX}this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
+                file.display()
+            );
+            return Ok(None);
+        }
+        let unit = format!("nvmf-attach@{name}.service");
+        let enabled =
+            Command::new("systemctl").args(["enable", "--now", &unit]).stdin(Stdio::null()).status();
+        ensure!(
+            enabled.context("cannot run systemctl")?.success(),
+            "{} is written, but {unit} does not start: journalctl -u {unit} says why",
+            file.display()
+        );
+        let main = Command::new("systemctl").args(["show", &unit, "-P", "MainPID"]).output()?;
+        let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
+        let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
+        Ok(Some(disk.with_context(|| format!("{unit} has started, but its disk is gone again"))?.disk))
+    }
 }
+
+/// There where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
 
 /// The exit status of a server that leaves its disk to another: the unit has systemd start that.
 const HANDED_OVER: u8 = 75;
@@ -169,11 +208,13 @@ fn exit_code(ended: Ended) -> ExitCode {
 
 /// This program's own arguments after the command's name, as a server in the background gets them.
 fn arguments() -> impl Iterator<Item = OsString> {
-    let is_ours = |argument: &OsString| {
+    let mut is_name = false;
+    std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
-        text == "--foreground" || text.starts_with("--resume=") || text.starts_with("--restarts=")
-    };
-    std::env::args_os().skip(2).filter(move |argument| !is_ours(argument))
+        let of_this_call = ["--resume=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
+        let was_name = std::mem::replace(&mut is_name, text == "--persist");
+        !(text == "--foreground" || of_this_call || was_name || is_name)
+    })
 }
 
 /// How this server is started again.

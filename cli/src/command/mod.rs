@@ -11,6 +11,7 @@ mod doctor;
 mod identify;
 mod list;
 mod nvm;
+pub(crate) mod persist;
 mod raw;
 mod refused;
 mod smart_log;
@@ -244,6 +245,12 @@ const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 /// Exit status when the standard output is closed: that of a program that SIGPIPE ends.
 const OUTPUT_CLOSED: u8 = 128 + 13;
+
+/// The exit status of a call that is wrong; prints why.
+pub(crate) fn refuse(error: &anyhow::Error) -> ExitCode {
+    eprintln!("{ERROR_PREFIX}{}", chain(error));
+    USAGE.into()
+}
 
 /// The exit status of a command; prints why it failed.
 fn exit(outcome: Result<ExitCode>, failure: u8) -> ExitCode {
