@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     match command::persist::expand(std::env::args_os().collect()) {
         Ok(arguments) => command::Arguments::parse_from(arguments).run(),
-        Err(error) => command::refuse(&error),
+        Err(error) => command::refuse(error),
     }
 }
 

@@ -424,7 +424,65 @@ fn persisted_disk_is_attached_from_its_file() {
     std::fs::write(&file, text.replace("version = 1", "version = 9")).expect("written");
     fails(&mut site.local(&["attach", "--from", from]).expect("nvmf"), &["version 9", from])
         .expect("a clear message");
-    fails(&mut attaching(&site, &["--persist", "a/b"]), &["--persist a/b"]).expect("a clear message");
+    let wrong = process::run(&mut attaching(&site, &["--persist", "a/b"])).expect("nvmf");
+    assert_eq!(wrong.status.code(), Some(2), "no name of a file");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn of_attaches_at_once_one_has_the_disk() {
+    let (site, target) = site("raced");
+    for _ in 0..3 {
+        let spawn = || {
+            let mut call = attaching(&site, &[]);
+            call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nvmf")
+        };
+        let all =
+            [spawn(), spawn(), spawn(), spawn()].map(|child| child.wait_with_output().expect("it ends"));
+        let said: Vec<_> = all.iter().map(|output| String::from_utf8_lossy(&output.stderr)).collect();
+        assert_eq!(all.iter().filter(|output| output.status.success()).count(), 1, "{said:?}");
+        let refused = said
+            .iter()
+            .filter(|said| said.contains("attached already") || said.contains("is served already"));
+        assert_eq!(refused.count(), 3, "{said:?}");
+        assert_eq!(listed(&site).len(), 1);
+        succeeds(&mut detach(&site, &["--all"])).expect("detached");
+        assert!(files(&site).is_empty(), "{:?}", files(&site));
+    }
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn folder_that_takes_no_entry_is_named_and_nothing_is_left() {
+    let (site, target) = site("folder");
+    std::fs::create_dir(site.registry()).expect("a folder");
+    let call = attaching(&site, &[]);
+    for (options, full, said) in
+        [("ro", "", "Read-only"), ("size=4k", "head -c 4096 /dev/zero >\"$0/full\";", "No space left")]
+    {
+        let script = format!(
+            "mount -t tmpfs -o {options} tmpfs \"$0\" || exit 99; {full} \"$@\"; status=$?; ls \"$0\"; exit $status"
+        );
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--mount", "sh", "-c", &script])
+            .arg(site.registry())
+            .arg(call.get_program())
+            .args(call.get_args());
+        unshare.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = process::run(&mut unshare).expect("unshare");
+        let (left, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if error.contains("unshare failed") || output.status.code() == Some(99) {
+            eprintln!("left out: nothing can be mounted here: {error}");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(said) && error.contains(site.registry().to_str().expect("a path")), "{error}");
+        assert!(left.lines().all(|file| file == "full"), "{left}");
+    }
+    attach(&site, &[]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }
 

@@ -59,7 +59,10 @@ impl Listed {
                 refuse_in_use(device, pid)?;
             }
             process.terminate()?;
-            self.wait(&process, force)?;
+            if let Some(other) = self.wait(&process, force)? {
+                // It was killed before it could end, and another has taken its place.
+                return other.detach(force);
+            }
         }
         let outcome = self.outcome();
         // Its files, should it have left any.
@@ -88,11 +91,14 @@ impl Listed {
         None
     }
 
-    /// Waits for the server's end.
-    fn wait(&self, process: &Process, force: bool) -> Result<()> {
+    /// Waits for the server's end. The disk, if it was taken over by another meanwhile.
+    fn wait(&self, process: &Process, force: bool) -> Result<Option<Self>> {
         let start = Instant::now();
         let mut insisted = start;
         while self.is_served() {
+            if let Some(other) = self.again().filter(|now| now.disk.pid != self.disk.pid) {
+                return Ok(Some(other));
+            }
             if self.now().is_some_and(|now| now.state == State::Ending) {
                 ensure!(
                     force,
@@ -112,7 +118,7 @@ impl Listed {
             );
             std::thread::sleep(POLL);
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -115,6 +115,7 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let lives = async {
         service.place(&up.namespace, up.subsystem_nqn, up.via.as_ref(), place)?;
         if !takes_over {
+            announce_again(&node);
             tokio::select! {
                 opens = node_opens(&node) => opens?,
                 () = service.stop.asked() => bail!("stopped before the disk was attached"),
@@ -143,6 +144,14 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let (how, ended) = take_away(node).await;
     let finished = thread.end(how).await;
     said.map(drop).and(ended).and(finished)
+}
+
+/// Has udev look at a device again: it came before it was written down whose it is.
+fn announce_again(node: &Path) {
+    if let Some(name) = node.file_name().and_then(|name| name.to_str()) {
+        // Without sysfs there is no udev.
+        let _ = std::fs::write(format!("/sys/class/block/{name}/uevent"), "change");
+    }
 }
 
 /// Gives the kernel's client another socket in place of that of a server that was killed: the other end of it. The kernel takes

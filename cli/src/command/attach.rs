@@ -86,6 +86,13 @@ pub(crate) struct Guard {
     arguments: Vec<OsString>,
 }
 
+/// What deploy/60-nvmf.rules asks.
+#[derive(clap::Args)]
+pub(crate) struct UdevProperties {
+    /// The device's node
+    device: PathBuf,
+}
+
 /// Disks that are asked for something.
 #[derive(clap::Args)]
 pub(crate) struct Named {
@@ -231,6 +238,22 @@ impl Serve {
             None => attach::serve_in_background(options, restart),
         };
         ended.map(exit_code)
+    }
+}
+
+impl UdevProperties {
+    /// Prints what udev is to know of a device, if it is an attached disk.
+    pub(crate) fn run(&self) -> Result<()> {
+        let disks = Registry::of_this_user().list()?;
+        let disk = disks
+            .into_iter()
+            .map(|listed| listed.disk)
+            .find(|disk| disk.device.as_ref() == Some(&self.device));
+        let Some(Attachment { nqn, nsid, uuid, .. }) = disk else { return Ok(()) };
+        if let Some(uuid) = uuid {
+            line(format_args!("NVMF_UUID={uuid}"))?;
+        }
+        line(format_args!("NVMF_NQN={nqn}\nNVMF_NSID={nsid}"))
     }
 }
 

@@ -136,6 +136,9 @@ enum Command {
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
+    /// Prints what udev is to know of a device
+    #[command(hide = true)]
+    UdevProperties(attach::UdevProperties),
     /// Starts the server of an attached disk again when that was killed (what `attach` starts)
     #[command(hide = true)]
     Guard(attach::Guard),
@@ -218,6 +221,7 @@ impl Arguments {
             Command::Dsm(dsm) => dsm.run(),
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Guard(guard) => guard.run(),
+            Command::UdevProperties(device) => device.run(),
             Command::Connect(_) => wrong_arguments(
                 "the command is `nvmf attach`; it takes nvme-cli's options (one namespace at a time, with --nsid)",
             ),
@@ -246,10 +250,9 @@ const USAGE: u8 = 2;
 /// Exit status when the standard output is closed: that of a program that SIGPIPE ends.
 const OUTPUT_CLOSED: u8 = 128 + 13;
 
-/// The exit status of a call that is wrong; prints why.
-pub(crate) fn refuse(error: &anyhow::Error) -> ExitCode {
-    eprintln!("{ERROR_PREFIX}{}", chain(error));
-    USAGE.into()
+/// The exit status of a call whose arguments cannot be read; prints why.
+pub(crate) fn refuse(error: anyhow::Error) -> ExitCode {
+    exit(Err(error), FAILURE)
 }
 
 /// The exit status of a command; prints why it failed.
