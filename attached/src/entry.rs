@@ -46,6 +46,8 @@ pub struct Attachment {
     pub mark: u64,
     /// The namespace that was asked for by number.
     pub asked_nsid: Option<u32>,
+    /// It was attached though it was attached already.
+    pub is_duplicate: bool,
     /// What it was when it was attached: whoever takes it over serves nothing else.
     pub disk: Option<Disk>,
     /// Who starts its server again when that was killed.

@@ -188,7 +188,7 @@ open_is_refused() {
 
 load() {
     fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=32m \
-        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 --output=/run/load.log
+        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=64 --rate_iops=400 --output=/run/load.log
 }
 
 # No write is lost or fails; only `nvmf list` shows that the target was away.
@@ -272,6 +272,35 @@ killed_is_detached() {
     attach
 }
 
+# Of servers that are killed at some moment of attaching and detaching nothing stays in the way.
+killed_at_moments() {
+    detach $device
+    for moment in 0.02 0.1 0.3 0.6 1 2; do
+        nvmf attach $remote >/dev/null 2>&1 &
+        front=$!
+        wait_for 50 sh -c "cat /proc/$front/task/$front/children | grep -q . || ! kill -0 $front"
+        sleep $moment
+        kill -9 $(cat /proc/$front/task/$front/children 2>/dev/null) || true
+        wait $front || true
+        # It may have been attached by then: then it goes on.
+        wait_for 100 attached_or_can_be
+        wait_for 100 list_says live
+        nvmf detach $device >/dev/null 2>&1 &
+        front=$!
+        sleep $moment
+        kill -9 "$(server)" || true
+        wait $front || true
+        wait_for 50 detached_at_last
+        gone
+    done
+    [ -z "$(ls /run/nvmf)" ]
+    [ -z "$(ls /sys/class/ublk-char 2>/dev/null)" ]
+    attach
+}
+
+attached_or_can_be() { list_says live || nvmf attach $remote; }
+detached_at_last() { nvmf detach --all; nothing_is_attached; }
+
 # The program is replaced under load.
 upgraded_under_load() {
     load 8 &
@@ -351,6 +380,7 @@ attached_disk() {
     must 'server and guard killed' server_and_guard_killed
     must 'killed and detached' killed_is_detached
     must 'upgraded under load' upgraded_under_load
+    must 'killed at some moments' killed_at_moments
     must 'ends when unmounted' ends_when_unmounted
     must 'target lost' target_lost
     must 'detached by force' forced

@@ -33,7 +33,7 @@ pub(crate) struct Restart {
 }
 
 /// Waits for the end of the process that started this one. If that did not say that the end was meant, becomes another one.
-pub(crate) fn guard(restart: Restart) -> Result<()> {
+pub(crate) fn guard(restart: &Restart) -> Result<()> {
     process::leave_caller();
     process::stay_in_memory();
     let start = Instant::now();

@@ -230,7 +230,7 @@ impl Registry {
 /// Whether these options name an attached disk.
 fn is_meant(disk: &Attachment, options: &AttachOptions) -> bool {
     let path = options.socket.path.as_ref();
-    !options.duplicate
+    disk.is_duplicate == options.duplicate
         && disk.nqn == options.connection.nqn.as_str()
         && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
         && path.is_none_or(|path| disk.socket.as_ref() == Some(path))

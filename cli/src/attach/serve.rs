@@ -184,15 +184,16 @@ impl Begun {
             let _ = nix::sys::prctl::set_no_new_privs();
         } else {
             process::serve_write_back();
+            process::drop_capabilities();
         }
         let entry = self.entry(options, role.supervisor)?;
-        // Before anything is made that would have to be cleared away.
-        self.claim.write(&entry)?;
         let fence = self.claim.fence()?;
         let origin =
             Origin { options: options.clone(), fence, before: self.before.clone(), mark: entry.mark };
         run(async {
             let stop = Stop::new(role.starter)?;
+            // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
+            self.claim.write(&entry)?;
             let (claim, restart) = (&self.claim, role.restart);
             let mut service =
                 Service { origin, claim, stop, announce, entry, restart, guard: None, was_live: false };
@@ -221,6 +222,7 @@ impl Begun {
             state: State::Attaching,
             mark: u64::from_ne_bytes(mark) | 1,
             asked_nsid: options.nsid.map(|nsid| nsid.0),
+            is_duplicate: options.duplicate,
             supervisor,
             ..Attachment::default()
         })
@@ -307,14 +309,16 @@ pub(super) struct Service<'a> {
 
 impl Service<'_> {
     async fn serve(&mut self, server: Server) -> Served {
+        let takes_over = self.origin.before.is_some();
+        // What is there already must not be left alone if this process fails.
+        let guarded = if takes_over { self.start_guard() } else { Ok(()) };
         let outcome = match server {
+            _ if guarded.is_err() => guarded,
             Server::Ublk => ublk::serve(self).await,
             Server::Nbd => socket::serve_device(self).await,
             Server::Socket(note) => socket::serve(self, note).await,
         };
-        let takes_over = self.origin.before.is_some();
-        let hands_over = outcome.is_ok() && self.stop.hands_over();
-        let is_kept = hands_over || takes_over && !self.was_live && !self.stop.was_asked();
+        let is_kept = self.stop.hands_over() || takes_over && !self.was_live && !self.stop.was_asked();
         if outcome.is_err() && takes_over && !self.was_live && !is_kept {
             self.claim.clear_device_away(&self.entry);
         }

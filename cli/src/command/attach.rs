@@ -260,7 +260,7 @@ impl UdevProperties {
 impl Guard {
     pub(crate) fn run(&self) -> Result<()> {
         let Self { restarts, folder, arguments } = self;
-        attach::guard(Restart { arguments: arguments.clone(), folder: folder.clone(), count: *restarts })
+        attach::guard(&Restart { arguments: arguments.clone(), folder: folder.clone(), count: *restarts })
     }
 }
 
