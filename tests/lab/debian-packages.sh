@@ -22,6 +22,21 @@ installed() {
     nvmf --version
 }
 
+# As installed it starts, serves nothing and says so, and is filled by commands.
+empty() {
+    runuser -u nvmf -- nvmf-target check /etc/nvmf/target.toml 2>&1 | grep 'warning: nothing is served'
+    systemctl start nvmf-target
+    [ "$(property ActiveState)" = active ]
+    property StatusText | grep 'nothing is served: there is no \[\[listener\]\]'
+    nvmf-target ctl listener add "$GUEST:4420" -t tcp
+    nvmf-target ctl subsystem add "$NQN" --allow-any-host
+    nvmf-target ctl namespace add "$NQN" --memory 1MiB
+    nvmf-target ctl save --in-place
+    systemctl restart nvmf-target
+    property StatusText | grep "$GUEST:4420 (NVMe/TCP): 1 namespace"
+    systemctl stop nvmf-target
+}
+
 configured() {
     nvmf show-hostnqn
     cat >/etc/nvmf/target.toml <<TOML
@@ -134,6 +149,7 @@ purged() {
 case $(cat $STAGE 2>/dev/null) in
 '')
     must 'packages are installed, and nothing is started' installed
+    step 'the target starts empty, and is filled by commands' empty
     must 'the configured target is enabled and started' configured
     step 'systemd-analyze security is under 2.0' exposed
     must "the kernel's host connects" connected

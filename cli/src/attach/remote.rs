@@ -4,7 +4,7 @@ use super::fence::{Fence, FenceFile};
 use super::serve::{Change, lock_disk};
 use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
-use crate::namespace::choose;
+use crate::namespace::{choose, taken_of};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_attached::{Attachment, DiskLock};
@@ -162,12 +162,22 @@ pub(super) fn in_thread<T: Send + 'static>(
     Ok(is_done)
 }
 
+/// What a disk's thread has connected to, or takes over.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) namespace: Namespace,
+    /// The subsystem as its controller names itself.
+    pub(super) subsystem_nqn: String,
+    /// Over what it is connected; `None` for a disk that is taken over.
+    pub(super) via: Option<Via>,
+    /// What is said of the choice, if there was one and nobody made it.
+    pub(super) choice: Option<String>,
+}
+
 /// The connection of a disk's thread.
 pub(super) struct Remote {
     pub(super) backend: RemoteBackend<AnyTransport>,
-    pub(super) namespace: Namespace,
-    /// Over what; `None` where it is not connected yet.
-    pub(super) via: Option<Via>,
+    pub(super) found: Found,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
     /// What was told last: the state, the loss, and the disk's size.
@@ -195,7 +205,7 @@ impl Remote {
     ) -> Result<Self> {
         let (options, fence) = (&origin.options, origin.fence.clone());
         let connection = &options.connection;
-        let (backend, via, namespace, lock, fenced) = match &origin.before {
+        let (backend, found, lock, fenced) = match &origin.before {
             Some(before) => {
                 let namespace = disk::namespace(before)?;
                 let lock = lock_disk(options, &namespace)?;
@@ -206,7 +216,8 @@ impl Remote {
                 let fenced = left.unwrap_or_else(|| Fence::new(None, origin.quiesce_max())).anywhere();
                 // What is issued first is issued before the controller is known here.
                 fence.write(Some(fenced))?;
-                (backend, None, namespace, lock, fenced)
+                let subsystem_nqn = String::new();
+                (backend, Found { namespace, subsystem_nqn, via: None, choice: None }, lock, fenced)
             }
             None => {
                 let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
@@ -216,13 +227,18 @@ impl Remote {
                 let lock = lock_disk(options, &namespace)?;
                 let fenced = now_fenced(&backend, origin.quiesce_max());
                 fence.write(Some(fenced))?;
-                (backend, Some(via), namespace, lock, fenced)
+                let choice = match options.nsid {
+                    Some(_) => None,
+                    None => taken_of(&connection.nqn, nsid, backend.namespaces()),
+                };
+                let subsystem_nqn = backend.controller().map(|controller| controller.subsystem_nqn.clone());
+                let subsystem_nqn = subsystem_nqn.unwrap_or_default();
+                (backend, Found { namespace, subsystem_nqn, via: Some(via), choice }, lock, fenced)
             }
         };
         Ok(Self {
-            bytes: namespace.geometry.bytes(),
-            namespace,
-            via,
+            bytes: found.namespace.geometry.bytes(),
+            found,
             control,
             changes,
             state: origin.first_state(),
@@ -240,7 +256,7 @@ impl Remote {
 
     /// The namespace as a device of the backend.
     pub(super) fn device(&self) -> DeviceId {
-        DeviceId(self.namespace.nsid.0)
+        DeviceId(self.found.namespace.nsid.0)
     }
 
     /// After a turn that found work or did not: tells what became of the connection, and whether to sleep now.
@@ -303,10 +319,10 @@ impl Remote {
             self.write_fence(state);
         }
         (self.state, self.revision) = (state, revision);
-        let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.namespace.nsid);
+        let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.found.namespace.nsid);
         let mismatch = foreign.map(|(_, mismatch)| mismatch);
         if state == ConnectionState::Live
-            && let Ok(namespace) = self.backend.namespace(self.namespace.nsid)
+            && let Ok(namespace) = self.backend.namespace(self.found.namespace.nsid)
         {
             self.bytes = self.bytes.max(namespace.geometry.bytes());
         }
@@ -328,11 +344,6 @@ impl Remote {
                 tracing::warn!(%error, "if this process is killed, another waits longer than it must");
             }
         }
-    }
-
-    /// The subsystem as its controller names itself; empty while there is none.
-    pub(super) fn subsystem_nqn(&self) -> String {
-        self.backend.controller().map(|controller| controller.subsystem_nqn.clone()).unwrap_or_default()
     }
 
     /// Ends the connection in order: nothing of it can be carried out later, if all has ended.

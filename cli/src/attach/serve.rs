@@ -3,10 +3,9 @@
 use super::form::Server;
 use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
-use super::remote::{Control, End, Origin};
+use super::remote::{Control, End, Found, Origin};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk};
-use crate::connect::Via;
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
@@ -195,8 +194,17 @@ impl Begun {
             // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
             self.claim.write(&entry)?;
             let (claim, restart) = (&self.claim, role.restart);
-            let mut service =
-                Service { origin, claim, stop, announce, entry, restart, guard: None, was_live: false };
+            let mut service = Service {
+                origin,
+                claim,
+                stop,
+                announce,
+                entry,
+                restart,
+                guard: None,
+                was_live: false,
+                growth: None,
+            };
             Ok(service.serve(server).await)
         })
     }
@@ -305,6 +313,8 @@ pub(super) struct Service<'a> {
     restart: Restart,
     guard: Option<Guard>,
     was_live: bool,
+    /// Why the machine was not told that the disk has grown.
+    growth: Option<String>,
 }
 
 impl Service<'_> {
@@ -328,14 +338,10 @@ impl Service<'_> {
 
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile; what is
     /// taken over is written down already. From now on somebody looks after this process.
-    pub(super) fn place(
-        &mut self,
-        namespace: &Namespace,
-        subsystem_nqn: String,
-        via: Option<&Via>,
-        place: Place,
-    ) -> Result<()> {
+    pub(super) fn place(&mut self, found: &Found, place: Place) -> Result<()> {
+        let Found { namespace, subsystem_nqn, via, choice } = found;
         if let Some(via) = via {
+            let notes: Vec<_> = place.note.iter().chain(choice).map(String::as_str).collect();
             self.entry = Attachment {
                 transport: via.transport().name().to_owned(),
                 tls: via.tls(),
@@ -346,8 +352,8 @@ impl Service<'_> {
                 block_size: namespace.geometry.block_size,
                 device: place.device,
                 socket: place.socket,
-                note: place.note,
-                disk: Some(disk::record(namespace, subsystem_nqn)),
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+                disk: Some(disk::record(namespace, subsystem_nqn.clone())),
                 ..self.entry.clone()
             };
             self.claim.write(&self.entry)?;
@@ -427,12 +433,12 @@ impl Service<'_> {
         match told {
             Ok(()) => {
                 tracing::info!("the disk has grown to {bytes} bytes");
-                (self.entry.size, self.entry.note) = (bytes, None);
+                (self.entry.size, self.growth) = (bytes, None);
             }
             Err(error) => {
                 let note = format!("the namespace has grown to {bytes} bytes: {}", chain(&error));
                 tracing::warn!("{note}");
-                self.entry.note = Some(note);
+                self.growth = Some(note);
             }
         }
     }
@@ -462,7 +468,7 @@ impl Service<'_> {
     fn connection_is(&mut self, Change { state, reason, .. }: Change) {
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
-            self.entry.reason = reason;
+            self.entry.reason = reason.or_else(|| self.growth.clone());
             self.entry.state = match state {
                 ConnectionState::Live => State::Live,
                 ConnectionState::Connecting => State::Reconnecting,

@@ -6,13 +6,11 @@ use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
 use super::registry::{self, Registry};
 use super::remote::{
-    self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Origin, Remote, Wires, changes, in_thread,
+    self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Found, Origin, Remote, Wires, changes, in_thread,
 };
 use super::serve::{Place, Service, node_opens};
-use crate::connect::Via;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmf_host::Namespace;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -44,9 +42,7 @@ enum Clients {
 /// A disk that is served.
 #[derive(Debug)]
 struct Up {
-    namespace: Namespace,
-    subsystem_nqn: String,
-    via: Option<Via>,
+    found: Found,
     socket: Option<PathBuf>,
 }
 
@@ -64,7 +60,7 @@ pub(super) async fn serve(service: &mut Service<'_>, note: Option<String>) -> Re
     let mut is_live = false;
     let lives = async {
         let place = Place { device: None, socket: up.socket, note };
-        service.place(&up.namespace, up.subsystem_nqn, up.via.as_ref(), place)?;
+        service.place(&up.found, place)?;
         service.report().await?;
         is_live = true;
         // Its clients are told by the thread, when they connect.
@@ -101,7 +97,7 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
         }
         None => {
             let (thread, up) = start(service, Clients::Kernel(ours, gone)).await?;
-            let info = DiskInfo::from(&up.namespace);
+            let info = DiskInfo::from(&up.found.namespace);
             let patience = service.origin.options.connection.ctrl_loss_timeout;
             let patience = patience.unwrap_or(PATIENCE_MAX).clamp(PATIENCE_MIN, PATIENCE_MAX);
             let made =
@@ -113,7 +109,7 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let place = Place { device: Some(node.clone()), ..Place::default() };
     let takes_over = service.origin.before.is_some();
     let lives = async {
-        service.place(&up.namespace, up.subsystem_nqn, up.via.as_ref(), place)?;
+        service.place(&up.found, place)?;
         if !takes_over {
             announce_again(&node);
             tokio::select! {
@@ -220,7 +216,7 @@ impl Thread {
 fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
     let (control, options) = (Arc::clone(&wires.control), &origin.options);
     let mut remote = Remote::open(origin, wires.control, wires.changes)?;
-    let mut server = Server::new(DiskInfo::from(&remote.namespace), remote.device())?;
+    let mut server = Server::new(DiskInfo::from(&remote.found.namespace), remote.device())?;
     let (mut socket, mut gone) = (None, None);
     match clients {
         Clients::Kernel(stream, tell) => {
@@ -228,7 +224,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
             gone = Some(tell);
         }
         Clients::Socket => {
-            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.namespace.nsid.0);
+            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.found.namespace.nsid.0);
             let before = origin.before.as_ref().and_then(|before| before.socket.clone());
             let path = before.or_else(|| options.socket.path.clone());
             let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
@@ -236,8 +232,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
             socket = Some(path);
         }
     }
-    let (namespace, subsystem_nqn) = (remote.namespace.clone(), remote.subsystem_nqn());
-    let up = Up { namespace, subsystem_nqn, via: remote.via.clone(), socket };
+    let up = Up { found: remote.found.clone(), socket };
     // Nobody hears: it is told to end.
     let _ = wires.up.send(up);
     let start = Instant::now();

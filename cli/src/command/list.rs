@@ -49,10 +49,6 @@ impl List {
             if let Some(reason) = &disk.reason {
                 line(format_args!("{}: {}: {reason}", disk.place().display(), disk.state.as_str()))?;
             }
-            // Of a socket, why it is no device: that was said when it was attached.
-            if let (Some(note), Some(device)) = (&disk.note, &disk.device) {
-                line(format_args!("{}: {note}", device.display()))?;
-            }
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ async fn start(service: &mut Service<'_>, up: &Up, takes_over: bool) -> Result<(
     let device = up.device;
     let node = device::node(device);
     let place = Place { device: Some(node.clone()), ..Place::default() };
-    service.place(&up.namespace, up.subsystem_nqn.clone(), up.via.as_ref(), place)?;
+    service.place(&up.found, place)?;
     let made = async {
         let start = move || if takes_over { device::recovered(device) } else { device::start(device) };
         in_thread("nvmf-ublk-start", start)?.await??;

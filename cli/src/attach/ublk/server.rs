@@ -4,12 +4,10 @@ use super::device::{self, Shape};
 use super::operation::operation;
 use super::ring::{Queue, Request};
 use crate::attach::errno::errno;
-use crate::attach::remote::{Control, End, FINISH_TIME_MAX, Origin, Remote, Wires};
-use crate::connect::Via;
+use crate::attach::remote::{Control, End, FINISH_TIME_MAX, Found, Origin, Remote, Wires};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
-use nvmf_host::Namespace;
 use nvmf_memory::Memory;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Up {
     pub(super) device: u32,
-    pub(super) namespace: Namespace,
-    pub(super) subsystem_nqn: String,
-    /// Over what it is connected; `None` for a device that is taken over.
-    pub(super) via: Option<Via>,
+    pub(super) found: Found,
 }
 
 /// Connects, adds a device for the namespace that is meant, or takes over the one that there is, and serves it until it is
@@ -30,15 +25,14 @@ pub(super) fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let connection = &origin.options.connection;
     let control = Arc::clone(&wires.control);
     let remote = Remote::open(origin, wires.control, wires.changes)?;
-    let (namespace, via) = (remote.namespace.clone(), remote.via.clone());
-    let subsystem_nqn = remote.subsystem_nqn();
+    let found = remote.found.clone();
     let takes_over = origin.before.is_some();
     let (device, shape) = if takes_over {
         device::recover(origin.mark)?
     } else {
         let commands = u32::from(connection.io_queues) * u32::from(connection.queue_depth);
-        let shape = Shape::of(&namespace, commands);
-        (device::add(&namespace, shape, origin.mark)?, shape)
+        let shape = Shape::of(&found.namespace, commands);
+        (device::add(&found.namespace, shape, origin.mark)?, shape)
     };
     let server = Server::new(remote, device, shape, control).inspect_err(|_| {
         if !takes_over {
@@ -46,7 +40,7 @@ pub(super) fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
         }
     })?;
     // Nobody hears: the device is stopped before it was started, which ends the loop.
-    let _ = wires.up.send(Up { device, namespace, subsystem_nqn, via });
+    let _ = wires.up.send(Up { device, found });
     server.serve()
 }
 
@@ -74,7 +68,7 @@ impl Server {
             .with_context(|| format!("cannot serve /dev/ublkc{device}"))?;
         Ok(Self {
             namespace: remote.device(),
-            block_size: remote.namespace.geometry.block_size,
+            block_size: remote.found.namespace.geometry.block_size,
             remote,
             queue,
             region,
