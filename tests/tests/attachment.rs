@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
+/// Longer than what a killed server has sent may be under way, and the attempts to connect after that.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
@@ -367,13 +369,14 @@ fn server_killed_at_any_moment_leaves_nothing_in_the_way() {
         }
         is_over(&mut front);
         // Another server may take the disk over, if it had been attached.
-        process::until("it can be attached, or is", || {
+        process::until_within("it can be attached, or is", PATIENCE, || {
             process::run(&mut attaching(&site, &[])).is_ok_and(|output| output.status.success())
                 || state(&site) == "live"
         })
         .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
         // While it is detached.
-        process::until("it is live", || state(&site) == "live").expect("it is");
+        process::until_within("it is live", PATIENCE, || state(&site) == "live")
+            .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
         let server = pid(&listed(&site)[0]);
         let mut call = detach(&site, &["--all"]);
         let mut front =
@@ -381,7 +384,7 @@ fn server_killed_at_any_moment_leaves_nothing_in_the_way() {
         std::thread::sleep(moment / 2);
         let _ = process::signal(server, "KILL");
         is_over(&mut front);
-        process::until("nothing is left after another detach", || {
+        process::until_within("nothing is left after another detach", PATIENCE, || {
             let _ = process::run(&mut detach(&site, &["--all"]));
             listed(&site).is_empty()
         })
