@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of [`Attachment`]'s format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// An attached disk.
 ///
@@ -42,10 +42,56 @@ pub struct Attachment {
     pub state: State,
     /// Why it is in this state, where there is more to say.
     pub reason: Option<String>,
+    /// What the kernel has on record for its device, so that it is not taken for another's of the same number.
+    pub mark: u64,
+    /// The namespace that was asked for by number.
+    pub asked_nsid: Option<u32>,
+    /// It was attached though it was attached already.
+    pub is_duplicate: bool,
+    /// What it was when it was attached: whoever takes it over serves nothing else.
+    pub disk: Option<Disk>,
+    /// Who starts its server again when that was killed.
+    pub supervisor: Supervisor,
     /// The process that serves it, as its own PID namespace numbers it.
     pub pid: u32,
     /// That PID namespace, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
+}
+
+/// What a disk was when it was attached.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Disk {
+    /// The subsystem, as its controller names itself.
+    pub subsystem_nqn: String,
+    /// UUID; all zeroes when it has none.
+    pub uuid: [u8; 16],
+    /// NGUID; all zeroes when it has none.
+    pub nguid: [u8; 16],
+    /// EUI-64; all zeroes when it has none.
+    pub eui64: [u8; 8],
+    /// It takes no writes.
+    pub read_only: bool,
+    /// It has a volatile write cache.
+    pub volatile_write_cache: bool,
+    /// Bytes that are best moved at once.
+    pub preferred: u32,
+    /// It can be told which ranges are not needed.
+    pub trim: bool,
+    /// It can write zeroes that it is not sent.
+    pub write_zeroes: bool,
+}
+
+/// Who starts a disk's server again when that was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Supervisor {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// A process that waits for its end.
+    Guard,
+    /// systemd.
+    Systemd,
 }
 
 /// The state of an attached disk.
@@ -64,7 +110,7 @@ pub enum State {
     Lost,
     /// Its server was asked to end, and does so when the disk is no longer in use.
     Ending,
-    /// Its server was killed: nobody serves it.
+    /// Its server was killed: nobody serves it, and what it is asked for waits.
     Killed,
     /// Another version of this program wrote the entry.
     #[default]

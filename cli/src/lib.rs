@@ -18,7 +18,10 @@ use std::process::ExitCode;
 /// Does what the command line says; the exit status of the process.
 #[must_use]
 pub fn main() -> ExitCode {
-    command::Arguments::parse().run()
+    match command::persist::expand(std::env::args_os().collect()) {
+        Ok(arguments) => command::Arguments::parse_from(arguments).run(),
+        Err(error) => command::refuse(error),
+    }
 }
 
 /// The command line.

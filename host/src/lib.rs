@@ -41,7 +41,7 @@ pub use association::{
 pub use command::{Command, DataPointer};
 pub use discovery::DiscoveryLog;
 pub use identity::{Mismatch, NamespaceIdentity};
-pub use io::{Namespace, Operation, Part, Parts};
+pub use io::{CommandLimits, Namespace, Operation, Part, Parts};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
 pub use recovery::{Decision, Fate, Recovery, RecoveryPolicy};

@@ -99,6 +99,8 @@ pub struct Recovery {
     lost_at: Option<Duration>,
     attempts: u32,
     io_failed: bool,
+    /// An attempt is made whatever the time.
+    attempt_due: bool,
 }
 
 impl Recovery {
@@ -115,6 +117,20 @@ impl Recovery {
             lost_at: None,
             attempts: 0,
             io_failed: false,
+            attempt_due: false,
+        }
+    }
+
+    /// For a controller that this host used until now, in another process: as after a loss. The first attempt follows when
+    /// what that process had sent is over, in `quiesce`.
+    #[must_use]
+    pub fn resumed(policy: RecoveryPolicy, seed: u64, now: Duration, quiesce: Duration) -> Self {
+        Self {
+            phase: Phase::Waiting { until: now.saturating_add(quiesce) },
+            was_ready: true,
+            lost_at: Some(now),
+            attempt_due: true,
+            ..Self::new(policy, seed, now)
         }
     }
 
@@ -156,6 +172,18 @@ impl Recovery {
         self.phase = Phase::Waiting { until: now.saturating_add(pause) };
     }
 
+    /// The user wants the controller back: the next attempt is made as soon as what was sent is over, in `quiesce`, and there is
+    /// as much time for more as after a loss, also when the controller had been given up. While it is in use, or an attempt is
+    /// under way, nothing changes.
+    pub fn retry(&mut self, now: Duration, quiesce: Duration) {
+        if self.was_ready && matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
+            self.decisions.clear();
+            (self.permanent, self.io_failed, self.attempts) = (false, false, 0);
+            (self.lost_at, self.attempt_due) = (Some(now), true);
+            self.phase = Phase::Waiting { until: now.saturating_add(quiesce) };
+        }
+    }
+
     /// The user closed the connection: nothing is decided from now on.
     pub fn stop(&mut self) {
         self.phase = Phase::Over;
@@ -194,6 +222,7 @@ impl Recovery {
             }
             Phase::Waiting { until } if until <= now => {
                 self.attempts = self.attempts.saturating_add(1);
+                self.attempt_due = false;
                 self.phase = Phase::Attempting { deadline: now.saturating_add(self.policy.attempt_timeout) };
                 self.decisions.push_back(Decision::Reconnect { attempt: self.attempts });
             }
@@ -263,6 +292,9 @@ impl Recovery {
     }
 
     fn loss_deadline(&self) -> Option<Duration> {
+        if self.attempt_due {
+            return None;
+        }
         Some(self.lost_at?.saturating_add(self.policy.ctrl_loss_timeout?))
     }
 

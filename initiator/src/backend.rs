@@ -1,6 +1,6 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
-use crate::driver::{Driver, DriverEvent};
+use crate::driver::{Driver, DriverEvent, StartError};
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
@@ -8,7 +8,7 @@ use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_host::{AssociationError, Mismatch, Namespace};
+use nvmf_host::{AssociationError, ControllerInfo, Impacted, Mismatch, Namespace, NamespaceIdentity};
 use nvmf_memory::Memory;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -28,6 +28,7 @@ pub struct RemoteBackend<T: Transport> {
     regions: u16,
     free_regions: Vec<RegionId>,
     log: Log,
+    revision: u32,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     lost: Option<AssociationError>,
 }
@@ -42,6 +43,20 @@ impl RemoteBackend<AnyTransport> {
         backend.driver.set_factory(Box::new(options.transport_factory()));
         Ok(backend)
     }
+
+    /// [`RemoteBackend::resume_over`] the transport of the options.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn resume(
+        options: &Options,
+        disk: NamespaceIdentity,
+        impacted: Option<Impacted>,
+    ) -> Result<Self, Error> {
+        let mut backend = Self::resume_over(options.open_transport()?, options, disk, impacted)?;
+        backend.driver.set_factory(Box::new(options.transport_factory()));
+        Ok(backend)
+    }
 }
 
 impl<T: Transport> RemoteBackend<T> {
@@ -50,34 +65,65 @@ impl<T: Transport> RemoteBackend<T> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect_over(transport: T, options: &Options) -> Result<Self, Error> {
-        let start = Instant::now();
-        let association = |source| Error::Association {
-            nqn: options.nqn.to_string(),
-            address: options.address,
-            source: Box::new(source),
-        };
-        let driver =
-            Driver::new(transport, options.driver_config(), Duration::ZERO).map_err(|error| match error {
-                crate::driver::StartError::Association(source) => association(source),
-                crate::driver::StartError::Transport(error) => {
-                    Error::System { what: "cannot start a connection", reason: error.to_string() }
-                }
-            })?;
-        let log = Log::default();
-        let mut backend =
-            Self { driver, nqn: options.nqn, start, regions: 0, free_regions: Vec::new(), log, lost: None };
+        let driver = Driver::new(transport, options.driver_config(), Duration::ZERO)
+            .map_err(|error| cannot_start(options, error))?;
+        let mut backend = Self::new(driver, options.nqn);
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
             match backend.driver.poll_event() {
                 Some(DriverEvent::Ready { .. }) => return Ok(backend),
                 Some(DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error)) => lost = Some(error),
-                Some(DriverEvent::GaveUp) => return Err(lost.map_or(Error::Closed, association)),
+                Some(DriverEvent::GaveUp) => {
+                    return Err(lost.map_or(Error::Closed, |error| association(options, error)));
+                }
                 Some(_) => {}
                 None if worked => {}
                 None => backend.sleep(&[]),
             }
         }
+    }
+
+    /// Takes over a disk that another process of this host used until it ended, as after a loss: operations wait until the
+    /// controller is connected, shows that disk, and what the other process had sent is over. That is so after `quiesce` from
+    /// now, or once the controller that is named has been reset. `None`: nothing of it is under way.
+    ///
+    /// # Errors
+    /// As [`crate::Connection::connect`], but for a controller that cannot be reached.
+    pub fn resume_over(
+        transport: T,
+        options: &Options,
+        disk: NamespaceIdentity,
+        impacted: Option<Impacted>,
+    ) -> Result<Self, Error> {
+        let driver = Driver::resume(transport, options.driver_config(), impacted, Duration::ZERO)
+            .map_err(|error| cannot_start(options, error))?;
+        let mut backend = Self::new(driver, options.nqn);
+        backend.driver.open(Duration::ZERO, disk);
+        Ok(backend)
+    }
+
+    fn new(driver: Driver<T>, nqn: Nqn) -> Self {
+        let (start, log) = (Instant::now(), Log::default());
+        Self { driver, nqn, start, regions: 0, free_regions: Vec::new(), log, revision: 0, lost: None }
+    }
+
+    /// Connects again as soon as that is safe, also to a controller that was given up. Nothing changes while it is connected.
+    pub fn reconnect(&mut self) {
+        self.driver.retry(self.start.elapsed());
+    }
+
+    /// What the controller says of itself; `None` while there is none.
+    #[must_use]
+    pub fn controller(&self) -> Option<&ControllerInfo> {
+        self.driver.association().map(|association| association.controller())
+    }
+
+    /// How long commands of this connection may still be carried out if this process ended now.
+    #[must_use]
+    pub fn quiesce_time(&self) -> Option<Duration> {
+        let association = self.driver.association()?;
+        Some(association.quiesce_time(self.start.elapsed(), false))
     }
 
     /// The namespaces, as they are now.
@@ -94,6 +140,12 @@ impl<T: Transport> RemoteBackend<T> {
         let namespaces = self.namespaces();
         let found = namespaces.iter().find(|namespace| namespace.nsid == nsid);
         found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
+    }
+
+    /// Another number after each change of the namespaces.
+    #[must_use]
+    pub fn revision(&self) -> u32 {
+        self.revision
     }
 
     /// The state of the connection.
@@ -155,6 +207,9 @@ impl<T: Transport> RemoteBackend<T> {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
             self.log.on_event(&event);
+            if matches!(event, DriverEvent::Ready { .. } | DriverEvent::NamespacesChanged) {
+                self.revision = self.revision.wrapping_add(1);
+            }
             match event {
                 DriverEvent::Ready { .. } => self.lost = None,
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => self.lost = Some(error),
@@ -162,6 +217,20 @@ impl<T: Transport> RemoteBackend<T> {
             }
         }
         worked
+    }
+}
+
+fn association(options: &Options, source: AssociationError) -> Error {
+    let (nqn, address) = (options.nqn.to_string(), options.address);
+    Error::Association { nqn, address, source: Box::new(source) }
+}
+
+fn cannot_start(options: &Options, error: StartError) -> Error {
+    match error {
+        StartError::Association(source) => association(options, source),
+        StartError::Transport(error) => {
+            Error::System { what: "cannot start a connection", reason: error.to_string() }
+        }
     }
 }
 

@@ -94,7 +94,7 @@ pub use nvmf_block::{BlockError, Geometry};
 pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{AuthenticationOptions, Options, SecretsSource, TransportOptions};
+pub use options::{AddressSource, AuthenticationOptions, Options, SecretsSource, TransportOptions};
 pub use state::{Change, Changes};
 pub use statistics::Statistics;
 #[cfg(feature = "tokio")]

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct Options {
     /// Where the controller listens.
     pub address: SocketAddr,
+    /// Where the address is read again before each reconnect; `None`: it stays the same.
+    pub address_source: Option<AddressSource>,
     /// What carries the commands; NVMe/RDMA by default.
     pub transport: TransportOptions,
     /// Over which RDMA, if it is RDMA: by default the device's that leads to the address, else userspace iWARP.
@@ -81,6 +83,27 @@ impl core::fmt::Debug for SecretsSource {
     }
 }
 
+/// Where a target's address is read again before each reconnect: its name may lead elsewhere by then.
+#[derive(Clone)]
+pub struct AddressSource(Arc<dyn Fn() -> Option<SocketAddr> + Send + Sync>);
+
+impl AddressSource {
+    /// Reads it with this, on the connection's thread: it must not block. `None` keeps the address that is known.
+    pub fn new(read: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(crate) fn read(&self) -> Option<SocketAddr> {
+        (self.0)()
+    }
+}
+
+impl core::fmt::Debug for AddressSource {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("AddressSource")
+    }
+}
+
 /// How to authenticate where the controller asks for it.
 #[derive(Debug, Clone)]
 pub struct AuthenticationOptions {
@@ -139,6 +162,7 @@ impl Options {
     pub fn with_host(address: SocketAddr, nqn: Nqn, host: HostIdentity) -> Self {
         Self {
             address,
+            address_source: None,
             transport: TransportOptions::Rdma,
             provider: Preference::Auto,
             crc: false,
@@ -155,7 +179,7 @@ impl Options {
             connect_timeout: None,
             io_timeout: Duration::from_secs(30),
             reconnect_delay: Duration::from_secs(1),
-            ctrl_loss_timeout: Some(Duration::from_secs(60)),
+            ctrl_loss_timeout: Some(Duration::from_secs(600)),
             fast_io_fail_timeout: None,
             spin: Duration::from_micros(500),
         }
@@ -236,6 +260,7 @@ impl Options {
         let loss = self.ctrl_loss_timeout;
         DriverConfig {
             address: self.address,
+            address_source: self.address_source.clone(),
             source: self.source,
             write_queues: self.write_queues,
             association: AssociationConfig {

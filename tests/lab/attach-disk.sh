@@ -188,7 +188,7 @@ open_is_refused() {
 
 load() {
     fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=32m \
-        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --rate_iops=400 --output=/run/load.log
+        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=64 --rate_iops=400 --output=/run/load.log
 }
 
 # No write is lost or fails; only `nvmf list` shows that the target was away.
@@ -207,32 +207,109 @@ target_killed_under_load() {
 
 list_says() { nvmf list -o json | jq -e --arg state "$1" '.disks[0].state == $state'; }
 
-# The machine does not hang: I/O fails, and the device goes.
-server_killed_under_load() {
-    load 20 >/run/said 2>&1 &
-    load=$!
-    sleep 2
-    kill -9 "$(jq .pid /run/attached.json)"
-    fails wait $load
-    nvmf list -o json | jq -e '.disks[0].state == "killed"'
-    refused 'cleared away' nvmf detach $device
-    wait_for 50 gone
-    attach
-    verified
+server() { nvmf list -o json | jq '.disks[0].pid'; }
+served_by_another_than() { list_says live && [ "$(server)" != "$1" ]; }
+
+# Kills the disk's server, and waits until another has taken its place.
+server_kill() {
+    killed=$(server)
+    kill -9 "$killed"
+    wait_for 300 served_by_another_than "$killed"
 }
 
-# The same with a file system on the disk: it can be unmounted.
+# Another server takes its place: no write is lost or fails.
+server_killed_under_load() {
+    load 8 &
+    load=$!
+    sleep 2
+    server_kill
+    wait $load || { cat /run/load.log; return 1; }
+    grep -E 'err=|IOPS' /run/load.log
+}
+
+# The same with a file system on the disk.
 server_killed_mounted() {
     mkfs.ext4 -q -F $device
     mount $device /mnt
-    cp -a /usr/share/perl5 /mnt/tree
-    kill -9 "$(jq .pid /run/attached.json)"
-    fails sync -f /mnt
-    nvmf list
+    cp -a /usr/share/perl5 /mnt/tree &
+    copy=$!
+    server_kill
+    wait $copy
+    sync -f /mnt
     umount /mnt
+    fsck.ext4 -fn $device
+    mount $device /mnt
+    diff -r /usr/share/perl5 /mnt/tree
+    umount /mnt
+}
+
+# A server whose guard was killed starts another guard. With neither, the disk waits until it is attached again.
+server_and_guard_killed() {
+    killed=$(server)
+    kill -STOP "$killed"
+    kill -9 "$(cat /proc/$killed/task/$killed/children)"
+    kill -9 "$killed"
+    wait_for 50 list_says killed
+    dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none &
+    waiting=$!
+    sleep 1
+    kill -0 $waiting
+    refused 'is in use' nvmf detach $device
+    nvmf attach $remote -o json | jq -e --arg device $device '.device == $device'
+    wait $waiting
+    wait_for 50 list_says live
+}
+
+# A server that was killed, and whose disk nobody wants any more.
+killed_is_detached() {
+    killed=$(server)
+    kill -STOP "$killed"
+    kill -9 "$(cat /proc/$killed/task/$killed/children)"
+    kill -9 "$killed"
+    wait_for 50 list_says killed
+    refused 'cleared away' nvmf detach $device
     wait_for 50 gone
     attach
-    fsck.ext4 -fp $device || [ $? -le 1 ]
+}
+
+# Of servers that are killed at some moment of attaching and detaching nothing stays in the way.
+killed_at_moments() {
+    detach $device
+    for moment in 0.02 0.1 0.3 0.6 1 2; do
+        nvmf attach $remote >/dev/null 2>&1 &
+        front=$!
+        wait_for 50 sh -c "cat /proc/$front/task/$front/children | grep -q . || ! kill -0 $front"
+        sleep $moment
+        kill -9 $(cat /proc/$front/task/$front/children 2>/dev/null) || true
+        wait $front || true
+        # It may have been attached by then: then it goes on.
+        wait_for 100 attached_or_can_be
+        wait_for 100 list_says live
+        nvmf detach $device >/dev/null 2>&1 &
+        front=$!
+        sleep $moment
+        kill -9 "$(server)" || true
+        wait $front || true
+        wait_for 50 detached_at_last
+        gone
+    done
+    [ -z "$(ls /run/nvmf)" ]
+    [ -z "$(ls /sys/class/ublk-char 2>/dev/null)" ]
+    attach
+}
+
+attached_or_can_be() { list_says live || nvmf attach $remote; }
+detached_at_last() { nvmf detach --all; nothing_is_attached; }
+
+# The program is replaced under load.
+upgraded_under_load() {
+    load 8 &
+    load=$!
+    sleep 2
+    before=$(server)
+    nvmf upgrade $device
+    [ "$(server)" != "$before" ]
+    wait $load || { cat /run/load.log; return 1; }
 }
 
 # Asked to end while a file system is on it, as at shutdown, the server stays until that is unmounted.
@@ -249,13 +326,19 @@ ends_when_unmounted() {
     fsck.ext4 -fn $device
 }
 
-# After --ctrl-loss-tmo without the target, the disk is lost and I/O fails at once.
+# After --ctrl-loss-tmo without the target, the disk is lost and I/O fails at once. It can be had back.
 target_lost() {
     detach $device
     attach --ctrl-loss-tmo 2
     target_kill
     wait_for 50 list_says lost
     fails dd if=$device of=/dev/null bs=4k count=1 iflag=direct
+    target_start
+    list_says lost
+    nvmf reconnect $device
+    verified
+    target_kill
+    wait_for 50 list_says lost
     refused 'it is detached, but' nvmf detach $device
     gone
     target_start
@@ -294,6 +377,10 @@ attached_disk() {
     step 'fio verified again' verified
     must 'server killed under load' server_killed_under_load
     must 'server killed, mounted' server_killed_mounted
+    must 'server and guard killed' server_and_guard_killed
+    must 'killed and detached' killed_is_detached
+    must 'upgraded under load' upgraded_under_load
+    must 'killed at some moments' killed_at_moments
     must 'ends when unmounted' ends_when_unmounted
     must 'target lost' target_lost
     must 'detached by force' forced

@@ -1,5 +1,5 @@
 # What: where ublk may not be loaded, `nvmf attach` makes a disk through the kernel's nbd client
-# Seconds: 600
+# Seconds: 900
 . "$LAB/attach-disk.sh"
 form=nbd device=/dev/nbd0
 

@@ -140,7 +140,11 @@ pub fn until(what: &str, is_so: impl FnMut() -> bool) -> Result<()> {
     until_within(what, TIMEOUT, is_so)
 }
 
-fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
+/// The same, for at most `limit`.
+///
+/// # Errors
+/// As [`until`].
+pub fn until_within(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + limit;
     while !is_so() {
         ensure!(Instant::now() < deadline, "timed out after {limit:?}: {what}");

@@ -1,5 +1,6 @@
 //! How an attached disk's server starts, is found, and ends: signals, other users, other PID namespaces, processes that were killed.
 
+use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, succeeds};
 use serde_json::Value;
@@ -10,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
+/// Longer than what a killed server has sent may be under way, and the attempts to connect after that.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
@@ -218,24 +221,302 @@ fn two_detaches_at_once_tell_the_same() {
     target.stop().expect("a clean stop");
 }
 
+/// Kills a disk's server and its guard, so that nobody starts another.
+fn kill_with_guard(server: u32) {
+    // Stopped, it starts no other guard.
+    process::signal(server, "STOP").expect("it runs");
+    let guards = children(server);
+    assert_eq!(guards.len(), 1, "a server has a guard");
+    process::signal(guards[0], "KILL").expect("it runs");
+    process::until("the guard has ended", || is_gone(guards[0])).expect("it has");
+    process::signal(server, "KILL").expect("it runs");
+    process::until("the server has ended", || is_gone(server)).expect("it has");
+}
+
+fn state(site: &Site) -> String {
+    listed(site).first().and_then(|disk| disk["state"].as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn files(site: &Site) -> Vec<String> {
+    let files = std::fs::read_dir(site.registry()).expect("a folder").flatten();
+    files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+}
+
 #[test]
-fn killed_server_is_listed_until_it_is_cleared_away() {
-    let (site, target) = site("killed");
+fn disk_without_server_and_guard_waits_to_be_attached_again() {
+    let (site, target) = site("alone");
     let disk = attach(&site, &[]);
-    process::signal(pid(&disk), "KILL").expect("it ran");
-    process::until("it is listed as killed", || listed(&site)[0]["state"] == "killed").expect("it is");
+    kill_with_guard(pid(&disk));
+    assert_eq!(state(&site), "killed");
     assert!(socket(&disk).exists(), "a query clears nothing away");
     fails(&mut detach(&site, &["--all"]), &["cleared away", "may be lost"]).expect("a clear message");
-    assert!(!socket(&disk).exists() && listed(&site).is_empty());
+    assert!(!socket(&disk).exists() && files(&site).is_empty(), "{:?}", files(&site));
 
     let disk = attach(&site, &[]);
-    process::signal(pid(&disk), "KILL").expect("it ran");
-    process::until("it is listed as killed", || listed(&site)[0]["state"] == "killed").expect("it is");
-    attach(&site, &[]);
-    assert_eq!(listed(&site).len(), 1, "attaching clears away, too");
+    kill_with_guard(pid(&disk));
+    let again = attach(&site, &[]);
+    assert_eq!(again["socket"], disk["socket"], "the same disk goes on");
+    assert_eq!(listed(&site).len(), 1);
+    process::until("it is live", || state(&site) == "live").expect("it is");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
-    let left: Vec<_> = std::fs::read_dir(site.registry()).expect("a folder").flatten().collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn killed_server_is_replaced_again_and_again() {
+    let (site, target) = site("replaced");
+    let socket_of = |disk: &Value| socket(disk).to_owned();
+    let disk = attach(&site, &[]);
+    let mut server = pid(&disk);
+    for round in 0..4_u8 {
+        let mut client = nbd::Client::connect(&socket_of(&disk)).expect("a client");
+        client.write(0, &[round; 4096]).expect("written");
+        drop(client);
+        process::signal(server, "KILL").expect("it runs");
+        process::until("another server", || {
+            listed(&site).first().is_some_and(|now| now["state"] == "live" && pid(now) != server)
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+        server = pid(&listed(&site)[0]);
+        let mut back = [0; 4096];
+        let mut client = nbd::Client::connect(&socket_of(&disk)).expect("a client");
+        client.read(0, &mut back).expect("read");
+        assert_eq!(back, [round; 4096]);
+    }
+    // A guard that ends is replaced, too.
+    let guard = children(server)[0];
+    process::signal(guard, "KILL").expect("it runs");
+    process::until("another guard", || children(server).first().is_some_and(|&now| now != guard))
+        .expect("there is");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    process::until("no process is left", || is_gone(server) && children(server).is_empty()).expect("none");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn server_that_takes_a_disk_over_waits_for_the_target_that_was_there() {
+    let (site, mut target) = site("away");
+    let disk = attach(&site, &[]);
+    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    client.write(4096, &[7; 4096]).expect("written");
+    target.kill().expect("it ran");
+    process::signal(pid(&disk), "KILL").expect("it runs");
+    let again =
+        || listed(&site).first().is_some_and(|now| now["state"] == "reconnecting" && pid(now) != pid(&disk));
+    process::until("another server waits for the target", again)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+    // A request waits with it.
+    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    let reader = std::thread::spawn(move || {
+        let mut back = [0; 4096];
+        client.read(4096, &mut back).map(|()| back)
+    });
+    let target = site.serve().expect("it starts again");
+    succeeds(&mut site.local(&["reconnect", disk["socket"].as_str().expect("a path")]).expect("nvmf"))
+        .expect("connected");
+    assert_eq!(reader.join().expect("it ends").expect("read"), [7; 4096]);
+    // In its place there is another disk: it is not followed.
+    drop(target);
+    process::signal(pid(&listed(&site)[0]), "KILL").expect("it runs");
+    std::fs::remove_file(site.path("disk.img")).expect("the disk's file");
+    let target = site.serve().expect("it starts again");
+    process::until("it is another disk", || state(&site) == "foreign")
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+    let _ = process::run(&mut detach(&site, &["--all"]));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn lost_disk_is_connected_again_on_request() {
+    let (site, mut target) = site("reconnect");
+    let disk = attach(&site, &["--ctrl-loss-tmo", "0"]);
+    target.kill().expect("it ran");
+    process::until("it is lost", || state(&site) == "lost").expect("it is");
+    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    client.read(0, &mut [0; 4096]).expect_err("it is lost");
+    let target = site.serve().expect("it starts again");
+    succeeds(&mut site.local(&["reconnect", &site.nqn]).expect("nvmf")).expect("connected");
+    client.read(0, &mut [0; 4096]).expect("it is there again");
+    fails(&mut site.local(&["reconnect", "/dev/nothing"]).expect("nvmf"), &["no such disk"])
+        .expect("a message");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+/// A server is killed at many moments of attaching and detaching: whatever is left, the next attach works, and the next detach
+/// leaves nothing.
+#[test]
+fn server_killed_at_any_moment_leaves_nothing_in_the_way() {
+    let (site, target) = site("moments");
+    let is_over = |front: &mut std::process::Child| process::end(front).expect("it ends");
+    for milliseconds in (0..=60).step_by(5) {
+        let moment = Duration::from_millis(milliseconds);
+        // While it attaches: from the start of the server to the disk that is reported.
+        let mut front = attaching(&site, &[]);
+        let mut front =
+            front.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nvmf");
+        let mut server = None;
+        process::until("it has started a server, or is over", || {
+            server = children(front.id()).first().copied();
+            server.is_some() || is_gone(front.id())
+        })
+        .expect("a server");
+        std::thread::sleep(moment);
+        if let Some(server) = server.filter(|&server| !is_gone(server)) {
+            let _ = process::signal(server, "KILL");
+        }
+        is_over(&mut front);
+        // Another server may take the disk over, if it had been attached.
+        process::until_within("it can be attached, or is", PATIENCE, || {
+            process::run(&mut attaching(&site, &[])).is_ok_and(|output| output.status.success())
+                || state(&site) == "live"
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+        // While it is detached.
+        process::until_within("it is live", PATIENCE, || state(&site) == "live")
+            .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+        let server = pid(&listed(&site)[0]);
+        let mut call = detach(&site, &["--all"]);
+        let mut front =
+            call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nvmf");
+        std::thread::sleep(moment / 2);
+        let _ = process::signal(server, "KILL");
+        is_over(&mut front);
+        process::until_within("nothing is left after another detach", PATIENCE, || {
+            let _ = process::run(&mut detach(&site, &["--all"]));
+            listed(&site).is_empty()
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+    }
+    attach(&site, &[]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn persisted_disk_is_attached_from_its_file() {
+    let (site, target) = site("persist");
+    let config = site.path("etc");
+    let mut call = attaching(&site, &["--persist", "disk1", "--ctrl-loss-tmo", "-1"]);
+    if Path::new("/run/systemd/system").exists() {
+        eprintln!("left out: this machine's systemd would start the unit");
+        return;
+    }
+    let disk = json(call.env("NVMF_CONFIG_DIR", &config)).expect("attached");
+    let file = config.join("attach.d/disk1.toml");
+    let text = std::fs::read_to_string(&file).expect("a file");
+    assert!(text.contains(&site.nqn) && text.contains("ctrl-loss-tmo = -1"), "{text}");
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    // Its server is replaced as any.
+    process::signal(pid(&disk), "KILL").expect("it runs");
+    process::until("another server", || pid(&listed(&site)[0]) != pid(&disk) && state(&site) == "live")
+        .expect("there is");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    // As the unit does it.
+    let from = file.to_str().expect("a path");
+    let disk =
+        json(&mut site.local(&["attach", "--from", from, "-o", "json"]).expect("nvmf")).expect("attached");
+    assert_eq!(disk["nqn"], site.nqn.as_str());
+    process::signal(pid(&disk), "KILL").expect("it runs");
+    process::until("another server", || pid(&listed(&site)[0]) != pid(&disk) && state(&site) == "live")
+        .expect("there is");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    std::fs::write(&file, text.replace("version = 1", "version = 9")).expect("written");
+    fails(&mut site.local(&["attach", "--from", from]).expect("nvmf"), &["version 9", from])
+        .expect("a clear message");
+    let wrong = process::run(&mut attaching(&site, &["--persist", "a/b"])).expect("nvmf");
+    assert_eq!(wrong.status.code(), Some(2), "no name of a file");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn of_attaches_at_once_one_has_the_disk() {
+    let (site, target) = site("raced");
+    for _ in 0..3 {
+        let spawn = || {
+            let mut call = attaching(&site, &[]);
+            call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nvmf")
+        };
+        let all =
+            [spawn(), spawn(), spawn(), spawn()].map(|child| child.wait_with_output().expect("it ends"));
+        let said: Vec<_> = all.iter().map(|output| String::from_utf8_lossy(&output.stderr)).collect();
+        assert_eq!(all.iter().filter(|output| output.status.success()).count(), 1, "{said:?}");
+        let refused = said
+            .iter()
+            .filter(|said| said.contains("attached already") || said.contains("is served already"));
+        assert_eq!(refused.count(), 3, "{said:?}");
+        assert_eq!(listed(&site).len(), 1);
+        succeeds(&mut detach(&site, &["--all"])).expect("detached");
+        assert!(files(&site).is_empty(), "{:?}", files(&site));
+    }
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn folder_that_takes_no_entry_is_named_and_nothing_is_left() {
+    let (site, target) = site("folder");
+    std::fs::create_dir(site.registry()).expect("a folder");
+    let call = attaching(&site, &[]);
+    for (options, full, said) in
+        [("ro", "", "Read-only"), ("size=4k", "head -c 4096 /dev/zero >\"$0/full\";", "No space left")]
+    {
+        let script = format!(
+            "mount -t tmpfs -o {options} tmpfs \"$0\" || exit 99; {full} \"$@\"; status=$?; ls \"$0\"; exit $status"
+        );
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--mount", "sh", "-c", &script])
+            .arg(site.registry())
+            .arg(call.get_program())
+            .args(call.get_args());
+        unshare.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = process::run(&mut unshare).expect("unshare");
+        let (left, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if error.contains("unshare failed") || output.status.code() == Some(99) {
+            eprintln!("left out: nothing can be mounted here: {error}");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(said) && error.contains(site.registry().to_str().expect("a path")), "{error}");
+        assert!(left.lines().all(|file| file == "full"), "{left}");
+    }
+    attach(&site, &[]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn upgraded_disk_is_served_by_another_process() {
+    let (site, target) = site("upgrade");
+    let disk = attach(&site, &[]);
+    let said = succeeds(&mut site.local(&["upgrade", &site.nqn]).expect("nvmf")).expect("upgraded");
+    let now = &listed(&site)[0];
+    assert!(said.contains(&format!("process {}", pid(now))) && pid(now) != pid(&disk), "{said}");
+    assert_eq!((&now["state"], &now["socket"]), (&Value::from("live"), &disk["socket"]));
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn grown_disk_is_listed_and_served_in_its_new_size() {
+    let (site, target) = site("grown");
+    let disk = attach(&site, &[]);
+    assert_eq!(disk["size"], SIZE);
+    let file = std::fs::File::options().write(true).open(site.path("disk.img")).expect("the disk's file");
+    file.set_len(2 * SIZE).expect("it grows");
+    process::until("the list shows it", || listed(&site)[0]["size"] == 2 * SIZE).expect("it does");
+    assert_eq!(nbd::Client::connect(socket(&disk)).expect("a client").size(), 2 * SIZE);
+    // Whoever takes it over knows that, too.
+    process::signal(pid(&disk), "KILL").expect("it runs");
+    process::until("another server", || pid(&listed(&site)[0]) != pid(&disk) && state(&site) == "live")
+        .expect("there is");
+    assert_eq!(nbd::Client::connect(socket(&disk)).expect("a client").size(), 2 * SIZE);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }
 
@@ -381,8 +662,8 @@ fn list_says_why_a_disk_cannot_be_used() {
     site.configure(&text.replace("allow_any_host = true", friend)).expect("a configuration");
     let target = site.serve().expect("a target");
     process::until("the refusal is known", || of(&disk).1.contains("allowed_hosts")).expect("a reason");
-    process::signal(pid(&disk), "KILL").expect("it lives");
-    until(&disk, "killed", "was killed");
+    kill_with_guard(pid(&disk));
+    until(&disk, "killed", "is gone");
     let table = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
     assert!(table.contains("killed: its server, process") && table.contains("lost: "), "{table}");
     let _ = process::run(&mut detach(&site, &["--all"]));

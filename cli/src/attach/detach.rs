@@ -4,7 +4,7 @@ use super::in_use;
 use super::process::pid_namespace;
 use super::registry::{Listed, Outcome};
 use anyhow::{Context, Result, bail, ensure};
-use nvmf_attached::State;
+use nvmf_attached::{State, Supervisor};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
 /// How long a device may be open in processes that come and go, as udev's do.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long another server may take to take over a disk whose server was killed.
+const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
 /// Between two signals: the second one says that the first was meant.
 const INSIST: Duration = Duration::from_millis(500);
@@ -23,10 +25,16 @@ impl Listed {
     /// `force`. What a server that was killed left behind is cleared away, which is an error too: what was not flushed
     /// may be lost.
     pub(crate) fn detach(&self, force: bool) -> Result<()> {
+        if let Some(served) = self.after_restart() {
+            return served.detach(force);
+        }
         let disk = &self.disk;
         let pid = disk.pid;
         match disk.state {
             State::Killed => {
+                if let (Some(device), false) = (&disk.device, force) {
+                    refuse_in_use(device, pid)?;
+                }
                 let by_whom = if self.clear_away() { "" } else { " by somebody else" };
                 bail!(
                     "its server was killed, and it is cleared away{by_whom}: what was not flushed may be lost"
@@ -51,7 +59,10 @@ impl Listed {
                 refuse_in_use(device, pid)?;
             }
             process.terminate()?;
-            self.wait(&process, force)?;
+            if let Some(other) = self.wait(&process, force)? {
+                // It was killed before it could end, and another has taken its place.
+                return other.detach(force);
+            }
         }
         let outcome = self.outcome();
         // Its files, should it have left any.
@@ -63,11 +74,31 @@ impl Listed {
         }
     }
 
-    /// Waits for the server's end.
-    fn wait(&self, process: &Process, force: bool) -> Result<()> {
+    /// The disk once another server has taken it over from one that was killed; `None` when none does.
+    fn after_restart(&self) -> Option<Self> {
+        let start = Instant::now();
+        while self.disk.state == State::Killed
+            && self.disk.supervisor != Supervisor::Nobody
+            && self.is_usable()
+            && start.elapsed() < RESTART_TIME_MAX
+        {
+            let now = self.again()?;
+            if now.disk.state != State::Killed {
+                return Some(now);
+            }
+            std::thread::sleep(POLL);
+        }
+        None
+    }
+
+    /// Waits for the server's end. The disk, if it was taken over by another meanwhile.
+    fn wait(&self, process: &Process, force: bool) -> Result<Option<Self>> {
         let start = Instant::now();
         let mut insisted = start;
         while self.is_served() {
+            if let Some(other) = self.again().filter(|now| now.disk.pid != self.disk.pid) {
+                return Ok(Some(other));
+            }
             if self.now().is_some_and(|now| now.state == State::Ending) {
                 ensure!(
                     force,
@@ -87,7 +118,7 @@ impl Listed {
             );
             std::thread::sleep(POLL);
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -113,20 +144,24 @@ fn refuse_in_use(device: &Path, server: u32) -> Result<()> {
 }
 
 /// A process, which stays the same whatever becomes of its number.
-struct Process(OwnedFd);
+pub(super) struct Process(OwnedFd);
 
 impl Process {
-    fn open(pid: u32) -> Result<Self> {
+    pub(super) fn open(pid: u32) -> Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process has such a number")?;
         let process = pidfd_open(pid, PidfdFlags::empty());
         Ok(Self(process.with_context(|| format!("cannot reach process {pid}"))?))
     }
 
     fn terminate(&self) -> Result<()> {
-        match pidfd_send_signal(&self.0, Signal::TERM) {
+        self.signal(Signal::TERM)
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        match pidfd_send_signal(&self.0, signal) {
             // It has ended already.
             Err(rustix::io::Errno::SRCH) => Ok(()),
-            sent => sent.context("cannot stop the disk's server"),
+            sent => sent.context("cannot reach the disk's server"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{nbd, ublk};
 use anyhow::{Context, Result, anyhow};
+use nvmf_attached::Attachment;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -28,6 +29,11 @@ pub(super) enum Server {
 }
 
 impl Form {
+    /// Whether an attached disk is of this form.
+    pub(super) fn allows(self, disk: &Attachment) -> bool {
+        self == Self::Auto || Server::of(disk).form() == self
+    }
+
     /// The server that this machine can have.
     pub(super) fn choose(self) -> Result<Server> {
         match self {
@@ -41,6 +47,25 @@ impl Form {
                     Err(no_nbd) => Server::Socket(Some(why(&no_ublk, &no_nbd))),
                 },
             }),
+        }
+    }
+}
+
+impl Server {
+    /// The server of a disk that is attached.
+    pub(super) fn of(disk: &Attachment) -> Self {
+        match disk.device.as_deref() {
+            Some(device) if ublk::number(device).is_some() => Self::Ublk,
+            Some(_) => Self::Nbd,
+            None => Self::Socket(disk.note.clone()),
+        }
+    }
+
+    fn form(&self) -> Form {
+        match self {
+            Self::Ublk => Form::Ublk,
+            Self::Nbd => Form::Nbd,
+            Self::Socket(_) => Form::Socket,
         }
     }
 }

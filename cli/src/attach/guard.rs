@@ -1,40 +1,106 @@
-//! The process that outlives the server of a `/dev/nbdN`.
+//! The process that outlives a disk's server, and starts another when that is killed.
 //!
-//! When such a server is killed, the kernel does not fail the requests in flight: their callers would wait for ever. So
-//! a second process waits for the end of the first, and disconnects the device. The ublk driver does that by itself.
+//! While a disk has no server its requests wait: ublk's driver keeps them, and so does the kernel's nbd client; the clients of a
+//! socket connect again. Where systemd supervises the server, it does what is done here.
 
-use super::nbd::kernel;
-use crate::runtime::run;
+use super::process;
 use anyhow::{Context, Result};
-use std::io::Read;
-use std::path::Path;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for the end of the process that started this one, and disconnects its device, if `owner` is still its owner.
-pub(crate) fn guard(device: &Path, owner: &str) -> Result<()> {
-    run(async {
-        // Signals to the server's terminal or unit reach this process, too, and too early.
-        let _deaf = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Nothing is ever written to this pipe: it ends with the server.
-        std::io::stdin().read_to_end(&mut Vec::new())?;
-        kernel::clear_away(device, owner);
-        Ok(())
+/// What the server says at an end that is meant.
+const OVER: u8 = b'.';
+/// Before the second start of a server that has not lived long; doubled for each one after it.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(10);
+/// A server that lived so long was started well.
+const LONG_LIFE: Duration = Duration::from_secs(60);
+
+/// How a server is started again.
+#[derive(Debug, Clone)]
+pub(crate) struct Restart {
+    /// The arguments of `serve`.
+    pub(crate) arguments: Vec<OsString>,
+    /// The folder that their paths are meant in.
+    pub(crate) folder: PathBuf,
+    /// How often that was done since the last one that lived long.
+    pub(crate) count: u32,
+}
+
+/// Waits for the end of the process that started this one. If that did not say that the end was meant, becomes another one.
+pub(crate) fn guard(restart: &Restart) -> Result<()> {
+    process::leave_caller();
+    process::stay_in_memory();
+    let start = Instant::now();
+    let program = program()?;
+    crate::runtime::run(async {
+        // Signals to the server's terminal reach this process, too.
+        let deaf = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
+        let mut said = Vec::new();
+        std::io::stdin().read_to_end(&mut said)?;
+        drop(deaf);
+        if said.contains(&OVER) {
+            return Ok(());
+        }
+        let count = if start.elapsed() > LONG_LIFE { 0 } else { restart.count };
+        if count > 0 {
+            let factor = 1_u32.checked_shl(count - 1).unwrap_or(u32::MAX);
+            std::thread::sleep(RESTART_DELAY.saturating_mul(factor).min(RESTART_DELAY_MAX));
+        }
+        let folder = if restart.folder.is_dir() { restart.folder.as_path() } else { Path::new("/") };
+        let become_server = |program: &Path| {
+            let mut command = Command::new(program);
+            command.arg0(super::SERVER_NAME).arg("serve").args(&restart.arguments);
+            command.arg(format!("--restarts={}", count.saturating_add(1))).current_dir(folder);
+            // Returns only when it cannot.
+            command.stdin(Stdio::null()).exec()
+        };
+        // What lies there now may be a newer version. Where it is gone, this one goes on.
+        become_server(&program);
+        Err(become_server(Path::new("/proc/self/exe"))).context("cannot start the disk's server again")
     })
 }
 
-/// Starts a process that disconnects the device when this process ends or drops what is returned.
-pub(super) fn over(device: &Path, owner: &str) -> Result<(Child, ChildStdin)> {
+/// Where this program lies, or lay before it was replaced.
+fn program() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let mut command = Command::new(program);
-    command
-        .arg("guard")
-        .arg(device)
-        .arg(owner)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut child = command.spawn().context("cannot start the device's guard")?;
-    let line = child.stdin.take().context("the device's guard does not listen")?;
-    Ok((child, line))
+    let text = program.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Ok(text.map_or_else(|| program.clone(), PathBuf::from))
+}
+
+/// A guard, as its server has it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    child: Child,
+    line: ChildStdin,
+}
+
+impl Guard {
+    /// Starts a guard over this process.
+    pub(super) fn start(restart: &Restart) -> Result<Self> {
+        let mut command = Command::new(program()?);
+        command.arg0(super::SERVER_NAME).arg("guard").arg(format!("--restarts={}", restart.count));
+        command.arg("--folder").arg(&restart.folder).arg("--").args(&restart.arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().context("cannot start the disk's guard")?;
+        let line = child.stdin.take().context("the disk's guard does not listen")?;
+        Ok(Self { child, line })
+    }
+
+    /// Whether it lives, as it should.
+    pub(super) fn lives(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The end of this process is meant.
+    pub(super) fn dismiss(mut self) {
+        let _ = self.line.write_all(&[OVER]);
+        drop(self.line);
+        let _ = self.child.wait();
+    }
 }

@@ -6,19 +6,26 @@
 //! | `detach` | ending it |
 //! | `form` | as what a disk appears: a block device, or a socket |
 //! | `serve` | the server's process: what the servers of all forms have in common |
+//! | `stop` | what it is asked for |
+//! | `ask` | asking it: to connect again, to make room for a newer version |
 //! | `process` | what that process asks of the system for itself |
 //! | `ublk` | `/dev/ublkbN` |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
-//! | `guard` | the process that outlives the server of a `/dev/nbdN` |
+//! | `guard` | the process that outlives a disk's server, and starts another |
 //! | `remote` | the connection of the thread that serves a disk |
+//! | `fence` | what of it may still be carried out at the target when the server is killed |
+//! | `disk` | what is written down of the disk itself |
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
 //! | `in_use` | who uses a block device |
 //! | `registry` | what is attached |
 //! | `lock` | who serves a disk |
 
+mod ask;
 mod detach;
+mod disk;
 mod errno;
+mod fence;
 mod form;
 mod guard;
 mod in_use;
@@ -29,24 +36,26 @@ mod registry;
 mod remote;
 mod serve;
 mod socket;
+mod stop;
 mod ublk;
 
 pub(crate) use form::Form;
-pub(crate) use guard::guard;
-pub(crate) use registry::Registry;
-pub(crate) use serve::{serve, serve_in_background};
+pub(crate) use guard::{Restart, guard};
+pub(crate) use registry::{Listed, Registry};
+pub(crate) use serve::{Ended, resume, serve, serve_in_background};
 
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_attached::Attachment;
 use nvmf_initiator::Options;
-use serve::{Report, Stop};
+use serve::Report;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use stop::Stop;
 use tokio::task::spawn_blocking;
 
 /// What the server's process is called. systemd spares a process whose name begins with an `@` when it kills what is

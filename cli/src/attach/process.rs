@@ -3,7 +3,8 @@
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::{Mode, umask};
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::configure_io_flusher_behavior;
+use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io;
 
 /// capabilities(7): may lock any amount of memory.
@@ -51,6 +52,32 @@ pub(super) fn serve_write_back() {
     }
 }
 
+/// Gives up what the server of a block device does not need. Another program that it starts, a guard, has all of it again.
+/// Threads inherit this, so it comes before any is started.
+pub(super) fn drop_capabilities() {
+    // To make, change and remove devices, for what `serve_write_back` asks, and for `--host-iface`.
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SYS_RESOURCE
+        | CapabilitySet::IPC_LOCK
+        | CapabilitySet::NET_RAW;
+    let dropped = capabilities(None).and_then(|mut sets| {
+        sets.effective &= needed;
+        sets.permitted &= needed;
+        set_capabilities(None, sets)
+    });
+    if let Err(error) = dropped {
+        tracing::debug!(%error, "capabilities are kept that are not needed");
+    }
+}
+
+/// Keeps a process that comes from the server of a block device from waiting for that device.
+pub(super) fn stay_in_memory() {
+    if is_io_flusher().unwrap_or(false) && may_lock_memory() {
+        // Where it is not allowed it was not for the server, which has said so.
+        let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
+    }
+}
+
 fn may_lock_memory() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -67,13 +94,15 @@ pub(super) fn pid_namespace() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::is_io_flusher;
     use std::process::Command;
 
     /// Set in the process that the test starts.
     const CHILD: &str = "NVMF_TEST_SERVES_WRITE_BACK";
     /// capabilities(7): may set IO_FLUSHER, and lower the OOM score.
     const CAP_SYS_RESOURCE: u32 = 24;
+    /// The others that a server keeps.
+    const CAP_NET_RAW: u32 = 13;
+    const CAP_SYS_ADMIN: u32 = 21;
 
     fn status(field: &str) -> String {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -111,6 +140,11 @@ mod tests {
             assert_eq!(io_flusher, Some(true), "its allocations may wait for writes");
             assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "-1000");
         }
+        drop_capabilities();
+        // Of this thread.
+        let left = capabilities(None).unwrap().effective.bits();
+        let kept = [CAP_IPC_LOCK, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_SYS_RESOURCE].map(|number| 1 << number);
+        assert_eq!(left & !kept.into_iter().sum::<u64>(), 0, "{left:x}");
         if has_capability(CAP_IPC_LOCK) {
             let locked: usize = status("VmLck:").parse().unwrap();
             assert!(locked >= memory.len() >> 10, "only {locked} KiB are locked");

@@ -4,13 +4,19 @@
 //! |---|---|
 //! | `ID.json` | the [`Attachment`] |
 //! | `ID.lock` | locked by the disk's server while it lives; holds what it ended with |
+//! | `ID.fence` | what may still be carried out at the target when the server is killed (`fence`) |
 //! | `ID.log` | the log of a server in the background |
 //!
 //! Whether a server lives is asked of the lock, which the kernel frees with its process: a process number says nothing
-//! in another PID namespace, and may be another process's by now. A query changes nothing; what a server that was
-//! killed left behind is cleared away by `attach` and `detach`, under the same lock.
+//! in another PID namespace, and may be another process's by now. A query changes nothing. A disk whose server was killed
+//! is taken over by another server under the same lock, and keeps its entry; what nobody uses yet, and what has no device any
+//! more, is cleared away by `attach`, and the rest by `detach`.
 
+use super::AttachOptions;
+use super::fence::FenceFile;
 use super::lock;
+use super::nbd::kernel;
+use super::ublk;
 use anyhow::{Context, Result, bail, ensure};
 use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, VERSION};
 use std::fs::{DirBuilder, File};
@@ -20,6 +26,8 @@ use std::path::{Path, PathBuf};
 
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
+/// The files of an entry. The lock is removed last: it says until then whose they are.
+const EXTENSIONS: [&str; 5] = ["json", "draft", "fence", "log", "lock"];
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -31,6 +39,8 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) disk: Attachment,
+    /// The state that its server wrote down last.
+    written: State,
     registry: Registry,
     id: String,
     /// Open since then, so that what the server ends with can be read however the entry goes.
@@ -134,7 +144,7 @@ impl Registry {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let ids = names.filter_map(|name| {
             let (id, extension) = name.rsplit_once('.')?;
-            ["json", "lock", "log", "draft"].contains(&extension).then(|| id.to_owned())
+            EXTENSIONS.contains(&extension).then(|| id.to_owned())
         });
         let mut ids: Vec<_> = ids.collect();
         ids.sort();
@@ -149,25 +159,49 @@ impl Registry {
         let path = self.path(&id, "json");
         let text = std::fs::read(&path).ok()?;
         let mut disk: Attachment = serde_json::from_slice(&text).unwrap_or_default();
+        let written = disk.state;
         if disk.version != VERSION {
             disk.state = State::Unknown;
             let reason = format!("{} is of another version of nvmf", path.display());
             disk.reason = Some(reason);
         } else if !locked {
             let pid = disk.pid;
+            let reason = disk.reason.take().map(|reason| format!(" ({reason})")).unwrap_or_default();
             disk.state = State::Killed;
             disk.reason = Some(format!(
-                "its server, process {pid}, was killed: what was not flushed may be lost; nvmf detach clears it away"
+                "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"
             ));
         }
-        Some(Listed { disk, registry: self.clone(), id, lock })
+        Some(Listed { disk, written, registry: self.clone(), id, lock })
     }
 
-    /// Removes what servers that were killed left behind: their files, sockets and devices.
+    /// Takes over the disk that is meant, if its server was killed.
+    pub(super) fn take_over(&self, options: &AttachOptions) -> Result<Option<(Claim, Attachment)>> {
+        for listed in self.list()? {
+            if listed.disk.state == State::Killed
+                && is_meant(&listed.disk, options)
+                && let Some(taken) = listed.take_over()?
+            {
+                return Ok(Some(taken));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry of this name, if its server was killed.
+    pub(super) fn killed(&self, id: &str) -> Option<Listed> {
+        self.read(id.to_owned()).filter(|listed| listed.disk.state == State::Killed)
+    }
+
+    /// Removes what servers that were killed left behind and nobody can use.
     pub(super) fn clear_away(&self) -> Result<()> {
         for id in self.ids()? {
             match self.read(id.clone()) {
-                Some(listed) if listed.disk.state == State::Killed => drop(listed.clear_away()),
+                Some(listed) if listed.disk.state == State::Killed => {
+                    if !listed.is_usable() {
+                        listed.clear_away();
+                    }
+                }
                 Some(_) => {}
                 // No disk: a server that ended without its files, or that is only just starting.
                 None => drop(self.lock_dead(&id).map(|lock| self.remove(&id, lock))),
@@ -183,14 +217,24 @@ impl Registry {
         (lock::try_lock(&lock).ok()? && is_at(&lock, &path)).then_some(lock)
     }
 
-    /// Removes an entry's files; the lock last, which says until then whose they are.
+    /// Removes an entry's files.
     fn remove(&self, id: &str, lock: File) {
-        for extension in ["json", "draft", "log", "lock"] {
+        for extension in EXTENSIONS {
             // What is gone already need not be removed.
             let _ = std::fs::remove_file(self.path(id, extension));
         }
         drop(lock);
     }
+}
+
+/// Whether these options name an attached disk.
+fn is_meant(disk: &Attachment, options: &AttachOptions) -> bool {
+    let path = options.socket.path.as_ref();
+    disk.is_duplicate == options.duplicate
+        && disk.nqn == options.connection.nqn.as_str()
+        && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
+        && path.is_none_or(|path| disk.socket.as_ref() == Some(path))
+        && options.form.allows(disk)
 }
 
 /// Whether this open file is what is at that path now.
@@ -200,6 +244,16 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 impl Claim {
+    /// What the entry is called.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The record of what is under way at the target.
+    pub(super) fn fence(&self) -> Result<FenceFile> {
+        FenceFile::open(&self.registry.path(&self.id, "fence"))
+    }
+
     /// Where this server's log goes.
     pub(super) fn log(&self) -> PathBuf {
         self.registry.path(&self.id, "log")
@@ -213,6 +267,12 @@ impl Claim {
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
+    /// Takes away the device of a disk that was to be taken over.
+    pub(super) fn clear_device_away(&self, disk: &Attachment) {
+        ublk::clear_away(disk.mark);
+        kernel::clear_away(&owner(disk.mark));
+    }
+
     /// Removes the entry, and leaves its outcome for those who wait for this process's end. The lock goes with the
     /// process. The log of a failure that nobody heard of otherwise stays, until the next disk is attached.
     pub(super) fn end(self, outcome: &Result<()>, keep_log: bool) {
@@ -223,17 +283,47 @@ impl Claim {
         // Whoever waits hears of a server that was killed if this cannot be written, which is the safe side.
         let mut lock = &self.lock;
         let _ = lock.rewind().and_then(|()| lock.write_all(said.as_bytes()));
-        for extension in ["json", "draft", "log", "lock"] {
+        for extension in EXTENSIONS {
             if extension != "log" || outcome.is_ok() || !keep_log {
                 let _ = std::fs::remove_file(self.registry.path(&self.id, extension));
             }
         }
-        // Kept until the process has ended: then all of it is over.
+        self.keep();
+    }
+
+    /// Leaves the entry to the next server, from this process's end on: then all of it is over.
+    pub(super) fn keep(self) {
         std::mem::forget(self.lock);
     }
 }
 
 impl Listed {
+    /// Takes over a disk whose server was killed; `None` when somebody else has, or nobody can.
+    pub(super) fn take_over(self) -> Result<Option<(Claim, Attachment)>> {
+        let Some(lock) = self.registry.lock_dead(&self.id) else { return Ok(None) };
+        if !self.is_usable() {
+            return Ok(None);
+        }
+        let Some(disk) = self.now() else { return Ok(None) };
+        Ok(Some((Claim { registry: self.registry, id: self.id, lock }, disk)))
+    }
+
+    /// Whether a disk whose server was killed had been attached, and is still there.
+    pub(super) fn is_usable(&self) -> bool {
+        let disk = &self.disk;
+        let is_there = match disk.device.as_deref() {
+            Some(device) if ublk::number(device).is_some() => ublk::is_left(disk.mark),
+            Some(device) => kernel::is_owned(device, &owner(disk.mark)),
+            None => disk.socket.is_some(),
+        };
+        self.written != State::Attaching && disk.disk.is_some() && is_there
+    }
+
+    /// The entry as it is now, and whether its server lives.
+    pub(super) fn again(&self) -> Option<Self> {
+        self.registry.read(self.id.clone())
+    }
+
     /// Whether its server lives.
     pub(super) fn is_served(&self) -> bool {
         self.lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true))
@@ -267,11 +357,9 @@ impl Listed {
                 // By now it may be another server's, which lives.
                 super::nbd::clear_socket_away(socket);
             }
-            match disk.device.as_deref().map(|device| (super::ublk::number(device), device)) {
-                Some((Some(number), _)) => super::ublk::clear_away(number),
-                Some((None, device)) => super::nbd::kernel::clear_away(device, &owner(disk.pid)),
-                None => {}
-            }
+            // By its mark: one that was killed early did not know the device's number.
+            ublk::clear_away(disk.mark);
+            kernel::clear_away(&owner(disk.mark));
         }
         self.registry.remove(&self.id, lock);
         disk.is_some()
@@ -279,8 +367,8 @@ impl Listed {
 }
 
 /// What the kernel is told of whose a device is.
-pub(super) fn owner(pid: u32) -> String {
-    format!("nvmf {pid}")
+pub(super) fn owner(mark: u64) -> String {
+    format!("nvmf {mark:016x}")
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
-use super::AttachOptions;
+use super::fence::{Fence, FenceFile};
 use super::serve::{Change, lock_disk};
+use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
 use crate::namespace::{choose, taken_of};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmf_attached::DiskLock;
+use nvmf_attached::{Attachment, DiskLock};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
@@ -14,7 +15,7 @@ use nvmf_initiator::{ConnectionState, RemoteBackend};
 use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
@@ -24,53 +25,85 @@ pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the thread may take for all of it.
 pub(super) const END_TIME_MAX: Duration = Duration::from_secs(35);
+/// How long the commands of a server are carried out after its target knows of its end, where the target has not said.
+const UNKNOWN_QUIESCE: Duration = Duration::from_secs(30);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
+
+fn is_connected(state: ConnectionState) -> bool {
+    matches!(state, ConnectionState::Live | ConnectionState::Foreign)
+}
+
+/// What of this connection may be carried out after the end of this process.
+fn now_fenced(backend: &RemoteBackend<AnyTransport>, otherwise: Duration) -> Fence {
+    let controller = backend.controller().and_then(|controller| controller.instance);
+    Fence::new(controller, backend.quiesce_time().unwrap_or(otherwise))
+}
 
 /// How a thread that serves a disk is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     /// Not yet.
     NotYet = 0,
+    /// After what is under way at the target: another server goes on, with what has not begun.
+    HandOver = 1,
     /// After what is under way, and a flush.
-    InOrder = 1,
+    InOrder = 2,
     /// At once: every request fails, those that wait and those that come.
-    AtOnce = 2,
+    AtOnce = 3,
 }
 
-/// What the thread is told by others: how to end.
+/// What the thread is told by others: how to end, and to connect again.
 #[derive(Debug)]
 pub(super) struct Control {
     end: AtomicU8,
+    reconnect: AtomicBool,
+    /// The thread was woken; set after that.
+    rung: AtomicBool,
     wakeup: EventFd,
 }
 
 impl Control {
     pub(super) fn new() -> Result<Arc<Self>> {
         let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Arc::new(Self { end: AtomicU8::new(End::NotYet as u8), wakeup }))
+        let end = AtomicU8::new(End::NotYet as u8);
+        let (reconnect, rung) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Arc::new(Self { end, reconnect, rung, wakeup }))
+    }
+
+    /// Has the thread connect again, also to a target that it gave up.
+    pub(super) fn reconnect(&self) {
+        self.reconnect.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Has the thread end. What was asked for before is not taken back.
     pub(super) fn end(&self, how: End) {
         self.end.fetch_max(how as u8, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
         // A full counter has rung already.
         let _ = self.wakeup.write(1);
+        self.rung.store(true, Ordering::Release);
     }
 
     /// How the thread is to end, as far as it was told.
     pub(super) fn asked(&self) -> End {
         match self.end.load(Ordering::Acquire) {
             0 => End::NotYet,
-            1 => End::InOrder,
+            1 => End::HandOver,
+            2 => End::InOrder,
             _ => End::AtOnce,
         }
     }
 
     /// Takes back what woke the thread.
     fn heard(&self) {
-        // Empty when it has not rung.
-        let _ = self.wakeup.read();
+        if self.rung.swap(false, Ordering::AcqRel) {
+            let _ = self.wakeup.read();
+        }
     }
 }
 
@@ -91,8 +124,32 @@ pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() 
 }
 
 /// The state that a thread's connection begins with.
-pub(super) fn live() -> (watch::Sender<Change>, watch::Receiver<Change>) {
-    watch::channel(Change { state: ConnectionState::Live, reason: None })
+pub(super) fn first(origin: &Origin) -> (watch::Sender<Change>, watch::Receiver<Change>) {
+    let state = origin.first_state();
+    let bytes = origin.before.as_ref().map_or(0, |before| before.size);
+    watch::channel(Change { state, reason: None, bytes })
+}
+
+/// What a disk's thread begins with.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub(super) options: AttachOptions,
+    pub(super) fence: FenceFile,
+    /// The disk that it takes over.
+    pub(super) before: Option<Attachment>,
+    /// What the kernel has on record for the disk's device.
+    pub(super) mark: u64,
+}
+
+impl Origin {
+    fn first_state(&self) -> ConnectionState {
+        if self.before.is_some() { ConnectionState::Connecting } else { ConnectionState::Live }
+    }
+
+    /// Longer than commands of a server that was killed are carried out, where nothing more is known.
+    fn quiesce_max(&self) -> Duration {
+        self.options.connection.keep_alive.saturating_mul(2) + UNKNOWN_QUIESCE
+    }
 }
 
 /// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
@@ -105,18 +162,32 @@ pub(super) fn in_thread<T: Send + 'static>(
     Ok(is_done)
 }
 
+/// What a disk's thread has connected to, or takes over.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) namespace: Namespace,
+    /// The subsystem as its controller names itself.
+    pub(super) subsystem_nqn: String,
+    /// Over what it is connected; `None` for a disk that is taken over.
+    pub(super) via: Option<Via>,
+    /// What is said of the choice, if there was one and nobody made it.
+    pub(super) choice: Option<String>,
+}
+
 /// The connection of a disk's thread.
 pub(super) struct Remote {
     pub(super) backend: RemoteBackend<AnyTransport>,
-    pub(super) namespace: Namespace,
-    pub(super) via: Via,
-    /// What is said of the choice, if there was one and nobody made it.
-    pub(super) choice: Option<String>,
+    pub(super) found: Found,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
-    /// The state that was told last, and the loss.
+    /// What was told last: the state, the loss, and the disk's size.
     state: ConnectionState,
+    revision: u32,
     loss: Option<AssociationError>,
+    bytes: u64,
+    fence: FenceFile,
+    /// What is in that file.
+    fenced: Fence,
     spin: Spin,
     spin_max: Duration,
     /// When the clock of `spin` started.
@@ -125,31 +196,57 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Connects to the namespace that is meant, and locks it.
-    pub(super) fn connect(
-        options: &AttachOptions,
+    /// Connects to the namespace that is meant, and locks it. A disk that is taken over is connected later: until then its
+    /// requests wait.
+    pub(super) fn open(
+        origin: &Origin,
         control: Arc<Control>,
         changes: watch::Sender<Change>,
     ) -> Result<Self> {
+        let (options, fence) = (&origin.options, origin.fence.clone());
         let connection = &options.connection;
-        let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
-        let (backend, via) = crate::runtime::run(reached)?;
-        let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
-        let namespace = backend.namespace(nsid)?;
-        let choice = match options.nsid {
-            Some(_) => None,
-            None => taken_of(&connection.nqn, nsid, backend.namespaces()),
+        let (backend, found, lock, fenced) = match &origin.before {
+            Some(before) => {
+                let namespace = disk::namespace(before)?;
+                let lock = lock_disk(options, &namespace)?;
+                let left = fence.read(origin.quiesce_max());
+                let impacted = left.map(Fence::impacted);
+                let connection = disk::connection(connection, before);
+                let backend = RemoteBackend::resume(&connection, disk::identity(before)?, impacted)?;
+                let fenced = left.unwrap_or_else(|| Fence::new(None, origin.quiesce_max())).anywhere();
+                // What is issued first is issued before the controller is known here.
+                fence.write(Some(fenced))?;
+                let subsystem_nqn = String::new();
+                (backend, Found { namespace, subsystem_nqn, via: None, choice: None }, lock, fenced)
+            }
+            None => {
+                let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
+                let (backend, via) = crate::runtime::run(reached)?;
+                let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
+                let namespace = backend.namespace(nsid)?;
+                let lock = lock_disk(options, &namespace)?;
+                let fenced = now_fenced(&backend, origin.quiesce_max());
+                fence.write(Some(fenced))?;
+                let choice = match options.nsid {
+                    Some(_) => None,
+                    None => taken_of(&connection.nqn, nsid, backend.namespaces()),
+                };
+                let subsystem_nqn = backend.controller().map(|controller| controller.subsystem_nqn.clone());
+                let subsystem_nqn = subsystem_nqn.unwrap_or_default();
+                (backend, Found { namespace, subsystem_nqn, via: Some(via), choice }, lock, fenced)
+            }
         };
-        let lock = lock_disk(options, &namespace)?;
         Ok(Self {
-            backend,
-            namespace,
-            via,
-            choice,
+            bytes: found.namespace.geometry.bytes(),
+            found,
             control,
             changes,
-            state: ConnectionState::Live,
+            state: origin.first_state(),
+            revision: backend.revision(),
+            backend,
             loss: None,
+            fence,
+            fenced,
             spin: Spin::new(),
             spin_max: connection.spin,
             start: Instant::now(),
@@ -159,7 +256,7 @@ impl Remote {
 
     /// The namespace as a device of the backend.
     pub(super) fn device(&self) -> DeviceId {
-        DeviceId(self.namespace.nsid.0)
+        DeviceId(self.found.namespace.nsid.0)
     }
 
     /// After a turn that found work or did not: tells what became of the connection, and whether to sleep now.
@@ -200,19 +297,63 @@ impl Remote {
 
     /// A sleep is over.
     pub(super) fn woken(&self) {
-        if self.control.asked() != End::NotYet {
-            self.control.heard();
-        }
+        self.control.heard();
+    }
+
+    /// The bytes in the disk, as far as the target has said.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn tell(&mut self) {
-        let (state, loss) = (self.backend.state(), self.backend.loss());
-        if self.state != state || self.loss.as_ref() != loss {
-            self.state = state;
-            self.loss = loss.cloned();
-            let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.namespace.nsid);
-            let change = Change::new(state, loss, foreign.map(|(_, mismatch)| mismatch));
-            self.changes.send_replace(change);
+        if self.control.reconnect.swap(false, Ordering::Acquire) {
+            self.backend.reconnect();
+        }
+        let (state, loss, revision) = (self.backend.state(), self.backend.loss(), self.backend.revision());
+        if self.state == state && self.loss.as_ref() == loss && self.revision == revision {
+            return;
+        }
+        self.loss = loss.cloned();
+        // Before anything else is connected, and after it is.
+        if self.is_connected() || is_connected(state) {
+            self.write_fence(state);
+        }
+        (self.state, self.revision) = (state, revision);
+        let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.found.namespace.nsid);
+        let mismatch = foreign.map(|(_, mismatch)| mismatch);
+        if state == ConnectionState::Live
+            && let Ok(namespace) = self.backend.namespace(self.found.namespace.nsid)
+        {
+            self.bytes = self.bytes.max(namespace.geometry.bytes());
+        }
+        self.changes.send_replace(Change::new(state, self.loss.as_ref(), mismatch, self.bytes));
+    }
+
+    fn is_connected(&self) -> bool {
+        is_connected(self.state)
+    }
+
+    /// Writes down which controller has what is issued from now on.
+    fn write_fence(&mut self, state: ConnectionState) {
+        let quiesce = self.backend.quiesce_time().unwrap_or_default();
+        let now =
+            if is_connected(state) { now_fenced(&self.backend, quiesce) } else { self.fenced.anywhere() };
+        if now != self.fenced {
+            self.fenced = now;
+            if let Err(error) = self.fence.write(Some(now)) {
+                tracing::warn!(%error, "if this process is killed, another waits longer than it must");
+            }
+        }
+    }
+
+    /// Ends the connection in order: nothing of it can be carried out later, if all has ended.
+    pub(super) fn hand_over(mut self, nothing_is_under_way: bool) {
+        let fence = self.fence.clone();
+        let may_be_clean = nothing_is_under_way && is_connected(self.backend.state());
+        self.shut_down();
+        if may_be_clean && self.backend.state() == ConnectionState::Lost {
+            // The worst is there already.
+            let _ = fence.write(None);
         }
     }
 
@@ -225,6 +366,10 @@ impl Remote {
 
     /// Ends the connection. What waits for the target fails, and is not done later.
     pub(super) fn close(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
         self.backend.shutdown();
         let deadline = Instant::now() + CLOSE_TIME_MAX;
         while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {

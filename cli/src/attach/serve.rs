@@ -1,15 +1,18 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
 use super::form::Server;
+use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
-use super::{AttachOptions, in_use, process, socket, ublk};
-use crate::connect::Via;
+use super::remote::{Control, End, Found, Origin};
+use super::stop::{Stop, Wish};
+use super::{AttachOptions, disk, in_use, process, socket, ublk};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
-use nvmf_attached::{Attachment, DiskLock, State, VERSION};
+use nvmf_attached::{Attachment, DiskLock, State, Supervisor, VERSION};
 use nvmf_host::{AssociationError, Mismatch, Namespace};
 use nvmf_initiator::ConnectionState;
+use nvmf_initiator::auth::system_random;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -17,9 +20,6 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -43,40 +43,67 @@ pub(super) enum Report {
     Failed(String),
 }
 
-/// Serves a disk from this process until it is stopped, and tells systemd when it is ready.
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The disk is gone.
+    Over,
+    /// Another server is to go on with the disk.
+    HandedOver,
+}
+
+/// Serves a disk from this process until it is stopped, and tells systemd when it is ready. A disk whose server was killed is
+/// taken over.
 pub(crate) fn serve(
     options: &AttachOptions,
+    restart: Restart,
     announce: &mut dyn FnMut(&Attachment) -> Result<()>,
-) -> Result<()> {
+) -> Result<Ended> {
     process::private_files();
-    let claim = Registry::of_this_user().claim()?;
-    let outcome = serve_claimed(options, &claim, None, announce);
-    claim.end(&outcome, false);
-    outcome
+    let of_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
+    let supervisor = if of_systemd { Supervisor::Systemd } else { Supervisor::Guard };
+    let role = Role { starter: None, restart, supervisor, keeps_log: false };
+    Begun::new(options)?.serve(options, role, announce)
 }
 
 /// What `attach` starts in the background. Why there are no options is reported, too: nobody reads the standard error.
-pub(crate) fn serve_in_background(options: Result<AttachOptions>) -> Result<()> {
+pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Restart) -> Result<Ended> {
     process::leave_caller();
     let mut is_announced = false;
-    let outcome = options.and_then(|options| in_background(&options, &mut is_announced));
+    let outcome = options.and_then(|options| {
+        let begun = Begun::new(&options)?;
+        begun.log_to_file()?;
+        let starter = Some(File::from(std::io::stdin().as_fd().try_clone_to_owned()?));
+        let role = Role { starter, restart, supervisor: Supervisor::Guard, keeps_log: true };
+        begun.serve(&options, role, &mut |disk| {
+            is_announced = true;
+            say(&Report::Attached(Box::new(disk.clone())))
+        })
+    });
     if let (Err(error), false) = (&outcome, is_announced) {
         say(&Report::Failed(chain(error)))?;
     }
     outcome
 }
 
-fn in_background(options: &AttachOptions, is_announced: &mut bool) -> Result<()> {
-    let claim = Registry::of_this_user().claim()?;
-    let log = File::options().append(true).create(true).open(claim.log());
-    let log = log.with_context(|| format!("cannot make {}", claim.log().display()))?;
-    nix::unistd::dup2_stderr(&log).context("cannot write to the log")?;
-    let starter = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let outcome = serve_claimed(options, &claim, Some(starter), &mut |disk| {
-        *is_announced = true;
-        say(&Report::Attached(Box::new(disk.clone())))
-    });
-    claim.end(&outcome, *is_announced);
+/// What a guard starts: takes over the disk of a server that was killed. Nothing is left to do where somebody else has done
+/// something about it meanwhile.
+pub(crate) fn resume(id: &str, options: Result<AttachOptions>, restart: Restart) -> Result<Ended> {
+    process::leave_caller();
+    let Some(killed) = Registry::of_this_user().killed(id) else { return Ok(Ended::Over) };
+    if !killed.is_usable() {
+        // It had not been attached yet, or its device is gone.
+        killed.clear_away();
+        return Ok(Ended::Over);
+    }
+    let Some((claim, before)) = killed.take_over()? else { return Ok(Ended::Over) };
+    let begun = Begun { claim, before: Some(before) };
+    begun.log_to_file()?;
+    let role = Role { starter: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
+    let outcome = begun.serve(&options?, role, &mut |_| Ok(()));
+    if let Err(error) = &outcome {
+        tracing::error!("{}", chain(error));
+    }
     outcome
 }
 
@@ -86,39 +113,143 @@ fn say(report: &Report) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Connects, serves until it is stopped, and ends cleanly: what was written is flushed.
-fn serve_claimed(
-    options: &AttachOptions,
-    claim: &Claim,
+/// How this process was started, and who starts it again.
+struct Role {
     starter: Option<File>,
-    announce: &mut dyn FnMut(&Attachment) -> Result<()>,
-) -> Result<()> {
-    let server = options.form.choose()?;
-    if matches!(server, Server::Socket(_)) {
-        // It needs no more rights than it has.
-        let _ = nix::sys::prctl::set_no_new_privs();
-    } else {
-        process::serve_write_back();
+    restart: Restart,
+    supervisor: Supervisor,
+    /// The log of a failure that nobody heard of otherwise stays.
+    keeps_log: bool,
+}
+
+/// The entry of the disk that is to be served.
+struct Begun {
+    claim: Claim,
+    /// The disk that is taken over.
+    before: Option<Attachment>,
+}
+
+impl Begun {
+    /// That of a server that was killed, or a new one.
+    fn new(options: &AttachOptions) -> Result<Self> {
+        let registry = Registry::of_this_user();
+        if let Some((claim, before)) = registry.take_over(options)? {
+            return Ok(Self { claim, before: Some(before) });
+        }
+        let claim = registry.claim()?;
+        registry.clear_away()?;
+        Ok(Self { claim, before: None })
     }
-    Registry::of_this_user().clear_away()?;
-    run(async {
-        let stop = Stop::new(starter)?;
-        let entry = Attachment {
+
+    fn log_to_file(&self) -> Result<()> {
+        let log = File::options().append(true).create(true).open(self.claim.log());
+        let log = log.with_context(|| format!("cannot make {}", self.claim.log().display()))?;
+        nix::unistd::dup2_stderr(&log).context("cannot write to the log")
+    }
+
+    /// Connects, serves until it is stopped, and ends cleanly: what was written is flushed.
+    fn serve(
+        self,
+        options: &AttachOptions,
+        role: Role,
+        announce: &mut dyn FnMut(&Attachment) -> Result<()>,
+    ) -> Result<Ended> {
+        let keeps_log = role.keeps_log;
+        let (outcome, left) = match self.run(options, role, announce) {
+            Ok(Served { outcome, left }) => (outcome, left),
+            // Another server may do better with a disk that is there.
+            Err(error) => (Err(error), Left { is_kept: self.before.is_some(), ..Left::default() }),
+        };
+        if left.is_kept {
+            self.claim.keep();
+            return outcome.map(|()| Ended::HandedOver);
+        }
+        self.claim.end(&outcome, keeps_log && left.was_live);
+        if let Some(guard) = left.guard {
+            guard.dismiss();
+        }
+        outcome.map(|()| Ended::Over)
+    }
+
+    fn run(
+        &self,
+        options: &AttachOptions,
+        role: Role,
+        announce: &mut dyn FnMut(&Attachment) -> Result<()>,
+    ) -> Result<Served> {
+        let server = self.before.as_ref().map_or_else(|| options.form.choose(), |it| Ok(Server::of(it)))?;
+        if matches!(server, Server::Socket(_)) {
+            // It needs no more rights than it has.
+            let _ = nix::sys::prctl::set_no_new_privs();
+        } else {
+            process::serve_write_back();
+            process::drop_capabilities();
+        }
+        let entry = self.entry(options, role.supervisor)?;
+        let fence = self.claim.fence()?;
+        let origin =
+            Origin { options: options.clone(), fence, before: self.before.clone(), mark: entry.mark };
+        run(async {
+            let stop = Stop::new(role.starter)?;
+            // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
+            self.claim.write(&entry)?;
+            let (claim, restart) = (&self.claim, role.restart);
+            let mut service = Service {
+                origin,
+                claim,
+                stop,
+                announce,
+                entry,
+                restart,
+                guard: None,
+                was_live: false,
+                growth: None,
+            };
+            Ok(service.serve(server).await)
+        })
+    }
+
+    /// The entry to begin with.
+    fn entry(&self, options: &AttachOptions, supervisor: Supervisor) -> Result<Attachment> {
+        let (pid, pid_namespace) = (std::process::id(), process::pid_namespace());
+        let address = options.connection.address.to_string();
+        if let Some(before) = &self.before {
+            // One that was asked to end while it was in use still is.
+            let is_ending = before.state == State::Ending;
+            let state = if is_ending { State::Ending } else { State::Reconnecting };
+            return Ok(Attachment { address, pid, pid_namespace, state, supervisor, ..before.clone() });
+        }
+        let mut mark = [0; 8];
+        system_random(&mut mark).context("the system has no random numbers")?;
+        Ok(Attachment {
             version: VERSION,
             nqn: options.connection.nqn.to_string(),
-            address: options.connection.address.to_string(),
-            pid: std::process::id(),
-            pid_namespace: process::pid_namespace(),
+            address,
+            pid,
+            pid_namespace,
             state: State::Attaching,
+            mark: u64::from_ne_bytes(mark) | 1,
+            asked_nsid: options.nsid.map(|nsid| nsid.0),
+            is_duplicate: options.duplicate,
+            supervisor,
             ..Attachment::default()
-        };
-        let service = Service { options, claim, stop, announce, entry };
-        match server {
-            Server::Ublk => ublk::serve(service).await,
-            Server::Nbd => socket::serve_device(service).await,
-            Server::Socket(note) => socket::serve(service, note).await,
-        }
-    })
+        })
+    }
+}
+
+/// How a server ended, and what it leaves.
+struct Served {
+    outcome: Result<()>,
+    left: Left,
+}
+
+#[derive(Default)]
+struct Left {
+    guard: Option<Guard>,
+    /// The disk was attached.
+    was_live: bool,
+    /// The disk stays, for another server.
+    is_kept: bool,
 }
 
 /// Takes the lock of a disk, so that it is attached once on this machine.
@@ -136,21 +267,14 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     )
 }
 
-/// A disk that is served: what is wanted, what is written down of it, and when it ends.
-pub(super) struct Service<'a> {
-    pub(super) options: &'a AttachOptions,
-    claim: &'a Claim,
-    pub(super) stop: Stop,
-    announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
-    entry: Attachment,
-}
-
 /// What has become of a disk's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) state: ConnectionState,
     /// Why, where the disk cannot be used.
     pub(super) reason: Option<String>,
+    /// Bytes in the disk.
+    pub(super) bytes: u64,
 }
 
 impl Change {
@@ -159,67 +283,164 @@ impl Change {
         state: ConnectionState,
         loss: Option<&AssociationError>,
         mismatch: Option<Mismatch>,
+        bytes: u64,
     ) -> Self {
         let reason = match state {
             ConnectionState::Live => None,
             ConnectionState::Foreign => mismatch.map(|mismatch| mismatch.to_string()),
             ConnectionState::Connecting | ConnectionState::Lost => loss.map(ToString::to_string),
         };
-        Self { state, reason }
+        Self { state, reason, bytes }
     }
 }
 
 /// Where a disk is.
+#[derive(Default)]
 pub(super) struct Place {
     pub(super) device: Option<PathBuf>,
     pub(super) socket: Option<PathBuf>,
-    /// Why it is not a block device, where that was wanted; of which namespaces it was chosen.
-    pub(super) notes: Vec<String>,
+    /// Why it is not a block device, where that was wanted.
+    pub(super) note: Option<String>,
+}
+
+/// A disk that is served: what is wanted, what is written down of it, and when it ends.
+pub(super) struct Service<'a> {
+    pub(super) origin: Origin,
+    claim: &'a Claim,
+    pub(super) stop: Stop,
+    announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
+    entry: Attachment,
+    restart: Restart,
+    guard: Option<Guard>,
+    was_live: bool,
+    /// Why the machine was not told that the disk has grown.
+    growth: Option<String>,
 }
 
 impl Service<'_> {
-    /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile.
-    pub(super) fn place(&mut self, namespace: &Namespace, via: &Via, place: Place) -> Result<()> {
-        self.entry = Attachment {
-            transport: via.transport().name().to_owned(),
-            tls: via.tls(),
-            provider: via.provider(),
-            nsid: namespace.nsid.0,
-            uuid: crate::namespace::uuid(namespace),
-            size: namespace.geometry.bytes(),
-            block_size: namespace.geometry.block_size,
-            device: place.device,
-            socket: place.socket,
-            note: (!place.notes.is_empty()).then(|| place.notes.join("; ")),
-            ..self.entry.clone()
+    async fn serve(&mut self, server: Server) -> Served {
+        let takes_over = self.origin.before.is_some();
+        // What is there already must not be left alone if this process fails.
+        let guarded = if takes_over { self.start_guard() } else { Ok(()) };
+        let outcome = match server {
+            _ if guarded.is_err() => guarded,
+            Server::Ublk => ublk::serve(self).await,
+            Server::Nbd => socket::serve_device(self).await,
+            Server::Socket(note) => socket::serve(self, note).await,
         };
-        self.claim.write(&self.entry)
+        let is_kept = self.stop.hands_over() || takes_over && !self.was_live && !self.stop.was_asked();
+        if outcome.is_err() && takes_over && !self.was_live && !is_kept {
+            self.claim.clear_device_away(&self.entry);
+        }
+        let left = Left { guard: self.guard.take().filter(|_| !is_kept), was_live: self.was_live, is_kept };
+        Served { outcome, left }
+    }
+
+    /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile; what is
+    /// taken over is written down already. From now on somebody looks after this process.
+    pub(super) fn place(&mut self, found: &Found, place: Place) -> Result<()> {
+        let Found { namespace, subsystem_nqn, via, choice } = found;
+        if let Some(via) = via {
+            let notes: Vec<_> = place.note.iter().chain(choice).map(String::as_str).collect();
+            self.entry = Attachment {
+                transport: via.transport().name().to_owned(),
+                tls: via.tls(),
+                provider: via.provider(),
+                nsid: namespace.nsid.0,
+                uuid: crate::namespace::uuid(namespace),
+                size: namespace.geometry.bytes(),
+                block_size: namespace.geometry.block_size,
+                device: place.device,
+                socket: place.socket,
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+                disk: Some(disk::record(namespace, subsystem_nqn.clone())),
+                ..self.entry.clone()
+            };
+            self.claim.write(&self.entry)?;
+        }
+        self.start_guard()
+    }
+
+    fn start_guard(&mut self) -> Result<()> {
+        if self.entry.supervisor == Supervisor::Guard && self.guard.is_none() {
+            let mut restart = self.restart.clone();
+            restart.arguments.push(format!("--resume={}", self.claim.id()).into());
+            self.guard = Some(Guard::start(&restart)?);
+        }
+        Ok(())
     }
 
     /// The disk is there: says so, and goes on if somebody hears it.
     pub(super) async fn report(&mut self) -> Result<()> {
-        self.entry.state = State::Live;
+        if self.entry.state == State::Attaching {
+            self.entry.state = State::Live;
+        }
         self.claim.write(&self.entry)?;
+        self.was_live = true;
         (self.announce)(&self.entry)?;
         self.stop.starter_heard().await?;
         notify(&[NotifyState::Ready]);
         Ok(())
     }
 
-    /// Keeps the entry true until the disk is to go. One that is in use stays until it is not, or until it is asked for
-    /// twice.
-    pub(super) async fn until_ended(&mut self, mut changed: impl AsyncFnMut() -> Change) {
+    /// Keeps the entry true until the disk is to go, or to be served by another. One that is in use stays until it is not, or
+    /// until it is asked for twice. `resize` tells the machine the disk's new size.
+    pub(super) async fn until_ended(
+        &mut self,
+        control: &Control,
+        mut changed: impl AsyncFnMut() -> Change,
+        resize: impl AsyncFn(u64) -> Result<()>,
+    ) -> End {
         let mut log = tokio::time::interval(LOG_POLL);
         loop {
             let is_ending = self.entry.state == State::Ending;
             tokio::select! {
-                () = self.stop.asked() => if is_ending || !self.put_off().await { break },
+                wish = self.stop.next() => match wish {
+                    Wish::End => if is_ending || !self.put_off().await { break },
+                    Wish::HandOver => return End::HandOver,
+                    Wish::Reconnect => control.reconnect(),
+                    Wish::Child => self.look_after_guard().await,
+                },
                 () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
-                change = changed() => self.connection_is(change),
+                change = changed() => {
+                    if change.bytes > self.entry.size {
+                        self.grown(change.bytes, resize(change.bytes).await);
+                    }
+                    self.connection_is(change);
+                }
                 _ = log.tick() => self.bound_log(),
             }
         }
         notify(&[NotifyState::Stopping]);
+        End::InOrder
+    }
+
+    async fn look_after_guard(&mut self) {
+        if self.guard.as_mut().is_none_or(Guard::lives) {
+            return;
+        }
+        tracing::warn!("the disk's guard has ended: another is started");
+        self.guard = None;
+        // It may end again at once.
+        sleep(ENDING_POLL).await;
+        if let Err(error) = self.start_guard() {
+            tracing::error!("nobody looks after this process: {}", chain(&error));
+        }
+    }
+
+    /// The namespace has grown, and the machine was told, or could not be.
+    fn grown(&mut self, bytes: u64, told: Result<()>) {
+        match told {
+            Ok(()) => {
+                tracing::info!("the disk has grown to {bytes} bytes");
+                (self.entry.size, self.growth) = (bytes, None);
+            }
+            Err(error) => {
+                let note = format!("the namespace has grown to {bytes} bytes: {}", chain(&error));
+                tracing::warn!("{note}");
+                self.growth = Some(note);
+            }
+        }
     }
 
     /// Whether the end has to wait for the disk's users.
@@ -244,18 +465,18 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn connection_is(&mut self, Change { state, reason }: Change) {
+    fn connection_is(&mut self, Change { state, reason, .. }: Change) {
         // An end that is put off is what counts, and its reason.
-        if self.entry.state == State::Ending {
-            return;
+        if self.entry.state != State::Ending {
+            self.entry.reason = reason.or_else(|| self.growth.clone());
+            self.entry.state = match state {
+                ConnectionState::Live => State::Live,
+                ConnectionState::Connecting => State::Reconnecting,
+                ConnectionState::Foreign => State::Foreign,
+                ConnectionState::Lost => State::Lost,
+            };
         }
-        self.entry.reason = reason;
-        self.set(match state {
-            ConnectionState::Live => State::Live,
-            ConnectionState::Connecting => State::Reconnecting,
-            ConnectionState::Foreign => State::Foreign,
-            ConnectionState::Lost => State::Lost,
-        });
+        self.set(self.entry.state);
     }
 
     fn set(&mut self, state: State) {
@@ -279,49 +500,6 @@ impl Service<'_> {
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "systemd does not listen");
-    }
-}
-
-/// What asks a server to end: signals, and while it starts, the end of the process that started it.
-pub(super) struct Stop {
-    signals: [Signal; 3],
-    starter: Option<pipe::Receiver>,
-}
-
-impl Stop {
-    pub(super) fn new(starter: Option<File>) -> Result<Self> {
-        let signals = [
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-            // The terminal of a server in the foreground is closed.
-            signal(SignalKind::hangup())?,
-        ];
-        let starter = starter.map(pipe::Receiver::from_file).transpose().context("no pipe to the starter")?;
-        Ok(Self { signals, starter })
-    }
-
-    /// Ends when somebody wants the server to.
-    pub(super) async fn asked(&mut self) {
-        let [terminate, interrupt, hangup] = &mut self.signals;
-        let starter_ended = async {
-            match &mut self.starter {
-                Some(pipe) => drop(pipe.read(&mut [0]).await),
-                None => core::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
-            () = starter_ended => {}
-        }
-    }
-
-    /// Waits until the process that started this one has heard that the disk is there. From then on it may end.
-    async fn starter_heard(&mut self) -> Result<()> {
-        let Some(mut pipe) = self.starter.take() else { return Ok(()) };
-        let heard = pipe.read(&mut [0]).await.unwrap_or(0);
-        if heard == 0 { bail!("nobody waits for the disk any more") } else { Ok(()) }
     }
 }
 

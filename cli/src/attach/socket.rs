@@ -2,20 +2,19 @@
 //!
 //! One thread does it all: it reads requests, sends commands to the target, and answers.
 
-use super::AttachOptions;
-use super::guard;
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
 use super::registry::{self, Registry};
-use super::remote::{self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Remote, Wires, changes, in_thread};
+use super::remote::{
+    self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Found, Origin, Remote, Wires, changes, in_thread,
+};
 use super::serve::{Place, Service, node_opens};
-use crate::connect::Via;
-use anyhow::{Context, Result, anyhow, bail};
-use nvmf_host::Namespace;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
@@ -24,6 +23,13 @@ use tokio::time::timeout;
 
 /// How long the kernel may take to write back what it holds when the disk is detached.
 const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// How long the requests of the kernel's client wait for another server when this one was killed.
+const PATIENCE_MIN: Duration = Duration::from_secs(60);
+const PATIENCE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long the kernel's client may take to see that the socket of a server that was killed is dead.
+const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
+const TAKE_OVER_POLL: Duration = Duration::from_millis(10);
 
 /// Who is served.
 enum Clients {
@@ -36,9 +42,7 @@ enum Clients {
 /// A disk that is served.
 #[derive(Debug)]
 struct Up {
-    namespace: Namespace,
-    via: Via,
-    choice: Option<String>,
+    found: Found,
     socket: Option<PathBuf>,
 }
 
@@ -51,25 +55,26 @@ struct Thread {
 }
 
 /// Serves whoever comes to the socket. `note` says why there is no more than a socket, where more was wanted.
-pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Result<()> {
-    let (mut thread, up) = start(&mut service, Clients::Socket).await?;
+pub(super) async fn serve(service: &mut Service<'_>, note: Option<String>) -> Result<()> {
+    let (mut thread, up) = start(service, Clients::Socket).await?;
     let mut is_live = false;
     let lives = async {
-        let place =
-            Place { device: None, socket: up.socket, notes: note.into_iter().chain(up.choice).collect() };
-        service.place(&up.namespace, &up.via, place)?;
+        let place = Place { device: None, socket: up.socket, note };
+        service.place(&up.found, place)?;
         service.report().await?;
         is_live = true;
-        service.until_ended(changes(thread.changes.clone())).await;
-        Ok(())
+        // Its clients are told by the thread, when they connect.
+        let resize = async |_| Ok(());
+        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), resize).await)
     };
     let said = tokio::select! {
         said = lives => said,
         // It ends before it is asked to only when something is wrong.
         ended = &mut thread.ended => return ended?,
     };
-    let ended = thread.end(if is_live { End::InOrder } else { End::AtOnce }).await;
-    said.and(ended)
+    let how = said.as_ref().copied().unwrap_or(End::InOrder);
+    let ended = thread.end(if is_live { how } else { End::AtOnce }).await;
+    said.map(drop).and(ended)
 }
 
 /// Gives the kernel's client a socket to this process, and with it the machine a `/dev/nbdN`.
@@ -77,26 +82,47 @@ pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Res
 /// One socket, however many I/O queues there are: their requests travel side by side on it. With several the kernel
 /// takes a socket whose requests wait for a target for dead, fails them or sends them again on another, and they are
 /// carried out here all the same when the target is back.
-pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
+pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let (ours, its) = UnixStream::pair()?;
     let (gone, is_gone) = oneshot::channel();
-    let (mut thread, up) = start(&mut service, Clients::Kernel(ours, gone)).await?;
-    let info = DiskInfo::from(&up.namespace);
-    let owner = registry::owner(std::process::id());
+    let owner = registry::owner(service.origin.mark);
     let its_owner = owner.clone();
-    let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));
-    let node = made.await??;
-    let place = Place { device: Some(node.clone()), socket: None, notes: up.choice.into_iter().collect() };
+    let (mut thread, up, node) = match service.origin.before.as_ref().and_then(|before| before.device.clone())
+    {
+        Some(node) => {
+            let its_node = node.clone();
+            let ours = spawn_blocking(move || take_over(&its_node, &its_owner)).await??;
+            let (thread, up) = start(service, Clients::Kernel(ours, gone)).await?;
+            (thread, up, node)
+        }
+        None => {
+            let (thread, up) = start(service, Clients::Kernel(ours, gone)).await?;
+            let info = DiskInfo::from(&up.found.namespace);
+            let patience = service.origin.options.connection.ctrl_loss_timeout;
+            let patience = patience.unwrap_or(PATIENCE_MAX).clamp(PATIENCE_MIN, PATIENCE_MAX);
+            let made =
+                spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner, patience));
+            let node = made.await??;
+            (thread, up, node)
+        }
+    };
+    let place = Place { device: Some(node.clone()), ..Place::default() };
+    let takes_over = service.origin.before.is_some();
     let lives = async {
-        service.place(&up.namespace, &up.via, place)?;
-        let guard = guard::over(&node, &owner)?;
-        tokio::select! {
-            opens = node_opens(&node) => opens?,
-            () = service.stop.asked() => bail!("stopped before the disk was attached"),
+        service.place(&up.found, place)?;
+        if !takes_over {
+            announce_again(&node);
+            tokio::select! {
+                opens = node_opens(&node) => opens?,
+                () = service.stop.asked() => bail!("stopped before the disk was attached"),
+            }
         }
         service.report().await?;
-        service.until_ended(changes(thread.changes.clone())).await;
-        Ok(guard)
+        let resize = async |bytes| {
+            let (node, owner) = (node.clone(), owner.clone());
+            spawn_blocking(move || Kernel::open()?.resize(&node, bytes, &owner)).await?
+        };
+        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), resize).await)
     };
     let said = tokio::select! {
         said = lives => said,
@@ -108,12 +134,43 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
         }
         ended = &mut thread.ended => return ended?,
     };
+    if let Ok(End::HandOver) = said {
+        return thread.end(End::HandOver).await;
+    }
     let (how, ended) = take_away(node).await;
     let finished = thread.end(how).await;
-    let (mut guard, pipe) = said?;
-    drop(pipe);
-    let _ = guard.wait();
-    ended.and(finished)
+    said.map(drop).and(ended).and(finished)
+}
+
+/// Has udev look at a device again: it came before it was written down whose it is.
+fn announce_again(node: &Path) {
+    if let Some(name) = node.file_name().and_then(|name| name.to_str()) {
+        // Without sysfs there is no udev.
+        let _ = std::fs::write(format!("/sys/class/block/{name}/uevent"), "change");
+    }
+}
+
+/// Gives the kernel's client another socket in place of that of a server that was killed: the other end of it. The kernel takes
+/// it once it has seen the end of the old one.
+fn take_over(node: &Path, owner: &str) -> Result<UnixStream> {
+    let deadline = Instant::now() + TAKE_OVER_TIME_MAX;
+    loop {
+        let (ours, its) = UnixStream::pair()?;
+        Kernel::open()?.reconnect(node, its.as_fd(), owner)?;
+        drop(its);
+        // What the kernel does not take has nobody on its other end now.
+        let mut watched = [PollFd::new(ours.as_fd(), PollFlags::empty())];
+        poll(&mut watched, PollTimeout::ZERO)?;
+        if !watched[0].revents().is_some_and(|found| found.contains(PollFlags::POLLHUP)) {
+            return Ok(ours);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the kernel's nbd client does not give up the socket of {}",
+            node.display()
+        );
+        std::thread::sleep(TAKE_OVER_POLL);
+    }
 }
 
 /// Writes back what the kernel still holds of the disk, and takes it away. Where the target was waited for in vain, the
@@ -134,11 +191,11 @@ async fn take_away(node: PathBuf) -> (End, Result<()>) {
 
 /// Starts the thread, and waits until it serves.
 async fn start(service: &mut Service<'_>, clients: Clients) -> Result<(Thread, Up)> {
-    let options = service.options.clone();
+    let origin = service.origin.clone();
     let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
-    let (tell, changes) = remote::live();
+    let (tell, changes) = remote::first(&origin);
     let wires = Wires { control: Arc::clone(&control), changes: tell, up };
-    let mut ended = in_thread("nvmf-nbd", move || run(&options, clients, wires))?;
+    let mut ended = in_thread("nvmf-nbd", move || run(&origin, clients, wires))?;
     tokio::select! {
         biased;
         Ok(up) = is_up => Ok((Thread { control, changes, ended }, up)),
@@ -156,10 +213,10 @@ impl Thread {
 }
 
 /// The thread: connects to the namespace that is meant, and serves it until it is told to end.
-fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()> {
-    let control = Arc::clone(&wires.control);
-    let mut remote = Remote::connect(options, wires.control, wires.changes)?;
-    let mut server = Server::new(DiskInfo::from(&remote.namespace), remote.device())?;
+fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
+    let (control, options) = (Arc::clone(&wires.control), &origin.options);
+    let mut remote = Remote::open(origin, wires.control, wires.changes)?;
+    let mut server = Server::new(DiskInfo::from(&remote.found.namespace), remote.device())?;
     let (mut socket, mut gone) = (None, None);
     match clients {
         Clients::Kernel(stream, tell) => {
@@ -167,15 +224,15 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
             gone = Some(tell);
         }
         Clients::Socket => {
-            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.namespace.nsid.0);
-            let path = options.socket.path.clone();
+            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.found.namespace.nsid.0);
+            let before = origin.before.as_ref().and_then(|before| before.socket.clone());
+            let path = before.or_else(|| options.socket.path.clone());
             let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
             server.listen(Listener::bind(&path, &options.socket)?)?;
             socket = Some(path);
         }
     }
-    let (namespace, via) = (remote.namespace.clone(), remote.via.clone());
-    let up = Up { namespace, via, choice: remote.choice.clone(), socket };
+    let up = Up { found: remote.found.clone(), socket };
     // Nobody hears: it is told to end.
     let _ = wires.up.send(up);
     let start = Instant::now();
@@ -184,11 +241,11 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
         let now = start.elapsed();
         match control.asked() {
             End::NotYet => {}
-            End::InOrder if end_by.is_none() => {
+            End::InOrder | End::HandOver if end_by.is_none() => {
                 server.close();
                 end_by = Some(now + FINISH_TIME_MAX);
             }
-            End::InOrder => {}
+            End::InOrder | End::HandOver => {}
             End::AtOnce => {
                 drop(server);
                 remote.close();
@@ -201,6 +258,7 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
             break start + at;
         }
         let worked = server.turn(now, &mut remote.backend);
+        server.grow(remote.bytes());
         if server.is_deserted()
             && let Some(gone) = gone.take()
         {
@@ -212,6 +270,11 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
             remote.sleep(most, server.arm());
         }
     };
+    let nothing_is_under_way = server.is_empty();
     drop(server);
+    if control.asked() == End::HandOver {
+        remote.hand_over(nothing_is_under_way);
+        return Ok(());
+    }
     remote.finish(until)
 }

@@ -1,14 +1,16 @@
 //! `nvmf attach`, `nvmf detach`, and the processes that `attach` starts.
 
+use super::persist;
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Form, Registry, SocketOptions};
-use crate::print::{ERROR_PREFIX, chain, human, line, print_json, wrong_arguments};
-use anyhow::{Result, bail, ensure};
+use crate::attach::{self, AttachOptions, Ended, Form, Listed, Registry, Restart, SocketOptions};
+use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
+use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
 #[derive(clap::Args)]
 pub(crate) struct Attach {
@@ -17,6 +19,9 @@ pub(crate) struct Attach {
     /// Serve from this process, until it is stopped
     #[arg(long)]
     foreground: bool,
+    /// Attach it at every boot: writes /etc/nvmf/attach.d/NAME.toml, and enables the unit nvmf-attach@NAME
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["foreground", "from"])]
+    persist: Option<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -24,6 +29,9 @@ pub(crate) struct Attach {
 /// Which disk, and where it is served.
 #[derive(clap::Args, Clone)]
 struct DiskArguments {
+    /// Take the options from this file, as --persist writes them
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     #[command(flatten)]
     namespace: NamespaceArguments,
     /// Form of the disk; a socket if --socket is given
@@ -54,17 +62,42 @@ fn mode(text: &str) -> Result<u32, String> {
 pub(crate) struct Serve {
     #[command(flatten)]
     disk: DiskArguments,
+    /// The entry of the disk to take over
+    #[arg(long)]
+    resume: Option<String>,
+    /// How often servers of this disk were started that did not live long
+    #[arg(long, default_value_t = 0)]
+    restarts: u32,
     #[command(flatten)]
     _output: Output,
 }
 
-/// What the server of a `/dev/nbdN` starts.
+/// What a disk's server starts.
 #[derive(clap::Args)]
 pub(crate) struct Guard {
-    /// The device
+    /// How often servers of this disk were started that did not live long
+    #[arg(long)]
+    restarts: u32,
+    /// The folder in which the arguments are meant
+    #[arg(long)]
+    folder: PathBuf,
+    /// The arguments of the server
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+/// What deploy/60-nvmf.rules asks.
+#[derive(clap::Args)]
+pub(crate) struct UdevProperties {
+    /// The device's node
     device: PathBuf,
-    /// The owner that the kernel has on record for it
-    owner: String,
+}
+
+/// Disks that are asked for something.
+#[derive(clap::Args)]
+pub(crate) struct Named {
+    /// The block device, the NBD socket, or the NQN
+    name: OsString,
 }
 
 #[derive(clap::Args)]
@@ -124,28 +157,161 @@ impl DiskArguments {
 }
 
 impl Attach {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
         let format = self.output.format;
         // In the background, too: what is wrong with the arguments is said before a server is started.
         let options = self.disk.options()?;
         if self.foreground {
-            return attach::serve(&options, &mut |attachment| report(format, attachment));
+            let restart = restart(0)?;
+            let ended = attach::serve(&options, restart, &mut |attachment| report(format, attachment))?;
+            return Ok(exit_code(ended));
         }
-        // The server gets this program's own arguments, after the command's name.
-        report(format, &attach::in_background(std::env::args_os().skip(2))?)
+        let disk = match &self.persist {
+            Some(name) => self.attach_by_unit(name)?,
+            None => None,
+        };
+        let disk = disk.map_or_else(|| attach::in_background(arguments()), Ok)?;
+        report(format, &disk)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Writes the unit's file, and has systemd attach the disk now and at every boot. `None`: there is no systemd here.
+    fn attach_by_unit(&self, name: &str) -> Result<Option<Attachment>> {
+        let file = persist::write(name)?;
+        if !Path::new(SYSTEMD).exists() {
+            eprintln!(
+                "{ERROR_PREFIX}this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
+                file.display()
+            );
+            return Ok(None);
+        }
+        let unit = format!("nvmf-attach@{name}.service");
+        let enabled =
+            Command::new("systemctl").args(["enable", "--now", &unit]).stdin(Stdio::null()).status();
+        ensure!(
+            enabled.context("cannot run systemctl")?.success(),
+            "{} is written, but {unit} does not start: journalctl -u {unit} says why",
+            file.display()
+        );
+        let main = Command::new("systemctl").args(["show", &unit, "-P", "MainPID"]).output()?;
+        let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
+        let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
+        Ok(Some(disk.with_context(|| format!("{unit} has started, but its disk is gone again"))?.disk))
     }
 }
 
+/// There where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// The exit status of a server that leaves its disk to another: the unit has systemd start that.
+const HANDED_OVER: u8 = 75;
+
+fn exit_code(ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Over => ExitCode::SUCCESS,
+        Ended::HandedOver => HANDED_OVER.into(),
+    }
+}
+
+/// This program's own arguments after the command's name, as a server in the background gets them.
+fn arguments() -> impl Iterator<Item = OsString> {
+    let mut is_name = false;
+    std::env::args_os().skip(2).filter(move |argument| {
+        let text = argument.to_string_lossy();
+        let of_this_call = ["--resume=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
+        let was_name = std::mem::replace(&mut is_name, text == "--persist");
+        !(text == "--foreground" || of_this_call || was_name || is_name)
+    })
+}
+
+/// How this server is started again.
+fn restart(count: u32) -> Result<Restart> {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    Ok(Restart { arguments: arguments().collect(), folder, count })
+}
+
 impl Serve {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let (options, restart) = (self.disk.options(), restart(self.restarts)?);
+        let ended = match &self.resume {
+            Some(id) => attach::resume(id, options, restart),
+            None => attach::serve_in_background(options, restart),
+        };
+        ended.map(exit_code)
+    }
+}
+
+impl UdevProperties {
+    /// Prints what udev is to know of a device, if it is an attached disk.
     pub(crate) fn run(&self) -> Result<()> {
-        attach::serve_in_background(self.disk.options())
+        let disks = Registry::of_this_user().list()?;
+        let disk = disks
+            .into_iter()
+            .map(|listed| listed.disk)
+            .find(|disk| disk.device.as_ref() == Some(&self.device));
+        let Some(Attachment { nqn, nsid, uuid, .. }) = disk else { return Ok(()) };
+        if let Some(uuid) = uuid {
+            line(format_args!("NVMF_UUID={uuid}"))?;
+        }
+        line(format_args!("NVMF_NQN={nqn}\nNVMF_NSID={nsid}"))
     }
 }
 
 impl Guard {
     pub(crate) fn run(&self) -> Result<()> {
-        attach::guard(&self.device, &self.owner)
+        let Self { restarts, folder, arguments } = self;
+        attach::guard(&Restart { arguments: arguments.clone(), folder: folder.clone(), count: *restarts })
     }
+}
+
+impl Named {
+    /// Has the servers of these disks connect again.
+    pub(crate) fn reconnect(&self) -> Result<()> {
+        self.each(|listed| {
+            listed.reconnect()?;
+            line(format_args!("connected {}", listed.disk))
+        })
+    }
+
+    /// Has new servers take these disks over.
+    pub(crate) fn upgrade(&self) -> Result<()> {
+        self.each(|listed| {
+            let pid = listed.upgrade()?;
+            line(format_args!("process {pid} serves {}", listed.disk))
+        })
+    }
+
+    fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
+        let path = path(Path::new(&self.name))?;
+        let mut disks = Registry::of_this_user().list()?;
+        disks.retain(|Listed { disk, .. }| {
+            self.name == disk.nqn.as_str() || [&disk.device, &disk.socket].contains(&&Some(path.clone()))
+        });
+        ensure!(!disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
+        for_each(&disks, act)
+    }
+}
+
+/// Does something with each of the disks, and goes on with the others where that fails.
+fn for_each(disks: &[Listed], act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
+    let mut failures = Vec::new();
+    for listed in disks {
+        match act(listed) {
+            Ok(()) => {}
+            Err(error) if error.is::<OutputClosed>() => return Err(error),
+            Err(error) => failures.push(format!("{}: {}", listed.disk, chain(&error))),
+        }
+    }
+    let Some((last, others)) = failures.split_last() else { return Ok(()) };
+    for failure in others {
+        eprintln!("{ERROR_PREFIX}{failure}");
+    }
+    bail!("{last}")
+}
+
+/// The path that is meant: it may be a link to the node, or relative.
+fn path(path: &Path) -> Result<PathBuf> {
+    Ok(path.canonicalize().or_else(|_| std::path::absolute(path))?)
 }
 
 fn report(format: Format, disk: &Attachment) -> Result<()> {
@@ -181,8 +347,6 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
 impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
-        // The argument may be a link to the node, or a relative path.
-        let path = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
         let (named, socket) =
             (self.name.as_deref().map(Path::new).map(path), self.socket.as_deref().map(path));
         let (named, socket) = (named.transpose()?, socket.transpose()?);
@@ -196,19 +360,9 @@ impl Detach {
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
-        let mut failures = Vec::new();
-        for listed in &disks {
-            let disk = &listed.disk;
-            match listed.detach(self.force) {
-                Ok(()) => line(format_args!("detached {disk}"))?,
-                // Go on with the others.
-                Err(error) => failures.push(format!("{disk}: {}", chain(&error))),
-            }
-        }
-        let Some((last, others)) = failures.split_last() else { return Ok(()) };
-        for failure in others {
-            eprintln!("{ERROR_PREFIX}{failure}");
-        }
-        bail!("{last}")
+        for_each(&disks, |listed| {
+            listed.detach(self.force)?;
+            line(format_args!("detached {}", listed.disk))
+        })
     }
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod identify;
 mod list;
 mod nvm;
+pub(crate) mod persist;
 mod raw;
 mod refused;
 mod smart_log;
@@ -42,6 +43,10 @@ enum Command {
     Attach(attach::Attach),
     /// Detaches a disk, flushed
     Detach(attach::Detach),
+    /// Connects attached disks again now, also those whose target was given up
+    Reconnect(attach::Named),
+    /// Has attached disks served by the version that is installed now, while they are used
+    Upgrade(attach::Named),
     /// Lists the disks that are attached
     List(list::List),
     /// Shows a controller's Identify data
@@ -131,7 +136,10 @@ enum Command {
     /// Serves an attached disk (what `attach` starts)
     #[command(hide = true)]
     Serve(attach::Serve),
-    /// Takes an nbd device away when its server is gone (what `attach` starts)
+    /// Prints what udev is to know of a device
+    #[command(hide = true)]
+    UdevProperties(attach::UdevProperties),
+    /// Starts the server of an attached disk again when that was killed (what `attach` starts)
     #[command(hide = true)]
     Guard(attach::Guard),
 }
@@ -186,7 +194,10 @@ impl Arguments {
             Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
             Command::Discover(discover) => discover.run(),
-            Command::Attach(attach) => attach.run(),
+            Command::Attach(attach) => return exit(attach.run(), FAILURE),
+            Command::Serve(serve) => return exit(serve.run(), FAILURE),
+            Command::Reconnect(named) => named.reconnect(),
+            Command::Upgrade(named) => named.upgrade(),
             Command::Detach(detach) => detach.run(),
             Command::List(list) => list.run(),
             Command::IdCtrl(identify) => identify.run(),
@@ -209,8 +220,8 @@ impl Arguments {
             Command::Flush(flush) => flush.run(),
             Command::Dsm(dsm) => dsm.run(),
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
-            Command::Serve(serve) => serve.run(),
             Command::Guard(guard) => guard.run(),
+            Command::UdevProperties(device) => device.run(),
             Command::Connect(_) => wrong_arguments(
                 "the command is `nvmf attach`; it takes nvme-cli's options (one namespace at a time, with --nsid)",
             ),
@@ -238,6 +249,11 @@ const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 /// Exit status when the standard output is closed: that of a program that SIGPIPE ends.
 const OUTPUT_CLOSED: u8 = 128 + 13;
+
+/// The exit status of a call whose arguments cannot be read; prints why.
+pub(crate) fn refuse(error: anyhow::Error) -> ExitCode {
+    exit(Err(error), FAILURE)
+}
 
 /// The exit status of a command; prints why it failed.
 fn exit(outcome: Result<ExitCode>, failure: u8) -> ExitCode {

@@ -11,12 +11,13 @@ use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::{
-    AuthenticationOptions, HostIdentity, Options, Preference, SecretsSource, TcpOptions, TlsOptions,
-    TransportOptions, VerbsOptions,
+    AddressSource, AuthenticationOptions, HostIdentity, Options, Preference, SecretsSource, TcpOptions,
+    TlsOptions, TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -115,7 +116,7 @@ pub(crate) struct TargetArguments {
     #[arg(short = 'c', long, default_value_t = 1)]
     reconnect_delay: u32,
     /// Seconds to try to reconnect before all I/O fails; -1 is for ever
-    #[arg(short = 'l', long, default_value_t = 60, allow_negative_numbers = true,
+    #[arg(short = 'l', long, default_value_t = 600, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i64).range(-1..))]
     ctrl_loss_tmo: i64,
     /// Seconds that I/O waits for a reconnect before it fails, while reconnecting goes on. By default I/O waits as long as
@@ -142,6 +143,13 @@ impl From<Provider> for Preference {
             Provider::Verbs => Self::Verbs,
         }
     }
+}
+
+/// A name's address, as it was found last.
+#[derive(Default)]
+struct Lookup {
+    is_under_way: bool,
+    found: Option<SocketAddr>,
 }
 
 /// Which subsystem and namespace of it.
@@ -246,6 +254,28 @@ impl TargetArguments {
             )),
             (None, _) => Err(anyhow::anyhow!(context())),
         }
+    }
+
+    /// Where the address is looked up again when the connection was lost; `None` for one that is no name.
+    fn address_source(&self, nqn: Nqn) -> Option<AddressSource> {
+        if self.traddr.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+            return None;
+        }
+        let arguments = self.clone();
+        let found = Arc::new(Mutex::new(Lookup::default()));
+        Some(AddressSource::new(move || {
+            let (arguments, result) = (arguments.clone(), Arc::clone(&found));
+            let mut lookup = found.lock().unwrap_or_else(PoisonError::into_inner);
+            // A lookup takes its time: what it finds is for the next attempt.
+            if !core::mem::replace(&mut lookup.is_under_way, true) {
+                std::thread::spawn(move || {
+                    let address = arguments.address(nqn).ok();
+                    let mut lookup = result.lock().unwrap_or_else(PoisonError::into_inner);
+                    *lookup = Lookup { is_under_way: false, found: address.or(lookup.found) };
+                });
+            }
+            lookup.found
+        }))
     }
 
     /// What carries the commands, as the flags say.
@@ -398,6 +428,7 @@ impl TargetArguments {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Options {
             transport,
+            address_source: self.address_source(nqn),
             provider: self.provider.into(),
             crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
@@ -436,6 +467,21 @@ impl NamespaceArguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_is_looked_up_again_and_an_address_is_not() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Call {
+            #[command(flatten)]
+            target: TargetArguments,
+        }
+        let target = |name| Call::parse_from(["nvmf", "-t", "tcp", "-a", name]).target;
+        for address in ["192.0.2.1", "2001:db8::1", "[2001:db8::1]"] {
+            assert!(target(address).address_source(Nqn::DISCOVERY).is_none());
+        }
+        assert!(target("localhost").address_source(Nqn::DISCOVERY).is_some());
+    }
 
     #[test]
     fn address_of_a_name_is_one_that_answers_from_where_it_is_asked() {

@@ -165,3 +165,44 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     }
     assert_eq!(recovery.on_ready(8 * SECOND), Some(7 * SECOND), "it says how long it was away");
 }
+
+#[test]
+fn controller_that_was_given_up_is_tried_again_on_request() {
+    for ctrl_loss_timeout in [Duration::ZERO, 60 * SECOND] {
+        let policy =
+            RecoveryPolicy { ctrl_loss_timeout: Some(ctrl_loss_timeout), ..RecoveryPolicy::default() };
+        let mut recovery = ready(policy);
+        fail_until_over(&mut recovery);
+        assert!(recovery.is_over() && !recovery.may_queue());
+        let now = 100 * SECOND;
+        recovery.retry(now, 5 * SECOND);
+        assert!(recovery.may_queue() && !recovery.may_issue(), "I/O waits again");
+        assert_eq!(recovery.poll_timeout(), Some(now + 5 * SECOND), "what was sent before is over then");
+        recovery.on_timeout(now + 5 * SECOND);
+        assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
+        recovery.retry(now + 5 * SECOND, Duration::ZERO);
+        assert_eq!(recovery.poll_decision(), None, "an attempt is under way");
+        assert_eq!(recovery.on_ready(now + 6 * SECOND), Some(6 * SECOND));
+        assert!(recovery.may_issue());
+    }
+    let mut never = Recovery::new(RecoveryPolicy::default(), 42, Duration::ZERO);
+    never.on_lost(SECOND, &lost());
+    never.on_closed(SECOND, Duration::ZERO);
+    never.retry(SECOND, Duration::ZERO);
+    assert!(never.is_over(), "what was never connected is not tried again");
+}
+
+#[test]
+fn taken_over_controller_is_tried_when_what_was_sent_is_over_and_given_up_in_time() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
+    let mut recovery = Recovery::resumed(policy, 42, SECOND, 12 * SECOND);
+    assert!(recovery.may_queue() && !recovery.may_issue());
+    assert_eq!(recovery.poll_timeout(), Some(13 * SECOND));
+    recovery.on_timeout(13 * SECOND);
+    assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
+    recovery.on_lost(13 * SECOND, &lost());
+    recovery.on_closed(13 * SECOND, Duration::ZERO);
+    assert!(!recovery.is_over(), "it was in use before, in another process");
+    recovery.on_timeout(61 * SECOND);
+    assert!(recovery.is_over());
+}

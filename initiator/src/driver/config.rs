@@ -1,6 +1,6 @@
 //! What a driver is made with, and why it may not start.
 
-use crate::options::SecretsSource;
+use crate::options::{AddressSource, SecretsSource};
 use crate::transport::{Transport, TransportError};
 use core::time::Duration;
 use nvmf_auth::host::Secrets;
@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 pub struct DriverConfig {
     /// Where the controller listens.
     pub address: SocketAddr,
+    /// Where the address is read again before each reconnect.
+    pub address_source: Option<AddressSource>,
     /// From which of our addresses to connect.
     pub source: Option<SocketAddr>,
     /// Whom to connect to, as whom, with what queues.

@@ -112,6 +112,10 @@ impl<T: Transport> Driver<T> {
             let new = Disk { opened: identity.clone(), in_use: false, blocked: None };
             let disk = self.disks.0.entry(namespace.nsid).or_insert(new);
             let reason = disk.opened.check(&identity).err().map(Reason::Foreign);
+            if reason.is_none() {
+                // It may have grown, which its users may have been told: it must not shrink again.
+                disk.opened.geometry.blocks = identity.geometry.blocks;
+            }
             set(disk, reason, now, self.recovery.io_wait_max(), &mut self.events);
         }
         for (nsid, disk) in &mut self.disks.0 {

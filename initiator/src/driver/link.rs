@@ -2,6 +2,7 @@
 
 use super::queue::{LinkState, Owner, Queue};
 use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
+use crate::options::AddressSource;
 use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
@@ -16,6 +17,17 @@ pub(super) struct Fence {
     impacted: Impacted,
     /// It can be reset through another controller, as far as is known: then nothing has to be waited for.
     may_reset: bool,
+}
+
+impl Fence {
+    pub(super) fn new(impacted: Impacted) -> Self {
+        Self { impacted, may_reset: impacted.instance.is_some() }
+    }
+
+    /// How long not to connect.
+    pub(super) fn pause(&self, now: Duration) -> Duration {
+        if self.may_reset { Duration::ZERO } else { self.impacted.until.saturating_sub(now) }
+    }
 }
 
 /// An I/O queue that the controller ended.
@@ -33,6 +45,9 @@ impl<T: Transport> Driver<T> {
         self.ended_by_controller = false;
         (self.io_end, self.admin_lost) = (None, false);
         self.read_secrets_again();
+        if let Some(address) = self.config.address_source.as_ref().and_then(AddressSource::read) {
+            self.config.address = address;
+        }
         // An authentication makes a new key. Without one there is nothing that could fail.
         let _ = self.transport.secure(None);
         let made = self
@@ -77,9 +92,8 @@ impl<T: Transport> Driver<T> {
     }
 
     /// How long not to connect: a controller that was lost may still carry out writes, and cannot be reset.
-    fn time_to_fence(&self, now: Duration) -> Duration {
-        let fence = self.fence.as_ref().filter(|fence| !fence.may_reset);
-        fence.map_or(Duration::ZERO, |fence| fence.impacted.until.saturating_sub(now))
+    pub(super) fn time_to_fence(&self, now: Duration) -> Duration {
+        self.fence.as_ref().map_or(Duration::ZERO, |fence| fence.pause(now))
     }
 
     pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
@@ -235,8 +249,7 @@ impl<T: Transport> Driver<T> {
         {
             let until = now.saturating_add(association.quiesce_time(now, self.ended_by_controller));
             let instance = association.controller().instance;
-            self.fence =
-                Some(Fence { impacted: Impacted { instance, until }, may_reset: instance.is_some() });
+            self.fence = Some(Fence::new(Impacted { instance, until }));
         }
         if self.shut {
             self.recovery.stop();

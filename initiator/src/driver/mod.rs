@@ -38,7 +38,9 @@ use link::{Fence, IoEnd};
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Mismatch, Outcome, Recovery};
+use nvmf_host::{
+    Action, Association, AssociationError, Decision, Fate, Impacted, Mismatch, Outcome, Recovery,
+};
 use nvmf_memory::Memory;
 use operation::Operations;
 use queue::{Finished, Owner, Queue};
@@ -129,10 +131,38 @@ impl<T: Transport> Driver<T> {
         config.association.transport = transport.kind();
         let association = Association::new(config.association.clone(), now)?;
         config.prepare(&mut transport)?;
-        let mut driver = Self {
+        let recovery = Recovery::new(config.recovery, config.seed, now);
+        let mut driver = Self { association: Some(association), ..Self::idle(transport, config, recovery) };
+        driver.act(now);
+        Ok(driver)
+    }
+
+    /// Takes over a controller that another process of this host used until it ended, as after a loss: operations wait for the
+    /// controller, and nothing is issued before what that process had sent is over, if it had sent anything.
+    ///
+    /// # Errors
+    /// As [`Driver::new`].
+    pub fn resume(
+        mut transport: T,
+        mut config: DriverConfig,
+        impacted: Option<Impacted>,
+        now: Duration,
+    ) -> Result<Self, StartError> {
+        config.association.transport = transport.kind();
+        // Made anew for each attempt; here, only what is wrong with it is asked.
+        Association::new(config.association.clone(), now)?;
+        config.prepare(&mut transport)?;
+        let fence = impacted.map(Fence::new);
+        let quiesce = fence.as_ref().map_or(Duration::ZERO, |fence| fence.pause(now));
+        let recovery = Recovery::resumed(config.recovery, config.seed, now, quiesce);
+        Ok(Self { fence, ..Self::idle(transport, config, recovery) })
+    }
+
+    fn idle(transport: T, config: DriverConfig, recovery: Recovery) -> Self {
+        Self {
             transport,
-            recovery: Recovery::new(config.recovery, config.seed, now),
-            association: Some(association),
+            recovery,
+            association: None,
             queues: Vec::new(),
             regions: Vec::new(),
             operations: Operations::new(config.operations, config.write_queues > 0),
@@ -152,9 +182,7 @@ impl<T: Transport> Driver<T> {
             factory: None,
             replaced: 0,
             config,
-        };
-        driver.act(now);
-        Ok(driver)
+        }
     }
 
     /// The association, when there is one.
@@ -260,6 +288,14 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.act(now);
+    }
+
+    /// Connects again as soon as that is safe, also to a controller that was given up. Nothing changes while it is in use, or after
+    /// [`Driver::shutdown`].
+    pub fn retry(&mut self, now: Duration) {
+        if !self.shut {
+            self.recovery.retry(now, self.time_to_fence(now));
+        }
     }
 
     /// When [`Driver::turn`] must be called again even if nothing arrives.

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Units and the like, and what debhelper calls them.
-const UNITS: [(&str, &str); 5] = [
+const UNITS: [(&str, &str); 6] = [
     ("nvmf-target.service", "nvmf-target.service"),
     ("nvmf-target.sysusers.conf", "nvmf-target.sysusers"),
     ("nvmf-target.tmpfiles.conf", "nvmf-target.tmpfiles"),
     ("nvmf-attach@.service", "nvmf.nvmf-attach@.service"),
     ("nvmf.tmpfiles.conf", "nvmf.tmpfiles"),
+    ("60-nvmf.rules", "nvmf.udev"),
 ];
 
 /// How much work goes into the packages.

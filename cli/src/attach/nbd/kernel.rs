@@ -12,6 +12,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Netlink message types: an error or acknowledgement, and the generic netlink controller.
 const ERROR: u16 = 2;
@@ -32,6 +33,7 @@ const FAMILY_NAME: u16 = 2;
 /// Commands of the family "nbd", and their attributes.
 const CONNECT: u8 = 1;
 const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
 const INDEX: u16 = 1;
 const SIZE_BYTES: u16 = 2;
 const BLOCK_SIZE_BYTES: u16 = 3;
@@ -40,6 +42,7 @@ const SERVER_FLAGS: u16 = 5;
 const SOCKETS: u16 = 7;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
+const DEAD_CONN_TIMEOUT: u16 = 8;
 const BACKEND: u16 = 10;
 
 /// The kernel's blocks are no longer than a page.
@@ -75,17 +78,40 @@ impl Kernel {
         disk: &DiskInfo,
         socket: BorrowedFd<'_>,
         owner: &str,
+        patience: Duration,
     ) -> Result<PathBuf> {
         ensure!(
             disk.block_size <= BLOCK_SIZE_MAX,
             "the namespace has blocks of {} bytes, and the kernel's block devices at most {BLOCK_SIZE_MAX}: use --as socket",
             disk.block_size
         );
-        let message = connect_message(self.family, disk, socket, owner);
+        let message = connect_message(self.family, disk, socket, owner, patience);
         let index = self.ask(message, INDEX).context("cannot make an nbd device")?;
         let index = index.as_deref().and_then(|index| index.first_chunk::<4>());
         let index = u32::from_ne_bytes(*index.context("the kernel did not name the nbd device")?);
         Ok(format!("/dev/nbd{index}").into())
+    }
+
+    /// Gives a disk whose server was killed another one, on the other end of `socket`.
+    pub(crate) fn reconnect(&mut self, node: &Path, socket: BorrowedFd<'_>, owner: &str) -> Result<()> {
+        let mut message = self.reconfigure(node, owner)?;
+        add_socket(&mut message, socket);
+        self.ask(message, INDEX).with_context(|| format!("cannot take over {}", node.display())).map(drop)
+    }
+
+    /// Tells the kernel a disk's new size.
+    pub(crate) fn resize(&mut self, node: &Path, bytes: u64, owner: &str) -> Result<()> {
+        let mut message = self.reconfigure(node, owner)?;
+        message.attribute(SIZE_BYTES, &bytes.to_ne_bytes());
+        self.ask(message, INDEX).with_context(|| format!("cannot resize {}", node.display())).map(drop)
+    }
+
+    fn reconfigure(&self, node: &Path, owner: &str) -> Result<Message> {
+        let index = number(node).with_context(|| format!("{} is no nbd device", node.display()))?;
+        let mut message = Message::new(self.family, RECONFIGURE);
+        message.attribute(INDEX, &index.to_ne_bytes());
+        message.attribute(BACKEND, format!("{owner}\0").as_bytes());
+        Ok(message)
     }
 
     /// Disconnects a disk.
@@ -123,30 +149,48 @@ impl Kernel {
 }
 
 /// The message that makes a disk.
-fn connect_message(family: u16, disk: &DiskInfo, socket: BorrowedFd<'_>, owner: &str) -> Message {
+fn connect_message(
+    family: u16,
+    disk: &DiskInfo,
+    socket: BorrowedFd<'_>,
+    owner: &str,
+    patience: Duration,
+) -> Message {
     let mut message = Message::new(family, CONNECT);
     message.attribute(SIZE_BYTES, &disk.bytes.to_ne_bytes());
     message.attribute(BLOCK_SIZE_BYTES, &u64::from(disk.block_size).to_ne_bytes());
     message.attribute(SERVER_FLAGS, &u64::from(negotiation::flags(disk)).to_ne_bytes());
     message.attribute(BACKEND, format!("{owner}\0").as_bytes());
     // Zero: a request waits as long as the target is away, which is the connection's affair. The kernel keeps to it as
-    // long as there is one socket; with several, it takes a slow one for dead after 30 seconds. No time for dead
-    // sockets either: this one is dead when this process is, and then nobody comes back.
+    // long as there is one socket; with several, it takes a slow one for dead after 30 seconds.
     message.attribute(TIMEOUT, &0_u64.to_ne_bytes());
+    // When this process dies so does the socket, and requests wait so long for another server's.
+    message.attribute(DEAD_CONN_TIMEOUT, &patience.as_secs().to_ne_bytes());
+    add_socket(&mut message, socket);
+    message
+}
+
+fn add_socket(message: &mut Message, socket: BorrowedFd<'_>) {
     message.nested(SOCKETS, |list| {
         list.nested(SOCKET_ITEM, |item| {
             item.attribute(SOCKET_FD, &socket.as_raw_fd().to_ne_bytes());
         });
     });
-    message
 }
 
-/// Disconnects the device of a server that was killed, if the kernel still has it on record as the owner.
-pub(crate) fn clear_away(node: &Path, owner: &str) {
-    let Some(name) = node.file_name().and_then(|name| name.to_str()) else { return };
+/// Whether the kernel has this owner on record for a device.
+pub(crate) fn is_owned(node: &Path, owner: &str) -> bool {
+    let Some(name) = node.file_name().and_then(|name| name.to_str()) else { return false };
     let said = std::fs::read_to_string(format!("/sys/block/{name}/backend"));
-    if said.is_ok_and(|said| said.trim_end() == owner) {
-        let _ = Kernel::open().and_then(|mut kernel| kernel.disconnect(node));
+    said.is_ok_and(|said| said.trim_end() == owner)
+}
+
+/// Disconnects the device of a server that was killed: the one for which the kernel has it on record as the owner.
+pub(crate) fn clear_away(owner: &str) {
+    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let nodes = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
+    if let Some(node) = nodes.into_iter().find(|node| number(node).is_some() && is_owned(node, owner)) {
+        let _ = Kernel::open().and_then(|mut kernel| kernel.disconnect(&node));
     }
 }
 
@@ -229,9 +273,12 @@ mod tests {
             write_zeroes: true,
         };
         let (socket, _its) = std::os::unix::net::UnixStream::pair().unwrap();
-        let bytes = connect_message(7, &info, std::os::fd::AsFd::as_fd(&socket), "nvmf 1").finish();
+        let bytes =
+            connect_message(7, &info, std::os::fd::AsFd::as_fd(&socket), "nvmf 1", Duration::from_secs(600))
+                .finish();
         let (_, body, _) = split_message(&bytes).unwrap();
         assert_eq!(find(&body[4..], TIMEOUT), Some(&0_u64.to_ne_bytes()[..]));
+        assert_eq!(find(&body[4..], DEAD_CONN_TIMEOUT), Some(&600_u64.to_ne_bytes()[..]));
         let list = find(&body[4..], SOCKETS).unwrap();
         // One item: its header, and in it the header and value of the descriptor.
         assert_eq!(list.len(), 4 + 4 + 4);

@@ -42,6 +42,11 @@ impl Requests {
         }
     }
 
+    /// The disk has so many bytes now.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.disk.bytes = bytes;
+    }
+
     /// What the clients are told of the disk.
     pub(super) fn disk(&self) -> &DiskInfo {
         &self.disk

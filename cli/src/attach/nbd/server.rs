@@ -64,6 +64,11 @@ impl Server {
         })
     }
 
+    /// The disk has grown: whoever connects from now on is told.
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.requests.grow(bytes);
+    }
+
     /// Takes clients from a listener.
     ///
     /// # Errors

@@ -37,6 +37,11 @@ pub(super) enum Control {
     StopDevice,
     SetParameters,
     GetFeatures,
+    /// A server takes a device over whose server is gone: before it opens the device's queue, and after.
+    StartRecovery,
+    EndRecovery,
+    /// The disk has another size: sectors.
+    UpdateSize,
 }
 
 impl Control {
@@ -49,6 +54,9 @@ impl Control {
             Self::StartDevice => nix::request_code_readwrite!(b'u', 0x06, LEN),
             Self::StopDevice => nix::request_code_readwrite!(b'u', 0x07, LEN),
             Self::SetParameters => nix::request_code_readwrite!(b'u', 0x08, LEN),
+            Self::StartRecovery => nix::request_code_readwrite!(b'u', 0x10, LEN),
+            Self::EndRecovery => nix::request_code_readwrite!(b'u', 0x11, LEN),
+            Self::UpdateSize => nix::request_code_readwrite!(b'u', 0x15, LEN),
             Self::DeleteDeviceLater => nix::request_code_read!(b'u', 0x14, LEN),
             Self::GetFeatures => nix::request_code_read!(b'u', 0x13, LEN),
         };
@@ -77,6 +85,14 @@ pub(super) struct DeviceInfo {
 
 /// [`DeviceInfo::state`]: it has no disk, and nobody serves it.
 pub(super) const STATE_DEAD: u16 = 0;
+/// It has a disk, and nobody serves it: requests wait.
+pub(super) const STATE_QUIESCED: u16 = 2;
+
+/// [`DeviceInfo::flags`]: without a server its requests wait for another, also those that the last one had.
+pub(super) const USER_RECOVERY: u64 = 1 << 3;
+pub(super) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
+/// Of the driver: a disk's size can change.
+pub(super) const UPDATE_SIZE: u64 = 1 << 10;
 
 /// What the disk is.
 #[derive(IntoBytes, FromBytes, Immutable, Debug, Clone, Copy, Default, PartialEq, Eq)]

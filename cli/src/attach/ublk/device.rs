@@ -4,7 +4,9 @@ use super::abi::{self, Control, DeviceInfo, Parameters};
 use super::ring::ControlRing;
 use anyhow::{Context, Result, ensure};
 use nvmf_host::Namespace;
+use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Bytes of all slots' buffers. They are memory that is registered with the connection.
 const BUFFERS_BYTES_MAX: u32 = 64 << 20;
@@ -15,6 +17,9 @@ const DEPTH_MIN: u32 = 16;
 /// The kernel's blocks are no longer than a page.
 pub(crate) const BLOCK_SIZE_MAX: u32 = 4096;
 const SECTOR: u32 = 512;
+/// How long the driver may take to see that a server is gone: one that looks, does so every five seconds.
+const QUIESCE_TIME_MAX: Duration = Duration::from_secs(30);
+const QUIESCE_POLL: Duration = Duration::from_millis(10);
 
 /// How many requests a device takes at once, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +76,19 @@ pub(super) fn parameters(namespace: &Namespace, shape: Shape) -> Parameters {
 /// Whether this process may make devices.
 pub(crate) fn available() -> Result<()> {
     let mut ring = ControlRing::open().with_context(|| format!("cannot open {}", abi::CONTROL))?;
-    let mut features = 0_u64;
-    ring.run(Control::GetFeatures, abi::ANY_DEVICE, 0, &mut features)
-        .context("this kernel's ublk does not answer; Linux 6.5 or later is needed")
+    features(&mut ring).map(drop)
 }
 
-/// Adds a device: its number. Its disk appears once it is started.
-pub(super) fn add(namespace: &Namespace, shape: Shape) -> Result<u32> {
+/// What the kernel's driver can do ([`abi::DeviceInfo::flags`] names some of it).
+fn features(ring: &mut ControlRing) -> Result<u64> {
+    let mut features = 0_u64;
+    ring.run(Control::GetFeatures, abi::ANY_DEVICE, 0, &mut features)
+        .context("this kernel's ublk does not answer; Linux 6.5 or later is needed")?;
+    Ok(features)
+}
+
+/// Adds a device: its number. Its disk appears once it is started. The kernel keeps the mark on record for it.
+pub(super) fn add(namespace: &Namespace, shape: Shape, mark: u64) -> Result<u32> {
     let geometry = namespace.geometry;
     ensure!(
         geometry.block_size <= BLOCK_SIZE_MAX,
@@ -86,6 +97,8 @@ pub(super) fn add(namespace: &Namespace, shape: Shape) -> Result<u32> {
     );
     let mut ring = ControlRing::open().with_context(|| format!("cannot open {}", abi::CONTROL))?;
     let mut info = DeviceInfo {
+        flags: abi::USER_RECOVERY | abi::USER_RECOVERY_REISSUE,
+        server_flags: mark,
         queues: 1,
         queue_depth: shape.depth,
         io_bytes_max: shape.io_bytes_max,
@@ -127,12 +140,77 @@ pub(super) fn delete(device: u32) -> Result<()> {
         .with_context(|| format!("cannot delete the ublk device {device}"))
 }
 
-/// Deletes what a server that was killed left behind. A device that someone serves is not touched.
-pub(crate) fn clear_away(device: u32) {
-    let mut info = DeviceInfo::default();
+/// The device with this mark, if there is one.
+fn marked(ring: &mut ControlRing, mark: u64) -> Option<DeviceInfo> {
+    let devices = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
+    let numbers = devices.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok());
+    numbers
+        .filter_map(|number: u32| {
+            let mut info = DeviceInfo::default();
+            ring.run(Control::GetDeviceInfo, number, 0, &mut info).ok().map(|()| info)
+        })
+        .find(|info| mark != 0 && info.server_flags == mark)
+}
+
+/// Whether there is a disk with this mark, served or not.
+pub(crate) fn is_left(mark: u64) -> bool {
+    let info = ControlRing::open().ok().and_then(|mut ring| marked(&mut ring, mark));
+    info.is_some_and(|info| info.state != abi::STATE_DEAD)
+}
+
+/// Begins to take over the device of a server that was killed: its number, and its shape. Its queue is opened next, and
+/// then comes [`recovered`].
+pub(super) fn recover(mark: u64) -> Result<(u32, Shape)> {
+    let mut ring = ControlRing::open().with_context(|| format!("cannot open {}", abi::CONTROL))?;
+    let deadline = Instant::now() + QUIESCE_TIME_MAX;
+    loop {
+        let info = marked(&mut ring, mark).context("the ublk device is gone")?;
+        ensure!(info.state != abi::STATE_DEAD, "the ublk device is dead");
+        let shape = Shape { depth: info.queue_depth, io_bytes_max: info.io_bytes_max };
+        // The driver takes its time to see that the old server is gone.
+        let begun = match info.state {
+            abi::STATE_QUIESCED => ring.run(Control::StartRecovery, info.device, 0, &mut 0_u64),
+            _ => Err(io::ErrorKind::ResourceBusy.into()),
+        };
+        match begun {
+            Ok(()) => return Ok((info.device, shape)),
+            Err(error) if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() > deadline => {
+                return Err(error)
+                    .with_context(|| format!("cannot take over {}", node(info.device).display()));
+            }
+            Err(_) => std::thread::sleep(QUIESCE_POLL),
+        }
+    }
+}
+
+/// The queue of a device that is taken over is open: its requests come.
+pub(super) fn recovered(device: u32) -> Result<()> {
+    let pid = u64::from(std::process::id());
+    ControlRing::open()?
+        .run(Control::EndRecovery, device, pid, &mut 0_u64)
+        .with_context(|| format!("cannot take over {}", node(device).display()))
+}
+
+/// Tells the kernel the disk's new size.
+pub(super) fn resize(device: u32, bytes: u64) -> Result<()> {
+    let mut ring = ControlRing::open()?;
+    ensure!(
+        features(&mut ring)? & abi::UPDATE_SIZE != 0,
+        "this kernel's ublk cannot change the size of a disk (Linux 6.16 can): unmount it, detach it and attach it again"
+    );
+    ring.run(Control::UpdateSize, device, bytes / u64::from(SECTOR), &mut 0_u64)
+        .with_context(|| format!("cannot resize {}", node(device).display()))
+}
+
+/// Deletes what a server that was killed left behind, by its mark.
+pub(crate) fn clear_away(mark: u64) {
     let Ok(mut ring) = ControlRing::open() else { return };
-    if ring.run(Control::GetDeviceInfo, device, 0, &mut info).is_ok() && info.state == abi::STATE_DEAD {
-        let _ = ring.run(Control::DeleteDeviceLater, device, 0, &mut 0_u64);
+    if let Some(info) = marked(&mut ring, mark) {
+        if info.state != abi::STATE_DEAD {
+            // What waits fails.
+            let _ = ring.run(Control::StopDevice, info.device, 0, &mut 0_u64);
+        }
+        let _ = ring.run(Control::DeleteDeviceLater, info.device, 0, &mut 0_u64);
     }
 }
 

@@ -18,7 +18,7 @@ mod operation;
 mod ring;
 mod server;
 
-pub(super) use device::{available, clear_away};
+pub(super) use device::{available, clear_away, is_left};
 
 use super::remote::{self, Control, END_TIME_MAX, End, Wires, changes, in_thread};
 use super::serve::{Place, Service, node_opens};
@@ -27,54 +27,67 @@ use server::Up;
 use std::fs::File;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long the kernel may take to write back what it holds when the disk is detached.
 const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// Connects, serves until it is told to stop, and ends cleanly.
-pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
-    let options = service.options.clone();
+pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
+    let origin = service.origin.clone();
     let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
-    let (tell, told) = remote::live();
+    let (tell, told) = remote::first(&origin);
+    let takes_over = origin.before.is_some();
     let wires = Wires { control: control.clone(), changes: tell, up };
-    let mut served = in_thread("nvmf-ublk", move || server::run(&options, wires))?;
+    let mut served = in_thread("nvmf-ublk", move || server::run(&origin, wires))?;
     let up = tokio::select! {
         biased;
         Ok(up) = is_up => up,
         ended = &mut served => return ended?,
         () = service.stop.asked() => bail!("stopped before it was connected"),
     };
+    let device = up.device;
     let mut is_live = false;
     let lives = async {
-        start(&mut service, &up).await?;
+        start(service, &up, takes_over).await?;
         is_live = true;
-        service.until_ended(changes(told)).await;
-        Ok(())
+        let resize = async move |bytes| spawn_blocking(move || device::resize(device, bytes)).await?;
+        Ok(service.until_ended(&control, changes(told), resize).await)
     };
     // The thread ends before the device is stopped only when something is wrong.
     let (said, served) = tokio::select! {
         said = lives => (said, Some(served)),
-        ended = &mut served => (ended.map_err(Into::into).flatten(), None),
+        ended = &mut served => (ended.map_err(Into::into).flatten().map(|()| End::InOrder), None),
     };
+    if !is_live && takes_over && !service.stop.was_asked() {
+        // The disk waits for a server that can.
+        return said.map(drop);
+    }
+    if let Ok(End::HandOver) = said {
+        // Its requests that have not begun wait for the other server.
+        control.end(End::HandOver);
+        let Some(served) = served else { return Ok(()) };
+        return timeout(END_TIME_MAX, served).await.context("the disk's thread does not end")??;
+    }
     if !is_live {
         // Nobody has used it yet, and nobody is to wait for a target that is away.
         control.end(End::AtOnce);
     }
-    let ended = end(&control, up.device, served).await;
-    said.and(ended)
+    let ended = end(&control, device, served).await;
+    said.map(drop).and(ended)
 }
 
-/// Makes the disk, and says so.
-async fn start(service: &mut Service<'_>, up: &Up) -> Result<()> {
+/// Makes the disk, or takes it over, and says so.
+async fn start(service: &mut Service<'_>, up: &Up, takes_over: bool) -> Result<()> {
     let device = up.device;
     let node = device::node(device);
-    let place =
-        Place { device: Some(node.clone()), socket: None, notes: up.choice.clone().into_iter().collect() };
-    service.place(&up.namespace, &up.via, place)?;
+    let place = Place { device: Some(node.clone()), ..Place::default() };
+    service.place(&up.found, place)?;
     let made = async {
-        in_thread("nvmf-ublk-start", move || device::start(device))?.await??;
-        node_opens(&node).await
+        let start = move || if takes_over { device::recovered(device) } else { device::start(device) };
+        in_thread("nvmf-ublk-start", start)?.await??;
+        if takes_over { Ok(()) } else { node_opens(&node).await }
     };
     tokio::select! {
         made = made => made?,

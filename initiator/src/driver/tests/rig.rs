@@ -41,6 +41,7 @@ pub(super) fn config() -> DriverConfig {
         secrets: None,
         secrets_source: None,
         address: "192.0.2.1:4420".parse().unwrap(),
+        address_source: None,
         source: None,
         write_queues: 0,
         association: AssociationConfig { io_queue_entries: 16, ..association },

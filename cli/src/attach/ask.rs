@@ -1,0 +1,85 @@
+//! Asking the server of an attached disk for something, and waiting for it.
+
+use super::detach::Process;
+use super::process::pid_namespace;
+use super::registry::Listed;
+use anyhow::{Result, bail, ensure};
+use nvmf_attached::{Attachment, State, Supervisor};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// How long a target may take to answer that is there.
+const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long a server may take to end what is under way, and another to take its place.
+const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+impl Listed {
+    /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
+    pub(crate) fn reconnect(&self) -> Result<()> {
+        self.signal(Signal::USR1)?;
+        let live = |disk: &Attachment| disk.state == State::Live;
+        match self.until(RECONNECT_TIME_MAX, live) {
+            Some(disk) if live(&disk) => Ok(()),
+            Some(Attachment { state, reason, .. }) => bail!(
+                "it is {} still{}",
+                state.as_str(),
+                reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+            ),
+            None => bail!("it was detached meanwhile"),
+        }
+    }
+
+    /// Has the disk's server end what is under way and leave the disk to a new one, of the program that is installed now: the number
+    /// of that process.
+    pub(crate) fn upgrade(&self) -> Result<u32> {
+        ensure!(
+            self.disk.supervisor != Supervisor::Nobody,
+            "nobody would start its server again: detach it, and attach it with this version"
+        );
+        self.signal(Signal::USR2)?;
+        let served = |disk: &Attachment| disk.pid != self.disk.pid && disk.state == State::Live;
+        match self.until(UPGRADE_TIME_MAX, served) {
+            Some(disk) if served(&disk) => Ok(disk.pid),
+            Some(Attachment { state, pid, .. }) if pid != self.disk.pid => {
+                bail!("process {pid} serves it now, but it is {} still: nvmf list says more", state.as_str())
+            }
+            Some(_) => bail!("no other process serves it yet: nvmf list shows whether one does"),
+            None => bail!("it was detached meanwhile"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let disk = &self.disk;
+        let pid = disk.pid;
+        match disk.state {
+            State::Killed => {
+                bail!("its server was killed: attach it again with the same arguments, and it goes on")
+            }
+            State::Unknown => {
+                bail!("another version of nvmf serves it: use that, or detach it and attach it again")
+            }
+            State::Attaching => bail!("it is only being attached"),
+            _ => {}
+        }
+        ensure!(
+            disk.pid_namespace == pid_namespace(),
+            "it is served by process {pid} of another PID namespace (a container's?): ask there"
+        );
+        let process = Process::open(pid)?;
+        ensure!(self.is_served(), "its server has just ended");
+        process.signal(signal)
+    }
+
+    /// The entry once it is as wanted, or as it is when the time is over; `None` when it is gone.
+    fn until(&self, most: Duration, wanted: impl Fn(&Attachment) -> bool) -> Option<Attachment> {
+        let deadline = Instant::now() + most;
+        loop {
+            let now = self.again()?;
+            if wanted(&now.disk) || Instant::now() > deadline {
+                return Some(now.disk);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}

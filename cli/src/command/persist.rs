@@ -1,0 +1,197 @@
+//! The files of disks that are attached at boot: `/etc/nvmf/attach.d/NAME.toml`, which `nvmf attach --persist NAME` writes and
+//! `nvmf attach --from FILE` reads. Their keys are the long options of `nvmf attach`.
+
+use super::Arguments;
+use crate::print::wrong_arguments;
+use anyhow::{Context, Result, bail, ensure};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command, CommandFactory};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Version of the files' format.
+const VERSION: i64 = 1;
+/// Names the folder with nvmf's configuration, instead of `/etc/nvmf`.
+const FOLDER_VARIABLE: &str = "NVMF_CONFIG_DIR";
+/// Options that are not about the disk.
+const OF_THE_CALL: [&str; 5] = ["persist", "from", "foreground", "format", "help"];
+/// Options that name files. The unit runs in another folder.
+const FILES: [&str; 4] = ["socket", "tls_key_file", "dhchap_secret", "dhchap_ctrl_secret"];
+
+/// The arguments of a call, with those of the file in the place of `--from FILE`.
+pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
+    let is_attach = arguments.get(1).is_some_and(|command| command == "attach" || command == "serve");
+    let named = |(at, argument): (usize, &OsString)| {
+        let text = argument.to_str()?;
+        match text.strip_prefix("--from=") {
+            Some(file) => Some((at, PathBuf::from(file))),
+            None if text == "--from" => Some((at + 1, PathBuf::from(arguments.get(at + 1)?))),
+            None => None,
+        }
+    };
+    let Some((at, file)) = arguments.iter().enumerate().find_map(named).filter(|_| is_attach) else {
+        return Ok(arguments);
+    };
+    let mut expanded = arguments.clone();
+    let of_file = read(&file)?;
+    expanded.splice(at + 1..at + 1, of_file);
+    Ok(expanded)
+}
+
+/// The options in a file.
+fn read(file: &Path) -> Result<Vec<OsString>> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
+    let mut table: Table = text.parse().with_context(|| format!("{shown} is not TOML"))?;
+    let version = table.remove("version").and_then(|version| version.as_integer());
+    match version {
+        Some(VERSION) => {}
+        Some(other) => bail!(
+            "{shown} is of version {other}, and this nvmf reads version {VERSION}: use the nvmf that wrote it, or write it anew (nvmf attach --persist)"
+        ),
+        None => bail!("{shown} has no version: `version = {VERSION}` is what this nvmf reads"),
+    }
+    let attach = attach_command();
+    let mut arguments = Vec::new();
+    for (key, value) in &table {
+        let known = attach.get_arguments().find(|argument| argument.get_long() == Some(key));
+        let known = known.filter(|argument| !OF_THE_CALL.contains(&argument.get_id().as_str()));
+        ensure!(
+            known.is_some(),
+            "{shown}: `{key}` is no option of nvmf attach (`nvmf attach --help` lists them)"
+        );
+        arguments.push(match value {
+            Value::Boolean(false) => continue,
+            Value::Boolean(true) => format!("--{key}").into(),
+            Value::String(text) => format!("--{key}={text}").into(),
+            Value::Integer(number) => format!("--{key}={number}").into(),
+            _ => bail!("{shown}: `{key}` is a text, a number, true or false"),
+        });
+    }
+    Ok(arguments)
+}
+
+fn attach_command() -> Command {
+    let mut all = Arguments::command();
+    all.build();
+    all.find_subcommand("attach").expect("the command is there").clone()
+}
+
+/// Writes the options of this call into the file of a name, for the unit `nvmf-attach@NAME`: its path.
+pub(super) fn write(name: &str) -> Result<PathBuf> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(is_plain) {
+        return wrong_arguments(format!(
+            "--persist {name}: a name has letters, digits, `_`, `.` and `-` only"
+        ));
+    }
+    let matches = Arguments::command().get_matches_from(std::env::args_os());
+    let (_, matches) = matches.subcommand().context("this is a call of nvmf attach")?;
+    let table = table(matches)?;
+    let folder = std::env::var_os(FOLDER_VARIABLE).map_or_else(|| PathBuf::from("/etc/nvmf"), PathBuf::from);
+    let folder = folder.join("attach.d");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let file = folder.join(format!("{name}.toml"));
+    let text = format!(
+        "# What nvmf-attach@{name}.service attaches: options of `nvmf attach`, by their long names.\n\
+         # Written by `nvmf attach --persist {name}`; may be edited.\n{table}"
+    );
+    replace(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
+}
+
+/// The options that were given.
+fn table(matches: &ArgMatches) -> Result<Table> {
+    let mut table = Table::new();
+    table.insert("version".to_owned(), Value::Integer(VERSION));
+    for argument in attach_command().get_arguments() {
+        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        let is_given = matches.try_contains_id(id).unwrap_or_default()
+            && matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !is_given || OF_THE_CALL.contains(&id) {
+            continue;
+        }
+        if matches!(argument.get_action(), ArgAction::SetTrue) {
+            table.insert(long.to_owned(), Value::Boolean(true));
+            continue;
+        }
+        let value = matches.get_raw(id).and_then(|mut values| values.next()).unwrap_or_default();
+        let mut text = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
+        if FILES.contains(&id) {
+            let path = std::path::absolute(&text)?;
+            text = path.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
+        }
+        let number = text.parse().ok().filter(|number: &i64| number.to_string() == text);
+        table.insert(long.to_owned(), number.map_or(Value::String(text), Value::Integer));
+    }
+    Ok(table)
+}
+
+/// Replaces a file: it is the old one or the new one, whatever happens meanwhile.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let draft = file.with_extension("draft");
+    let mut options = std::fs::OpenOptions::new();
+    let mut open = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    open.write_all(text.as_bytes())?;
+    open.sync_all()?;
+    std::fs::rename(&draft, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn file_has_the_options_that_were_given() {
+        let given = "nvmf attach -t tcp -a 192.0.2.1 -n nqn.2026-11.com.example:a --tls --ctrl-loss-tmo=-1 --nsid 2 -o json";
+        let matches = Arguments::command().get_matches_from(arguments(given));
+        let (_, matches) = matches.subcommand().unwrap();
+        let text = table(matches).unwrap().to_string();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        replace(&file, &text).unwrap();
+        let mut call = arguments("nvmf attach --foreground --from");
+        call.push(file.clone().into());
+        let mut expanded = expand(call).unwrap();
+        assert_eq!(
+            expanded[..5],
+            [arguments("nvmf attach --foreground --from"), vec![file.into()]].concat()[..]
+        );
+        let mut read = expanded.split_off(5);
+        read.sort();
+        let mut expected = arguments(
+            "--ctrl-loss-tmo=-1 --nqn=nqn.2026-11.com.example:a --nsid=2 --tls --traddr=192.0.2.1 --transport=tcp",
+        );
+        expected.sort();
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        for (text, said) in [
+            ("version = 2\nnqn = \"a\"", "version 2"),
+            ("nqn = \"a\"", "no version"),
+            ("version = 1\nnqm = \"a\"", "`nqm` is no option"),
+            ("version = 1\nforeground = true", "`foreground` is no option"),
+            ("version = 1\nnqn = [1]", "a text, a number"),
+            ("version", "is not TOML"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error =
+                expand(vec!["nvmf".into(), "serve".into(), format!("--from={}", file.display()).into()]);
+            let error = format!("{:#}", error.unwrap_err());
+            assert!(error.contains(said) && error.contains("a.toml"), "{error}");
+        }
+        let other = arguments("nvmf list --from nowhere");
+        assert_eq!(expand(other.clone()).unwrap(), other);
+    }
+}
