@@ -18,6 +18,7 @@
 //! | `questions`, `reservations`, `resets` | the thread that answers what commands ask the control plane |
 //! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
 //! | `changing` | changes that are made and wait for disks, and who waits for them |
+//! | `unfinished` | what came before a change and is still under way, to be waited for again |
 //! | `not_in_force` | what a file asked for and was not made: it is saved with the rest |
 //! | `reading` | the configuration and its keys, read by a thread of its own |
 //! | `requests` | what comes over the control socket |
@@ -49,6 +50,7 @@ mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
+mod unfinished;
 mod worker_group;
 mod workers;
 
@@ -82,7 +84,7 @@ use nvmf_config::Config;
 use nvmf_subsystem::Registry;
 use sizes::Looking;
 use slow_disks::SlowDisks;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
@@ -129,8 +131,8 @@ pub struct Daemon {
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
     announcer: Option<Announcer>,
-    /// ANA groups, with the ports, that hosts were refused and whose disks may still have what they sent before.
-    undrained: BTreeSet<(u16, u32)>,
+    /// What came before changes that are made and is still under way.
+    unfinished: Vec<unfinished::Unfinished>,
     /// The disks are being looked at.
     looking: Option<Looking>,
     /// Bytes that the process grew by when the disks were opened and given to the workers.

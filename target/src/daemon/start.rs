@@ -234,7 +234,7 @@ impl Daemon {
             watchdog: Watchdog::of_this_process(),
             limits: Default::default(),
             announcer: None,
-            undrained: Default::default(),
+            unfinished: Vec::new(),
             looking: None,
             disk_memory: 0,
             making: Vec::new(),

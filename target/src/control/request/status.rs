@@ -26,6 +26,9 @@ pub struct StatusAnswer {
     pub listeners: Vec<ListenerStatus>,
     /// What it exports.
     pub subsystems: Vec<SubsystemStatus>,
+    /// Disks of subsystems that were removed, while operations on them are not over.
+    #[serde(default)]
+    pub leaving: Vec<LeavingStatus>,
     /// Who is connected.
     pub hosts: Vec<HostStatus>,
     /// What went wrong since the start, on all workers: those that are not 0.
@@ -79,6 +82,16 @@ pub struct SubsystemStatus {
     pub allowed_hosts: Vec<String>,
     /// Its disks.
     pub namespaces: Vec<NamespaceStatus>,
+}
+
+/// A disk whose subsystem was removed, and that still has operations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeavingStatus {
+    /// The subsystem that it was in.
+    pub subsystem: String,
+    /// What it was there.
+    #[serde(flatten)]
+    pub namespace: NamespaceStatus,
 }
 
 /// A namespace.
@@ -160,6 +173,9 @@ impl fmt::Display for StatusAnswer {
         }
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
+        for LeavingStatus { subsystem, namespace } in &self.leaving {
+            write!(f, "subsystem {subsystem}: removed\n{namespace}")?;
+        }
         for HostStatus { nqn, controllers, io_queues } in &self.hosts {
             writeln!(f, "host {nqn}: {controllers} controller(s), {io_queues} I/O queue(s)")?;
         }

@@ -2,11 +2,12 @@
 
 use super::Daemon;
 use crate::control::request::status::{
-    AnaGroupStatus, DiskStatus, HostStatus, ListenerStatus, NamespaceState, NamespaceStatus, StatusAnswer,
-    SubsystemStatus,
+    AnaGroupStatus, DiskStatus, HostStatus, LeavingStatus, ListenerStatus, NamespaceState, NamespaceStatus,
+    StatusAnswer, SubsystemStatus,
 };
 use crate::exports::{Export, describe};
 use nvmf_config::{AnaGroup, Hosts, Subsystem};
+use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
@@ -32,7 +33,7 @@ const TROUBLE: &[&str] = &[
 ];
 
 impl Daemon {
-    pub(super) fn status_answer(&self) -> StatusAnswer {
+    pub(in crate::daemon) fn status_answer(&self) -> StatusAnswer {
         StatusAnswer {
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -48,6 +49,7 @@ impl Daemon {
                 .iter()
                 .map(|subsystem| self.subsystem_status(subsystem))
                 .collect(),
+            leaving: self.leaving_of_no_subsystem(),
             hosts: self.connected_hosts(),
             trouble: self.trouble(),
         }
@@ -89,13 +91,7 @@ impl Daemon {
             }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
-        let leaving = leaving.map(|export| NamespaceStatus {
-            nsid: export.namespace.nsid,
-            backing: export.backing(),
-            state: NamespaceState::Leaving,
-            fault: Some("operations on the disk are not over".to_owned()),
-            disk: Some(disk_status(export, now_us)),
-        });
+        let leaving = leaving.map(|export| leaving_status(export, now_us));
         SubsystemStatus {
             nqn: subsystem.nqn.to_string(),
             serial: subsystem.serial.clone(),
@@ -104,6 +100,18 @@ impl Daemon {
             allowed_hosts,
             namespaces: namespaces.chain(leaving).collect(),
         }
+    }
+
+    /// What is still at disks of subsystems that were removed.
+    fn leaving_of_no_subsystem(&self) -> Vec<LeavingStatus> {
+        let now_us = self.common.observed.now_us();
+        let is_there = |nqn: &Nqn| self.config.subsystems.iter().any(|subsystem| subsystem.nqn == *nqn);
+        let gone = self.namespaces.leaving().filter(|export| !is_there(&export.nqn));
+        let status = |export: &Export| LeavingStatus {
+            subsystem: export.nqn.to_string(),
+            namespace: leaving_status(export, now_us),
+        };
+        gone.map(status).collect()
     }
 
     fn connected_hosts(&self) -> Vec<HostStatus> {
@@ -125,6 +133,16 @@ impl Daemon {
             }
         }
         trouble
+    }
+}
+
+fn leaving_status(export: &Export, now_us: u64) -> NamespaceStatus {
+    NamespaceStatus {
+        nsid: export.namespace.nsid,
+        backing: export.backing(),
+        state: NamespaceState::Leaving,
+        fault: Some("operations on the disk are not over".to_owned()),
+        disk: Some(disk_status(export, now_us)),
     }
 }
 
