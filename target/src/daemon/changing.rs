@@ -7,6 +7,7 @@
 use super::apply::Origin;
 use super::disks::{OpenDeadline, error_text};
 use super::host_key::Storing;
+use super::protection::Lifting;
 use super::reading::Reading;
 use super::sizes::{Looking, Sizing};
 use super::unfinished::Unfinished;
@@ -71,6 +72,8 @@ pub(super) struct Changing {
     pub(super) reading: Option<Reading>,
     /// A key that is being stored.
     pub(super) storing: Option<Storing>,
+    /// A write protection that is being ended.
+    pub(super) lifting: Option<Lifting>,
     /// What more there is to do where a file was asked for.
     file: Option<File>,
     /// Errors that belong to no item.
@@ -108,6 +111,7 @@ impl Changing {
             sizing: None,
             reading: None,
             storing: None,
+            lifting: None,
             file: None,
             errors: 0,
             refused: None,
@@ -139,6 +143,7 @@ impl Changing {
             && self.sizing.is_none()
             && self.reading.is_none()
             && self.storing.is_none()
+            && self.lifting.is_none()
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
 
@@ -190,6 +195,7 @@ impl Daemon {
         self.advance_sizing(changing, now);
         self.advance_reading(changing, now);
         self.advance_storing(changing, now);
+        self.advance_lifting(changing, now);
         self.advance_barriers(changing, now);
         self.advance_opening(changing, faults, now);
         self.advance_look(changing, now);

@@ -14,6 +14,7 @@
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `host_key` | keys of hosts that come over the control socket |
+//! | `protection` | the operator ends a write protection that a host has set |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions`, `reservations`, `resets` | the thread that answers what commands ask the control plane |
 //! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
@@ -40,6 +41,7 @@ mod listening;
 mod namespaces;
 mod not_in_force;
 mod plan;
+mod protection;
 mod questions;
 mod reading;
 mod requests;
@@ -87,6 +89,7 @@ use slow_disks::SlowDisks;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use worker_group::WorkerGroup;
@@ -133,6 +136,8 @@ pub struct Daemon {
     announcer: Option<Announcer>,
     /// What came before changes that are made and is still under way.
     unfinished: Vec<unfinished::Unfinished>,
+    /// What keeps reservations and write protections.
+    to_store: Sender<questions::ToStore>,
     /// The disks are being looked at.
     looking: Option<Looking>,
     /// Bytes that the process grew by when the disks were opened and given to the workers.

@@ -132,6 +132,9 @@ pub struct DiskStatus {
     pub block_size: u32,
     /// Hosts may not write.
     pub read_only: bool,
+    /// A host has protected it against writes (Namespace Write Protection Config).
+    #[serde(default)]
+    pub write_protected: bool,
     /// Whether it has a volatile write cache.
     pub write_cache: bool,
     /// Whether I/O bypasses the page cache.
@@ -236,6 +239,7 @@ impl fmt::Display for NamespaceStatus {
             write!(f, ", {} bytes in blocks of {}", disk.bytes, disk.block_size)?;
             let remarks = [
                 (disk.read_only, ", read-only"),
+                (disk.write_protected, ", write-protected by a host"),
                 (disk.write_cache, ", write cache"),
                 (!disk.direct, ", through the page cache"),
             ];

@@ -69,6 +69,9 @@ impl Daemon {
         let is_it = |export: &Export| export.nqn.to_string() == *subsystem && export.namespace.nsid == *nsid;
         let devices = self.devices_in_use(is_it);
         self.wait_again(&mut changing, |it| it.barrier.scope().port.is_none() && it.is_of(&devices));
+        if !read_only {
+            self.lift_protection(&mut changing, subsystem, *nsid);
+        }
         Ok(changing)
     }
 

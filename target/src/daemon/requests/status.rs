@@ -87,7 +87,10 @@ impl Daemon {
                     Some(export) => export.look_fault.clone(),
                     None => self.namespaces.fault(&key),
                 },
-                disk: open.map(|export| disk_status(export, now_us)),
+                disk: open.map(|export| DiskStatus {
+                    write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
+                    ..disk_status(export, now_us)
+                }),
             }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
@@ -154,6 +157,7 @@ fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
         bytes: geometry.bytes(),
         block_size: geometry.block_size,
         read_only: export.namespace.read_only || geometry.read_only,
+        write_protected: false,
         write_cache: export.disk.volatile_write_cache(),
         direct: export.disk.direct(),
         failures: health.failures,
