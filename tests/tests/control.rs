@@ -207,6 +207,17 @@ fn ana_state_is_what_hosts_find_and_what_is_saved() {
     let expected = serde_json::json!({"group": 1, "from": "non-optimized", "to": "optimized"});
     assert_eq!(group, expected);
     assert!(it.ctl(&["ana", "set", &address, "7", "inaccessible"]).contains("no namespace is in group 7"));
+    it.ctl(&["ana", "set", &address, "1", "inaccessible"]);
+    let added = it.json(&["listener", "add", "127.0.0.1:0", "-t", "tcp", "--ana", "9=non-optimized"]);
+    let note = added["changes"][0]["note"].as_str().unwrap_or_default();
+    let said = ["ANA group 1 is inaccessible", "ANA group 9 is non-optimized", "the others are optimized"];
+    assert!(said.iter().all(|said| note.contains(said)), "{added}");
+    let port = it.json(&["status"])["listeners"][1]["address"].as_str().expect("an address").to_owned();
+    let port = port.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let second = block_on(Connection::connect(it.options_at(port))).expect("a connection");
+    assert!(!write(&second, 1), "no path to a group that all others refuse");
+    block_on(second.close());
+    it.ctl(&["ana", "set", &address, "1", "non-optimized"]);
     let refused = it.refused(&["ana", "set", &address, "1", "gone"]);
     assert!(refused.contains("persistent-loss"), "{refused}");
     assert!(it.refused(&["ana", "set", &address, "128", "optimized"]).contains("127"));

@@ -19,7 +19,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use associations::Associations;
-use nvmf_block::DeviceId;
 
 /// The discovery subsystem.
 const DISCOVERY: SubsystemId = SubsystemId(0);
@@ -260,12 +259,6 @@ impl Registry {
     #[must_use]
     pub fn ana(&self) -> &AnaTable {
         &self.ana
-    }
-
-    /// The devices of all namespaces of an ANA group: nothing of it is under way once these have nothing older.
-    pub fn devices_of_group(&self, group: u32) -> impl Iterator<Item = DeviceId> {
-        let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.iter());
-        namespaces.filter(move |namespace| namespace.access.ana_group == group).map(|it| it.device)
     }
 
     /// What the changes since the last call mean to queues. Deliver each notice to every worker.

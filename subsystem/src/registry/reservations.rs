@@ -4,7 +4,7 @@ use super::Registry;
 use crate::association::Notice;
 use crate::question::{ReservationQuestion, WriteProtectionQuestion};
 use crate::reservation::Change;
-use crate::{DefinitionError, Nqn, Nsid, Reservation, status};
+use crate::{DefinitionError, Nqn, Nsid, Reservation, WriteProtection, status};
 use alloc::sync::Arc;
 use nvme_proto::Status;
 use nvmf_block::DeviceId;
@@ -59,12 +59,29 @@ impl Registry {
     /// The namespace is gone.
     pub fn set_write_protection(&mut self, question: &WriteProtectionQuestion) -> Result<DeviceId, Status> {
         let WriteProtectionQuestion { association, nsid, uuid, to, .. } = question;
-        let subsystem = self.subsystems.get_mut(&association.subsystem_nqn);
-        let subsystem = subsystem.ok_or(status::INVALID_NAMESPACE)?;
-        let table = subsystem.namespaces.with_write_protection(*nsid, *uuid, *to);
+        self.protect(&association.subsystem_nqn, *nsid, *uuid, *to)
+    }
+
+    /// Ends a write protection, also one that hosts cannot end: the operator says so.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn lift_write_protection(&mut self, nqn: &Nqn, nsid: Nsid, uuid: [u8; 16]) -> Result<(), Status> {
+        self.protect(nqn, nsid, uuid, WriteProtection::Off).map(drop)
+    }
+
+    fn protect(
+        &mut self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        uuid: [u8; 16],
+        to: WriteProtection,
+    ) -> Result<DeviceId, Status> {
+        let subsystem = self.subsystems.get_mut(nqn).ok_or(status::INVALID_NAMESPACE)?;
+        let table = subsystem.namespaces.with_write_protection(nsid, uuid, to);
         subsystem.namespaces = Arc::new(table.ok_or(status::INVALID_NAMESPACE)?);
         self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
-        Ok(subsystem.namespaces.get(*nsid).ok_or(status::INVALID_NAMESPACE)?.device)
+        Ok(subsystem.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?.device)
     }
 
     /// Gives a namespace the reservation that it had before a loss of power. Nobody may have seen it without.

@@ -3,7 +3,9 @@
 use super::Daemon;
 use super::apply::{Unmade, failed, held};
 use super::changing::Pending;
+use super::unfinished::Unfinished;
 use crate::barrier::Scope;
+use nvmf_block::DeviceId;
 use nvmf_config::{AnaGroup, Listener};
 use nvmf_subsystem::{AnaState, DefinitionError, Registry};
 use std::collections::BTreeSet;
@@ -32,7 +34,7 @@ pub(super) fn set_initial(
 }
 
 /// Whether hosts use a group in this state.
-fn is_reachable(state: AnaState) -> bool {
+pub(super) fn is_reachable(state: AnaState) -> bool {
     matches!(state, AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED)
 }
 
@@ -49,12 +51,14 @@ impl Daemon {
         for id in old.iter().chain(wanted).map(|group| group.id).collect::<BTreeSet<_>>() {
             let group = AnaGroup { id, state: state_of(wanted, id) };
             let before = self.registry().ana().state(port, id);
-            if group.state == before && !self.undrained.contains(&(port, id)) {
+            if group.state == before {
                 continue;
             }
             if is_reachable(group.state) {
                 self.change_ana(port, id, group.state).map_err(failed)?;
-                self.undrained.remove(&(port, id));
+                // What was taken away is there again.
+                let devices = self.devices_of_group(id);
+                self.unfinished.retain(|it| it.barrier.scope().port != Some(port) || !it.is_of(&devices));
             } else {
                 if is_reachable(before) {
                     self.change_ana(port, id, AnaState::CHANGE).map_err(failed)?;
@@ -67,8 +71,8 @@ impl Daemon {
         Ok(pending)
     }
 
-    /// What came before is over, or not in time. A later change may want another state by now: then that is not touched.
-    pub(super) fn end_transition(&mut self, it: &Transition, is_drained: bool) -> Result<(), String> {
+    /// What came before is over, or the time for it. A later change may want another state by now: then that is not touched.
+    pub(super) fn end_transition(&mut self, it: &Transition) -> Result<(), String> {
         let &Transition { port, group: AnaGroup { id, state } } = it;
         let Some(at) = self.listeners.iter().position(|listener| listener.port() == port) else {
             return Ok(());
@@ -76,18 +80,22 @@ impl Daemon {
         if state_of(&self.config.listeners[at].ana_groups, id) != state {
             return Err("another change has set the group since".to_owned());
         }
-        if is_drained {
-            self.undrained.remove(&(port, id));
-        } else {
-            self.undrained.insert((port, id));
-        }
         self.change_ana(port, id, state).map_err(|error| error.to_string())
     }
 
-    /// Whether a group behind this port was taken from the hosts, and was not over in time when it was looked at last: it
-    /// is looked at again with every change that is asked for.
-    pub(super) fn is_undrained(&self, port: u16) -> bool {
-        self.undrained.iter().any(|&(of, _)| of == port)
+    /// Whether what came before an earlier change must be over before hosts reach a group through this port no more: it is
+    /// at a disk of the group, or came in through a listener that is gone.
+    pub(super) fn concerns_group(&self, port: u16, id: u32) -> impl Fn(&Unfinished) -> bool + use<> {
+        let devices = self.devices_of_group(id);
+        move |it| {
+            let is_of_port = it.barrier.scope().port.is_none_or(|of| of == port);
+            it.is_of(&devices) && is_of_port || it.change == "remove-listener"
+        }
+    }
+
+    /// Also those that were taken away, and that workers still use: what is under way to them lands later.
+    fn devices_of_group(&self, id: u32) -> BTreeSet<DeviceId> {
+        self.devices_in_use(|export| export.namespace.ana_group == id)
     }
 
     fn change_ana(&self, port: u16, group: u32, state: AnaState) -> Result<(), Box<DefinitionError>> {
@@ -98,8 +106,8 @@ impl Daemon {
 
     /// Waits for what came before through this port, disk by disk: those that hold are named.
     fn drain_group(&self, port: u16, group: AnaGroup) -> Pending {
-        let devices: BTreeSet<_> = self.registry().devices_of_group(group.id).collect();
-        let of_group = self.exports().iter().filter(|export| devices.contains(&export.device));
+        let all = self.exports().iter().chain(self.namespaces.leaving());
+        let of_group = all.filter(|export| export.namespace.ana_group == group.id);
         let barriers = of_group.map(|export| {
             let scope = Scope { port: Some(port), ..Scope::devices([export.device]) };
             (self.common.mailboxes.barrier(scope), held(export))

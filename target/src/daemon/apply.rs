@@ -56,6 +56,7 @@ impl Daemon {
         // In the order of the file.
         let place = |nqn: &Nqn| asked.subsystems.iter().position(|subsystem| subsystem.nqn == *nqn);
         self.config.subsystems.sort_by_key(|subsystem| place(&subsystem.nqn));
+        self.wait_again(&mut changing, |_| true);
         changing.wait_for_file(self.look(self.exports().to_vec()), self.common.clock.now());
         changing
     }

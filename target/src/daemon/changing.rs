@@ -7,8 +7,10 @@
 use super::apply::Origin;
 use super::disks::{OpenDeadline, error_text};
 use super::host_key::Storing;
+use super::protection::Lifting;
 use super::reading::Reading;
 use super::sizes::{Looking, Sizing};
+use super::unfinished::Unfinished;
 use super::{Daemon, ana};
 use crate::barrier::{Barrier, Scope};
 use crate::control::protocol::{Answer, Fault};
@@ -33,17 +35,24 @@ pub(super) struct Pending {
     barriers: Vec<(Arc<Barrier>, String)>,
     /// What is to be done then.
     then: Option<ana::Transition>,
+    /// Whether the barriers are among those that others may wait for again.
+    is_noted: bool,
 }
 
 impl Pending {
     /// One barrier, and what is not over while it is not reached.
     pub(super) fn new(barrier: Arc<Barrier>, holds: String) -> Self {
-        Self { barriers: vec![(barrier, holds)], then: None }
+        Self { barriers: vec![(barrier, holds)], then: None, is_noted: false }
+    }
+
+    /// What an earlier change waits for, or did.
+    pub(super) fn again(barrier: Arc<Barrier>, holds: String) -> Self {
+        Self { is_noted: true, ..Self::new(barrier, holds) }
     }
 
     /// The end of a transition, when all of that is over.
     pub(super) fn transition(barriers: Vec<(Arc<Barrier>, String)>, then: ana::Transition) -> Self {
-        Self { barriers, then: Some(then) }
+        Self { barriers, then: Some(then), is_noted: false }
     }
 }
 
@@ -63,6 +72,8 @@ pub(super) struct Changing {
     pub(super) reading: Option<Reading>,
     /// A key that is being stored.
     pub(super) storing: Option<Storing>,
+    /// A write protection that is being ended.
+    pub(super) lifting: Option<Lifting>,
     /// What more there is to do where a file was asked for.
     file: Option<File>,
     /// Errors that belong to no item.
@@ -100,6 +111,7 @@ impl Changing {
             sizing: None,
             reading: None,
             storing: None,
+            lifting: None,
             file: None,
             errors: 0,
             refused: None,
@@ -131,6 +143,7 @@ impl Changing {
             && self.sizing.is_none()
             && self.reading.is_none()
             && self.storing.is_none()
+            && self.lifting.is_none()
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
 
@@ -166,6 +179,7 @@ impl Daemon {
 
     /// Looks at disks that open and at what changes wait for, and answers those that are over. Waits for nothing.
     pub(super) fn advance_changes(&mut self) {
+        self.forget_finished();
         let faults = self.advance_disks();
         faults.iter().for_each(|fault| self.log_export_fault(fault));
         let mut all = core::mem::take(&mut self.changing);
@@ -181,6 +195,7 @@ impl Daemon {
         self.advance_sizing(changing, now);
         self.advance_reading(changing, now);
         self.advance_storing(changing, now);
+        self.advance_lifting(changing, now);
         self.advance_barriers(changing, now);
         self.advance_opening(changing, faults, now);
         self.advance_look(changing, now);
@@ -206,30 +221,41 @@ impl Daemon {
 
     fn advance_barriers(&mut self, changing: &mut Changing, now: Duration) {
         let is_late = now >= changing.barriers_until;
-        for (_, pending) in &mut changing.pending {
+        for (at, pending) in &mut changing.pending {
             pending.barriers.retain(|(barrier, _)| !barrier.is_reached());
+            if !core::mem::replace(&mut pending.is_noted, true) {
+                let Item { change, name, .. } = &changing.items[*at];
+                self.unfinished.extend(pending.barriers.iter().map(|(barrier, holds)| Unfinished {
+                    change: change.clone(),
+                    name: name.clone(),
+                    barrier: Arc::clone(barrier),
+                    holds: holds.clone(),
+                }));
+            }
         }
         let over: Vec<_> =
             changing.pending.extract_if(.., |(_, it)| is_late || it.barriers.is_empty()).collect();
-        for (at, Pending { barriers, then }) in over {
+        for (at, Pending { barriers, then, .. }) in over {
             let item = &mut changing.items[at];
+            let is_of_group = barriers.iter().any(|(barrier, _)| barrier.scope().port.is_some());
             let holds: Vec<String> = barriers.into_iter().map(|(_, holds)| holds).collect();
             let mut texts = Vec::new();
             if !holds.is_empty() {
                 let mut text = format!("{} after {} s", holds.join("; "), BARRIER_TIMEOUT.as_secs());
-                if then.is_some() {
+                if is_of_group {
                     text += ana::UNDRAINED;
                 }
                 tracing::error!("{}: {text}", item.name);
                 item.outcome = Some(Outcome::Unfinished);
                 texts.push(text);
             }
-            if let Some(Err(text)) = then.map(|then| self.end_transition(&then, holds.is_empty())) {
+            if let Some(Err(text)) = then.map(|then| self.end_transition(&then)) {
                 item.outcome = Some(Outcome::Failed);
                 texts.push(text);
             }
             for text in texts {
                 match &mut item.message {
+                    Some(message) if message.contains(&text) => {}
                     Some(message) => *message += &format!("; {text}"),
                     none => *none = Some(text),
                 }
@@ -385,7 +411,7 @@ fn log(item: &Item) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::barrier::Scope;
     use crate::control::request::Request;
@@ -400,7 +426,7 @@ mod tests {
         [[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
         [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
 
-    fn ask(daemon: &mut Daemon, line: &str) -> Receiver<Answer> {
+    pub(in crate::daemon) fn ask(daemon: &mut Daemon, line: &str) -> Receiver<Answer> {
         let (reply, answer) = channel();
         let request: Request = crate::control::protocol::parse(line.as_bytes()).unwrap();
         daemon.on_call(Call { request, uid: 0, pid: None, reply });
@@ -436,11 +462,14 @@ mod tests {
         assert!(answered(&mut daemon, add).ok && daemon.exports().len() == 2);
         let file = daemon.read(crate::daemon::reading::Wanted::Keys(Box::new(config))).unwrap();
         daemon.await_changes(file, Asker::Reload);
-        while daemon.changing.len() > 1 {
+        while daemon.exports().len() > 1 {
             daemon.advance_changes();
-            assert!(daemon.is_changing());
+            assert_eq!(
+                daemon.changing.len(),
+                2,
+                "the file is not in force while a disk has what came before"
+            );
         }
-        assert_eq!(daemon.exports().len(), 1, "the file has one disk");
         barrier.reach(crate::message::WorkerId(0));
         daemon.end_changes();
         daemon.stop(Duration::ZERO);

@@ -14,10 +14,12 @@
 //! | `keys` | the keys of hosts for TLS |
 //! | `authentication` | the keys of hosts for DH-HMAC-CHAP, and the threads that compute with them |
 //! | `host_key` | keys of hosts that come over the control socket |
+//! | `protection` | the operator ends a write protection that a host has set |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions`, `reservations`, `resets` | the thread that answers what commands ask the control plane |
 //! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
 //! | `changing` | changes that are made and wait for disks, and who waits for them |
+//! | `unfinished` | what came before a change and is still under way, to be waited for again |
 //! | `not_in_force` | what a file asked for and was not made: it is saved with the rest |
 //! | `reading` | the configuration and its keys, read by a thread of its own |
 //! | `requests` | what comes over the control socket |
@@ -39,6 +41,7 @@ mod listening;
 mod namespaces;
 mod not_in_force;
 mod plan;
+mod protection;
 mod questions;
 mod reading;
 mod requests;
@@ -49,6 +52,7 @@ mod slow_disks;
 mod start;
 mod status;
 pub(crate) mod twins;
+mod unfinished;
 mod worker_group;
 mod workers;
 
@@ -82,9 +86,10 @@ use nvmf_config::Config;
 use nvmf_subsystem::Registry;
 use sizes::Looking;
 use slow_disks::SlowDisks;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use worker_group::WorkerGroup;
@@ -129,8 +134,10 @@ pub struct Daemon {
     limits: HashMap<limits::Limited, Arc<Limit>>,
     /// Announces the discovery service, where that is wanted.
     announcer: Option<Announcer>,
-    /// ANA groups, with the ports, that hosts were refused and whose disks may still have what they sent before.
-    undrained: BTreeSet<(u16, u32)>,
+    /// What came before changes that are made and is still under way.
+    unfinished: Vec<unfinished::Unfinished>,
+    /// What keeps reservations and write protections.
+    to_store: Sender<questions::ToStore>,
     /// The disks are being looked at.
     looking: Option<Looking>,
     /// Bytes that the process grew by when the disks were opened and given to the workers.

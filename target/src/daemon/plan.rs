@@ -176,15 +176,8 @@ fn listener_name(listener: &Listener) -> String {
 impl Daemon {
     /// Each change with what it would cost.
     pub(super) fn plan(&self, asked: &Config) -> Vec<(Change, Item)> {
-        let mut changes = changes(&self.config, asked);
-        for listener in &asked.listeners {
-            let again = Change::Ana(listener.clone());
-            if self.port_of(listener).is_some_and(|port| self.is_undrained(port)) && !changes.contains(&again)
-            {
-                changes.push(again);
-            }
-        }
-        changes.into_iter().map(|change| (change.clone(), self.item(&change))).collect()
+        let changes = changes(&self.config, asked).into_iter();
+        changes.map(|change| (change.clone(), self.item(&change))).collect()
     }
 
     fn item(&self, change: &Change) -> Item {

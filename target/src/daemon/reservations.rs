@@ -12,9 +12,11 @@ use nvme_proto::HostId;
 use nvme_proto::Status;
 use nvmf_block::DeviceId;
 use nvmf_subsystem::{
-    Answer, Registry, ReservationCommand, ReservationQuestion, WriteProtection, WriteProtectionQuestion,
+    Answer, Nqn, Nsid, Registry, ReservationCommand, ReservationQuestion, WriteProtection,
+    WriteProtectionQuestion,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use uuid::Uuid;
 
@@ -87,6 +89,21 @@ impl Surroundings for OfDaemon {
             mailboxes.answer(worker, answered);
         }
     }
+}
+
+/// A write protection that the operator ends.
+#[derive(Debug)]
+pub struct Lift {
+    /// Of a namespace of this subsystem.
+    pub nqn: Nqn,
+    /// Which one.
+    pub nsid: Nsid,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// It is kept in the state directory.
+    pub persists: bool,
+    /// To be told what came of it.
+    pub tell: Sender<Result<(), String>>,
 }
 
 /// What carries reservation commands out, one after the other.
@@ -162,6 +179,24 @@ impl<S: Surroundings> Reservations<S> {
             }
             Err(status) => self.reply(&origin, Err(status)),
         }
+    }
+
+    /// Ends a write protection that a host has set: on the disk first, so that it is not there again after a restart.
+    pub fn lift(&mut self, lift: &Lift) {
+        let &Lift { nqn, nsid, uuid, persists, ref tell } = lift;
+        let stored =
+            if persists { self.surroundings.state().set_write_protected(uuid, false) } else { Ok(()) };
+        let lifted = stored.map_err(|error| format!("its write protection cannot be removed: {error}"));
+        let lifted = lifted.and_then(|()| {
+            let mut registry = self.registry();
+            registry
+                .lift_write_protection(&nqn, nsid, uuid)
+                .map_err(|_| "it was removed meanwhile".to_owned())?;
+            self.surroundings.publish(&mut registry);
+            Ok(())
+        });
+        // Nobody may wait any more.
+        let _ = tell.send(lifted);
     }
 
     fn put_protection_in_force(&self, question: &WriteProtectionQuestion) -> Result<Arc<Barrier>, Status> {

@@ -232,6 +232,8 @@ impl Daemon {
             Ok((item, pending)) => {
                 changing.items.push(item);
                 changing.wait_for(0, pending);
+                let devices = [sizing.export.device].into();
+                self.wait_again(changing, |it| it.is_of(&devices));
             }
             Err(fault) => changing.refused = Some(fault),
         }

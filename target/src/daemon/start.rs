@@ -210,7 +210,7 @@ impl Daemon {
         };
         let pool = Pool::start(&common.host_keys, &common.mailboxes, common.tls.clone())?;
         let reservations = Reservations::new(Arc::clone(&common.registry), OfDaemon::new(&common));
-        questions::answer(asked, pool, reservations, Resets::new(&common))?;
+        let to_store = questions::answer(asked, pool, reservations, Resets::new(&common))?;
         let mut daemon = Self {
             path,
             common,
@@ -234,7 +234,8 @@ impl Daemon {
             watchdog: Watchdog::of_this_process(),
             limits: Default::default(),
             announcer: None,
-            undrained: Default::default(),
+            unfinished: Vec::new(),
+            to_store,
             looking: None,
             disk_memory: 0,
             making: Vec::new(),

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Where hosts connect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
@@ -41,6 +42,30 @@ pub struct ListenerAdd {
     #[arg(long, value_name = "NETWORK")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// The state of an ANA group behind it, such as 1=inaccessible. May be given several times; of the other groups it has
+    /// the best state that they have behind the other listeners.
+    #[arg(long = "ana", value_name = "GROUP=STATE")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana_group: Vec<AnaOfListener>,
+}
+
+/// An ANA group of a listener that is added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnaOfListener {
+    /// Its number.
+    pub id: u32,
+    /// Its state, in the words of `ana set`.
+    pub state: String,
+}
+
+impl FromStr for AnaOfListener {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once('=').and_then(|(id, state)| Some((id.parse().ok()?, state.to_owned())));
+        parts.map(|(id, state)| Self { id, state }).ok_or("this is not GROUP=STATE, such as 1=inaccessible")
+    }
 }
 
 /// The arguments of `listener set`.

@@ -26,6 +26,9 @@ pub struct StatusAnswer {
     pub listeners: Vec<ListenerStatus>,
     /// What it exports.
     pub subsystems: Vec<SubsystemStatus>,
+    /// Disks of subsystems that were removed, while operations on them are not over.
+    #[serde(default)]
+    pub leaving: Vec<LeavingStatus>,
     /// Who is connected.
     pub hosts: Vec<HostStatus>,
     /// What went wrong since the start, on all workers: those that are not 0.
@@ -81,6 +84,16 @@ pub struct SubsystemStatus {
     pub namespaces: Vec<NamespaceStatus>,
 }
 
+/// A disk whose subsystem was removed, and that still has operations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeavingStatus {
+    /// The subsystem that it was in.
+    pub subsystem: String,
+    /// What it was there.
+    #[serde(flatten)]
+    pub namespace: NamespaceStatus,
+}
+
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceStatus {
@@ -119,6 +132,9 @@ pub struct DiskStatus {
     pub block_size: u32,
     /// Hosts may not write.
     pub read_only: bool,
+    /// A host has protected it against writes (Namespace Write Protection Config).
+    #[serde(default)]
+    pub write_protected: bool,
     /// Whether it has a volatile write cache.
     pub write_cache: bool,
     /// Whether I/O bypasses the page cache.
@@ -160,6 +176,9 @@ impl fmt::Display for StatusAnswer {
         }
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
+        for LeavingStatus { subsystem, namespace } in &self.leaving {
+            write!(f, "subsystem {subsystem}: removed\n{namespace}")?;
+        }
         for HostStatus { nqn, controllers, io_queues } in &self.hosts {
             writeln!(f, "host {nqn}: {controllers} controller(s), {io_queues} I/O queue(s)")?;
         }
@@ -220,6 +239,7 @@ impl fmt::Display for NamespaceStatus {
             write!(f, ", {} bytes in blocks of {}", disk.bytes, disk.block_size)?;
             let remarks = [
                 (disk.read_only, ", read-only"),
+                (disk.write_protected, ", write-protected by a host"),
                 (disk.write_cache, ", write cache"),
                 (!disk.direct, ", through the page cache"),
             ];

@@ -3,18 +3,22 @@
 use super::{Daemon, Reply};
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::ana::AnaSet;
-use crate::control::request::change::{ChangesAnswer, Effect};
+use crate::control::request::change::{ChangesAnswer, Effect, Item};
 use crate::control::request::config::SaveAnswer;
-use crate::control::request::listener::ListenerRequest;
+use crate::control::request::listener::{ListenerAdd, ListenerRequest};
 use crate::control::request::namespace::{NamespaceAdd, NamespaceRequest, NamespaceSet};
 use crate::control::request::subsystem::{
     HostName, HostRequest, SubsystemAdd, SubsystemName, SubsystemRequest,
 };
+use crate::daemon::ana::{is_reachable, state_of};
 use crate::daemon::apply::Origin;
 use crate::daemon::changing::Changing;
 use crate::daemon::reading::{EMPTIES, Wanted};
-use nvmf_config::{Config, Draft, DraftError, Transport};
+use crate::exports::Export;
+use nvmf_config::{AnaGroup, Config, Draft, DraftError, Listener, Transport};
+use nvmf_subsystem::AnaState;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use toml::{Table, Value};
 
@@ -46,10 +50,7 @@ impl Daemon {
                 table.insert("nsid".into(), i64::from(nsid).into());
                 draft.add_namespace(&add.subsystem, table)
             }),
-            NamespaceRequest::Set(NamespaceSet { subsystem, nsid, read_only }) => self.edit(|draft| {
-                draft.namespace(subsystem, *nsid)?.insert("read_only".into(), (*read_only).into());
-                Ok(())
-            }),
+            NamespaceRequest::Set(set) => Ok(self.set_read_only(set)?.into()),
             NamespaceRequest::Resize(resize) => {
                 Ok(self.resize(&resize.subsystem, resize.nsid, resize.shrink)?.into())
             }
@@ -59,12 +60,24 @@ impl Daemon {
         }
     }
 
+    fn set_read_only(&mut self, set: &NamespaceSet) -> Result<Changing, Fault> {
+        let NamespaceSet { subsystem, nsid, read_only } = set;
+        let mut changing = self.changes(|draft| {
+            draft.namespace(subsystem, *nsid)?.insert("read_only".into(), (*read_only).into());
+            Ok(())
+        })?;
+        let is_it = |export: &Export| export.nqn.to_string() == *subsystem && export.namespace.nsid == *nsid;
+        let devices = self.devices_in_use(is_it);
+        self.wait_again(&mut changing, |it| it.barrier.scope().port.is_none() && it.is_of(&devices));
+        if !read_only {
+            self.lift_protection(&mut changing, subsystem, *nsid);
+        }
+        Ok(changing)
+    }
+
     pub(super) fn on_listener(&mut self, request: &ListenerRequest) -> Result<Reply, Fault> {
         match request {
-            ListenerRequest::Add(add) => self.edit(|draft| {
-                draft.add_listener(table(add));
-                Ok(())
-            }),
+            ListenerRequest::Add(add) => Ok(self.add_like_others(add)?.into()),
             ListenerRequest::Set(set) => {
                 let at = self.listener_at(&set.address, set.transport.as_deref())?;
                 self.edit(|draft| {
@@ -86,15 +99,45 @@ impl Daemon {
         }
     }
 
+    /// A listener that is added opens no path to a group that hosts are to reach through none of the others.
+    fn add_like_others(&mut self, add: &ListenerAdd) -> Result<Changing, Fault> {
+        let mut taken = if add.discovery_only { Vec::new() } else { best_states(&self.config.listeners) };
+        taken.retain(|group| add.ana_group.iter().all(|own| own.id != group.id));
+        let at = self.config.listeners.len();
+        let mut changing = self.changes(|draft| {
+            draft.add_listener(table(add));
+            taken.iter().for_each(|group| draft.set_ana_group(at, group.id, group.state_word()));
+            Ok(())
+        })?;
+        let own = add.ana_group.iter().map(|own| format!("ANA group {} is {}", own.id, own.state));
+        let as_others = |it: &AnaGroup| {
+            format!("ANA group {} is {} as through the other listeners", it.id, it.state_word())
+        };
+        let states: Vec<String> = own.chain(taken.iter().map(as_others)).collect();
+        let note = match states.is_empty() {
+            true => "every ANA group is optimized through it".to_owned(),
+            false => format!("through it {}; the others are optimized", states.join(", ")),
+        };
+        let is_made = |item: &&mut Item| item.outcome.is_some_and(|outcome| !outcome.is_error());
+        if !add.discovery_only {
+            changing.items.iter_mut().filter(is_made).for_each(|item| item.note = Some(note.clone()));
+        }
+        Ok(changing)
+    }
+
     pub(super) fn on_ana(&mut self, set: &AnaSet) -> Result<Reply, Fault> {
         let at = self.listener_at(&set.address, set.transport.as_deref())?;
         let mut changing = self.changes(|draft| {
             draft.set_ana_group(at, set.group, &set.state);
             Ok(())
         })?;
+        if !is_reachable(state_of(&self.config.listeners[at].ana_groups, set.group)) {
+            let concerns = self.concerns_group(self.listeners[at].port(), set.group);
+            self.wait_again(&mut changing, concerns);
+        }
         let mut namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
         let is_empty = !namespaces.any(|namespace| namespace.ana_group == set.group);
-        for item in &mut changing.items {
+        for item in changing.items.iter_mut().filter(|item| item.change == "change-ana") {
             let note = "it lasts until the target stops or is given a file: `save --in-place` keeps it";
             let note = item.note.get_or_insert_with(|| note.to_owned());
             if is_empty {
@@ -178,6 +221,20 @@ impl Daemon {
 
 fn parse(text: &str) -> Result<Config, Fault> {
     Config::parse(text).map_err(|error| Fault::refused(format!("nothing was changed: {error}")))
+}
+
+/// How hosts reach each group at best through these listeners, where it is not optimized.
+fn best_states(listeners: &[Listener]) -> Vec<AnaGroup> {
+    let states =
+        [AnaState::NON_OPTIMIZED, AnaState::INACCESSIBLE, AnaState::PERSISTENT_LOSS, AnaState::CHANGE];
+    let serving = || listeners.iter().filter(|listener| !listener.discovery_only);
+    let ids: BTreeSet<u32> = serving().flat_map(|it| &it.ana_groups).map(|group| group.id).collect();
+    let best = |id| {
+        let is = |state| serving().any(|it| state_of(&it.ana_groups, id) == state);
+        let state = states.into_iter().find(|&state| is(state)).filter(|_| !is(AnaState::OPTIMIZED));
+        state.map(|state| AnaGroup { id, state })
+    };
+    ids.into_iter().filter_map(best).collect()
 }
 
 /// The arguments of a request as the keys of a file.

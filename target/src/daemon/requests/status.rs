@@ -2,11 +2,12 @@
 
 use super::Daemon;
 use crate::control::request::status::{
-    AnaGroupStatus, DiskStatus, HostStatus, ListenerStatus, NamespaceState, NamespaceStatus, StatusAnswer,
-    SubsystemStatus,
+    AnaGroupStatus, DiskStatus, HostStatus, LeavingStatus, ListenerStatus, NamespaceState, NamespaceStatus,
+    StatusAnswer, SubsystemStatus,
 };
 use crate::exports::{Export, describe};
 use nvmf_config::{AnaGroup, Hosts, Subsystem};
+use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
@@ -32,7 +33,7 @@ const TROUBLE: &[&str] = &[
 ];
 
 impl Daemon {
-    pub(super) fn status_answer(&self) -> StatusAnswer {
+    pub(in crate::daemon) fn status_answer(&self) -> StatusAnswer {
         StatusAnswer {
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -48,6 +49,7 @@ impl Daemon {
                 .iter()
                 .map(|subsystem| self.subsystem_status(subsystem))
                 .collect(),
+            leaving: self.leaving_of_no_subsystem(),
             hosts: self.connected_hosts(),
             trouble: self.trouble(),
         }
@@ -85,17 +87,14 @@ impl Daemon {
                     Some(export) => export.look_fault.clone(),
                     None => self.namespaces.fault(&key),
                 },
-                disk: open.map(|export| disk_status(export, now_us)),
+                disk: open.map(|export| DiskStatus {
+                    write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
+                    ..disk_status(export, now_us)
+                }),
             }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
-        let leaving = leaving.map(|export| NamespaceStatus {
-            nsid: export.namespace.nsid,
-            backing: export.backing(),
-            state: NamespaceState::Leaving,
-            fault: Some("operations on the disk are not over".to_owned()),
-            disk: Some(disk_status(export, now_us)),
-        });
+        let leaving = leaving.map(|export| leaving_status(export, now_us));
         SubsystemStatus {
             nqn: subsystem.nqn.to_string(),
             serial: subsystem.serial.clone(),
@@ -104,6 +103,18 @@ impl Daemon {
             allowed_hosts,
             namespaces: namespaces.chain(leaving).collect(),
         }
+    }
+
+    /// What is still at disks of subsystems that were removed.
+    fn leaving_of_no_subsystem(&self) -> Vec<LeavingStatus> {
+        let now_us = self.common.observed.now_us();
+        let is_there = |nqn: &Nqn| self.config.subsystems.iter().any(|subsystem| subsystem.nqn == *nqn);
+        let gone = self.namespaces.leaving().filter(|export| !is_there(&export.nqn));
+        let status = |export: &Export| LeavingStatus {
+            subsystem: export.nqn.to_string(),
+            namespace: leaving_status(export, now_us),
+        };
+        gone.map(status).collect()
     }
 
     fn connected_hosts(&self) -> Vec<HostStatus> {
@@ -128,6 +139,16 @@ impl Daemon {
     }
 }
 
+fn leaving_status(export: &Export, now_us: u64) -> NamespaceStatus {
+    NamespaceStatus {
+        nsid: export.namespace.nsid,
+        backing: export.backing(),
+        state: NamespaceState::Leaving,
+        fault: Some("operations on the disk are not over".to_owned()),
+        disk: Some(disk_status(export, now_us)),
+    }
+}
+
 fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
     let (geometry, health) = (export.disk.geometry(), export.disk.health());
     let in_flight = export.counted.in_flight(now_us);
@@ -136,6 +157,7 @@ fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
         bytes: geometry.bytes(),
         block_size: geometry.block_size,
         read_only: export.namespace.read_only || geometry.read_only,
+        write_protected: false,
         write_cache: export.disk.volatile_write_cache(),
         direct: export.disk.direct(),
         failures: health.failures,
