@@ -78,7 +78,7 @@ impl Daemon {
             let outcome = match item.effect {
                 Effect::Refused => Outcome::Refused,
                 Effect::Restart => Outcome::AtRestart,
-                Effect::None | Effect::ClosesConnections if is_of_host(&change) => {
+                Effect::None | Effect::ClosesConnections | Effect::Fails if is_of_host(&change) => {
                     let of_host = closed.extract_if(.., |(name, _)| *name == item.name).map(|(_, key)| key);
                     changing.wait_for(at, self.closing(of_host.collect()));
                     let own = key_faults.extract_if(.., |(nqn, _)| nqn.to_string() == item.name);
@@ -86,7 +86,7 @@ impl Daemon {
                     item.message = (!texts.is_empty()).then(|| texts.join("; "));
                     if texts.is_empty() { Outcome::Done } else { Outcome::Failed }
                 }
-                Effect::None | Effect::ClosesConnections => match self.make(&change, origin) {
+                Effect::None | Effect::ClosesConnections | Effect::Fails => match self.make(&change, origin) {
                     Ok(waits) => {
                         changing.wait_for(at, waits);
                         if let Change::AddNamespace(nqn, namespace)

@@ -6,13 +6,15 @@
 use super::Daemon;
 use super::ana::state_of;
 use super::disks::error_text;
-use crate::control::request::change::{AnaGroupChange, ConnectionName, Effect, Item};
+use super::keys::NO_KEYS;
+use crate::control::protocol::{Answer, Fault};
+use crate::control::request::change::{AnaGroupChange, ChangesAnswer, ConnectionName, Effect, Item};
 use crate::exports::{self, Export, describe};
 use core::time::Duration;
 use nvmf_backend::{Disk, DiskSpec};
 use nvmf_config::{
     AnaGroup, Backing, Config, Discovery, Host, HostLimits, Hosts, Listener, Metrics, Namespace, Subsystem,
-    Target,
+    Target, Tls,
 };
 use nvmf_subsystem::{Association, Nqn};
 use std::collections::BTreeSet;
@@ -184,7 +186,44 @@ impl Daemon {
                 changes.push(again);
             }
         }
-        changes.into_iter().map(|change| (change.clone(), self.item(&change))).collect()
+        let with_item = |change: Change| {
+            let mut item = self.item(&change);
+            if let Change::AddListener(listener) = &change
+                && listener.tls != Tls::Off
+                && asked.lacks_keys()
+            {
+                item.note = Some(NO_KEYS.to_owned());
+            }
+            (change, item)
+        };
+        changes.into_iter().map(with_item).collect()
+    }
+
+    /// The answer to `plan`, with what cannot be had of the keys that it names.
+    pub(super) fn planned(&self, asked: &Config, faults: Vec<(Nqn, String)>) -> Answer {
+        let mut changes: Vec<Item> = self.plan(asked).into_iter().map(|(_, item)| item).collect();
+        let mut problems = Vec::new();
+        for (host, text) in faults {
+            let name = host.to_string();
+            match changes.iter_mut().find(|item| item.change == "set-host" && item.name == name) {
+                Some(item) => {
+                    item.effect = Effect::Fails;
+                    item.note = Some(item.note.take().map_or(text.clone(), |note| format!("{note}; {text}")));
+                }
+                None => problems.push(format!("host {host}: {text}")),
+            }
+        }
+        let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
+        for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
+            if count > 0 {
+                problems.push(format!("{count} change(s) would {word}: see above"));
+            }
+        }
+        match serde_json::to_value(&ChangesAnswer { changes }) {
+            Err(error) => Answer::refused(Fault::refused(error.to_string())),
+            Ok(result) if problems.is_empty() => Answer::done(result),
+            Ok(result) => Answer::failed(result, problems.join("; ")),
+        }
     }
 
     fn item(&self, change: &Change) -> Item {

@@ -72,6 +72,8 @@ pub enum Effect {
     Restart,
     /// It cannot be made.
     Refused,
+    /// It is made, and what it is for fails.
+    Fails,
 }
 
 /// What came of a change.
@@ -141,6 +143,7 @@ impl fmt::Display for Item {
                 Effect::ClosesConnections => write!(f, ": closes {} connection(s)", self.connections.len())?,
                 Effect::Restart => write!(f, ": needs a restart")?,
                 Effect::Refused => write!(f, ": REFUSED")?,
+                Effect::Fails => write!(f, ": FAILS")?,
             }
         }
         for AnaGroupChange { group, from, to } in &self.ana_groups {
