@@ -5,6 +5,7 @@
 
 use super::Daemon;
 use super::ana::state_of;
+use super::differences::differences;
 use super::disks::error_text;
 use super::keys::NO_KEYS;
 use crate::control::protocol::{Answer, Fault};
@@ -236,9 +237,9 @@ impl Daemon {
         };
         let connections =
             if matches!(effect, Effect::Restart | Effect::Refused) { Vec::new() } else { connections };
-        let ana_groups = self.ana_changes(change);
+        let (ana_groups, keys) = (self.ana_changes(change), differences(&self.config, change));
         let change = word.to_owned();
-        Item { change, name, effect, connections, ana_groups, note, outcome: None, message: None }
+        Item { change, name, effect, connections, ana_groups, keys, note, outcome: None, message: None }
     }
 
     /// What becomes of the ANA groups of a listener.
@@ -399,9 +400,10 @@ fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
+        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open {} at the next restart only",
         Uuid::from_bytes(export.uuid),
         changed.join(" and "),
+        if changed.len() == 1 { "changes" } else { "change" },
     ))
 }
 

@@ -321,6 +321,25 @@ fn refusal_by_address_names_the_listener() {
 }
 
 #[test]
+fn plan_and_status_say_what_is_set_of_a_namespace() {
+    let controlled = Controlled::start();
+    let text = std::fs::read_to_string(controlled.folder().join("target.toml")).unwrap();
+    let asked = controlled.folder().join("asked.toml");
+    let keys = "ana_group = 2\nhosts = [\"nqn.2026-11.com.example:host1\"]\nlimits = { iops = 1000 }\n";
+    std::fs::write(&asked, format!("{text}\n{keys}")).unwrap();
+    let plan = controlled.prints(&["plan", asked.to_str().unwrap()]);
+    for part in ["ana_group: not set -> 2", "limits.iops: not set -> 1000", "hosts: not set -> "] {
+        assert!(plan.contains(part), "`{part}` is not in: {plan}");
+    }
+    controlled.prints(&["apply", asked.to_str().unwrap()]);
+    let status = controlled.prints(&["status"]);
+    assert!(status.contains(", ANA group 2, for 1 host(s) only, at most 1000 commands/s"), "{status}");
+    let json: serde_json::Value = serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
+    let namespace = &json["result"]["subsystems"][0]["namespaces"][0];
+    assert_eq!((&namespace["ana_group"], &namespace["limit_iops"]), (&2.into(), &1000.into()));
+}
+
+#[test]
 fn absent_target_is_explained() {
     let folder = TempDir::new().unwrap();
     let output = ctl(&socket(folder.path()), &["status"]);
