@@ -55,6 +55,34 @@ impl Config {
     }
 }
 
+impl Host {
+    /// The keys of its section.
+    ///
+    /// # Errors
+    /// [`DraftError::Path`].
+    pub fn to_table(&self) -> Result<Table, DraftError> {
+        host(self)
+    }
+}
+
+impl Namespace {
+    /// The keys of its section.
+    ///
+    /// # Errors
+    /// [`DraftError::Path`].
+    pub fn to_table(&self) -> Result<Table, DraftError> {
+        namespace(self)
+    }
+}
+
+impl HostLimits {
+    /// The keys of its limits.
+    #[must_use]
+    pub fn to_table(&self) -> Table {
+        limits(&self.limits)
+    }
+}
+
 impl Draft {
     /// What a configuration says.
     ///

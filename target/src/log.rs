@@ -16,6 +16,9 @@ const LINES_MAX: usize = 16_384;
 /// have a field of the same name. `NVMF_LOG=warn,audit=info` logs them and warnings; `journalctl -g audit=` finds them.
 pub const AUDIT: &str = "audit";
 
+/// Of these, who changed something over the control socket: written whatever else is not.
+pub const CHANGE: &str = "audit::change";
+
 /// What is logged where nothing else is asked for.
 const DEFAULT: &str = "info";
 
@@ -58,8 +61,9 @@ pub fn start() -> WorkerGuard {
 /// # Errors
 /// It is no level; the text names those there are.
 pub fn set_level(level: &str) -> Result<String, String> {
-    let filter = parse(level).map_err(|problem| format!("log level \"{level}\": {problem}"))?;
-    let text = filter.to_string();
+    let wrong = |problem| format!("log level \"{level}\": {problem}");
+    let text = nvmf_config::log_filter(level).map_err(wrong)?;
+    let filter = with_changes(&text).map_err(wrong)?;
     FILTER.get().ok_or("the log was not started")?(filter)?;
     Ok(text)
 }
@@ -72,12 +76,18 @@ fn filter() -> EnvFilter {
             EnvFilter::new(DEFAULT)
         });
     }
-    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
+    let text = std::env::var("RUST_LOG").ok();
+    text.and_then(|text| with_changes(&text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT))
 }
 
 /// How much `NVMF_LOG` asks for.
 fn parse(text: &str) -> Result<EnvFilter, String> {
-    EnvFilter::try_new(nvmf_config::log_filter(text)?).map_err(|error| error.to_string())
+    with_changes(&nvmf_config::log_filter(text)?)
+}
+
+/// The filter of these directives, which keeps no change from the log.
+fn with_changes(directives: &str) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(format!("{directives},{CHANGE}=info")).map_err(|error| error.to_string())
 }
 
 /// Lines that were dropped because standard error did not take them.

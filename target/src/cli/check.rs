@@ -119,7 +119,8 @@ impl Findings {
             if !has_tls {
                 self.warnings
                     .push(format!("the key of host {} is for nothing: no [[listener]] has tls", host.nqn));
-            } else if let Err(error) = read_key_file(path) {
+            }
+            if let Err(error) = read_key_file(path) {
                 self.problems.push(format!("host {} has no key for TLS: {error}", host.nqn));
             }
         }

@@ -99,6 +99,11 @@ impl KeyFault {
     fn log(&self) {
         tracing::error!("host {} cannot authenticate and is refused: {}", self.host, self.fault);
     }
+
+    /// Which host, and what is to be said of it.
+    pub(super) fn said(&self) -> (Nqn, String) {
+        (self.host, format!("it cannot authenticate and is refused: {}", self.fault))
+    }
 }
 
 /// Which hosts must authenticate. One whose key cannot be had must as well, and cannot.
@@ -153,14 +158,11 @@ impl Daemon {
         faults.iter().for_each(KeyFault::log);
         let last = self.common.host_keys.set(keys);
         // A key for TLS is worth no more than the secret that it came from.
-        if let Some(ports) = &self.common.tls {
-            ports.retain_generated(|host| self.common.host_keys.has(host, last.get(host)));
-        }
+        self.common.tls.retain_generated(|host| self.common.host_keys.has(host, last.get(host)));
         // Hashes and groups change with [target], at the next restart.
         self.registry().set_authentication(policy(&self.config.target, &self.config.hosts));
         self.publish();
-        let text = |fault: &KeyFault| format!("it cannot authenticate and is refused: {}", fault.fault);
-        faults.iter().map(|fault| (fault.host, text(fault))).collect()
+        faults.iter().map(KeyFault::said).collect()
     }
 
     /// Takes over the `[[host]]` sections that are asked for, with the keys that were read for them. Returns what cannot be
@@ -178,7 +180,7 @@ pub(super) struct Pool {
     waiting: Mutex<Waiting>,
     wake: Condvar,
     /// Where keys for TLS go that authentications make.
-    tls: Option<Arc<TlsPorts>>,
+    tls: Arc<TlsPorts>,
 }
 
 struct Job {
@@ -228,7 +230,7 @@ impl Pool {
     pub(super) fn start<D: Send + 'static>(
         keys: &Arc<HostKeys>,
         mailboxes: &Arc<Mailboxes<D>>,
-        tls: Option<Arc<TlsPorts>>,
+        tls: Arc<TlsPorts>,
     ) -> io::Result<Arc<Self>> {
         let pool = Arc::new(Self { waiting: Mutex::default(), wake: Condvar::new(), tls });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -259,9 +261,8 @@ impl Pool {
 
     /// Has a key for TLS known before the host hears of it.
     fn keep(&self, names: &Names, generated: &Generated) {
-        let Some(tls) = &self.tls else { return };
         match Psk::generated(generated.key.bytes(), &names.host, &names.subsystem) {
-            Ok(psk) => tls.insert_generated(names.host, names.subsystem, psk, generated.replaces),
+            Ok(psk) => self.tls.insert_generated(names.host, names.subsystem, psk, generated.replaces),
             Err(error) => tracing::error!("host {} cannot have a key for TLS: {error}", names.host),
         }
     }
@@ -279,8 +280,8 @@ impl Pool {
             if let Some(generated) = computed.generated() {
                 self.keep(&names, generated);
                 // A reload has changed the host's secret meanwhile.
-                if let (Some(tls), false) = (&self.tls, keys.has(&names.host, own.as_ref())) {
-                    tls.retain_generated(|host| *host != names.host);
+                if !keys.has(&names.host, own.as_ref()) {
+                    self.tls.retain_generated(|host| *host != names.host);
                 }
             }
             if let Some(mailboxes) = mailboxes.upgrade() {

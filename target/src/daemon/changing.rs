@@ -80,6 +80,8 @@ pub(super) struct Changing {
     pub(super) errors: usize,
     /// Nothing could be done.
     pub(super) refused: Option<Fault>,
+    /// The answer to a plan: nothing is done.
+    pub(super) planned: Option<Answer>,
     /// Once all else is over: whether every worker has the changes, and until when that is waited for.
     in_force: Option<(Arc<Barrier>, Duration)>,
 }
@@ -115,6 +117,7 @@ impl Changing {
             file: None,
             errors: 0,
             refused: None,
+            planned: None,
             in_force: None,
         }
     }
@@ -150,7 +153,9 @@ impl Changing {
     /// Whether the workers have nothing to learn of it.
     fn changed_nothing(&self) -> bool {
         let is_nothing = |item: &Item| matches!(item.outcome, Some(Outcome::Refused | Outcome::AtRestart));
-        self.refused.is_some() || self.file.is_none() && self.items.iter().all(is_nothing)
+        self.refused.is_some()
+            || self.planned.is_some()
+            || self.file.is_none() && self.items.iter().all(is_nothing)
     }
 }
 
@@ -221,6 +226,7 @@ impl Daemon {
 
     fn advance_barriers(&mut self, changing: &mut Changing, now: Duration) {
         let is_late = now >= changing.barriers_until;
+        let stuck = if is_late { self.stuck_disks(BARRIER_TIMEOUT) } else { String::new() };
         for (at, pending) in &mut changing.pending {
             pending.barriers.retain(|(barrier, _)| !barrier.is_reached());
             if !core::mem::replace(&mut pending.is_noted, true) {
@@ -238,7 +244,10 @@ impl Daemon {
         for (at, Pending { barriers, then, .. }) in over {
             let item = &mut changing.items[at];
             let is_of_group = barriers.iter().any(|(barrier, _)| barrier.scope().port.is_some());
-            let holds: Vec<String> = barriers.into_iter().map(|(_, holds)| holds).collect();
+            // Which disk a barrier of devices waits for is said already.
+            let of_connections = barriers.iter().any(|(barrier, _)| !barrier.scope().associations.is_empty());
+            let mut holds: Vec<String> = barriers.into_iter().map(|(_, holds)| holds).collect();
+            holds.extend((of_connections && !stuck.is_empty()).then(|| stuck.clone()));
             let mut texts = Vec::new();
             if !holds.is_empty() {
                 let mut text = format!("{} after {} s", holds.join("; "), BARRIER_TIMEOUT.as_secs());
@@ -350,7 +359,7 @@ impl Daemon {
     }
 
     fn finish(&mut self, changing: Changing, asker: Asker) {
-        let Changing { items, file, refused, errors, .. } = changing;
+        let Changing { items, file, refused, planned, errors, .. } = changing;
         items.iter().for_each(log);
         let failed = items.iter().filter_map(|item| item.outcome).filter(|it| it.is_error()).count();
         let errors = file
@@ -361,9 +370,10 @@ impl Daemon {
         match asker {
             Asker::Reload if let Some(fault) = &refused => self.not_reloaded(fault),
             Asker::Reload => self.end_reload(errors.unwrap_or_default()),
-            Asker::Client(client) => client.answer(match refused {
-                Some(fault) => Answer::refused(fault),
-                None => answer(items, failed, errors.unwrap_or_default()),
+            Asker::Client(client) => client.answer(match (refused, planned) {
+                (Some(fault), _) => Answer::refused(fault),
+                (None, Some(answer)) => answer,
+                (None, None) => answer(items, failed, errors.unwrap_or_default()),
             }),
         }
     }

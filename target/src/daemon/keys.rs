@@ -18,6 +18,11 @@ impl KeyFault {
     fn log(&self) {
         tracing::error!("host {} has no key for TLS and is refused: {}", self.host, self.error);
     }
+
+    /// Which host, and what is to be said of it.
+    pub(super) fn said(&self) -> (Nqn, String) {
+        (self.host, format!("it has no key for TLS and is refused: {}", self.error))
+    }
 }
 
 /// What is said where a listener has TLS, and no host a key.
@@ -25,10 +30,8 @@ pub(crate) const NO_KEYS: &str = "a [[listener]] has tls, but no host has a key,
      [[host]] with nqn and tls_key_file (nvmf gen-tls-key makes a key), or tls_keyring to [target]";
 
 /// The ports with TLS, and the keys. What cannot be had is logged; with `strict`, nothing may be missing.
-pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartError> {
-    if !config.has_tls() {
-        return Ok(None);
-    }
+/// Where no listener has TLS, one may be added while the target runs.
+pub(super) fn tls_ports(config: &Config) -> Result<Arc<TlsPorts>, StartError> {
     let strict = config.target.strict;
     if config.lacks_keys() {
         if strict {
@@ -45,7 +48,7 @@ pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartE
     }
     let modes = (1..).zip(&config.listeners).map(|(port, listener)| (port, listener.tls));
     let ports = TlsPorts::new(modes, keys, keyring(config)?).map_err(StartError::Tls)?;
-    Ok(Some(Arc::new(ports)))
+    Ok(Arc::new(ports))
 }
 
 /// Opened on this thread, whose session keyring the workers' threads inherit.
@@ -77,13 +80,11 @@ pub(super) fn read_keys(hosts: &[Host]) -> (Keys, Vec<KeyFault>) {
 impl Daemon {
     /// Uses these keys for connections that come from now on. Returns what cannot be had, of which host.
     pub(super) fn set_tls_keys(&mut self, (keys, faults): (Keys, Vec<KeyFault>)) -> Vec<(Nqn, String)> {
-        let Some(ports) = &self.common.tls else { return Vec::new() };
         faults.iter().for_each(KeyFault::log);
-        ports.set_keys(keys);
+        self.common.tls.set_keys(keys);
         if self.config.lacks_keys() {
             tracing::warn!("{NO_KEYS}");
         }
-        let text = |fault: &KeyFault| format!("it has no key for TLS and is refused: {}", fault.error);
-        faults.iter().map(|fault| (fault.host, text(fault))).collect()
+        faults.iter().map(KeyFault::said).collect()
     }
 }

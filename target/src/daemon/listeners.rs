@@ -17,7 +17,7 @@ use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
 use crate::ports::ports;
 use crate::sockets::Sockets;
-use nvmf_config::{Listener, Tls, Transport};
+use nvmf_config::{Listener, Transport};
 use nvmf_rdma::ListenError;
 use nvmf_rdma_any::ProviderSelection;
 use nvmf_stream::HalfOpenLimits;
@@ -89,18 +89,12 @@ impl Daemon {
         listener: &Listener,
         origin: Origin,
     ) -> Result<Vec<Pending>, Unmade> {
-        if listener.tls != Tls::Off && self.common.tls.is_none() {
-            let message = "no listener had TLS when the target was started: this one needs a restart";
-            return Err(Unmade { outcome: Outcome::Refused, message: message.to_owned() });
-        }
         let port = self
             .last_port
             .checked_add(1)
             .ok_or_else(|| failed("no port number is left: restart the target"))?;
         self.last_port = port;
-        if let Some(tls) = &self.common.tls {
-            tls.set_mode(port, listener.tls);
-        }
+        self.common.tls.set_mode(port, listener.tls);
         for group in &listener.ana_groups {
             self.registry().set_ana_state(port, group.id, group.state).map_err(failed)?;
         }

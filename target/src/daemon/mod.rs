@@ -30,6 +30,7 @@ mod ana;
 mod apply;
 mod authentication;
 mod changing;
+mod differences;
 mod discovery;
 mod disks;
 mod health;

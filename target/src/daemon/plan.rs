@@ -5,14 +5,17 @@
 
 use super::Daemon;
 use super::ana::state_of;
+use super::differences::differences;
 use super::disks::error_text;
-use crate::control::request::change::{AnaGroupChange, ConnectionName, Effect, Item};
+use super::keys::NO_KEYS;
+use crate::control::protocol::{Answer, Fault};
+use crate::control::request::change::{AnaGroupChange, ChangesAnswer, ConnectionName, Effect, Item};
 use crate::exports::{self, Export, describe};
 use core::time::Duration;
 use nvmf_backend::{Disk, DiskSpec};
 use nvmf_config::{
     AnaGroup, Backing, Config, Discovery, Host, HostLimits, Hosts, Listener, Metrics, Namespace, Subsystem,
-    Target,
+    Target, Tls,
 };
 use nvmf_subsystem::{Association, Nqn};
 use std::collections::BTreeSet;
@@ -177,7 +180,44 @@ impl Daemon {
     /// Each change with what it would cost.
     pub(super) fn plan(&self, asked: &Config) -> Vec<(Change, Item)> {
         let changes = changes(&self.config, asked).into_iter();
-        changes.map(|change| (change.clone(), self.item(&change))).collect()
+        let with_item = |change: Change| {
+            let mut item = self.item(&change);
+            if let Change::AddListener(listener) = &change
+                && listener.tls != Tls::Off
+                && asked.lacks_keys()
+            {
+                item.note = Some(NO_KEYS.to_owned());
+            }
+            (change, item)
+        };
+        changes.map(with_item).collect()
+    }
+
+    /// The answer to `plan`, with what cannot be had of the keys that it names.
+    pub(super) fn planned(&self, asked: &Config, faults: Vec<(Nqn, String)>) -> Answer {
+        let mut changes: Vec<Item> = self.plan(asked).into_iter().map(|(_, item)| item).collect();
+        let mut problems = Vec::new();
+        for (host, text) in faults {
+            let name = host.to_string();
+            match changes.iter_mut().find(|item| item.change == "set-host" && item.name == name) {
+                Some(item) => {
+                    item.effect = Effect::Fails;
+                    item.note = Some(item.note.take().map_or(text.clone(), |note| format!("{note}; {text}")));
+                }
+                None => problems.push(format!("host {host}: {text}")),
+            }
+        }
+        let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
+        for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
+            if count > 0 {
+                problems.push(format!("{count} change(s) would {word}: see above"));
+            }
+        }
+        match serde_json::to_value(&ChangesAnswer { changes }) {
+            Err(error) => Answer::refused(Fault::refused(error.to_string())),
+            Ok(result) if problems.is_empty() => Answer::done(result),
+            Ok(result) => Answer::failed(result, problems.join("; ")),
+        }
     }
 
     fn item(&self, change: &Change) -> Item {
@@ -190,9 +230,9 @@ impl Daemon {
         };
         let connections =
             if matches!(effect, Effect::Restart | Effect::Refused) { Vec::new() } else { connections };
-        let ana_groups = self.ana_changes(change);
+        let (ana_groups, keys) = (self.ana_changes(change), differences(&self.config, change));
         let change = word.to_owned();
-        Item { change, name, effect, connections, ana_groups, note, outcome: None, message: None }
+        Item { change, name, effect, connections, ana_groups, keys, note, outcome: None, message: None }
     }
 
     /// What becomes of the ANA groups of a listener.
@@ -356,9 +396,10 @@ fn may_replace(export: &Export, new: &Namespace) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open change at the next restart only",
+        "namespace {nsid} stays as it is (UUID {}): {} of a disk that is open {} at the next restart only",
         Uuid::from_bytes(export.uuid),
         changed.join(" and "),
+        if changed.len() == 1 { "changes" } else { "change" },
     ))
 }
 

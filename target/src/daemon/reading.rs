@@ -30,6 +30,12 @@ impl ReadKeys {
     fn read(hosts: &[Host]) -> Self {
         Self { tls: Some(keys::read_keys(hosts)), secrets: authentication::read_keys(hosts) }
     }
+
+    /// What cannot be had, of which host.
+    pub(super) fn faults(&self) -> Vec<(Nqn, String)> {
+        let of_tls = self.tls.iter().flat_map(|(_, faults)| faults).map(keys::KeyFault::said);
+        of_tls.chain(self.secrets.1.iter().map(authentication::KeyFault::said)).collect()
+    }
 }
 
 /// What is to be read.
@@ -38,13 +44,15 @@ pub(super) enum Wanted {
     File(PathBuf),
     /// The keys of a configuration.
     Keys(Box<Config>),
+    /// The same, and nothing is applied then: a plan.
+    Plan(Box<Config>),
 }
 
 /// A configuration that is being read.
 pub(super) struct Reading {
     told: Receiver<anyhow::Result<(Config, ReadKeys)>>,
-    /// In the order in which they were asked for.
-    number: u64,
+    /// In the order in which they were asked for; nothing of a plan.
+    number: Option<u64>,
     until: Duration,
 }
 
@@ -75,11 +83,12 @@ impl Daemon {
             return Err(Fault::refused("too many files are being read that do not answer"));
         }
         let (tell, told) = channel();
+        let is_plan = matches!(wanted, Wanted::Plan(_));
         let (waker, held) = (self.common.waker.clone(), Arc::clone(&self.readings.threads));
         let body = move || {
             let config = match wanted {
                 Wanted::File(path) => read_config(&path),
-                Wanted::Keys(config) => Ok(*config),
+                Wanted::Keys(config) | Wanted::Plan(config) => Ok(*config),
             };
             let _ = tell.send(config.map(|config| {
                 let keys = ReadKeys::read(&config.hosts);
@@ -91,9 +100,10 @@ impl Daemon {
         let started = std::thread::Builder::new().name("read-files".into()).spawn(body);
         started.map_err(|_| Fault::refused("the system has no thread left"))?;
         let now = self.common.clock.now();
-        self.readings.asked += 1;
+        self.readings.asked += u64::from(!is_plan);
+        let number = (!is_plan).then_some(self.readings.asked);
         let mut changing = Changing::new(Vec::new(), Origin::File, now);
-        changing.reading = Some(Reading { told, number: self.readings.asked, until: now + OPEN_TIMEOUT });
+        changing.reading = Some(Reading { told, number, until: now + OPEN_TIMEOUT });
         Ok(changing)
     }
 
@@ -102,8 +112,12 @@ impl Daemon {
         let Some(reading) = changing.reading.take() else { return };
         let refused = match reading.told.try_recv() {
             Ok(Ok((config, _))) if self.empties(&config) => EMPTIES.to_owned(),
-            Ok(Ok((config, keys))) if self.readings.applied < reading.number => {
-                self.readings.applied = reading.number;
+            Ok(Ok((config, keys))) if reading.number.is_none() => {
+                changing.planned = Some(self.planned(&config, keys.faults()));
+                return;
+            }
+            Ok(Ok((config, keys))) if reading.number.is_some_and(|number| self.readings.applied < number) => {
+                self.readings.applied = reading.number.unwrap_or_default();
                 *changing = self.apply_file(&config, keys);
                 return;
             }

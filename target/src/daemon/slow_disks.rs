@@ -31,6 +31,27 @@ impl SlowDisks {
 }
 
 impl Daemon {
+    /// Which disks have had an operation for so long, in words; nothing if none has.
+    pub(super) fn stuck_disks(&self, bound: Duration) -> String {
+        let now_us = self.common.observed.now_us();
+        let stuck = self.namespaces.open.iter().filter_map(|export| {
+            let in_flight = export.counted.in_flight(now_us);
+            // What is read is up to half a second younger than it is.
+            let is_stuck = in_flight.operations > 0 && in_flight.oldest + Duration::from_secs(1) >= bound;
+            is_stuck.then(|| {
+                format!(
+                    "{} (namespace {} of {}) has {} operation(s), the oldest for {} s",
+                    export.backing(),
+                    export.namespace.nsid,
+                    export.nqn,
+                    in_flight.operations,
+                    in_flight.oldest.as_secs()
+                )
+            })
+        });
+        stuck.collect::<Vec<_>>().join("; ")
+    }
+
     /// Logs which disks have had an operation for long, and which of them answer again.
     pub(super) fn log_slow_disks(&mut self) {
         let now_us = self.common.observed.now_us();

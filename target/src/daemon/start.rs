@@ -208,7 +208,7 @@ impl Daemon {
             state,
             host_keys,
         };
-        let pool = Pool::start(&common.host_keys, &common.mailboxes, common.tls.clone())?;
+        let pool = Pool::start(&common.host_keys, &common.mailboxes, Arc::clone(&common.tls))?;
         let reservations = Reservations::new(Arc::clone(&common.registry), OfDaemon::new(&common));
         let to_store = questions::answer(asked, pool, reservations, Resets::new(&common))?;
         let mut daemon = Self {

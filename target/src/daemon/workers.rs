@@ -56,7 +56,7 @@ pub(super) struct Common {
     pub(super) observed: Arc<Observed>,
     pub(super) waker: Waker,
     /// Which NVMe/TCP ports have TLS, if one has.
-    pub(super) tls: Option<Arc<TlsPorts>>,
+    pub(super) tls: Arc<TlsPorts>,
     /// Where reservations are kept.
     pub(super) state: Arc<StateDirectory>,
     /// The keys of hosts that must authenticate.
@@ -153,7 +153,7 @@ fn run(id: WorkerId, common: &Common, selection: &Selection, load: Arc<Load>, te
             run_over(id, common, &settings, load, tell, transport);
         }
         Selection::Tcp => {
-            let options = TcpOptions { tls: common.tls.clone(), ..TcpOptions::default() };
+            let options = TcpOptions { tls: Some(Arc::clone(&common.tls)), ..TcpOptions::default() };
             let transport = |devices: &mut Devices| Ok(Tcp::new(devices, &settings, options)?);
             run_over(id, common, &settings, load, tell, transport);
         }

@@ -292,6 +292,8 @@ pub enum Event<I> {
     NotAllowed {
         /// From where.
         peer: SocketAddr,
+        /// Ours, that it connected to.
+        local: SocketAddr,
     },
     /// The system has no descriptor for one more connection, or says something else of its kind.
     Shortage(io::Error),

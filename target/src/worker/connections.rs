@@ -63,11 +63,14 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     tracing::warn!(target: AUDIT, %peer, audit = "refuse", "connection rejected: {cause}");
                 }
             }
-            Event::NotAllowed { peer } => {
+            Event::NotAllowed { peer, local } => {
                 let counters = &self.resources.counters;
                 counters.rejected_address.add(1);
                 if self.resources.log.allow(now, counters) {
-                    tracing::warn!(%peer, "connection refused: the listener's `allow` has not this address");
+                    tracing::warn!(
+                        target: AUDIT, %peer, audit = "refuse",
+                        "connection rejected: `allow` of the listener at {local} has not this address"
+                    );
                 }
             }
             Event::Shortage(error) => self.on_shortage(now, &error),

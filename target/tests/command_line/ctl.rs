@@ -252,6 +252,97 @@ fn audit_of_a_request_is_bounded() {
 }
 
 #[test]
+fn change_is_in_the_log_at_any_level() {
+    let controlled = Controlled::start();
+    for level in ["warn", "off", "error,nvmf_target=warn", "audit=off"] {
+        assert_eq!(controlled.prints(&["log-level", level]).trim(), level);
+    }
+    for wrong in ["bogus=", "bogus=debug", "nvmf_target=loud", "verbose"] {
+        let output = controlled.ctl(&["log-level", wrong]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("unknown"), "{wrong}: {said}");
+        assert!(said.contains("warn, info") || said.contains("such as nvmf_target"), "{said}");
+    }
+    let audits = || controlled.log().matches("audit=\"change\"").count();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while audits() < 8 {
+        assert!(Instant::now() < deadline, "{}", controlled.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn plan_says_of_keys_what_apply_does() {
+    let controlled = Controlled::start();
+    let text = std::fs::read_to_string(controlled.folder().join("target.toml")).unwrap();
+    let asked = controlled.folder().join("asked.toml");
+    for (key, part) in [("tls_key_file", "no key for TLS"), ("dhchap_key_file", "cannot authenticate")] {
+        let host =
+            format!("[[host]]\nnqn = \"nqn.2026-11.com.example:host1\"\n{key} = \"/nonexistent/key\"\n");
+        std::fs::write(&asked, format!("{text}\n{host}")).unwrap();
+        for (command, word) in [("plan", "FAILS"), ("apply", "FAILED")] {
+            let output = controlled.ctl(&[command, asked.to_str().unwrap()]);
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(!output.status.success(), "{command}: {said}");
+            for part in [word, part, "/nonexistent/key"] {
+                assert!(said.contains(part), "{command}: `{part}` is not in: {said}");
+            }
+        }
+        // The file that it is served with has it already.
+        let output = controlled.ctl(&["plan", asked.to_str().unwrap()]);
+        assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(part));
+    }
+}
+
+#[test]
+fn listener_with_tls_is_added_to_a_target_without() {
+    let controlled = Controlled::start();
+    let said = controlled.prints(&["listener", "add", "127.0.0.1:0", "-t", "tcp", "--tls", "required"]);
+    assert!(said.contains("done") && said.contains("no host has a key"), "{said}");
+    let status = controlled.prints(&["status"]);
+    assert!(status.contains("TLS required"), "{status}");
+    assert!(controlled.prints(&["save"]).contains("tls = \"required\""));
+}
+
+#[test]
+fn refusal_by_address_names_the_listener() {
+    let controlled = Controlled::start();
+    controlled.prints(&["listener", "add", "127.0.0.1:0", "-t", "tcp", "--allow", "192.0.2.0/24"]);
+    let status: serde_json::Value =
+        serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
+    let listeners = status["result"]["listeners"].as_array().unwrap();
+    let tcp = listeners.iter().find(|listener| listener["transport"] == "tcp").unwrap();
+    let address = tcp["address"].as_str().unwrap().to_owned();
+    let _refused = std::net::TcpStream::connect(&address).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let line = format!("`allow` of the listener at {address}");
+    while !controlled.log().lines().any(|it| it.contains(&line) && it.contains("audit=\"refuse\"")) {
+        assert!(Instant::now() < deadline, "{}", controlled.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn plan_and_status_say_what_is_set_of_a_namespace() {
+    let controlled = Controlled::start();
+    let text = std::fs::read_to_string(controlled.folder().join("target.toml")).unwrap();
+    let asked = controlled.folder().join("asked.toml");
+    let keys = "ana_group = 2\nhosts = [\"nqn.2026-11.com.example:host1\"]\nlimits = { iops = 1000 }\n";
+    std::fs::write(&asked, format!("{text}\n{keys}")).unwrap();
+    let plan = controlled.prints(&["plan", asked.to_str().unwrap()]);
+    for part in ["ana_group: not set -> 2", "limits.iops: not set -> 1000", "hosts: not set -> "] {
+        assert!(plan.contains(part), "`{part}` is not in: {plan}");
+    }
+    controlled.prints(&["apply", asked.to_str().unwrap()]);
+    let status = controlled.prints(&["status"]);
+    assert!(status.contains(", ANA group 2, for 1 host(s) only, at most 1000 commands/s"), "{status}");
+    let json: serde_json::Value =
+        serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
+    let namespace = &json["result"]["subsystems"][0]["namespaces"][0];
+    assert_eq!((&namespace["ana_group"], &namespace["limit_iops"]), (&2.into(), &1000.into()));
+}
+
+#[test]
 fn absent_target_is_explained() {
     let folder = TempDir::new().unwrap();
     let output = ctl(&socket(folder.path()), &["status"]);

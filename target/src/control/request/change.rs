@@ -24,6 +24,9 @@ pub struct Item {
     /// The states of ANA groups that it changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ana_groups: Vec<AnaGroupChange>,
+    /// The keys of the configuration that differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<KeyChange>,
     /// Why it is refused or needs a restart, or what hosts see of it.
     pub note: Option<String>,
     /// What came of it; nothing in a plan.
@@ -42,6 +45,7 @@ impl Item {
             effect: Effect::None,
             connections: Vec::new(),
             ana_groups: Vec::new(),
+            keys: Vec::new(),
             note: None,
             outcome: Some(Outcome::Done),
             message: None,
@@ -60,6 +64,25 @@ pub struct AnaGroupChange {
     pub to: String,
 }
 
+/// What becomes of a key of the configuration, in the words of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyChange {
+    /// The key: `limits.iops`.
+    pub key: String,
+    /// Its value before; `None`: the default.
+    pub from: Option<String>,
+    /// Its value then.
+    pub to: Option<String>,
+}
+
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, from, to } = self;
+        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".to_owned());
+        write!(f, "{key}: {} -> {}", value(from), value(to))
+    }
+}
+
 /// What a change costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -72,6 +95,8 @@ pub enum Effect {
     Restart,
     /// It cannot be made.
     Refused,
+    /// It is made, and what it is for fails.
+    Fails,
 }
 
 /// What came of a change.
@@ -141,10 +166,14 @@ impl fmt::Display for Item {
                 Effect::ClosesConnections => write!(f, ": closes {} connection(s)", self.connections.len())?,
                 Effect::Restart => write!(f, ": needs a restart")?,
                 Effect::Refused => write!(f, ": REFUSED")?,
+                Effect::Fails => write!(f, ": FAILS")?,
             }
         }
         for AnaGroupChange { group, from, to } in &self.ana_groups {
             write!(f, "\n  ANA group {group}: {from} -> {to}")?;
+        }
+        for key in &self.keys {
+            write!(f, "\n  {key}")?;
         }
         for text in [&self.note, &self.message].into_iter().flatten() {
             write!(f, "\n  {text}")?;

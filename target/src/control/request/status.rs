@@ -105,6 +105,18 @@ pub struct NamespaceStatus {
     pub state: NamespaceState,
     /// Why it is not served.
     pub fault: Option<String>,
+    /// Its ANA group.
+    #[serde(default)]
+    pub ana_group: u32,
+    /// The hosts that it exists for; `None`: all that may use its subsystem.
+    #[serde(default)]
+    pub hosts: Option<Vec<String>>,
+    /// Commands a second that all hosts together may send.
+    #[serde(default)]
+    pub limit_iops: Option<u64>,
+    /// Bytes a second that they may move.
+    #[serde(default)]
+    pub limit_bytes_per_second: Option<u64>,
     /// What the disk is, if it is open.
     pub disk: Option<DiskStatus>,
 }
@@ -257,6 +269,18 @@ impl fmt::Display for NamespaceStatus {
             if let Some(lost) = &disk.cache_lost {
                 write!(f, "\n    its write cache was lost: {lost}")?;
             }
+        }
+        if self.ana_group > 1 {
+            write!(f, ", ANA group {}", self.ana_group)?;
+        }
+        if let Some(hosts) = &self.hosts {
+            write!(f, ", for {} host(s) only", hosts.len())?;
+        }
+        if let Some(iops) = self.limit_iops {
+            write!(f, ", at most {iops} commands/s")?;
+        }
+        if let Some(bytes) = self.limit_bytes_per_second {
+            write!(f, ", at most {bytes} bytes/s")?;
         }
         match &self.fault {
             Some(fault) => writeln!(f, "\n    {fault}"),

@@ -1,9 +1,9 @@
 //! What changes what is served: each request is an edit of the configuration, checked and applied as a file is.
 
 use super::{Daemon, Reply};
-use crate::control::protocol::{Answer, Fault};
+use crate::control::protocol::Fault;
 use crate::control::request::ana::AnaSet;
-use crate::control::request::change::{ChangesAnswer, Effect, Item};
+use crate::control::request::change::Item;
 use crate::control::request::config::SaveAnswer;
 use crate::control::request::listener::{ListenerAdd, ListenerRequest};
 use crate::control::request::namespace::{NamespaceAdd, NamespaceRequest, NamespaceSet};
@@ -177,18 +177,12 @@ impl Daemon {
         }
     }
 
-    pub(super) fn on_plan(&self, text: &str) -> Result<Reply, Fault> {
+    pub(super) fn on_plan(&mut self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
         if self.empties(&asked) {
             return Err(Fault::refused(EMPTIES));
         }
-        let changes: Vec<_> = self.plan(&asked).into_iter().map(|(_, item)| item).collect();
-        let refused = changes.iter().filter(|item| item.effect == Effect::Refused).count();
-        let answer = super::answer(&ChangesAnswer { changes })?;
-        Ok(Reply::Answer(match refused {
-            0 => answer,
-            _ => Answer::failed(answer.result, format!("{refused} change(s) would be refused: see above")),
-        }))
+        Ok(self.read(Wanted::Plan(Box::new(asked)))?.into())
     }
 
     pub(super) fn on_apply(&mut self, text: &str) -> Result<Reply, Fault> {

@@ -14,7 +14,7 @@ use crate::control::request::Request;
 use crate::control::request::ana::AnaRequest;
 use crate::control::request::disk::DiskRequest;
 use crate::control::request::service::ConnectionsRequest;
-use crate::log::AUDIT;
+use crate::log::CHANGE;
 use crate::visible::shortened;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -57,7 +57,7 @@ impl Client {
         if let Some(asked) = audit {
             let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
             let (asked, fault) = (shortened(&asked, AUDIT_MAX), shortened(fault, AUDIT_MAX));
-            tracing::info!(target: AUDIT, uid, pid, audit = "change", "control: {asked}: {fault}");
+            tracing::info!(target: CHANGE, uid, pid, audit = "change", "control: {asked}: {fault}");
         }
         // Nobody waits any more if the client has gone.
         let _ = reply.send(answer);

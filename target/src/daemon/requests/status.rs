@@ -6,7 +6,7 @@ use crate::control::request::status::{
     StatusAnswer, SubsystemStatus,
 };
 use crate::exports::{Export, describe};
-use nvmf_config::{AnaGroup, Hosts, Subsystem};
+use nvmf_config::{AnaGroup, Hosts, Namespace, Subsystem};
 use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -79,19 +79,16 @@ impl Daemon {
         let namespaces = subsystem.namespaces.iter().map(|namespace| {
             let open = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
             let key = (subsystem.nqn, namespace.nsid);
-            NamespaceStatus {
-                nsid: namespace.nsid,
-                backing: describe(&namespace.backing),
-                state: if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting },
-                fault: match open {
-                    Some(export) => export.look_fault.clone(),
-                    None => self.namespaces.fault(&key),
-                },
-                disk: open.map(|export| DiskStatus {
-                    write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
-                    ..disk_status(export, now_us)
-                }),
-            }
+            let state = if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting };
+            let fault = match open {
+                Some(export) => export.look_fault.clone(),
+                None => self.namespaces.fault(&key),
+            };
+            let disk = open.map(|export| DiskStatus {
+                write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
+                ..disk_status(export, now_us)
+            });
+            namespace_status(namespace, state, fault, disk)
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
         let leaving = leaving.map(|export| leaving_status(export, now_us));
@@ -140,12 +137,29 @@ impl Daemon {
 }
 
 fn leaving_status(export: &Export, now_us: u64) -> NamespaceStatus {
+    let fault = Some("operations on the disk are not over".to_owned());
+    namespace_status(&export.namespace, NamespaceState::Leaving, fault, Some(disk_status(export, now_us)))
+}
+
+fn namespace_status(
+    namespace: &Namespace,
+    state: NamespaceState,
+    fault: Option<String>,
+    disk: Option<DiskStatus>,
+) -> NamespaceStatus {
     NamespaceStatus {
-        nsid: export.namespace.nsid,
-        backing: export.backing(),
-        state: NamespaceState::Leaving,
-        fault: Some("operations on the disk are not over".to_owned()),
-        disk: Some(disk_status(export, now_us)),
+        nsid: namespace.nsid,
+        backing: describe(&namespace.backing),
+        state,
+        fault,
+        ana_group: namespace.ana_group,
+        hosts: match &namespace.hosts {
+            Hosts::Any => None,
+            Hosts::Only(hosts) => Some(hosts.iter().map(ToString::to_string).collect()),
+        },
+        limit_iops: namespace.limits.and_then(|limits| limits.iops),
+        limit_bytes_per_second: namespace.limits.and_then(|limits| limits.bytes_per_second),
+        disk,
     }
 }
 

@@ -55,12 +55,12 @@ impl<P: Provider> Rdma<P> {
                 peer_responder_resources,
                 ..
             } => {
-                let local = local.ip().to_canonical();
                 let port = self.listeners.iter().find(|(id, _)| *id == listener).map_or(0, |&(_, port)| port);
                 if self.allowed.get(&port).is_some_and(|allowed| !allowed.has(peer.ip())) {
                     self.provider.reject(request, &rejection(RejectStatus::NO_RESOURCES));
-                    return Some(Event::NotAllowed { peer });
+                    return Some(Event::NotAllowed { peer, local });
                 }
+                let local = local.ip().to_canonical();
                 let offer = Offer { port, peer, local, private_data, peer_responder_resources };
                 Event::Incoming(Incoming { request, offer })
             }

@@ -144,7 +144,7 @@ impl Tcp {
             };
             let (Ok(peer), Ok(local)) = (stream.peer_address(), stream.local_address()) else { continue };
             if self.allowed.get(&port).is_some_and(|allowed| !allowed.has(peer.ip())) {
-                self.events.push_back(Event::NotAllowed { peer });
+                self.events.push_back(Event::NotAllowed { peer, local });
                 continue;
             }
             if let Some(oldest) = listener.half_open.yields_to(peer.ip()) {
