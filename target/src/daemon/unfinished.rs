@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    fn words<'a>(changes: &'a [(String, String)]) -> Vec<(&'a str, &'a str)> {
+    fn words(changes: &[(String, String)]) -> Vec<(&str, &str)> {
         changes.iter().map(|(change, outcome)| (change.as_str(), outcome.as_str())).collect()
     }
 
