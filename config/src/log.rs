@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn unknown_level_is_refused() {
-        for word in ["verbose", "bogus", "warnings", "nvmf", "", "warn,", "nvmf=", "warn,bogus", "nvmf=loud"] {
+        for word in ["verbose", "bogus", "warnings", "nvmf", "", "warn,", "nvmf=", "warn,bogus", "nvmf=loud"]
+        {
             let problem = log_filter(word).expect_err(word);
             assert_eq!(problem, "unknown level (error, warn, info, debug, trace, off)");
         }

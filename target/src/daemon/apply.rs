@@ -86,23 +86,25 @@ impl Daemon {
                     item.message = (!texts.is_empty()).then(|| texts.join("; "));
                     if texts.is_empty() { Outcome::Done } else { Outcome::Failed }
                 }
-                Effect::None | Effect::ClosesConnections | Effect::Fails => match self.make(&change, origin) {
-                    Ok(waits) => {
-                        changing.wait_for(at, waits);
-                        if let Change::AddNamespace(nqn, namespace)
-                        | Change::ReplaceNamespace(nqn, namespace)
-                        | Change::SetNamespace(nqn, namespace) = &change
-                            && !self.is_served(nqn, namespace.nsid)
-                        {
-                            changing.wait_for_disk(at, *nqn, namespace.clone(), now);
+                Effect::None | Effect::ClosesConnections | Effect::Fails => {
+                    match self.make(&change, origin) {
+                        Ok(waits) => {
+                            changing.wait_for(at, waits);
+                            if let Change::AddNamespace(nqn, namespace)
+                            | Change::ReplaceNamespace(nqn, namespace)
+                            | Change::SetNamespace(nqn, namespace) = &change
+                                && !self.is_served(nqn, namespace.nsid)
+                            {
+                                changing.wait_for_disk(at, *nqn, namespace.clone(), now);
+                            }
+                            Outcome::Done
                         }
-                        Outcome::Done
+                        Err(Unmade { outcome, message }) => {
+                            item.message = Some(message);
+                            outcome
+                        }
                     }
-                    Err(Unmade { outcome, message }) => {
-                        item.message = Some(message);
-                        outcome
-                    }
-                },
+                }
             };
             self.note_force(change, outcome, origin);
             item.outcome = Some(outcome);

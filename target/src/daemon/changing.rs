@@ -140,7 +140,9 @@ impl Changing {
     /// Whether the workers have nothing to learn of it.
     fn changed_nothing(&self) -> bool {
         let is_nothing = |item: &Item| matches!(item.outcome, Some(Outcome::Refused | Outcome::AtRestart));
-        self.refused.is_some() || self.planned.is_some() || self.file.is_none() && self.items.iter().all(is_nothing)
+        self.refused.is_some()
+            || self.planned.is_some()
+            || self.file.is_none() && self.items.iter().all(is_nothing)
     }
 }
 

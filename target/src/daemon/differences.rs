@@ -28,7 +28,9 @@ pub(super) fn differences(now: &Config, change: &Change) -> Vec<KeyChange> {
 fn of_limits(now: &Config, nqn: &Nqn, new: &[HostLimits]) -> Vec<KeyChange> {
     let old = now.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn);
     let old = old.map_or(&[][..], |subsystem| &subsystem.host_limits);
-    let of = |limits: &[HostLimits], host: &Nqn| limits.iter().find(|it| it.nqn == *host).map(HostLimits::to_table);
+    let of = |limits: &[HostLimits], host: &Nqn| {
+        limits.iter().find(|it| it.nqn == *host).map(HostLimits::to_table)
+    };
     let hosts: BTreeSet<Nqn> = old.iter().chain(new).map(|limits| limits.nqn).collect();
     let mut changes = Vec::new();
     for host in hosts {
@@ -53,12 +55,17 @@ fn collect(prefix: &str, old: &Table, new: &Table, changes: &mut Vec<KeyChange>)
         match (old.get(key), new.get(key)) {
             (before, after) if before == after => {}
             (before, after) if is_table(before) || is_table(after) => {
-                let table = |value: Option<&Value>| value.and_then(Value::as_table).cloned().unwrap_or_default();
+                let table =
+                    |value: Option<&Value>| value.and_then(Value::as_table).cloned().unwrap_or_default();
                 collect(&format!("{prefix}{key}."), &table(before), &table(after), changes);
             }
             (before, after) => {
                 let text = |value: Option<&Value>| value.map(ToString::to_string);
-                changes.push(KeyChange { key: format!("{prefix}{key}"), from: text(before), to: text(after) });
+                changes.push(KeyChange {
+                    key: format!("{prefix}{key}"),
+                    from: text(before),
+                    to: text(after),
+                });
             }
         }
     }
@@ -97,8 +104,11 @@ mod tests {
         ];
         let after = edits.iter().fold(BEFORE.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
         let (before, after) = (Config::parse(BEFORE).unwrap(), Config::parse(&after).unwrap());
-        let mut said: Vec<String> =
-            changes(&before, &after).iter().flat_map(|it| differences(&before, it)).map(|it| it.to_string()).collect();
+        let mut said: Vec<String> = changes(&before, &after)
+            .iter()
+            .flat_map(|it| differences(&before, it))
+            .map(|it| it.to_string())
+            .collect();
         said.sort();
         let expected = [
             "ana_group: not set -> 2",

@@ -41,7 +41,11 @@ impl Daemon {
             is_stuck.then(|| {
                 format!(
                     "{} (namespace {} of {}) has {} operation(s), the oldest for {} s",
-                    export.backing(), export.namespace.nsid, export.nqn, in_flight.operations, in_flight.oldest.as_secs()
+                    export.backing(),
+                    export.namespace.nsid,
+                    export.nqn,
+                    in_flight.operations,
+                    in_flight.oldest.as_secs()
                 )
             })
         });

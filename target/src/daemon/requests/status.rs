@@ -87,7 +87,12 @@ impl Daemon {
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
         let leaving = leaving.map(|export| {
             let fault = Some("operations on the disk are not over".to_owned());
-            namespace_status(&export.namespace, NamespaceState::Leaving, fault, Some(disk_status(export, now_us)))
+            namespace_status(
+                &export.namespace,
+                NamespaceState::Leaving,
+                fault,
+                Some(disk_status(export, now_us)),
+            )
         });
         SubsystemStatus {
             nqn: subsystem.nqn.to_string(),
