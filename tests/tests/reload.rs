@@ -88,7 +88,7 @@ fn reload_refuses_one_namespace_and_applies_the_rest() {
     // Opened a second time it would be two disks, each with its own notion of what is written. The rest is applied.
     serve(&[format!("{disk}\nblock_size = 512"), memory]);
     let log = target.log();
-    assert!(log.contains("block_size of a disk that is open change at the next restart only"), "{log}");
+    assert!(log.contains("block_size of a disk that is open changes at the next restart only"), "{log}");
     assert!(log.contains(", with 1 error"), "{log}");
     let args = ["-n", &site.nqn, "--nsid", "3"];
     fails(&mut site.call("id-ns", &args).expect("nvmf"), &["3"]).expect("it was taken away");
