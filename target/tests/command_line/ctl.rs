@@ -277,7 +277,8 @@ fn plan_says_of_keys_what_apply_does() {
     let text = std::fs::read_to_string(controlled.folder().join("target.toml")).unwrap();
     let asked = controlled.folder().join("asked.toml");
     for (key, part) in [("tls_key_file", "no key for TLS"), ("dhchap_key_file", "cannot authenticate")] {
-        let host = format!("[[host]]\nnqn = \"nqn.2026-11.com.example:host1\"\n{key} = \"/nonexistent/key\"\n");
+        let host =
+            format!("[[host]]\nnqn = \"nqn.2026-11.com.example:host1\"\n{key} = \"/nonexistent/key\"\n");
         std::fs::write(&asked, format!("{text}\n{host}")).unwrap();
         for (command, word) in [("plan", "FAILS"), ("apply", "FAILED")] {
             let output = controlled.ctl(&[command, asked.to_str().unwrap()]);
@@ -307,7 +308,8 @@ fn listener_with_tls_is_added_to_a_target_without() {
 fn refusal_by_address_names_the_listener() {
     let controlled = Controlled::start();
     controlled.prints(&["listener", "add", "127.0.0.1:0", "-t", "tcp", "--allow", "192.0.2.0/24"]);
-    let status: serde_json::Value = serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
     let listeners = status["result"]["listeners"].as_array().unwrap();
     let tcp = listeners.iter().find(|listener| listener["transport"] == "tcp").unwrap();
     let address = tcp["address"].as_str().unwrap().to_owned();
@@ -334,9 +336,32 @@ fn plan_and_status_say_what_is_set_of_a_namespace() {
     controlled.prints(&["apply", asked.to_str().unwrap()]);
     let status = controlled.prints(&["status"]);
     assert!(status.contains(", ANA group 2, for 1 host(s) only, at most 1000 commands/s"), "{status}");
-    let json: serde_json::Value = serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&controlled.prints(&["status", "-o", "json"])).unwrap();
     let namespace = &json["result"]["subsystems"][0]["namespaces"][0];
     assert_eq!((&namespace["ana_group"], &namespace["limit_iops"]), (&2.into(), &1000.into()));
+}
+
+#[test]
+fn answers_say_what_to_do() {
+    let controlled = Controlled::start();
+    let nqn = "nqn.2026-11.com.example:disk1";
+    let missing = controlled.folder().join("missing/disk.img");
+    let missing = missing.to_str().unwrap();
+    let folder = missing.strip_suffix("/disk.img").unwrap();
+    let cases = [
+        (&["namespace", "add", nqn, missing][..], "ctl disk create"),
+        (&["disk", "create", missing, "1MiB"], &format!("make the folder {folder} first")),
+        (&["subsystem", "add", "nqn.2026-11.com.example:two", "--host", "nonsense"], "the name of a host"),
+    ];
+    for (arguments, part) in cases {
+        let output = controlled.ctl(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!output.status.success() && said.contains(part), "`{part}` is not in: {said}");
+    }
+    controlled.prints(&["listener", "set", ANY_PORT, "--allow", "127.0.0.0/8"]);
+    let opened = controlled.prints(&["listener", "set", ANY_PORT]);
+    assert!(opened.contains("from anywhere"), "{opened}");
 }
 
 #[test]
