@@ -351,7 +351,7 @@ fn answers_say_what_to_do() {
     let folder = missing.strip_suffix("/disk.img").unwrap();
     let cases = [
         (&["namespace", "add", nqn, missing][..], "ctl disk create"),
-        (&["disk", "create", missing, "1MiB"], &format!("make the folder {folder} first")),
+        (&["disk", "create", missing, "--size", "1MiB"], &format!("make the folder {folder} first")),
         (&["subsystem", "add", "nqn.2026-11.com.example:two", "--host", "nonsense"], "the name of a host"),
     ];
     for (arguments, part) in cases {
