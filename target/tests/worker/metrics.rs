@@ -76,10 +76,6 @@ fn commands_are_counted_with_their_phases_and_failures() {
     let sgl = io.expose(0, 4096);
     let beyond = io.send(&read_write(NvmOpcode::READ, BLOCKS, 4096, sgl), &[]);
     assert!(!io.response(&mut world, beyond).0.status().is_success());
-    let mut fabrics = read_write(NvmOpcode::READ, 0, 4096, sgl);
-    fabrics.opcode = NvmOpcode::FABRICS.0;
-    let refused = io.send(&fabrics, &[]);
-    assert!(!io.response(&mut world, refused).0.status().is_success());
     let totals = namespace.totals().unwrap();
     assert_eq!((totals.operations, totals.bytes), ([2, 1, 0, 0], [1 << 20, 1 << 20]));
     assert_eq!(totals.latency[Kind::Read as usize].count(), 2);
@@ -95,7 +91,6 @@ fn commands_are_counted_with_their_phases_and_failures() {
     world.workers[0].deliver(WorkerMessage::TakeSlowest(tell));
     world.tick();
     let slowest = told.try_recv().unwrap();
-    assert!(slowest.iter().all(|command| command.opcode != NvmOpcode::FABRICS.0), "they have no NSID");
     assert_eq!(
         slowest.iter().filter(|command| command.blocks as u64 * u64::from(BLOCK) == 1 << 20).count(),
         2
