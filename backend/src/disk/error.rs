@@ -100,9 +100,9 @@ fn how_to_have(path: &Path) -> String {
         return "is the device there (lsblk), and its name right?".to_owned();
     }
     format!(
-        "create it (truncate -s 10G {}), or have it created (`size` and `create = true` in the configuration; \
-         with --export: --size 10GiB)",
-        path.display()
+        "create it (`nvmf-target ctl disk create {path} --size 10GiB`, or truncate -s 10G {path}), or have it created (`size` \
+         and `create = true` in the configuration; with --export: --size 10GiB)",
+        path = path.display()
     )
 }
 

@@ -47,7 +47,9 @@ pub enum ImageError {
     NotAFile(PathBuf),
     /// The file system cannot share blocks.
     #[error(
-        "{} cannot share the blocks of {}: that takes one file system which can (XFS, Btrfs); --copy copies the data",
+        "{} cannot share the blocks of {}: that takes one file system which can (XFS, Btrfs); --copy \
+         copies the data, and takes that nothing writes to them: a namespace that has them is removed for so long, or \
+         read-only from the start",
         path.display(), source_path.display()
     )]
     NotShared {

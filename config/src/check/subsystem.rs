@@ -11,6 +11,8 @@ use uuid::Uuid;
 
 /// The prefix of names that are made from a UUID. The rest of its domain belongs to the NVM Express organisation.
 const UUID_FORM: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+const HOST_EXAMPLE: &str =
+    "the name of a host, as `nvmf show-hostnqn` prints there: nqn.2014-08.org.nvmexpress:uuid:...";
 const NQN_EXAMPLE: &str = "a name such as \"nqn.2026-11.com.example:disk1\"";
 
 impl Checker<'_> {
@@ -81,7 +83,8 @@ impl Checker<'_> {
     }
 
     pub(super) fn nqn(&self, key: &str, value: &Spanned<String>) -> Result<Nqn> {
-        let nqn = self.read(key, value, NQN_EXAMPLE)?;
+        let example = if key.contains("host") { HOST_EXAMPLE } else { NQN_EXAMPLE };
+        let nqn = self.read(key, value, example)?;
         match value.as_ref().strip_prefix(UUID_FORM) {
             Some(uuid) if uuid.len() != 36 || uuid.parse::<Uuid>().is_err() => self.error(
                 value,

@@ -111,7 +111,11 @@ impl Socket {
             ControlSocket::Usual => {
                 let path = usual_path();
                 if !path.parent().is_some_and(Path::is_dir) && group.is_none() {
-                    tracing::debug!("no control socket: there is no folder for {}", path.display());
+                    tracing::info!(
+                        "there is no control socket, so `nvmf-target ctl` does not work: there is no folder for {}; make it, or \
+                         set control_socket in [target]",
+                        path.display()
+                    );
                     return Ok(None);
                 }
                 match Self::open(&path, group) {

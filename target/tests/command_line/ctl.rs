@@ -343,6 +343,28 @@ fn plan_and_status_say_what_is_set_of_a_namespace() {
 }
 
 #[test]
+fn answers_say_what_to_do() {
+    let controlled = Controlled::start();
+    let nqn = "nqn.2026-11.com.example:disk1";
+    let missing = controlled.folder().join("missing/disk.img");
+    let missing = missing.to_str().unwrap();
+    let folder = missing.strip_suffix("/disk.img").unwrap();
+    let cases = [
+        (&["namespace", "add", nqn, missing][..], "ctl disk create"),
+        (&["disk", "create", missing, "--size", "1MiB"], &format!("make the folder {folder} first")),
+        (&["subsystem", "add", "nqn.2026-11.com.example:two", "--host", "nonsense"], "the name of a host"),
+    ];
+    for (arguments, part) in cases {
+        let output = controlled.ctl(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!output.status.success() && said.contains(part), "`{part}` is not in: {said}");
+    }
+    controlled.prints(&["listener", "set", ANY_PORT, "--allow", "127.0.0.0/8"]);
+    let opened = controlled.prints(&["listener", "set", ANY_PORT]);
+    assert!(opened.contains("from anywhere"), "{opened}");
+}
+
+#[test]
 fn absent_target_is_explained() {
     let folder = TempDir::new().unwrap();
     let output = ctl(&socket(folder.path()), &["status"]);

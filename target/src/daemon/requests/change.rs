@@ -80,14 +80,19 @@ impl Daemon {
             ListenerRequest::Add(add) => Ok(self.add_like_others(add)?.into()),
             ListenerRequest::Set(set) => {
                 let at = self.listener_at(&set.address, set.transport.as_deref())?;
-                self.edit(|draft| {
+                let mut changing = self.changes(|draft| {
                     let Some(listener) = draft.listener(at) else { return Ok(()) };
                     listener.remove("allow");
                     if !set.allow.is_empty() {
                         listener.insert("allow".into(), Value::from(set.allow.clone()));
                     }
                     Ok(())
-                })
+                })?;
+                for item in changing.items.iter_mut().filter(|_| set.allow.is_empty()) {
+                    item.note =
+                        Some("hosts may connect from anywhere now: --allow names networks".to_owned());
+                }
+                Ok(changing.into())
             }
             ListenerRequest::Remove(name) => {
                 let at = self.listener_at(&name.address, name.transport.as_deref())?;

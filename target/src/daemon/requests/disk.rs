@@ -5,6 +5,7 @@ use super::{Client, Daemon};
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::disk::{Content, DiskAnswer, DiskClone, DiskCreate, DiskRequest};
 use nvmf_backend::disk::image::{self, Cloned, ImageError, Space};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::thread::{Builder, JoinHandle};
 
@@ -79,14 +80,15 @@ fn absolute(path: &str) -> Result<&Path, Fault> {
 }
 
 fn fault(error: &ImageError) -> Fault {
-    let read_only = matches!(error, ImageError::Os { source, .. }
-        if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem);
     let text = crate::daemon::disks::error_text(error);
-    Fault::refused(match read_only {
+    let ImageError::Os { path, source } = error else { return Fault::refused(text) };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    Fault::refused(match source.kind() {
         // ProtectSystem= of the unit, in most cases.
-        true => {
+        ErrorKind::ReadOnlyFilesystem => {
             format!("{text}; under systemd, the folder must be in ReadWritePaths= of the unit, as /srv is")
         }
-        false => text,
+        ErrorKind::NotFound => format!("{text}; make the folder {} first", folder.display()),
+        _ => text,
     })
 }
