@@ -125,7 +125,10 @@ impl Daemon {
         };
         let is_made = |item: &&mut Item| item.outcome.is_some_and(|outcome| !outcome.is_error());
         if !add.discovery_only {
-            changing.items.iter_mut().filter(is_made).for_each(|item| item.note = Some(note.clone()));
+            for item in changing.items.iter_mut().filter(is_made) {
+                let before = item.note.take().map(|before| format!("{before}; ")).unwrap_or_default();
+                item.note = Some(before + &note);
+            }
         }
         Ok(changing)
     }
