@@ -1,6 +1,6 @@
 //! A device for code that blocks: bytes at any place, and a stream of them.
 //!
-//! Every call runs in [`block_on`](crate::block_on). What is read and written need not be whole blocks; whoever reads or writes a few bytes at a
+//! Every call runs in [`block_on`]. What is read and written need not be whole blocks; whoever reads or writes a few bytes at a
 //! time puts a [`std::io::BufReader`] or [`std::io::BufWriter`] in between.
 
 use crate::{Connection, Error, Options, block_on};
