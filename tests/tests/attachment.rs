@@ -493,7 +493,11 @@ fn folder_that_takes_no_entry_is_named_and_nothing_is_left() {
 fn upgraded_disk_is_served_by_another_process() {
     let (site, target) = site("upgrade");
     let disk = attach(&site, &[]);
-    let said = succeeds(&mut site.local(&["upgrade", &site.nqn]).expect("nvmf")).expect("upgraded");
+    // The command itself waits for a minute, and says why then: a takeover may have to wait for what the old server sent.
+    let upgrade = &mut site.local(&["upgrade", &site.nqn]).expect("nvmf");
+    let output = process::run_for(upgrade, Duration::from_secs(90)).expect("upgraded");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
     let now = &listed(&site)[0];
     assert!(said.contains(&format!("process {}", pid(now))) && pid(now) != pid(&disk), "{said}");
     assert_eq!((&now["state"], &now["socket"]), (&Value::from("live"), &disk["socket"]));
