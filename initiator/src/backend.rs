@@ -1,6 +1,6 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
-use crate::driver::{Driver, DriverEvent};
+use crate::driver::{Driver, DriverEvent, Factory, PathStatus, Route, StartError};
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
@@ -38,31 +38,48 @@ impl RemoteBackend<AnyTransport> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        let mut backend = Self::connect_over(options.open_transport()?, options)?;
-        backend.driver.set_factory(Box::new(options.transport_factory()));
-        Ok(backend)
+        options.check()?;
+        let factory: Factory<AnyTransport> = Box::new(options.transport_factory());
+        Self::connect_paths(options.open_transport()?, Some(factory), options.more_paths(), options)
     }
 }
 
 impl<T: Transport> RemoteBackend<T> {
-    /// The same over a transport of the caller's, which is not replaced when its device is lost.
+    /// The same over a transport of the caller's, which is not replaced when its device is lost. [`Options::paths`] are not
+    /// looked at.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect_over(transport: T, options: &Options) -> Result<Self, Error> {
+        Self::connect_paths(transport, None, Vec::new(), options)
+    }
+
+    fn connect_paths(
+        transport: T,
+        factory: Option<Factory<T>>,
+        more_paths: Vec<(Route, Factory<T>)>,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let start = Instant::now();
         let association = |source| Error::Association {
             nqn: options.nqn.to_string(),
             address: options.address,
             source: Box::new(source),
         };
-        let driver =
-            Driver::new(transport, options.driver_config(), Duration::ZERO).map_err(|error| match error {
-                crate::driver::StartError::Association(source) => association(source),
-                crate::driver::StartError::Transport(error) => {
-                    Error::System { what: "cannot start a connection", reason: error.to_string() }
-                }
-            })?;
+        let system = |reason: String| Error::System { what: "cannot start a connection", reason };
+        let start_error = |error| match error {
+            StartError::Association(source) => association(source),
+            error => system(error.to_string()),
+        };
+        let mut driver =
+            Driver::new(transport, options.driver_config(), Duration::ZERO).map_err(start_error)?;
+        if let Some(factory) = factory {
+            driver.set_factory(factory);
+        }
+        for (route, mut factory) in more_paths {
+            let transport = factory().map_err(system)?;
+            driver.add_path(transport, route, Some(factory), Duration::ZERO).map_err(start_error)?;
+        }
         let log = Log::default();
         let mut backend =
             Self { driver, nqn: options.nqn, start, regions: 0, free_regions: Vec::new(), log, lost: None };
@@ -108,6 +125,12 @@ impl<T: Transport> RemoteBackend<T> {
         self.lost.as_ref()
     }
 
+    /// How each path is: the one of the options' address first, then [`Options::paths`].
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.driver.paths()
+    }
+
     /// The namespaces in use in whose place there is another disk now, and how it differs.
     pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
         self.driver.foreign()
@@ -141,7 +164,7 @@ impl<T: Transport> RemoteBackend<T> {
     /// `None` for a transport without one (virtual time).
     #[must_use]
     pub fn descriptor(&self) -> Option<(BorrowedFd<'_>, u32)> {
-        Some((self.driver.transport().fd()?, self.driver.replaced()))
+        Some((self.driver.fd()?, self.driver.replaced()))
     }
 
     /// Begins to close the connection: the controller is shut down, operations that wait fail. [`RemoteBackend::state`] is

@@ -27,6 +27,21 @@ impl Log {
                 tracing::warn!(%error, "cannot connect again yet");
                 self.failed = Some(error.clone());
             }
+            DriverEvent::PathReady(path, after) => match after {
+                Some(after) => {
+                    tracing::info!("path {path} is connected again after {:.1} s", after.as_secs_f64())
+                }
+                None => tracing::info!("path {path} is connected"),
+            },
+            DriverEvent::PathLost(path, error) => {
+                tracing::warn!(%error, "path {path} is lost: I/O goes on over others, and it is connected again");
+            }
+            DriverEvent::PathFailed(path, error) => {
+                tracing::debug!(%error, "path {path} cannot be connected yet");
+            }
+            DriverEvent::PathForeign(path, nsid, mismatch) => tracing::error!(
+                "path {path} shows another disk as namespace {nsid}: {mismatch}. It gets nothing of its I/O"
+            ),
             DriverEvent::Foreign(nsid, mismatch) => tracing::error!(
                 "namespace {nsid} is not the disk that was opened: {mismatch}. Its I/O waits; give the namespace its disk back, or close it and open it anew"
             ),

@@ -117,6 +117,10 @@ impl<N: Network> Path<N> {
                 DriverEvent::Admin(_, reply) => self.on_reply(now, reply, done),
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
+                | DriverEvent::PathReady(..)
+                | DriverEvent::PathLost(..)
+                | DriverEvent::PathFailed(..)
+                | DriverEvent::PathForeign(..)
                 | DriverEvent::AuthenticatedAgain => {}
             }
         }

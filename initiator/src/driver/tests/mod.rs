@@ -3,6 +3,7 @@
 mod endings;
 mod identity;
 mod losses;
+mod paths;
 mod rig;
 mod sleep;
 pub(crate) mod target;
